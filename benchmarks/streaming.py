@@ -9,7 +9,8 @@ run in float32, unless `--dtype` says otherwise: few CPUs have instructions for 
     python benchmarks/streaming.py --folder /tmp/streaming --device cuda --dtype bfloat16 --out streaming.json
 
 Prints a Markdown table, a line as soon as a run is done. "Bound" is two blocks, the head and all states, with 0.4 GB
-for the program; GB are 10^9 bytes.
+for the program. "Beyond imports" is what the estimate is about: the largest memory that is no page of a file, beyond
+that of the program. GB are 10^9 bytes.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ GB = 1e9
 COLUMNS = {
     "way": "models",
     "seconds": "seconds",
+    "cpu_seconds": "of all cores",
     "peak_gb": "peak, GB",
-    "anonymous_gb": "without mapped files",
     "bound_gb": "bound",
+    "beyond_gb": "beyond imports",
     "estimate_gb": "estimate",
     "imports_gb": "imports alone",
     "gpu_gb": "GPU, GB",
@@ -66,18 +68,23 @@ def peak() -> int:
     return int(text.split("VmHWM:")[1].split()[0]) * 1024
 
 
+def anonymous() -> int:
+    """Memory of this process, in bytes, that is no page of a file, which the system may take back."""
+    text = Path("/proc/self/status").read_text("ascii")
+    return int(text.split("RssAnon:")[1].split()[0]) * 1024
+
+
 class Sampler(threading.Thread):
-    """The largest part of this process's memory that is no page of a file, which the system may take back."""
+    """The largest such memory, beyond that at the start."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.largest = 0
+        self.start_at, self.largest = anonymous(), 0
 
     def run(self) -> None:
         """Look every few milliseconds, for ever."""
         while True:
-            text = Path("/proc/self/status").read_text("ascii")
-            self.largest = max(self.largest, int(text.split("RssAnon:")[1].split()[0]) * 1024)
+            self.largest = max(self.largest, anonymous() - self.start_at)
             time.sleep(0.01)
 
 
@@ -106,23 +113,24 @@ def measure(folder: Path, *, stream: bool, rows: int, dtype: str, device: str) -
     before = peak()
     sampler = Sampler()
     sampler.start()
-    start = time.perf_counter()
+    start, start_cpu = time.perf_counter(), time.process_time()
     full, retain, unlearned = places.values()
     with bytes_read() as read:
         audit = ul.DepthAudit.run(full, retain, unlearned, examples, config=config, options=options)
-    seconds = time.perf_counter() - start
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - start_cpu
     sizes = weight_sizes(llama, getattr(torch, dtype).itemsize)
     told = {
         "way": f"{'streamed' if stream else 'in memory'}, {dtype}, {len(audit.examples)} rows, {device}",
         "weights_gb": sizes.whole / GB,
-        "bound_gb": (sizes.streamed + estimate.states) / GB + 0.4,
+        "bound_gb": (2 * sizes.block + sizes.head + sizes.around + estimate.states) / GB + 0.4,
         "estimate_gb": estimate.total / GB,
         "imports_gb": before / GB,
         "peak_gb": peak() / GB,
-        "anonymous_gb": sampler.largest / GB,
+        "beyond_gb": sampler.largest / GB,
         "gpu_gb": torch.cuda.max_memory_allocated() / GB if gpu else float("nan"),
         "gpu_reserved_gb": torch.cuda.max_memory_reserved() / GB if gpu else float("nan"),
         "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
         "read_gb": [n / GB for n in read],
         "threads": torch.get_num_threads(),
         "sums": [float(audit.s1_delta.sum()), float(audit.s2_delta.sum())],

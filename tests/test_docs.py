@@ -32,9 +32,10 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: None) ->
     """A folder with the files the pages speak of, made of the toy world."""
     world = ul.toy.load()
     (tmp_path / "ckpt").mkdir()
-    for role in ("full", "retain", "npo", "rmu"):
+    for role in ("full", "retain", "npo", "rmu", "idknll"):
         (tmp_path / "ckpt" / role).symlink_to(world.checkpoints[role])
     (tmp_path / "ckpt" / "seed2").symlink_to(world.checkpoints["half"])  # stands in for a retain of another seed
+    (tmp_path / "ckpt" / "edited").symlink_to(world.checkpoints["altpo"])  # stands in for a model with an edit
     for name, target in (("forget", "forget10"), ("retain", "retain90")):
         rows = json.loads((world.path / f"{name}.json").read_text(encoding="utf-8"))
         (tmp_path / f"{target}.json").write_text(json.dumps(rows[::10]), encoding="utf-8")

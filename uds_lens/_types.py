@@ -46,6 +46,10 @@ full's own states on the same question about another subject."""
 Counterfactual: TypeAlias = Literal["other", "invented", "no_question"]
 """What a counterfactual asks: the same about another subject of the data, about an invented one, or nothing."""
 
+Words: TypeAlias = Literal["unlearning", "edit", "refusal"]
+"""What was changed, in an audit's sentences: the forgotten set, an edited fact, or a refusal that was trained in or
+taken out."""
+
 PaddingSide: TypeAlias = Literal["left", "right"]
 Engine: TypeAlias = Literal["auto", "wavefront", "naive"]
 DType: TypeAlias = Literal["float32", "bfloat16", "float16"]

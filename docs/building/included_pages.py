@@ -17,8 +17,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def changelog() -> str:
-    """`CHANGELOG.md` without its title."""
-    return (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n")[2]
+    """`CHANGELOG.md` without its title; its links are to pages."""
+    return (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n")[2].replace("](docs/", "](")
 
 
 def citation() -> str:

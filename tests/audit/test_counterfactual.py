@@ -94,6 +94,29 @@ def test_one_run_is_both_stages_and_stage_2_is_that_of_any_scale(audit):
     assert (audit.s1_delta - usual.s1_delta).abs().max() > 0.1
 
 
+def test_stage_2_only_at_layers_that_the_mean_over_the_draws_finds(baseline, audit):
+    """In one run, too: there the layers that count are known once all draws of a batch were patched."""
+    tau = round(float(baseline.s1_delta.quantile(0.6)), 2)
+    some = dataclasses.replace(OPTIONS, stage_2="knowledge")
+    config = dataclasses.replace(CONFIG, tau=tau)
+    one_draw = measured(draws=1)
+    expected = dataclasses.replace(audit, config=config)
+    counting = expected.ke_mask
+    assert 0 < counting.sum() < counting.numel()
+    assert not torch.equal(counting, one_draw.s1_delta > tau)  # or the test would show nothing
+    unlearned = WORLD.unlearned["npo"]
+    ways = {
+        "in one run": ul.DepthAudit.run(WORLD.full, None, unlearned, ROWS, config=config, options=some),
+        "after stage 1": dataclasses.replace(baseline, config=config).audit(unlearned, options=some),
+    }
+    for way, found in ways.items():
+        assert torch.equal(found.s2_delta.isnan(), ~counting), way
+        assert_close(found.s2_delta[counting], expected.s2_delta[counting], atol=1e-5, rtol=0)
+        assert_close(found.s1_delta, expected.s1_delta, atol=1e-6, rtol=0)
+        assert found.uds == pytest.approx(expected.uds, abs=1e-5), way
+        assert (found.stage_2_tau, expected.stage_2_tau) == (tau, None), way
+
+
 def test_the_record_names_it_and_it_compares_with_its_like_only(audit, baseline, tmp_path):
     audit.save(tmp_path / "a")
     again = ul.DepthAudit.load(tmp_path / "a")

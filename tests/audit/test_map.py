@@ -115,6 +115,9 @@ def test_each_token_of_the_answer_has_its_own_loss(found):
     rows = frame[(frame["label"] == "z, at all") & (frame["layer"] == 2)]
     total = (rows["lost"] * rows["n"]).sum()
     assert total == pytest.approx(float((found.at("z", "all")[:, 2] * counts).sum()))
+    (heat,) = found.plot_tokens("z", "all").data
+    assert [line[2] for line in heat.z] == pytest.approx(rows["lost"].tolist())
+    assert heat.customdata[0][0] == f"token 1, n = {len(ROWS)}"
 
 
 def test_tables_and_figure_hold_every_cell(found):

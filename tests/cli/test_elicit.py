@@ -37,7 +37,7 @@ def test_an_elicitation(trio, examples, tmp_path, uds_lens):
     assert outcome.code == 0, outcome.err
     printed = " ".join(outcome.out.split())
     assert "Beyond retain: model minus retain" in printed and "Saved in" in printed
-    assert "A random sample was asked: 3 of" in printed and "question: what other subjects" in printed
+    assert "A random sample was asked: 3 of" in printed and "how results would differ for other subjects" in printed
     again = json.loads(uds_lens(*words, "--limit", 3, "--device", "cpu", "--json").out)
     assert {row["probe"] for row in again["summary"]} == {"plain", "cloze", "any probe"}
     assert again["ledger"][1]["injects"] == "answer prefix" and again["summary"][0]["n"] == 3
@@ -68,7 +68,7 @@ def test_what_could_not_be_asked_is_said_once(trio, tmp_path, uds_lens):
     intervals = [line for line in outcome.out.splitlines() if line.startswith(("plain ", "any probe "))]
     assert len(intervals) == 2 and all(re.search(r"\[\S+, \S+\] ", line) for line in intervals)
     printed = " ".join(outcome.out.split())
-    assert printed.count("icl was not asked: it could ask no row (first reason: the row has no subject") == 1
+    assert printed.count("icl was not run: it applies to no row (first reason: the row has no subject") == 1
     assert "icl (greedy" not in printed and "nan" not in printed
 
 

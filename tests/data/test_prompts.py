@@ -50,7 +50,7 @@ def test_what_a_template_writes_before_the_question_is_said(words, fresh_words):
     assert chat_opening(tokenizer, chat=ChatStyle(system_prompt="Be brief .")) != opening
     said = describe_protocol("auto", "chat", tokenizer=tokenizer)
     count = len(tokenizer(opening, add_special_tokens=False)["input_ids"])
-    assert said == f"chat template, which begins each prompt with {opening!r} ({count} tokens)"
+    assert said == f"chat template (each begins with {opening!r}, {count} tokens)"
     assert describe_protocol("raw", "raw", tokenizer=words) == "raw"
 
 

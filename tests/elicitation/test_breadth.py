@@ -98,4 +98,4 @@ def test_rows_an_optimiser_gave_up_are_in_the_ledger(opened, monkeypatch):
     (line,) = found.ledger().to_dict("records")
     assert (line["asked"], line["skipped"], line["first_reason"]) == (0, 2, "no suffix can be written")
     assert math.isnan(found.summary()["unlearned"][0])
-    assert "was not asked: it could ask no row (first reason: no suffix can be written)" in found.warnings[1]
+    assert "was not run: it applies to no row (first reason: no suffix can be written)" in found.warnings[1]

@@ -203,3 +203,12 @@ def test_depth_is_measured_by_one_engine_though_stage_1_was_kept(trio, data, mon
     assert found["uds"].value == pytest.approx(plainly["uds"].value, abs=1e-6)
     again = ask(models.unlearned, few, run=run, cache=cache, **options)
     assert again["uds"].value == found["uds"].value
+
+
+def test_a_model_read_from_disk_is_freed_without_a_garbage_collection(trio, data, monkeypatch):
+    """A handle that outlives its block would keep the weights while the next model is loaded."""
+    ask(trio("llama").full, data, ["prob"])  # the first import of a family may hold frames, and they the model
+    collected = []
+    monkeypatch.setattr("uds_lens.models._hooked.gc.collect", lambda: collected.append(True))
+    ask(trio("llama").full, data, ["prob"])
+    assert not collected

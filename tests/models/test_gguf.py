@@ -12,11 +12,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.unlearning.conftest import QUICK, Tiny, tiny  # noqa: F401 - a fixture
 from uds_lens import AuditConfig, DepthAudit, RunOptions, doctor, open_model
+from uds_lens.elicitation import ElicitOptions, elicit
 from uds_lens.errors import ModelError
 from uds_lens.metrics import MetricData, MetricOptions, evaluate
 from uds_lens.models import check_compatible, read_checkpoint_info
 from uds_lens.models._checkpoint import storage_of
-from uds_lens.unlearning import FinetuneConfig, LoraSettings, finetune, quantise
+from uds_lens.unlearning import FinetuneConfig, LoraSettings, finetune, quantise, relearn
 
 gguf = pytest.importorskip("gguf")
 
@@ -80,6 +81,12 @@ def files(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa
     return folder
 
 
+def known(tiny: Tiny) -> list[dict[str, str]]:  # noqa: F811
+    return [
+        {"question": r.question, "answer": r.answer, "entity": r.answer.split()[-1].strip(".")} for r in tiny.forget
+    ]
+
+
 def test_the_same_weights_have_the_same_fingerprint(files: Path, tiny: Tiny) -> None:  # noqa: F811
     with open_model(tiny.full, device="cpu") as parent, open_model(files / "F32", device="cpu") as model:
         assert model.fingerprint == parent.fingerprint
@@ -96,8 +103,6 @@ def test_the_same_weights_have_the_same_fingerprint(files: Path, tiny: Tiny) -> 
 
 def test_a_deployed_file_is_audited_against_its_parent(files: Path, tiny: Tiny, tmp_path: Path) -> None:  # noqa: F811
     """What 8 bits did to a model that knows: next to nothing, and the record says what was measured."""
-    rows = [{"question": row.question, "answer": row.answer, "entity": row.answer.split()[-1].strip(".")} for row in
-            tiny.forget]  # fmt: skip
     retain = tmp_path / "retain"
     model = AutoModelForCausalLM.from_pretrained(tiny.full)
     torch.manual_seed(1)
@@ -108,16 +113,31 @@ def test_a_deployed_file_is_audited_against_its_parent(files: Path, tiny: Tiny, 
     file = files / "Q8_0" / "tiny-Q8_0.gguf"
     config = AuditConfig(protocol="raw", n_bootstrap=100)
     run = RunOptions(device="cpu", progress=False, engine="wavefront")
-    audit = DepthAudit.run(tiny.full, retain, file, rows, config=config, options=run)
+    audit = DepthAudit.run(tiny.full, retain, file, known(tiny), config=config, options=run)
     assert audit.models["unlearned"].storage.startswith("Q8_0 (100%)")
     assert audit.models["full"].storage is None
     assert audit.n_measured >= 3
     assert 0 <= audit.uds < 0.2
     audit.save(tmp_path / "audit")
     assert DepthAudit.load(tmp_path / "audit").models == audit.models
-    data, raw = MetricData(forget=rows, retain=rows), MetricOptions(protocol="raw")
+    data, raw = MetricData(forget=known(tiny), retain=known(tiny)), MetricOptions(protocol="raw")
     found = evaluate(file, data, metrics=["retain_q_prob"], options=raw, run=run)
     assert found["retain_q_prob"].value > 0.9
+
+
+def test_a_deployed_file_is_asked_and_relearned(files: Path, tiny: Tiny, tmp_path: Path) -> None:  # noqa: F811
+    """It is asked in the tokens of its parent, and says what the parent says; what is relearned is a whole model."""
+    options, run = ElicitOptions(samples=0, max_new_tokens=8), RunOptions(device="cpu", progress=False)
+    given = {"full": tiny.full, "probes": ["plain", "cloze"], "options": options, "run": run}
+    found, expected = (elicit(model, known(tiny)[:4], **given) for model in (files / "F32", tiny.full))
+    assert found.models["unlearned"].storage == "F32" and found.models["full"].storage is None
+    for probe in given["probes"]:
+        responses = [part.responses for part in (found.part("unlearned", probe), expected.part("full", probe))]
+        assert responses[0] == responses[1]
+        assert any(text.strip() for each in responses[0] for text in each.texts)
+    out = relearn(files / "Q8_0", tiny.forget[:2], out=tmp_path / "again", options=QUICK)
+    with open_model(out, device="cpu") as model:
+        assert model.storage is None
 
 
 def test_training_starts_from_a_file_and_its_adapter_finds_it(files: Path, tiny: Tiny, tmp_path: Path) -> None:  # noqa: F811

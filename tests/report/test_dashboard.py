@@ -80,7 +80,7 @@ def test_own_values_are_judged_and_ranked(own):
     complete = points["before"].notna() & points["quantised"].notna()
     assert kept == [int((points["kept"] & complete).sum()), int((points["useful"] & complete).sum())]
     assert "(Holm-adjusted p < 0.05)" in " ".join(cautions(own))
-    assert "hold for more models of the variants in the pools only" in " ".join(cautions(own))
+    assert "cover only further models of the variants in the pools" in " ".join(cautions(own))
     told = payload(own)
     assert all("new_variants_low" in row for row in told["metrics"])
     assert {"q_runs_low", "p_first", "clusters"} <= set(told["robust"]["none own"]["uds"])

@@ -322,8 +322,8 @@ def test_what_could_be_significant_is_said(audits):
         few[name] = replace(audit, examples=tuple(examples))
     pairs = differences(few)
     needed = (
-        "The smallest possible p is 0.094 (with 6 subjects, adjusted for 3 pairs): nothing could be significant. "
-        "It takes 7 subjects or more, or fewer models."
+        "The smallest possible p is 0.094 (with 6 subjects, adjusted for 3 pairs): no difference could be significant. "
+        "This takes 7 subjects or more, or fewer models."
     )
     sentence = difference_words(pairs, "95%")["sentence"]
     assert sentence == f"0 of 3 pairs differ significantly (adjusted p < 0.05). {needed}"

@@ -48,7 +48,7 @@ def test_every_setting_changes_a_value(audited, name):
 
 
 def test_no_setting_is_left_out_above():
-    elsewhere = {"exact_noop", "counterfactual", "draws"}  # audit/test_counterfactual.py
+    elsewhere = {"exact_noop", "counterfactual", "draws", "words"}  # audit/test_counterfactual.py, test_words.py
     assert {field.name for field in fields(AuditConfig)} == {*CHANGES, *elsewhere}
 
 

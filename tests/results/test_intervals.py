@@ -192,6 +192,7 @@ def test_many_examples_are_resampled_alike(monkeypatch):
     columns = torch.stack([values, values**2], 1)
     few = bootstrap_interval(values), column_intervals(columns, clusters=[None] * 300)
     monkeypatch.setattr(_intervals, "MANY", 10)
+    _intervals._kept.cache_clear()
     many = bootstrap_interval(values), column_intervals(columns, clusters=[None] * 300)
     assert many[0] == pytest.approx(few[0], abs=2e-3)
     for one, other in zip(few[1], many[1], strict=True):

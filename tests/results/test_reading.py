@@ -69,7 +69,7 @@ def test_entities_behind_a_quote_are_marked_row_by_row():
     quoted = dataclasses.replace(audit.examples[1], answer='She wrote "Ash".', entity="Ash", prefix=None)
     audit = dataclasses.replace(audit, examples=[audit.examples[0], quoted])
     assert audit.examples_frame()["space_added"].tolist() == [False, True]
-    assert any(text.startswith("1 of 2 entities stand directly behind") for text in audit.warnings)
+    assert any(text.startswith("1 of 2 entities directly follow") for text in audit.warnings)
 
 
 def test_nothing_measurable_is_fatal_and_has_words_of_its_own():

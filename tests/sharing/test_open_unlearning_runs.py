@@ -96,7 +96,7 @@ def test_every_checkpoint_is_audited_and_both_readers_read_it(examples: Path, tm
     task = task_in(tmp_path, apply_chat_template=False)
     words = ("audit", "--open-unlearning", task, "--examples", examples, "--device", "cpu")
     code, _, err = call(*words)
-    assert code == 1 and "no chat template of the tokenizer" in err and "--protocol raw" in err
+    assert code == 1 and "do not come from the tokenizer" in err and "--protocol raw" in err
     code, out, err = call(*words, "--protocol", "raw", "--json")
     assert code == 0, err
     audits = {row["name"]: row for row in json.loads(out)["audits"]}
@@ -137,7 +137,7 @@ def test_what_the_record_does_not_answer_is_asked_for(tmp_path: Path, capsys) ->
     write_config(task, config)
     for words, message in (
         ((), "is of Phi-9, forget05: give --retain (neither beside it nor published); --examples"),
-        (("--model", "x/y"), "leave --model and --name out"),
+        (("--model", "x/y"), "leave out --model and --name"),
     ):
         with pytest.raises(SystemExit):
             main(["audit", "--open-unlearning", str(task), *words])

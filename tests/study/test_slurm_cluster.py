@@ -112,7 +112,8 @@ def _start_again(task: str, process: int) -> None:
         words = ["squeue", "--noheader", "--array", "--states=PENDING", "--format=%i"]
         queued = task in subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
         if queued and not Path(f"/proc/{process}").exists():
-            subprocess.run(["scontrol", "update", f"JobId={task}", "StartTime=now"], check=True)
+            # a task that starts in the second it was killed in is refused: its credential counts as revoked
+            subprocess.run(["scontrol", "update", f"JobId={task}", "StartTime=now+5"], check=True)
             return
         time.sleep(0.2)
     raise AssertionError(f"{task} was not requeued")

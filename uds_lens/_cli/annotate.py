@@ -25,15 +25,15 @@ def annotate(
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON file to write.", dir_okay=False)],
-    full: Annotated[str | None, model_option("For contrast: trained on everything.")] = None,
-    retain: Annotated[str | None, model_option("For contrast: never saw the forget set.")] = None,
+    full: Annotated[str | None, model_option("For contrast: model trained on everything.")] = None,
+    retain: Annotated[str | None, model_option("For contrast: model that never saw the forget set.")] = None,
     review: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="Also write an HTML page with every answer, its entity highlighted.", dir_okay=False
         ),
     ] = None,
-    redo: Annotated[bool, typer.Option("--redo", help="Annotate rows that have an entity, too.")] = False,
+    redo: Annotated[bool, typer.Option("--redo", help="Also annotate rows that already have an entity.")] = False,
     *,
     options: AnnotateOptions,
     run: ModelRun,
@@ -41,11 +41,11 @@ def annotate(
 ) -> None:
     """Find the entity of every answer that has none.
 
-    For data that does not mark them. The file in --out is read by every command; each row says in `entity_by` how its
-    entity was found. Look at the page of --review before quoting a score: the methods find different words.
+    For data sets that do not mark entities. Every command can read the file written to --out; `entity_by` says how the
+    entity of each row was found. Look at the --review page before quoting a score: the methods find different words.
 
-    Token F1 on 367 rows of TOFU marked by hand: answer and difference .45, contrast .37, names .17; marking every word
-    that the question lacks .38, the whole answer .29. On 357 rows marked by GPT-4o: .41, .42, .37, .23; .48 and .40.
+    Token F1 on 367 rows of TOFU marked by hand: answer and difference .45, contrast .37, names .17; every word that
+    is not in the question .38, the whole answer .29. On 357 rows marked by GPT-4o: .41, .42, .37, .23; .48 and .40.
 
     \b
     Example:

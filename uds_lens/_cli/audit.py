@@ -28,7 +28,7 @@ _WITHHELD = 3
 def audit(
     full: Annotated[str | None, model_option("Model trained on everything: directory or Hub id.")] = None,
     retain: Annotated[
-        list[str] | None, model_option("Model that never saw the forget set; repeat for other seeds of it.")
+        list[str] | None, model_option("Model that never saw the forget set; repeat for other seeds.")
     ] = None,
     unlearned: Annotated[list[str] | None, model_option("Model to audit; repeat for more.", "--model")] = None,
     examples: Annotated[
@@ -45,7 +45,7 @@ def audit(
         ),
     ] = None,
     control: Annotated[
-        str | None, data_option("Retained facts, which full and retain both know: what is lost there is damage.")
+        str | None, data_option("Facts to retain, known to both full and retain; a loss on them is damage.")
     ] = None,
     name: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Name of a result; once for each --model, in their order.")
@@ -64,11 +64,11 @@ def audit(
     options: RunOptions,
     printing: Printing,
 ) -> None:
-    """Measure how deep models have unlearned a forget set.
+    """Measure how deep the unlearning of a forget set went.
 
     One model: the audit is saved in --out. Several: each in a directory of --out named after it, with table.csv and the
-    baseline they share. Run again, the command leaves finished audits of the same weights, examples and settings
-    as they are and measures the others.
+    baseline they share. When run again, the command keeps finished audits of the same weights, examples and
+    settings, and measures the rest.
 
     With --control the same is measured on retained facts. With several --retain there is a score against each.
     Exit code 3: a warning is fatal, and the verdict is withheld.
@@ -85,7 +85,7 @@ def audit(
     run = None
     if open_unlearning is not None:
         if unlearned or name:
-            raise ConfigError("--open-unlearning takes the models of the run: leave --model and --name out.")
+            raise ConfigError("--open-unlearning takes the models of the run: leave out --model and --name.")
         from uds_lens import sharing
         from uds_lens.sharing._open_unlearning import require_answers
 
@@ -157,7 +157,7 @@ def _as_trained(run: UnlearningRun, config: AuditConfig) -> AuditConfig:
         return config
     if run.protocol is None:
         raise ConfigError(
-            f"{str(run.task)!r} was trained with prompts that are no chat template of the tokenizer: say which to use "
-            "with --protocol raw or --protocol chat."
+            f"{str(run.task)!r} was trained with prompts that do not come from the tokenizer's chat template: choose "
+            "some with --protocol raw or --protocol chat."
         )
     return replace(config, protocol=run.protocol, **asdict(run.chat))

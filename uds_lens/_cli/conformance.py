@@ -16,13 +16,13 @@ from uds_lens.errors import ConfigError
 def conformance(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="export DIR | check CSV", help="Write the kit, or check what was computed on it."),
+        typer.Argument(metavar="export DIR | check CSV", help="Write the kit, or check results computed on it."),
     ],
     kit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the kit, for `check`. Default: made anew.")
+        Path | None, typer.Option(metavar="DIR", help="Folder of the kit, for `check`. Default: a new kit is made.")
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, metavar="NATS", help="Largest difference that rounding explains.")
+        float, typer.Option(min=0, metavar="NATS", help="Largest difference attributed to rounding.")
     ] = 1e-3,
     *,
     printing: Printing,

@@ -38,7 +38,8 @@ def dashboard(
         "dashboard.html"
     ),
     pools: Annotated[
-        Path | None, typer.Option(metavar="CSV", help="Models with a column knows, where they are not among RUNS.")
+        Path | None,
+        typer.Option(metavar="CSV", help="Models of known pools (column `knows`), if they are not in RUNS."),
     ] = None,
     select_by: SelectBy = "without",
     min_utility: MinUtility = None,
@@ -54,8 +55,9 @@ def dashboard(
 ) -> None:
     """Write one page about many models, metrics and methods.
 
-    Metrics judged, methods ranked, every model with its parts; the page opens offline. With the UDS paper's files it is
-    the paper's dashboard, with intervals, ties and switches. Models of several base models or splits get a page each.
+    It judges metrics, ranks methods and lists every model with the parts of its score, and opens offline. From the UDS
+    paper's files it makes the paper's dashboard, with intervals, ties and controls. Models of several base models or
+    splits get a page each.
 
     \b
     Examples:

@@ -53,8 +53,8 @@ def demo(out: opt.Out = Path("runs/demo"), *, printing: Printing) -> None:
 def _introduction(world: World) -> str:
     made = {
         "full": "trained on everything",
-        "half": "never saw half of what is to be forgotten",
-        "retain": "never saw what is to be forgotten",
+        "half": "never saw half of the forget set",
+        "retain": "never saw the forget set",
     }
     recall = [
         f"  {name:<10} {made.get(name, 'full after unlearning'):<43} {world.recall[name]['forget']:>4.0%}"
@@ -62,7 +62,7 @@ def _introduction(world: World) -> str:
     ]
     return "\n".join(
         [
-            f"The toy world: small models of invented people, {len(world.examples)} examples to forget.",
+            f"The toy world: small models trained on invented people, {len(world.examples)} examples to forget.",
             "Probability of the correct answer when asked:",
             *recall,
             "\nKnowledge left in their layers, by UDS:",

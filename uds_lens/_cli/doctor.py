@@ -38,8 +38,8 @@ def doctor(
 ) -> None:
     """Check whether an audit of these models and data would work.
 
-    Versions, devices, memory, disk space, access to the Hub; with models and data, whether an audit of them would
-    start. No weights are opened, nothing is downloaded but what a Hub id needs. Exit code 1 if something will not
+    Checks versions, devices, memory, disk space and access to the Hub and, given models and data, whether an audit of
+    them would start. Opens no weights, and downloads only what a Hub id needs. Exit code 1 if something will not
     work.
 
     \b

@@ -37,7 +37,7 @@ def export(
     *,
     printing: Printing,
 ) -> None:
-    """Write a saved result where others look for it.
+    """Convert a saved result to another project's format.
 
     \b
     Examples:

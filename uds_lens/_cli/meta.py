@@ -64,11 +64,11 @@ def meta(
 
     Do they separate models that know from models that never did, and are they robust? F, faithfulness, is the area
     under the ROC curve of the two pools (column knows: True, False, empty for neither). Q and R, robustness to
-    quantisation and relearning, need the models after each; they count models with 0.8 of full's utility below the
-    metric's own threshold, and are given without these filters too.
+    quantisation and relearning, need the models after each; they count only models with at least 0.8 of full's utility
+    that the metric calls unlearned, and are also given without these filters.
 
-    Of a folder of Open-Unlearning runs the models pos_tofu_... and neg_tofu_... are the pools, judged within each base
-    model and split; and the metrics that rank full above retain in each are counted.
+    In a folder of Open-Unlearning runs, the models pos_tofu_... and neg_tofu_... are the pools, judged within each base
+    model and split. For each metric it also counts where full ranks above retain.
 
     \b
     Examples:
@@ -95,7 +95,7 @@ def meta(
     if "knows" not in models.frame.columns and not perturbed.given:
         raise DataError(
             "the table lacks the column 'knows' (True: trained on the forget set, False: never saw it, empty: "
-            "neither), and no --quantised or --relearned models were named: there is nothing to judge by."
+            "neither), and no --quantised or --relearned models were named: there is nothing to judge metrics by."
         )
     _require_values(models, names, perturbed.given)
     result = judged(
@@ -139,7 +139,7 @@ def _runs(
     names = [name for name in named if name not in METRICS or "retain" not in all_needs(METRICS[name])]
     names = [name for name in names if metric or references[name].notna().any()]
     if not names:
-        raise DataError("no metric of the references can be judged: those that were named are computed from retain.")
+        raise DataError("no metric can be judged on full and retain: those that were named are computed from retain.")
     apart = judge.references_apart(references, metrics=names, direction=ways)
     parts: dict[str, Judged] = {}
     for group in setups(models.frame) if "knows" in models.frame.columns else ():
@@ -298,9 +298,9 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
     for row in [] if ties is None else ties[ties["filter"] == chosen].to_dict("records"):
         if not row["chosen"]:
             rank = row["rank_overall"]
-            place = f", number {rank:.0f} by Overall" if row["overall"] == row["overall"] else ""
+            place = f", rank {rank:.0f} by Overall" if row["overall"] == row["overall"] else ""
             print_wrapped(
-                f"! {row['metric']}: with the equally good cut at {row['threshold']:.3g} {row['n']:.0f} models, Q "
+                f"! {row['metric']}: with the equally good threshold {row['threshold']:.3g} {row['n']:.0f} models, Q "
                 f"{number(row['q'])}, R {number(row['r'])}{place}; {row['first']} would be first"
             )
     clusters = main["clusters"].iloc[0]

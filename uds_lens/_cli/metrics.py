@@ -135,7 +135,7 @@ def _print_one(results: MetricResults) -> None:
         shown_metrics = [metric for metric in results if metric.reason is None]
         for row, metric in zip(rows, shown_metrics, strict=True):
             row.insert(3, _interval(errors[metric.name].interval) if metric.name in errors else "-")
-    print_table(titles, rows, right=("n", "seconds"))
+    print_table(titles, rows, right=("n", "seconds"), shortest=max((len(row[0]) for row in rows), default=0))
 
 
 def _print_many(results: Mapping[str, MetricResults]) -> None:
@@ -221,7 +221,7 @@ def metrics(
     retain: Annotated[str | None, model_option("Model that never saw the forget set.")] = None,
     full: Annotated[str | None, model_option("Model trained on everything.")] = None,
     retain_data: Annotated[
-        str | None, data_option("Facts to keep: Prob and ROUGE on them say what was lost beside the forget set.")
+        str | None, data_option("Facts to retain: Prob and ROUGE on them show what else was lost.")
     ] = None,
     holdout_data: Annotated[
         str | None, data_option("Questions of the same kind that no model has seen, for membership attacks.")
@@ -251,7 +251,8 @@ def metrics(
     redo: Annotated[
         bool,
         typer.Option(
-            "--redo", help="Replace what --out holds, even metrics that are not measured again or of other weights."
+            "--redo",
+            help="Replace what --out holds, even metrics of other weights, or ones that this run does not measure.",
         ),
     ] = False,
     *,
@@ -278,7 +279,7 @@ def metrics(
         missing = ", ".join(flag for flag, value in given.items() if not value)
         raise ConfigError(
             f"{missing} missing. For example: uds-lens metrics --model ckpt/npo --examples forget10.json "
-            "--out npo.json; uds-lens metrics --list shows what there is to measure, and what it needs."
+            "--out npo.json; uds-lens metrics --list shows the metrics and what they need."
         )
     if preset is not None:
         metric, options = _as_open_unlearning(metric, options, retain is not None)

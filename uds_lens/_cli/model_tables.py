@@ -53,13 +53,13 @@ class References:
     retain: Annotated[
         Path | None,
         _csv(
-            "Open-Unlearning run of retain: gives the normalised attacks (s_mia_*). In a folder of several, each "
-            "model takes that of its base model and split. Default: by their names in RUNS.",
+            "Open-Unlearning run of retain, for the normalised attacks (s_mia_*). In a folder of several, each "
+            "model uses that of its base model and split. Default: found by name in RUNS.",
             "RUN",
         ),
     ] = None
     full: Annotated[
-        Path | None, _csv("Open-Unlearning run of full: gives utility_rel. Several as for --retain.", "RUN")
+        Path | None, _csv("Open-Unlearning run of full, for utility_rel; otherwise as --retain.", "RUN")
     ] = None
     audits: Annotated[Path | None, _csv("Saved audits of the same models: adds their UDS.", "DIR")] = None
     preset: Annotated[
@@ -170,7 +170,7 @@ class Score:
     membership: Annotated[list[str] | None, _csv("Metric of privacy; repeat. Default: the four s_mia_*.", "NAME")] = (
         None
     )
-    depth: Annotated[str, _csv("Metric that the score is formed with and without.", "NAME")] = "uds"
+    depth: Annotated[str, _csv("Metric of depth, with and without which the score is computed.", "NAME")] = "uds"
 
     def parts(self, default: ScoreParts | None = None) -> ScoreParts:
         """Return the library's record, with the parts of `default` where none were named."""

@@ -101,16 +101,16 @@ _PYTHON_ONLY = ("progress", "callbacks")
 """Settings that the command line decides, or has no words for."""
 
 _PANELS = {
-    **dict.fromkeys(("AuditConfig", "MetricOptions", "ElicitOptions"), "What is measured"),
+    **dict.fromkeys(("AuditConfig", "MetricOptions", "ElicitOptions"), "Measurement"),
     **dict.fromkeys(("ChatStyle", "AnnotateOptions"), "Prompts"),
-    "RunOptions": "How models are run",
-    "TrainOptions": "How training runs",
+    "RunOptions": "Running models",
+    "TrainOptions": "Training",
     "Adapters": "Adapters",
-    "RelearnGrid": "What is tried",
+    "RelearnGrid": "Relearning settings",
     "Depth": "Depth while training",
     "SlurmOptions": "Slurm",
     "Score": "Score",
-    "References": "Models and audits that belong to the runs",
+    "References": "References, and what belongs to the runs",
     "Perturbed": "Robustness",
     "Printing": OUTPUT,
 }
@@ -271,7 +271,7 @@ Limit: TypeAlias = Annotated[
 ]
 Sampling: TypeAlias = Annotated[
     _Sampling,
-    typer.Option(help="With --limit: a random sample, or the first rows (of a sorted file: of a few subjects)."),
+    typer.Option(help="With --limit: a random sample, or the first rows (in a sorted file, a few subjects only)."),
 ]
 
 
@@ -284,13 +284,13 @@ class Adapters:
         typer.Option(min=1, metavar="RANK", help="Train low-rank adapters of this rank instead of all weights."),
     ] = None
     lora_alpha: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Scale of the adapters; left out: twice the rank.")
+        int | None, typer.Option(min=1, metavar="N", help="Scale of the adapters. Default: twice the rank.")
     ] = None
     save: Annotated[
         _Save | None,
         typer.Option(
-            help="With --lora: save the adapter alone, some MB that need the model they were trained on, or a merged "
-            "copy of the whole model. Left out: adapter from finetune, else merged."
+            help="With --lora: save only the adapter (a few MB, which need the model it was trained on), or a merged "
+            "copy of the whole model. Default: adapter for finetune, else merged."
         ),
     ] = None
 
@@ -305,7 +305,7 @@ class Adapters:
 
         if self.lora is None:
             if self.lora_alpha is not None or self.save is not None:
-                raise ConfigError("--lora-alpha and --save are about low-rank adapters: give their rank with --lora.")
+                raise ConfigError("--lora-alpha and --save apply to low-rank adapters: give their rank with --lora.")
             return None
         return LoraSettings(rank=self.lora, alpha=self.lora_alpha or 2 * self.lora, save=self.save)
 
@@ -356,7 +356,7 @@ def run_file(file: Path) -> None:
         raise ConfigError(f"no Python file {str(file)!r}: expected one that declares a method or a metric.")
     loaded = sys.modules.get(name)
     if loaded is not None and Path(getattr(loaded, "__file__", None) or "") != file:
-        raise ConfigError(f"a module is called {name!r} already: give {str(file)!r} another name.")
+        raise ConfigError(f"a module named {name!r} is already loaded: give {str(file)!r} another name.")
     module = module_from_spec(spec)
     sys.modules[name] = module
     try:

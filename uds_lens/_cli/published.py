@@ -37,7 +37,7 @@ def published(
             "muse-books) or wmdp. A plan needs one: tofu-1b, unless another is named.",
         ),
     ] = None,
-    role: Annotated[Role | None, typer.Option(help="Only models of this part.")] = None,
+    role: Annotated[Role | None, typer.Option(help="Only models with this role.")] = None,
     method: Annotated[
         list[str] | None,
         names_option("Only models of this method; repeat, or use commas, for more.", "--method", "--methods"),
@@ -52,9 +52,7 @@ def published(
             *("--metric", "--metrics"),
         ),
     ] = None,
-    perturb: Annotated[
-        bool, typer.Option("--perturb", help="Plan them after quantisation and relearning too.")
-    ] = False,
+    perturb: Annotated[bool, typer.Option("--perturb", help="Also plan their quantisation and relearning.")] = False,
     examples: Annotated[
         str | None, typer.Option(metavar="DIR", help="Plan with a local copy of the data set, in place of the Hub's.")
     ] = None,
@@ -63,7 +61,9 @@ def published(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Plan to write; directory of a run; page, or .csv, of a comparison."),
+        typer.Option(
+            metavar="PATH", help="File of the plan; directory of the run; page or .csv file of the comparison."
+        ),
     ] = None,
     keep_downloads: Annotated[
         bool, typer.Option("--keep-downloads", help="Leave downloaded models in the Hub's cache.")
@@ -74,9 +74,10 @@ def published(
     """Measure published models again, and compare the values.
 
     150 unlearned and 60 pool models of the UDS paper, its full and retain models of three sizes, those of MUSE and
-    WMDP. A plan asks each metric with the prompt of its published number. A run downloads one model at a time and
-    removes it when it is measured; killed and called again, it resumes. A comparison also reads run folders of the
-    paper's released script and Open-Unlearning's saves; the exit code is 1 where a value differs without a reason.
+    WMDP. A plan uses, for each metric, the prompt behind its published number. A run downloads one model at a time
+    and removes it once it is measured; if killed, it resumes when called again. A comparison also reads run folders of
+    the paper's released script and Open-Unlearning's saves; the exit code is 1 where a value differs without a
+    reason.
 
     \b
     Examples:
@@ -223,7 +224,7 @@ def _print_comparison(comparison: Comparison, out: Path | None) -> None:
             f"({row['difference']:+.4f}). {row['expect'].removesuffix(problems.get(row['metric'], '')).rstrip('; ')}"
         )
     for metric, words in problems.items():
-        print_wrapped(f"Known of the published {metric}: {words}.")
+        print_wrapped(f"Known problems of the published {metric}: {words}.")
     ranges = comparison.frame["kind"].value_counts().drop("exact", errors="ignore")
     if len(ranges):
         kinds = ", ".join(f"{n} {kind}" for kind, n in ranges.items())

@@ -211,9 +211,9 @@ def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
     names = ", ".join(map(str, rest["model"].head(3))) + (", ..." if len(rest) > 3 else "")
     if not len(kept):
         raise DataError(
-            f"no model has a method; there are {names or 'no models'}. --methods CSV says which made each: columns "
-            "model and method. It is also read from unlearning.json beside a model, and from names as in "
-            "..._forget10_NPO_lr1e-05_...; a CSV of models has a column 'method'."
+            f"no model has a method; there are {names or 'no models'}. Give the methods with --methods CSV (columns "
+            "model and method). They are also read from unlearning.json beside a model, from names such as "
+            "..._forget10_NPO_lr1e-05_..., and from the column 'method' of a CSV of models."
         )
     if len(rest):
         typer.echo(f"note: without a method, and left out: {names}", err=True)

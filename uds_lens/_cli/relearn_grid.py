@@ -28,7 +28,7 @@ def relearn_grid(
     examples: Annotated[str, data_option("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.")],
     out: opt.Out,
     retain_data: Annotated[
-        str | None, data_option("Questions of which the utility is measured, where --examples is a forget set alone.")
+        str | None, data_option("Questions to measure utility on, if --examples is only a forget set.")
     ] = None,
     split: Annotated[str, typer.Option(metavar="NAME", help="Forget split of TOFU.")] = "forget10",
     limit: opt.Limit = None,
@@ -39,12 +39,12 @@ def relearn_grid(
     measuring: Annotated[MetricOptions, Only(("max_new_tokens", "generation_rows", "fluency"))],
     printing: Printing,
 ) -> None:
-    """Find the relearning that brings back most.
+    """Find the relearning setting that brings back the most.
 
     Relearns under every combination of --learning-rate, --epochs, --share and --lora-rank (repeat each), on the
-    unlearned model and on retain, and reports the worst setting that costs at most --max-loss of the utility, beside
-    the UDS paper's one setting. A maximum over many tries is high by chance, and any model can learn: what says
-    something about the unlearning is the excess over retain, with settings chosen on other subjects than are scored.
+    unlearned model and on retain, and reports the worst setting that costs at most --max-loss of the utility, next
+    to the UDS paper's setting. A maximum over many tries is high by chance, and any model can learn; what counts is
+    the excess over retain, with settings chosen on other subjects than those that are scored.
 
     \b
     Example:
@@ -92,7 +92,7 @@ def _print(results: RelearnGridResults) -> None:
     bound = f"{100 * summary['max_loss']:g}% of utility lost"
     for model in ("unlearned", "retain"):
         if summary[f"{model}_worst_setting"] is None:
-            print_wrapped(f"! {model}: no setting keeps within {bound}")
+            print_wrapped(f"! {model}: no setting stays within {bound}")
         else:
             print_wrapped(
                 f"{model}: at most {number(summary[f'{model}_worst_back'])} comes back, to "
@@ -110,7 +110,7 @@ def _print(results: RelearnGridResults) -> None:
         f"{number(summary['held_out_excess'])}."
     )
     print_wrapped(
-        f"\nWorst: most {summary['metric']} of {summary['n_settings']} settings within {bound}, chosen after seeing "
-        "these outcomes; the interval takes that choice as given, the last number does not. back: change towards "
-        "knowledge; what retain reaches too was learned anew."
+        f"\nWorst: the highest {summary['metric']} of {summary['n_settings']} settings within {bound}, chosen after "
+        "seeing these outcomes; the interval ignores that choice, the last number does not. back: change towards "
+        "knowledge; the part that retain reaches, too, was newly learned."
     )

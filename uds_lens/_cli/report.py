@@ -62,8 +62,8 @@ def report(
 ) -> None:
     """Write one page about one or several audits.
 
-    Scores, warnings, figures, every example; the page opens offline. Audits are named after their unlearned models.
-    Audits of the same models at other sites are compared by site.
+    The page has scores, warnings, figures and every example, and opens offline. Audits are named after their unlearned
+    models. Audits of the same models at different sites are compared by site.
 
     \b
     Example:

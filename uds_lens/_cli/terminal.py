@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 _LEGEND = (
     "UDS 0 = knowledge intact (as in full), 1 = erased (as in retain). "
-    "CI: bootstrap over subjects, or over examples where there are none. N: examples measured. "
-    "NaN: examples that are not measurable: no layer where full encodes more than retain (S1 <= tau). "
+    "Interval: bootstrap over subjects, or over examples where there are none. N: examples measured. "
+    "NaN: examples that are not measurable, because at no layer full encodes more than retain (S1 <= tau). "
     "layers: knowledge-encoding layers, mean over examples."
 )
 _SAMPLED = (
-    " All examples: where the UDS over all examples lies, of which these are a random sample; the interval before it "
-    "is about subjects or examples beyond those in the data."
+    " All examples: estimated range of the UDS over all examples, of which these are a random sample; the interval "
+    "before it is about subjects or examples beyond those in the data."
 )
 _DAMAGE = (
     "Loss: mean log-probability lost when the unlearned states are patched in, nats per token, on forget facts and on "
-    "retained facts; beside them the loss with retain's states. Damage: the second as a share of the first. It covers "
-    "entities after the correct beginning of their answer. Prob: of the retained entities, under full and under the "
-    "model itself; of whole answers: uds-lens metrics --retain-data."
+    "retained facts; then the same with retain's states. Damage: loss on retained facts as a share of the loss on "
+    "forget facts. It covers entities after the correct beginning of their answer. Prob: probability of the retained "
+    "entities under full and under the model itself; for whole answers, see uds-lens metrics --retain-data."
 )
 _PROB = (
     " Prob: probability per token that the model itself gives the entity, after the correct beginning of its answer "
@@ -61,7 +61,9 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     """
     from uds_lens.results._cautions import WITHHELD
     from uds_lens.results._frames import thirds_in_words
+    from uds_lens.results._words import worded, words_of
 
+    words_used = words_of(audits.values())
     levels = {audit.config.confidence for audit in audits.values()}
     titles = ["model", "UDS", f"{levels.pop():.0%} interval" if len(levels) == 1 else "interval"]
     sampled = any(audit.sample_error is not None for audit in audits.values())
@@ -101,12 +103,15 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     of_full = ", ".join(dict.fromkeys(_number(prob.full) for prob in probs))
     legend = _LEGEND + (_PROB.format(of_full) if beside else "") + (_SAMPLED if sampled else "")
     legend += f" Prompts: {prompts}."
-    print_wrapped(f"\n{legend}", indent="")
+    print_wrapped("\n" + worded(legend, words_used), indent="")
 
 
 def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
     if not audits:
         return
+    from uds_lens.results._words import worded, words_of
+
+    words = words_of(audits.values())
     rows = []
     for name, audit in audits.items():
         damage = audit.damage_estimate
@@ -114,10 +119,11 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
         prob = audit.entity_prob
         probs = f"{_number(prob.control_full)} -> {_number(prob.control_unlearned)}"
         rows.append([name, _number(damage.value), _interval(damage.interval), *map(_number, losses), probs])
-    typer.echo("\nRetained facts")
-    titles = ("model", "damage", "interval", "forget", "kept", "retain's", "Prob")
-    print_table(titles, rows, right=("damage", "forget", "kept", "retain's", "Prob"), bold="damage")
-    print_wrapped(_DAMAGE, indent="")
+    typer.echo(worded("\nRetained facts", words))
+    measured = ("forget", "kept", "retain's") if words == "unlearning" else ("changed", "other", "ignorant's")
+    titles = ("model", "damage", "interval", *measured, "Prob")
+    print_table(titles, rows, right=("damage", *measured, "Prob"), bold="damage")
+    print_wrapped(worded(_DAMAGE, words), indent="")
 
 
 def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
@@ -128,9 +134,13 @@ def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
         for name, audit in audits.items()
         for row in audit.retains_frame().itertuples()
     ]
-    typer.echo("\nAgainst each retain model")
-    print_table(("model", "retain", "UDS", "interval", "N"), rows, right=("UDS", "N"), wrapped="retain")
-    print_wrapped(_RETAINS, indent="")
+    from uds_lens.results._words import role, worded, words_of
+
+    words = words_of(audits.values())
+    retain = role("retain", words)
+    typer.echo(worded("\nAgainst each retain model", words))
+    print_table(("model", retain, "UDS", "interval", "N"), rows, right=("UDS", "N"), wrapped=retain)
+    print_wrapped(worded(_RETAINS, words), indent="")
 
 
 def _number(value: float) -> str:
@@ -233,7 +243,7 @@ def print_depth(directory: Path) -> None:
             float("nan") if curve.score[n] is None else curve.score[n] for n in ("uds", "uds_low", "uds_high")
         )
         typer.echo(
-            f"Score, on {len(curve.held_out)} facts about other subjects than those that steered: "
+            f"Score on {len(curve.held_out)} facts about subjects that did not steer the training: "
             f"UDS {_number(uds)} ({_interval((low, high))})"
         )
 
@@ -333,7 +343,10 @@ _started = time.monotonic()
 def say(message: str) -> None:
     """Print a line of progress at once."""
     printable = message.encode("utf-8", "backslashreplace").decode("utf-8")  # a system's names may be no text
-    text = f"[{elapsed()}] {printable}\n"
+    text = f"[{elapsed()}] {printable}"
+    if sys.stderr.isatty():
+        text = fill(text, width(), subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False)
+    text += "\n"
     tqdm = sys.modules.get("tqdm")
     if tqdm is not None and sys.stderr.isatty():
         tqdm.tqdm.write(text, file=sys.stderr, end="")  # a bar that is shown makes room

@@ -42,10 +42,10 @@ class Depth:
         int | None, typer.Option(min=1, metavar="N", help="Measure depth every N steps; needs --retain.")
     ] = None
     retain_model: Annotated[str | None, model_option("Model that never saw the forget set.", "--retain")] = None
-    depth_examples: Annotated[str | None, data_option("Forget facts with entities; left out: --examples.")] = None
-    control: Annotated[str | None, data_option("Retained facts with entities: what is lost there is damage.")] = None
+    depth_examples: Annotated[str | None, data_option("Forget facts with entities. Default: --examples.")] = None
+    control: Annotated[str | None, data_option("Facts to retain, with entities; a loss on them is damage.")] = None
     depth_rows: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Measure that many facts, whole subjects at a time.")
+        int | None, typer.Option(min=1, metavar="N", help="Measure only this many facts, in whole subjects.")
     ] = None
     depth_stop: Annotated[
         float | None, typer.Option(metavar="UDS", help="Stop training at this depth; other subjects score it.")
@@ -93,7 +93,7 @@ def unlearn(
     forget: Annotated[str, data_option("Questions with the answers to forget.", "--examples")],
     out: opt.Out,
     retain: Annotated[
-        str | None, data_option("Questions with the answers to keep (not for ga).", "--retain-data")
+        str | None, data_option("Questions with the answers to retain (not for ga).", "--retain-data")
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; repeat for more.")
@@ -124,8 +124,9 @@ def unlearn(
 ) -> None:
     """Train a model to forget, by a published or a custom method.
 
-    --out receives a checkpoint and unlearning.json, which records how it was made. Run again after it was killed, the
-    command resumes. With --depth-every it also measures depth while it trains, against --retain.
+    --out receives a checkpoint and unlearning.json, which records how it was made. If it is
+    killed, run the same command again to resume. With --depth-every it also measures depth during training, against
+    --retain.
 
     \b
     Example:
@@ -213,7 +214,7 @@ def finetune(
     out: opt.Out,
     unseen: Annotated[
         list[str] | None,
-        data_option("Rows that are not trained on: their Prob is printed beside. The forget set, for a retain model."),
+        data_option("Rows left out of training, whose Prob is printed too: the forget set, for a retain model."),
     ] = None,
     *,
     config: FinetuneConfig,
@@ -224,7 +225,7 @@ def finetune(
     """Teach a model facts, to make full and retain models.
 
     At the end it prints Prob (mean probability per token of the answers, over at most 100 rows of each file) before
-    and after: near 1 where it was taught, as before where it was not.
+    and after: near 1 on what was taught, unchanged on the rest.
 
     \b
     Example:

@@ -27,11 +27,11 @@ _WEIGHTS = (("model.safetensors", "config.json"), ("adapter_model.safetensors", 
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where a training run saves its checkpoints.")],
     full: Annotated[str, model_option("Model trained on everything: directory or Hub id.")],
-    retain: Annotated[list[str], model_option("Model that never saw the forget set; repeat for other seeds of it.")],
+    retain: Annotated[list[str], model_option("Model that never saw the forget set; repeat for other seeds.")],
     examples: Annotated[str, data_option("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")],
     out: opt.Out,
     control: Annotated[
-        str | None, data_option("Retained facts, which full and retain both know: what is lost there is damage.")
+        str | None, data_option("Facts to retain, known to both full and retain; a loss on them is damage.")
     ] = None,
     pattern: Annotated[
         str, typer.Option(metavar="GLOB", help="Names of the checkpoints' directories.")
@@ -48,7 +48,7 @@ def watch(
 
     Each gets a directory of --out named after it, with table.csv and the baseline they share, as with `audit`. A
     checkpoint is read once its weights are complete (by the headers of its safetensors files) and none of its files has
-    changed between two polls. Ctrl-C or SIGTERM stops the command; run again, it keeps finished audits and resumes.
+    changed between two polls. Ctrl-C or SIGTERM stops the command. When run again, it keeps finished audits.
 
     \b
     Example:

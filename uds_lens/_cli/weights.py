@@ -21,7 +21,7 @@ _LEGEND = (
 def weights(
     full: Annotated[str, model_option("Model before: directory or Hub id.")],
     model: Annotated[str, model_option("Model after: directory or Hub id.")],
-    retain: Annotated[str | None, model_option("Model that never saw the forget set: sets the cosines.")] = None,
+    retain: Annotated[str | None, model_option("Model that never saw the forget set, for the cosines.")] = None,
     audit: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Saved audit of the model, whose LER is drawn above the figure.")
     ] = None,

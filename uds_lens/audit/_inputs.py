@@ -283,7 +283,8 @@ def make_plan(
     recorded = any(info.protocol == protocol for info in infos.values())
     words = describe_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
     if config.protocol == "auto":
-        paper = "" if protocol == "raw" else "; raw ones, as in the UDS paper: --protocol raw"
+        stage_1 = any(role.startswith("retain") for role in models)  # a baseline's prompts are settled
+        paper = "; for the UDS paper's raw prompts: --protocol raw" if stage_1 and protocol == "chat" else ""
         tell(f"prompts: {words}{paper}")
     as_tokens = partial(encode, tokenizer=tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)
     encoded, facts = as_tokens(examples), None if control is None else as_tokens(control)

@@ -165,6 +165,20 @@ class DepthMap:
     def _has(self, site: HookSite) -> bool:
         return {MapCell(site, "entity"), MapCell(site, "all")} <= {*self.cells}
 
+    def plot_tokens(
+        self, site: HookSite = "resid_post", position: MapPosition = "entity", *, theme: Theme = "light"
+    ) -> go.Figure:
+        """Draw the mean loss of each output token, first on top, in one cell: layers across.
+
+        Raises:
+            ValueError: The map has no such cell.
+        """
+        label = self.cells[self.cells.index(MapCell(site, position))].label
+        frame = self.tokens_frame()
+        rows = frame[frame["label"] == label]
+        names = [f"token {token}, n = {n}" for token, n in zip(rows["token"] + 1, rows["n"], strict=True)]
+        return plots.patch_heatmap(rows[["layer", "lost"]].assign(cell=names), theme=theme)
+
     def plot_map(self, *, theme: Theme = "light") -> go.Figure:
         """Draw the mean loss: layers across, cells down (see `uds_lens.plots.patch_heatmap`)."""
         frame = self.cells_frame().rename(columns={"label": "cell"})

@@ -19,7 +19,7 @@ from uds_lens.audit._inputs import Plan, where_of
 from uds_lens.errors import ModelError, Setting, warn_once
 from uds_lens.models import ModelSource, anatomy_of, pick_device
 from uds_lens.models._checkpoint import LOADING, load_config
-from uds_lens.patching._costs import SCORES_AT_ONCE, logits_at_once
+from uds_lens.patching._costs import SCORES_AT_ONCE, ModelCosts, logits_at_once
 from uds_lens.patching._packing import Packing
 from uds_lens.patching._streamed import why_not_streamed
 from uds_lens.results._settings import AuditConfig, RunOptions
@@ -73,7 +73,7 @@ def run_halving(
 class MemoryEstimate:
     """Memory of an audit at its largest moment, in bytes."""
 
-    weights: int  # one model, the only one in memory; streamed, two blocks of it and what lies around them
+    weights: int  # one model, the only one in memory; streamed, two blocks of it, or its head where that is larger
     states: int  # of all sources at the windows, and recordings that are kept; streamed, all that waits for a block
     batch: int  # the largest batch: recorded keys and values, activations, logits
     available: int  # free memory of the device now
@@ -137,6 +137,7 @@ def estimate_memory(
     rows = plan.rows
     windows = sum(len(row.window) for row in rows)
     largest = kept = 0
+    at_once = int(ModelCosts.of(config, device).variant_tokens_at_once)
     for batch in plan.batches:
         length = max(len(rows[i].ids) for i in batch)
         per_row = max(len(rows[i].window) for i in batch) * layers
@@ -146,12 +147,18 @@ def estimate_memory(
         if plan.packed:  # where heads stand, for each number of variants
             recorded += resumed * (layers + 1) // 2 * Packing.bytes_to_move(heads, kv // (2 * head))
         scores = heads * max(tokens * length, min(resumed * (length + per_row), SCORES_AT_ONCE // heads))
-        active = max(tokens, resumed) * (2 * width + 3 * inner) * size + 3 * scores * size
+        active = max(tokens, min(resumed, max(per_row, at_once))) * (2 * width + 3 * inner) * size + 3 * scores * size
         largest = max(largest, recorded + masks + active)
         kept += recorded + masks // 3
     sizes = weight_sizes(config, size, trust_remote_code)
     logits = 3 * min(logits_at_once(torch.device(device)), windows * layers * int(text.vocab_size)) * 4
-    weights, available = sizes.streamed if streamed else sizes.whole, free_bytes(device)
+    weights, of_batch, available = sizes.whole, largest + logits, free_bytes(device)
+    if streamed:  # a block and the bytes of the next (a GPU is given both as weights), and later the head alone
+        stored = _stored_size(config, size)
+        beside = size if torch.device(device).type == "cuda" else stored
+        held = (sizes.block * (size + beside) // size, largest), (sizes.head * (size + stored) // size, logits)
+        weights, of_batch = max(held, key=sum)
+        weights += sizes.around
     states = min(states_budget, n_sources * windows * layers * width * size)
     parts: tuple[tuple[int, ...], ...] = ()
     if streamed:
@@ -159,11 +166,18 @@ def estimate_memory(
         at_window = (1 + 2 * n_sources) * layers
         waiting = [sum(len(rows[i].ids) + at_window * len(rows[i].window) for i in batch) for batch in plan.batches]
         waiting = [numbers * width * size for numbers in waiting]
-        parts = _parts_that_fit(waiting, available - weights - states - largest - logits)
+        parts = _parts_that_fit(waiting, available - weights - states - of_batch)
         states += max((sum(waiting[number] for number in part) for part in parts), default=0)
     else:
         states += min(states_budget, kept) if keep else 0
-    return MemoryEstimate(weights, states, largest + logits, available, streamed, parts)
+    return MemoryEstimate(weights, states, of_batch, available, streamed, parts)
+
+
+def _stored_size(config: Any, size: int) -> int:
+    """Return the bytes of a number in the checkpoint's files; those in memory where its config does not say."""
+    stored = getattr(config, "dtype", None)
+    stored = getattr(torch, stored, None) if isinstance(stored, str) else stored
+    return stored.itemsize if isinstance(stored, torch.dtype) else size
 
 
 def _parts_that_fit(sizes: Sequence[int], room: int) -> tuple[tuple[int, ...], ...]:
@@ -326,11 +340,6 @@ class WeightSizes(NamedTuple):
 
     around: int
     """What lies around the blocks, beside those two."""
-
-    @property
-    def streamed(self) -> int:
-        """Sizes of the weights held at once while a model is read a block at a time."""
-        return 2 * self.block + self.head + self.around
 
 
 def weight_sizes(config: Any, size: int, trust_remote_code: bool = False) -> WeightSizes:

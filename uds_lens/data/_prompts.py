@@ -31,7 +31,7 @@ class ChatStyle:
     """
 
     system_prompt: str | None = None
-    """Text of a system turn before the question; None leaves it to the template (some write one of their own)."""
+    """Text of a system turn before the question; None is the template's own, if any."""
 
     chat_date: str = CHAT_DATE
     """Given to templates that print a date (`date_string`), so that a prompt is the same every day."""
@@ -243,7 +243,7 @@ def describe_protocol(
         return name
     opening = chat_opening(tokenizer, chat=chat)
     count = len(tokenizer(opening, add_special_tokens=False)["input_ids"])
-    return f"{name}, which begins each prompt with {opening!r} ({count} tokens)"
+    return f"{name} (each begins with {opening!r}, {count} tokens)"
 
 
 _QUESTION = "Q3f9a?"

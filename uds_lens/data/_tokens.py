@@ -99,6 +99,9 @@ class Encoded:
     scope: Scope = "entity"
     """Which positions are patched."""
 
+    def __repr__(self) -> str:
+        return f"Encoded({len(self.rows)} rows, {len(self.skipped)} skipped, {self.protocol} prompts)"
+
     @cached_property
     def ids_hash(self) -> str:
         """Hash over token ids, targets, scored and patched positions of all rows: 32 hexadecimal digits.

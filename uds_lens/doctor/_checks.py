@@ -303,7 +303,7 @@ def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
         if len(same) > 1:
             both = {"full", "retain"} <= set(same)
             words = f"{' and '.join(same)} are one checkpoint, {models[same[0]]}"
-            fix = "an audit of it is fatal: give the model that never saw the forget set as retain"
+            fix = "an audit of it has a fatal warning: give the model that never saw the forget set as retain"
             yield Finding(
                 "roles", "problem" if both else "note", words, fix if both else "its score is known beforehand"
             )

@@ -294,8 +294,8 @@ class ElicitationResults:
         table, cautions = self._summary, []
         if "retain" not in self.models:
             cautions.append(
-                "No retain model: a score may be what any model would say by chance, so nothing here is evidence of "
-                "knowledge by itself. control_frame() compares with the references of other subjects"
+                "No retain model: any model might score this high by chance, so nothing here is evidence of knowledge "
+                "by itself. control_frame() compares with the references of other subjects"
                 + (" and with questions that no model learned" if self.holdout else "")
                 + ", which is weaker."
             )
@@ -321,7 +321,7 @@ class ElicitationResults:
                     f"{probe.name} gives the answer away: it measures capacity, not knowledge, and is left out."
                 )
             if reasons and not any(response.texts for response in self.part("unlearned", probe.name).responses):
-                cautions.append(f"{probe.name} was not asked: it could ask no row (first reason: {reasons[0]}).")
+                cautions.append(f"{probe.name} was not run: it applies to no row (first reason: {reasons[0]}).")
         if self.provenance.get("sample") is not None:
             cautions.append(self._about_sample(self.provenance["sample"]))
         few = int(table["n_subjects"].max()) if len(table) else 0
@@ -339,8 +339,8 @@ class ElicitationResults:
         worst = self._summary["beyond_sample_error"].max() if len(self._summary) else math.nan
         known = f" The standard error due to sampling is at most {worst:.3f}." if worst == worst else ""
         return (
-            f"A random sample was asked: {asked} (seed {sample['seed']}).{known} The intervals answer another "
-            "question: what other subjects than those of the data would give."
+            f"A random sample was asked: {asked} (seed {sample['seed']}).{known} The intervals show "
+            "something else: how results would differ for other subjects."
         )
 
     def _reasons(self, probe: ProbeRecord) -> list[str]:

@@ -124,7 +124,7 @@ def elicit(
         ModelError: A checkpoint cannot be opened, or gives NaN.
         StorageError: Nothing can be written to `out`.
         MissingDependencyError: rouge-score is not installed.
-        TrioMismatchError: The checkpoints do not fit together.
+        IncompatibleModelsError: The checkpoints do not fit together.
 
     Warns:
         UdsLensWarning: The run may take longer than `max_hours`. It runs all the same: the estimate is a guess.
@@ -366,8 +366,8 @@ def _announce(asked: Sequence[Asked], options: ElicitOptions, **where: Any) -> N
     if hours > options.max_hours:
         warnings.warn(
             UdsLensWarning(
-                f"these probes may take about {hours:.2g} hours on this device (a guess, to within a factor of three), "
-                "more than ",
+                f"these probes may take about {hours:.2g} hours on this device (a rough estimate, within a factor of "
+                "three), more than ",
                 Setting("max_hours", options.max_hours),
                 ". To make it shorter, ask fewer examples, draw fewer samples or take fewer optimiser steps.",
             ),

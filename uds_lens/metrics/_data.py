@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, cast
 
@@ -157,7 +157,7 @@ class MetricData:
 def data_hash(data: MetricData) -> str:
     """Return a hash of all examples of all sets, whatever their rows in a file."""
     sets = {each.name: getattr(data, each.name) for each in fields(data) if each.name != "sample"}
-    plain = {name: rows and [{**asdict(row), "row": None} for row in rows] for name, rows in sets.items()}
+    plain = {name: rows and [{**vars(row), "row": None} for row in rows] for name, rows in sets.items()}
     return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

@@ -46,7 +46,7 @@ class MetricOptions:
     else the chat template where the tokenizer has one, else raw."""
 
     system_prompt: str | None = None
-    """Text of a system turn before the question, in chat prompts; None leaves it to the template."""
+    """Text of a system turn before the question, in chat prompts; None is the template's own."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
@@ -77,7 +77,7 @@ class MetricOptions:
     """Dtype of the models; log-probabilities are float32 always."""
 
     fisher_memory_gb: PositiveFloat = 4.0
-    """Memory for Fisher diagonals held at one time; layers are taken in turns that fit, each a pass over the data."""
+    """Memory for Fisher diagonals held at one time; where they do not fit, each part takes a pass over the data."""
 
     generation_rows: PositiveInt = 64
     """Answers generated side by side; changes speed and memory, not the text."""

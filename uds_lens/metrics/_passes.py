@@ -322,9 +322,9 @@ class Session:
             if model.tokenizer is None:
                 model.tokenizer = self.tokenizer
             model.keeps_weights = isinstance(source, str | os.PathLike)
-            handle = model.lent()
-            self._identify(role, handle)
-            yield handle
+            with model.lent() as handle:  # closed first: a handle that a frame still holds would keep the weights
+                self._identify(role, handle)
+                yield handle
 
     # What each kind of pass does with an open model: several together where that saves work, else one.
 

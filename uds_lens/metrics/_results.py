@@ -250,7 +250,8 @@ class MetricResults:
             )
         for n, labels in sorted(few.items()):
             messages.append(
-                f"Only {_count(n, 'example')} behind {', '.join(labels)}: {FEW} or more give useful intervals."
+                f"Only {_count(n, 'example')} behind {', '.join(labels)}: {FEW} or more are needed for reliable "
+                "intervals."
             )
         if doubtful := [f"{label} ({trust})" for label, trust in trusts if trust.is_doubtful]:
             messages.append(
@@ -265,8 +266,8 @@ class MetricResults:
         ]
         if failing:
             messages.append(
-                "At or below chance (0.5) at telling some kind of model that knows from some kind that does not in "
-                f"{_STUDY} (F in the worst of nine pairs of kinds, five runs each): {', '.join(failing)}. "
+                f"At or below chance (0.5) in {_STUDY}, for at least one kind of model that knows against one that "
+                f"does not (F in the worst of nine pairs of kinds, five runs each): {', '.join(failing)}. "
                 "This rule was made after the results were seen (docs: The other metrics)."
             )
         return tuple(messages)
@@ -279,8 +280,8 @@ class MetricResults:
         worst = max(errors, key=lambda name: errors[name])
         return (
             f"{text} Sampling error: the means over all examples differ by a standard error of at most "
-            f"{errors[worst]:.3f} (that of {self[worst].label}). The intervals are about other subjects or examples "
-            "than those of the data."
+            f"{errors[worst]:.3f} (that of {self[worst].label}). The intervals cover other subjects or examples "
+            "than those in the data."
         )
 
     def to_frame(self) -> pd.DataFrame:

@@ -1,18 +1,23 @@
 """A checkpoint whose weights are read while it runs: one block at a time, the next one while this one is used.
 
 The model is built without weights, on the meta device. `embed` reads what lies before the blocks, `blocks` fills one
-block after the other and empties it again, `read_head` reads the rest. All that is read is hashed on its way, so that
+block after the other and empties it again, `head` reads the rest. All that is read is hashed on its way, so that
 the fingerprint, the same as that of the open model, costs no reading of its own.
+
+All blocks pass through the same two pieces of memory: bytes as the file has them, and weights as the model takes them.
+Fresh memory for each would cost more than filling it (every page is fetched anew), and what allocators keep of it
+would grow with the model.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -141,6 +146,14 @@ class StreamedModel:
             if place in self._part_of:
                 self._keys[self._part_of[place]].append(key)
                 self._dtypes[key] = self._empty[place].dtype
+        # Tensors that become a weight as they are; others are joined or split on their way.
+        sources = Counter(made.filled_by.values())
+        self._plain = {
+            key
+            for key, place in made.filled_by.items()
+            if place in self._empty and sources[place] == 1 and self._empty[place].shape == self._files.empty[key].shape
+        }
+        self._rooms: dict[str, Tensor] = {}
         for buffer in made.model.buffers():
             if not buffer.is_meta:
                 buffer.data = buffer.data.to(self._device)
@@ -149,6 +162,8 @@ class StreamedModel:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._rooms.clear()
+        self._files.close()
         self.model.close()
 
     @property
@@ -183,21 +198,29 @@ class StreamedModel:
         embedding.register_forward_pre_hook(find)
 
     def blocks(self) -> Generator[int, None, None]:
-        """Yield the number of each block while its weights are there; meanwhile those of the next are read."""
-        last = self.model.n_layers - 1
+        """Yield the number of each block while its weights are there; meanwhile those of the next are read.
+
+        A GPU is given the next block meanwhile, too. On a CPU, converting and hashing wait until all cores are free:
+        beside products that use them all, they would take longer and hold the products up.
+        """
+        beside = self._beside is not None
+        ahead = self._read if beside else self._load
         coming: Future[None] | None = None
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="uds_lens reads") as thread:
             try:
-                coming = thread.submit(self._read, 0)
-                for layer in range(last + 1):
+                coming = thread.submit(ahead, 0)
+                for layer in range(self.model.n_layers):
                     coming.result()
-                    if layer < last:
-                        coming = thread.submit(self._read, layer + 1)
+                    if not beside:
+                        self._fill(layer)
+                    if layer + 1 < self.model.n_layers:
+                        coming = thread.submit(ahead, layer + 1)
                     yield layer
                     self._drop(layer)
             finally:
                 if coming is not None:
                     coming.cancel()
+        self._rooms.clear()
 
     @contextmanager
     def head(self) -> Iterator[None]:
@@ -222,6 +245,7 @@ class StreamedModel:
             if any(self._hashed_as[place] not in self._digests for place in self._places(part)):
                 self._read(part)
                 self._drop(part)
+        self._rooms.clear()
         self._files.require_unchanged()
         known = fingerprint_of_digests(hf, self._digests)
         self.model.has_fingerprint(known)
@@ -242,23 +266,39 @@ class StreamedModel:
         return [place for place, other in self._part_of.items() if other == part]
 
     def _read(self, part: Part) -> None:
-        """Fill the weights of a part, hash those that were not, and move them to the device."""
-        if not self._keys.get(part):
+        self._load(part)
+        self._fill(part)
+
+    def _load(self, part: Part) -> None:
+        """Read the bytes of a part."""
+        keys = self._keys.get(part, [])
+        self._files.load(keys, self._room("stored", part, sum(_padded(self._files.empty[key]) for key in keys)))
+
+    def _fill(self, part: Part) -> None:
+        """Fill the weights of a part that was loaded, hash those that were not, and move them to the device."""
+        keys = self._keys.get(part, [])
+        if not keys:
             return
+        filled = {key: self._files.empty[key].to(self._dtypes[key]) for key in keys if key in self._plain}
+        places = _laid_out(self._room("filled", part, sum(map(_padded, filled.values()))), filled)
         hf = self.model.hf
         with quiet_files():
-            weights = {key: _Weight(self._files, key, self._dtypes[key]) for key in self._keys[part]}
+            weights = {key: _Weight(self._files.take(key), self._dtypes[key], places.get(key)) for key in keys}
             errors = fill_weights(hf, weights, self._settings)
-        if self._files.failure is not None:
-            raise self._files.failure
         if errors:
             raise ModelError(f"{self.model.name!r}: {errors[0].splitlines()[-1][:300]}")
-        filled = {place: weight for place in self._places(part) if not (weight := self._weight(place)).is_meta}
-        new = {
-            name: weight for place, weight in filled.items() if (name := self._hashed_as[place]) not in self._digests
-        }
+        there = {place: weight for place in self._places(part) if not (weight := self._weight(place)).is_meta}
+        new = {name: weight for place, weight in there.items() if (name := self._hashed_as[place]) not in self._digests}
         self._digests.update(digests_of(new))
-        self._put(filled)
+        self._put(there)
+
+    def _room(self, kind: str, part: Part, size: int) -> Tensor:
+        """Return memory for a part: of its own, or for a block, that of the block before."""
+        if not isinstance(part, int):
+            return torch.empty(size, dtype=torch.uint8)
+        if kind not in self._rooms or len(self._rooms[kind]) < size:
+            self._rooms[kind] = torch.empty(size, dtype=torch.uint8)
+        return self._rooms[kind]
 
     def _weight(self, place: str) -> Tensor:
         owner, _, leaf = place.rpartition(".")
@@ -294,51 +334,72 @@ class StreamedModel:
 
 
 class _Files:
-    """The safetensors files of a checkpoint, open."""
+    """The safetensors files of a checkpoint, open.
+
+    Tensors are read into memory that is given: the library itself maps files, whose pages would count as memory, or
+    takes new memory for every tensor.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         from safetensors import SafetensorError, safe_open
 
-        self.name, self.bytes_read, self.failure = name, 0, None
+        self.name, self.folder, self.bytes_read = name, folder, 0
         self.state = checkpoint_files(folder)
-        self.folder = folder
-        self._open: dict[str, Any] = {}
-        self._lock, self._converting = threading.Lock(), threading.Lock()
-        for file in _weight_files(folder, name):
-            try:
-                opened = safe_open(folder / file, framework="pt", backend="pread")
-                self._open.update(dict.fromkeys(opened.keys(), opened))
-            except (OSError, SafetensorError) as error:
-                raise self._broken(file, error) from error
         self.empty: dict[str, Tensor] = {}
         """Tensors of all files on the meta device, by their names."""
-        for key, opened in self._open.items():
-            header = opened.get_slice(key)
+        self._loaded: dict[str, Tensor] = {}
+        self._places: dict[str, tuple[str, int]] = {}
+        self._stack = ExitStack()
+        self._open: dict[str, FileIO] = {}
+        for file in _weight_files(folder, name):
+            try:
+                with safe_open(folder / file, framework="pt", backend="pread") as checked:  # its header is sound
+                    self._describe(checked)
+                self._open[file] = self._stack.enter_context(FileIO(folder / file))
+                length = int.from_bytes(self._open[file].read(8), "little")
+                header = json.loads(self._open[file].read(length))
+            except (OSError, SafetensorError, ValueError) as error:
+                raise self._broken(file, error) from error
+            header.pop("__metadata__", None)
+            self._places |= {key: (file, 8 + length + entry["data_offsets"][0]) for key, entry in header.items()}
+
+    def _describe(self, checked: Any) -> None:
+        for key in checked.keys():  # noqa: SIM118 - no dictionary
+            header = checked.get_slice(key)
             if (dtype := _DTYPES.get(header.get_dtype())) is None:
                 raise ModelError(
-                    f"{name!r} cannot be streamed: {key!r} is stored as {header.get_dtype()}; expected floating point."
+                    f"{self.name!r} cannot be streamed: {key!r} is stored as {header.get_dtype()}; expected floating "
+                    "point."
                 )
             self.empty[key] = torch.empty(header.get_shape(), dtype=dtype, device="meta")
 
-    failure: ModelError | None
+    def close(self) -> None:
+        """Close all files."""
+        self._stack.close()
 
     def nbytes(self, key: str) -> int:
         return self.empty[key].numel() * self.empty[key].element_size()
 
-    def read(self, key: str, dtype: torch.dtype) -> Tensor:
-        """Read a tensor without mapping its file, whose pages would count as memory; a failure is kept.
-
-        Tensors are read side by side; of those that are converted, one at a time is held in both dtypes.
-        """
-        try:
-            with nullcontext() if self.empty[key].dtype == dtype else self._converting:
-                tensor: Tensor = self._open[key].get_tensor(key).to(dtype)
-        except Exception as error:
-            self.failure = self._broken(key, error)
-            raise self.failure from error
-        with self._lock:
+    def load(self, keys: Sequence[str], room: Tensor) -> None:
+        """Read tensors, as they are stored, into memory for them."""
+        places = _laid_out(room, {key: self.empty[key] for key in keys})
+        for key in sorted(keys, key=self._places.__getitem__):
+            name, start = self._places[key]
+            try:
+                file, left = self._open[name], places[key].flatten().view(torch.uint8).numpy().data
+                file.seek(start)
+                while left:
+                    if not (n := file.readinto(left)):
+                        raise EOFError("it ends early")
+                    left = left[n:]
+            except (OSError, EOFError, ValueError) as error:
+                raise self._broken(name, error) from error
+            self._loaded[key] = places[key]
             self.bytes_read += self.nbytes(key)
-        return tensor
+
+    def take(self, key: str) -> Tensor:
+        """Return a tensor that was loaded, once."""
+        return self._loaded.pop(key)
 
     def require_unchanged(self) -> None:
         """Raise `ModelError` where a file is another one than when it was opened."""
@@ -360,14 +421,30 @@ class _Files:
         )
 
 
+def _padded(tensor: Tensor) -> int:
+    """Bytes of a tensor, up to where the next may begin."""
+    return -(-tensor.numel() * tensor.element_size() // 64) * 64
+
+
+def _laid_out(room: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return views of a piece of memory, shaped like some tensors, one behind the other."""
+    views, start = {}, 0
+    for key, like in tensors.items():
+        part = room[start : start + like.numel() * like.element_size()]
+        views[key] = part.view(like.dtype).view(like.shape)
+        start += _padded(like)
+    return views
+
+
 class _Weight:
-    """A tensor in a file, read where transformers asks for it."""
+    """A tensor that was loaded, converted where transformers asks for it."""
 
-    def __init__(self, files: _Files, key: str, dtype: torch.dtype) -> None:
-        self._files, self._key, self._dtype = files, key, dtype
+    def __init__(self, stored: Tensor, dtype: torch.dtype, place: Tensor | None) -> None:
+        self._stored, self._dtype, self._place = stored, dtype, place
 
-    def __getitem__(self, place: object) -> Tensor:
-        return self._files.read(self._key, self._dtype)
+    def __getitem__(self, index: object) -> Tensor:
+        # Never a view of what was loaded: the next block is read to the same place.
+        return self._stored.to(self._dtype, copy=True) if self._place is None else self._place.copy_(self._stored)
 
 
 def _folder(source: str | os.PathLike[str], *, revision: str | None, offline: bool) -> Path:

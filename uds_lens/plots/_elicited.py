@@ -48,7 +48,7 @@ def elicited_scores(
     colours, figure = palette(theme), go.Figure()
     rows = summary[(summary["decoding"] == decoding) & (summary["statistic"] == statistic)]
     if not len(rows):
-        note(figure, f"No probe was decoded like that ({decoding}, {statistic}).")
+        note(figure, f"No probe was run with this decoding ({decoding}, {statistic}).")
         return style(figure, theme, title, "Elicitation", height=220)
     names = []
     for row in rows.itertuples():
@@ -130,7 +130,7 @@ def depth_elicited(
         hovertemplate="%{customdata}<extra></extra>",
     )
     if not len(rows):
-        note(figure, "No example has both.")
+        note(figure, "No example has both values.")
     rho = float(rows["uds"].rank().corr(rows["beyond_retain"].rank())) if len(rows) > 2 else float("nan")
     figure.add_hline(y=0, line={"color": colours.faint, "width": 1, "dash": "dot"})
     figure.update_xaxes(**{**UDS_AXIS, "showgrid": False})

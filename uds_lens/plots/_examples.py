@@ -363,7 +363,7 @@ def length_scatter(examples: pd.DataFrame, *, theme: Theme = "light", title: str
     subtitle = f"Spearman's rho {number(rho)} over {count(len(measured), 'measurable example')}."
     if len(points) < len(measured):
         subtitle += f" Points: a sample of {MOST_POINTS:,}."
-    finding = f"UDS and entity length are hardly related (rho {number(rho)})"
+    finding = f"UDS hardly depends on entity length (rho {number(rho)})"
     if abs(rho) >= 0.2:
         finding = f"UDS {'rises' if rho > 0 else 'falls'} with entity length (rho {number(rho)})"
     return style(figure, theme, title, finding, subtitle)
@@ -499,8 +499,8 @@ def tau_curve(
     finding = "UDS by threshold"
     if len(defined):
         finding = f"UDS is {defined.min():.2f} to {defined.max():.2f} over thresholds from {at[0]:g} to {at[-1]:g}"
-    subtitle = "KE layers: S1 above tau; band: smallest to largest number of an example."
+    subtitle = "KE layers: S1 above tau; band: smallest to largest number in an example."
     if (sweep["uds"].isna() & (sweep["n_measured"] > 0)).any():
-        subtitle += " No UDS: stage 2 was not measured at all layers that count there."
+        subtitle += " A gap in UDS: stage 2 was not measured at all layers that count there."
     subtitle += " Dotted: the tau of this audit." if tau in values else ""
     return style(figure, theme, title, finding, subtitle, height=560)

@@ -339,8 +339,8 @@ def method_dumbbell(ranking: pd.DataFrame, *, theme: Theme = "light", title: str
         note(figure, "No methods.")
     figure.update_xaxes(title_text="score (0 to 1)", showgrid=True, **_SHARE)
     row_axis(figure, names)
-    finding = f"With depth in the score, {moved} of {count(len(ordered), 'method')} change places"
-    subtitle = "Harmonic mean of forgetting, privacy and utility; places on the right."
+    finding = f"With depth in the score, {moved} of {count(len(ordered), 'method')} change rank"
+    subtitle = "Harmonic mean of forgetting, privacy and utility; ranks on the right."
     style(figure, theme, title, finding, subtitle, height=150 + 32 * max(len(ordered), 3))
     return figure.update_layout(margin_r=86)
 
@@ -677,7 +677,7 @@ def rank_probabilities(ranks: pd.DataFrame, *, theme: Theme = "light", title: st
         showscale=False,
         hovertemplate="%{y}, place %{x}: %{z:.1%}<extra></extra>",
     )
-    finding = "Places over resamples"
+    finding = "Ranks over resamples"
     if not len(table):
         note(figure, "Nothing can vary: no probabilities." if len(ranks) else "No methods.")
     elif 1 in table.columns:

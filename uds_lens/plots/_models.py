@@ -170,7 +170,7 @@ def difference_matrix(
         customdata=[[cell[2] for cell in line] for line in table],
         texttemplate="%{text}" if len(names) <= 22 else None,
         textfont={"size": 11 if len(names) <= 14 else 9.5},
-        colorscale=[[0, colours.unlearned], [0.5, colours.paper], [1, colours.retain]],
+        colorscale=[[0, colours.below], [0.5, colours.paper], [1, colours.above]],
         zmin=-largest,
         zmax=largest,
         xgap=1,
@@ -281,7 +281,7 @@ def utility_frontier(
     figure.update_yaxes(title_text=f"{label} (0 intact, 1 erased)", range=[-0.04, 1.05], dtick=0.2, tickformat=".1f")
     rows = legend_rows([trace.name for trace in figure.data])
     finding = f"Depth against utility: {_frontier_words(len(on), len(complete))}"
-    subtitle = "Line: Pareto frontier, the models that no other beats in both."
+    subtitle = "Line: Pareto frontier, the models that no other model beats on both."
     style(figure, theme, title, finding, subtitle, height=440 + LEGEND_ROW * (rows - 1))
     if rows > 1:  # below the plot, where it cannot cover the title
         figure.update_layout(legend={"yref": "container", "y": 0, "yanchor": "bottom"})
@@ -393,7 +393,7 @@ def depth_utility(
     figure.update_xaxes(title_text=label, range=[low, high], showgrid=True, tickformat=".2~f")
     figure.update_yaxes(**{**UDS_AXIS, "range": [-0.05, 1.05]})
     absent = len(models) - len(complete)
-    subtitle = "Line: Pareto frontier, the models that no other beats in both."
+    subtitle = "Line: Pareto frontier, the models that no other model beats on both."
     figure.update_layout(hovermode="closest")
     finding = f"Depth against utility: {_frontier_words(len(best), len(judged))}"
     subtitle = subtitle + (f" Without both values: {absent}." if absent else "")

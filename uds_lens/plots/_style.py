@@ -40,6 +40,8 @@ class Palette:
     unlearned_band: str
     erased: str  # LER and UDS
     erased_band: str
+    below: str  # ends of scales around 0, on which numbers are read
+    above: str
     hover: str  # background of hover texts
     series: tuple[str, ...]  # any number of equals
     scale: tuple[str, ...]  # 0 (intact) to 1 (erased), evenly spaced, lightness rising
@@ -65,6 +67,8 @@ LIGHT = Palette(
     unlearned_band="rgba(201,84,10,0.15)",
     erased="#0b7a5c",
     erased_band="rgba(11,122,92,0.16)",
+    below="#e6a373",
+    above="#86b6dc",
     hover="#fefefe",
     series=("#0072b2", "#d55e00", "#009e73", "#aa4a8c", "#c48a00", "#45a3d9", "#5c6370"),
     scale=("#30407f", "#2f6f9f", "#2f9c95", "#7cc47a", "#f0d94a"),
@@ -85,6 +89,8 @@ DARK = Palette(
     unlearned_band="rgba(242,143,69,0.18)",
     erased="#41c79e",
     erased_band="rgba(65,199,158,0.18)",
+    below="#a66333",
+    above="#3d79a5",
     hover="#1f242c",
     series=("#4aa8e8", "#f0853a", "#2fc296", "#d985bf", "#e3b341", "#8fd0f5", "#a3abb8"),
     scale=("#4255a8", "#3583b5", "#35a9a1", "#84cb80", "#f5df55"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._progress import tell
 from uds_lens._storage import atomic_write_text, check_writable, located
+from uds_lens._types import Words
 from uds_lens.data._columns import check_unique
 from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
@@ -37,10 +38,12 @@ from uds_lens.results._cautions import DAMAGED, LEVELS, OVER_SHARE, WITHHELD, Le
 from uds_lens.results._comparing import differing_settings, references_of, score_settings, weights_of
 from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
+from uds_lens.results._words import role as role_in_words, worded, words_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+TITLE = "How deep did unlearning go?"
 MOSTLY = 0.65  # UDS from which on a reading says "mostly erased"
 FEW_SUBJECTS = 10  # subjects below which intervals are rough
 
@@ -117,13 +120,15 @@ def headlines(
 
 def _sentence(audit: DepthAudit) -> str:
     if math.isnan(audit.uds):
-        return "Nothing could be measured: on no example do full and retain differ enough, at any layer."
+        nothing = "Nothing could be measured: full and retain do not differ enough on any example, at any layer."
+        return worded(nothing, audit.config.words)
     if audit.fatal:
         return f"The number is not a valid score. {audit.fatal[0]}"
-    return (
+    on_average = (
         f"On average over {count(audit.n_measured, 'example')}, {percent(audit.uds)} of the knowledge that full has "
-        f"and retain does not is gone from the unlearned model's layers. {thirds_in_words(audit)}"
+        f"and retain lacks is gone from the unlearned model's layers. {thirds_in_words(audit)}"
     )
+    return worded(on_average, audit.config.words)
 
 
 def _retains(audit: DepthAudit) -> dict[str, Any] | None:
@@ -158,7 +163,7 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     return {
         "value": "undefined" if damage.reason else f"{damage.value:.3f}",
         "interval": _interval(*damage.interval),
-        "words": f"Undefined: {damage.reason}." if damage.reason else losses,
+        "words": worded(f"Undefined: {damage.reason}." if damage.reason else losses, audit.config.words),
         "marked": damage.value > DAMAGED,
     }
 
@@ -275,7 +280,9 @@ def next_steps(
     if needed is not None:
         steps.append(Step(f"To order the models: {needed[:1].lower()}{needed[1:]}", ""))
     elif subjects < FEW_SUBJECTS:
-        steps.append(Step(f"Add subjects: {subjects} is few; {FEW_SUBJECTS} or more give reliable intervals.", ""))
+        steps.append(
+            Step(f"Add subjects: there are only {subjects}, and reliable intervals need {FEW_SUBJECTS} or more.", "")
+        )
     return steps
 
 
@@ -287,8 +294,9 @@ def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
     """Return one caption for each figure of several patch sites."""
     names, groups = {id(audit): name for name, audit in audits.items()}, site_groups(audits.values())
     return [
-        "S1, the log-probability lost with retain's state patched in at other points of the block. It depends on full "
-        "and retain only." + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
+        "S1, the log-probability lost when retain's state is patched in at different points of the block. It depends "
+        "only on full and retain."
+        + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
         for sites in groups
     ]
 
@@ -347,10 +355,10 @@ def checkpoints(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
     for name, audit in audits.items():
         for role, record in audit.roles.items():
             audit_name = name if role == "unlearned" else ""
-            row = {"role": role, "audit": audit_name, **record.to_dict()}
+            row = {"role": role_in_words(role, audit.config.words), "audit": audit_name, **record.to_dict()}
             rows.setdefault((role, record.fingerprint, audit_name), row)
     order = {"full": 0, "retain": 1}
-    return sorted(rows.values(), key=lambda row: order.get(row["role"].split()[0], 2))
+    return [row for (role, *_), row in sorted(rows.items(), key=lambda item: order.get(item[0][0].split()[0], 2))]
 
 
 def provenance(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
@@ -568,11 +576,13 @@ def _tested(pairs: pd.DataFrame) -> pd.DataFrame:
     return pairs[pairs["p_holm"].notna() & ~pairs["fatal"].astype(bool)]
 
 
-def difference_words(pairs: pd.DataFrame | None, confidence: str) -> dict[str, Any] | None:
+def difference_words(pairs: pd.DataFrame | None, confidence: str, words: Words = "unlearning") -> dict[str, Any] | None:
     """Return the table and the sentence above it; None where there is nothing to compare."""
     if pairs is None:
         return None
     rows, tested = [_difference_row(row) for row in pairs.itertuples()], _tested(pairs)
+    for row in rows:
+        row["why"] = worded(row["why"], words)
     sentence = "No pair could be tested; the table says why."
     if len(tested):
         real = int((tested["p_holm"] < LEVEL).sum())
@@ -605,7 +615,7 @@ def _subjects_needed(pairs: pd.DataFrame) -> str | None:
     while size * 2.0 ** (1 - enough) >= LEVEL:  # of all sign patterns, the observed one and its opposite
         enough += 1
     fewer = "" if size == 1 else ", or fewer models"
-    return f"{_least_p(pairs)}: nothing could be significant. It takes {enough} subjects or more{fewer}."
+    return f"{_least_p(pairs)}: no difference could be significant. This takes {enough} subjects or more{fewer}."
 
 
 def _difference_row(row: Any) -> dict[str, Any]:
@@ -659,8 +669,10 @@ def method_picture(theme: Theme = "light", *, narrow: bool = False) -> str:
     return _drawn(named, paper=True, narrow=narrow)
 
 
-def _drawn(colours: Mapping[str, Any], *, paper: bool = False, narrow: bool = False) -> str:
-    return template("method.svg.j2").render(c=colours, paper=paper, narrow=narrow).strip() + "\n"
+def _drawn(
+    colours: Mapping[str, Any], *, paper: bool = False, narrow: bool = False, words: Words = "unlearning"
+) -> str:
+    return template("method.svg.j2", words).render(c=colours, paper=paper, narrow=narrow).strip() + "\n"
 
 
 _SCRIPTS = (
@@ -673,7 +685,7 @@ def write(
     audits: DepthAudit | Mapping[str, DepthAudit] | Sequence[DepthAudit],
     path: str | os.PathLike[str],
     *,
-    title: str = "How deep did unlearning go?",
+    title: str = TITLE,
     lens: Sequence[LensSource] = (),
     metrics: MetricSources = (),
     references: Collection[str] = (),
@@ -687,7 +699,7 @@ def write(
     Args:
         audits: An audit; several by name; or several, named after their unlearned models.
         path: File to write (`.html`), written atomically.
-        title: Heading of the page.
+        title: Heading of the page; the default follows the audits' words.
         lens: Logit Lens results to draw beside UDS in the view of an example: of
             `metrics.compare_logit_lens(audit, example)`, or of `metrics.evaluate(...)` with `logit_lens`; each finds
             its audit by itself.
@@ -729,7 +741,7 @@ def write(
 def render(
     audits: DepthAudit | Mapping[str, DepthAudit] | Sequence[DepthAudit],
     *,
-    title: str = "How deep did unlearning go?",
+    title: str = TITLE,
     lens: Sequence[LensSource] = (),
     metrics: MetricSources = (),
     references: Collection[str] = (),
@@ -747,35 +759,46 @@ def render(
         named, grey = short, [names[name] for name in grey]
     results, elicited = measured(named, metrics), elicited_beside(named, elicitations)
     deltas = lens_deltas(named, [*lens, *lens_among(named, metrics)])
-    pairs = differences(named, grey)
+    pairs, words = differences(named, grey), words_of(named.values())
     models = headlines(named, grey, results)
     utility = utility_metric(results) is not None
     prompts = (audit.provenance.get("first_prompt") for audit in named.values())
     context = {
-        "title": title,
+        "title": worded(title, words) if title == TITLE else title,
         "models": models,
-        "verdict": verdict(models, pairs, judged_damage=utility or any(model["damage"] for model in models)),
-        "steps": next_steps(named, grey, pairs, utility=utility, elicited=elicited),
-        "differences": difference_words(pairs, percent(next(iter(named.values())).config.confidence)),
+        "verdict": [
+            worded(sentence, words)
+            for sentence in verdict(models, pairs, judged_damage=utility or any(model["damage"] for model in models))
+        ],
+        "steps": [
+            step._replace(text=worded(step.text, words))
+            for step in next_steps(named, grey, pairs, utility=utility, elicited=elicited)
+        ],
+        "differences": difference_words(pairs, percent(next(iter(named.values())).config.confidence), words),
         "has_prob": any(model["prob"] for model in models),
         "has_damage": any(model["damage"] for model in models),
         "has_retains": any(model["retains"] for model in models),
         "references": grey,
-        "sections": sections(named, metrics=results is not None, elicited=bool(elicited)),
-        "metrics": results and metrics_table(named, results, [model["name"] for model in models], grey),
+        "sections": [
+            (place, worded(name, words))
+            for place, name in sections(named, metrics=results is not None, elicited=bool(elicited))
+        ],
+        "metrics": None
+        if results is None
+        else metrics_table(named, results, [model["name"] for model in models], grey),
         "elicited": bool(elicited),
-        "notes": notes(named),
+        "notes": [note._replace(text=worded(note.text, words)) for note in notes(named)],
         "skipped": skipped_rows(named),
         "settings": settings(named),
         "checkpoints": checkpoints(named),
         "provenance": provenance(named),
-        "picture": Markup("".join(_drawn(_ON_PAGE, narrow=narrow) for narrow in (False, True))),
+        "picture": Markup("".join(_drawn(_ON_PAGE, narrow=narrow, words=words) for narrow in (False, True))),
         "prompts": list(dict.fromkeys(prompt for prompt in prompts if prompt)),
         "recipe": recipe(named),
-        "components": site_captions(named),
+        "components": [worded(caption, words) for caption in site_captions(named)],
     }
     data = payload(named, deltas, pairs, references=grey, metrics=results, elicited=elicited)
-    return fill("report.html.j2", scripts=_SCRIPTS, styles=("report.css",), data=data, context=context)
+    return fill("report.html.j2", scripts=_SCRIPTS, styles=("report.css",), data=data, context=context, words=words)
 
 
 _ON_PAGE = {name: f"var(--{name})" for name in _COLOURS}

@@ -238,7 +238,7 @@ def _stability(
             for by in views
         }
     except UdsLensError as problem:
-        gaps.append(f"Places have no probabilities: {problem}")
+        gaps.append(f"Ranks have no probabilities: {problem}")
         return {}
     gaps += dict.fromkeys(sentence(caution) for stability in stable.values() for caution in stability.cautions)
     return stable

@@ -97,7 +97,7 @@ def default_title(tables: Tables) -> str:
     """Ask what the tables can answer: without pools and perturbations no metric is judged."""
     questions = ["which metrics can be trusted"] if len(tables.metrics) else []
     questions += [("and " if questions else "") + "which methods forget"] if len(tables.models) else []
-    asked = ", ".join(questions) or "what do the tables hold"
+    asked = ", ".join(questions) or "what do the tables show"
     return f"{asked[:1].upper()}{asked[1:]}?"
 
 
@@ -213,9 +213,9 @@ def _same_variants(tables: Tables) -> Iterator[str]:
         return
     top = metrics.loc[metrics["auc"].idxmax()]
     yield (
-        "The intervals of F hold for more models of the variants in the pools only. For new variants (variants as "
-        f"clusters) that of {labels(metrics)[str(top['metric'])]} is {top['new_variants_low']:.2f} to "
-        f"{top['new_variants_high']:.2f}; each metric's row opens to its interval."
+        "The intervals of F cover only further models of the variants in the pools. For new variants (variants as "
+        f"clusters), the interval of {labels(metrics)[str(top['metric'])]} is {top['new_variants_low']:.2f} to "
+        f"{top['new_variants_high']:.2f}; click a metric for its own."
     )
 
 
@@ -268,14 +268,14 @@ def _ties(tables: Tables) -> Iterator[str]:
     if zero := int((scores == 0).sum()):
         yield f"{zero} of {len(scores)} scores are exactly 0: a harmonic mean is 0 as soon as one part is."
     if missing := int(scores.isna().sum()):
-        yield f"{count(missing, 'model')} without a score: a part has no value; the model's row says which."
+        yield f"{count(missing, 'model')} without a score, because a part of it has no value (see the model's row)."
 
 
 def _published(tables: Tables) -> Iterator[str]:
     if tables.published:
         yield (
-            "R compares with the shift of one relearned retain, the same number for all models. Its interval is not "
-            "published; where it is near 0, R is small whatever a model does."
+            "R compares each model with the shift of one relearned retain model, the same number for all. Its interval "
+            "is not published; where it is near 0, R is small whatever a model does."
         )
         yield (
             "The intervals of F are computed from the sizes of the pools alone (Hanley and McNeil). Epochs of one run "

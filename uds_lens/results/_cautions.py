@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from uds_lens.data._prompts import space_added
 from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis
 from uds_lens.results._stage_1 import LEAST_KNOWN, mean_loss, of_rows
+from uds_lens.results._words import worded
 
 if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
@@ -98,7 +99,9 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
         _precision(audit),
         _engines(audit),
     )
-    return tuple(sorted(filter(None, checks), key=lambda caution: LEVELS.index(caution.level)))
+    words = audit.config.words
+    found = [Caution(one.level, worded(one.text, words), worded(one.mark, words)) for one in checks if one is not None]
+    return tuple(sorted(found, key=lambda caution: LEVELS.index(caution.level)))
 
 
 # The models and the forget set.
@@ -124,14 +127,14 @@ def _knowledge(audit: DepthAudit) -> Caution | None:
     helped = float((audit.s1_delta.mean(-1) < -audit.config.tau).double().mean())
     if helped > 0.5 and audit.config.stand_in == "counterfactual":
         text = (
-            f"On {helped:.0%} of the examples states of another subject make the answer more likely in full, not less: "
-            "full does not connect these answers with their subjects, so that there is no scale to measure on."
+            f"On {helped:.0%} of the examples, another subject's states make the answer more likely in full, not less: "
+            "full does not connect these answers with their subjects, so there is no scale to measure on."
         )
         return Caution("fatal", text, "no scale")
     if helped > 0.5:
         text = (
-            f"Are full and retain swapped? On {helped:.0%} of the examples retain's states make the answer more likely "
-            f"in full, not less: retain knows what full does not (full gives the entities a probability of "
+            f"Are full and retain swapped? On {helped:.0%} of the examples, retain's states make the answer more "
+            f"likely in full, not less: retain knows what full does not (full gives the entities a probability of "
             f"{probability:.2g} per token). A score is meaningful only if full was trained on the forget set and "
             "retain was not."
         )
@@ -139,7 +142,7 @@ def _knowledge(audit: DepthAudit) -> Caution | None:
     if probability < HARDLY_KNOWN:
         text = (
             f"full hardly knows the forget set: it gives the entities a probability of {probability:.2g} per token. "
-            "Check that it was trained on these examples, and on prompts of this form."
+            "Check that it was trained on these examples, with prompts of this form."
         )
         return Caution("caution", text, "hardly known to full")
     return None
@@ -164,16 +167,15 @@ def _stand_in(audit: DepthAudit) -> Caution | None:
     if audit.config.stand_in == "counterfactual":
         drawn = audit.provenance.get("counterfactual", {})
         text = (
-            f"No retain model: full's own states stand in for it, on {_ASKED[audit.config.counterfactual]} "
-            f"({_count(drawn)} for each example). 1 means as in those. Such scores can be compared with each other, "
-            "not with scores against a retain model."
+            f"No retain model: full's own states on {_ASKED[audit.config.counterfactual]} stand in for it "
+            f"({_count(drawn)} for each example), and 1 means as in those. Such scores can be compared with each "
+            "other, not with scores against a retain model."
         )
         return Caution("caution", text, "no retain model")
     text = (
         f"No retain model: {audit.models['retain'].name!r}, the model before fine-tuning, stands in for it. 1 means as "
         "in that model, which never learned the retained facts either. Such scores can be compared with each other, "
-        "not with "
-        "scores against a retain model."
+        "not with scores against a retain model."
     )
     return Caution("caution", text, "no retain model")
 
@@ -205,7 +207,7 @@ def _sample(audit: DepthAudit) -> Caution | None:
     others = "subjects" if audit.interval_basis.by == "subject" else "examples"
     text = (
         f"A random sample was measured: {part}{spread} (seed {sample['seed']}). The score for all {sample['of']} is "
-        f"estimated beside the interval, which answers another question: how the score would differ for other {others}."
+        f"estimated next to the interval, which shows something else: how the score would differ for other {others}."
     )
     return Caution("note", text, f"sample of {sample['limit']}")
 
@@ -213,7 +215,7 @@ def _sample(audit: DepthAudit) -> Caution | None:
 def about_first_rows(sorted_by: str | None) -> str:
     """Say what the first rows of a file represent, given what `uds_lens.data` says they are sorted by."""
     if sorted_by is None:
-        return "The subjects of the data are mixed, but a random sample is safer."
+        return "Subjects are mixed in these data, but a random sample is safer."
     if sorted_by == "unknown":
         why = "Files are often sorted, by author or by kind, and these data do not show whether they are"
     else:
@@ -247,14 +249,14 @@ def _steering(audit: DepthAudit) -> Caution | None:
     n, of = (audit.provenance.get(name, 0) for name in ("n_steering", "steered_by"))
     if not n:
         text = (
-            f"The depth of {of} examples about other subjects steered the training of this model (depth.json beside "
-            "it); none of these did."
+            f"The depth of {of} examples about other subjects steered the training of this model (see depth.json "
+            "beside it); none of the examples measured here did."
         )
         return Caution("note", text, "steered by others") if of else None
     text = (
         f"{n} of {len(audit.examples)} examples steered the training of this model, or are about subjects that did "
-        "(depth.json beside it): a depth that training optimised for is not a measurement. Score the examples held "
-        "out there."
+        "(see depth.json beside it). A depth that was optimised in training is not a measurement: score the examples "
+        "held out there."
     )
     return Caution("fatal", text, f"{n} steered the training")
 
@@ -279,11 +281,11 @@ def _space_added(audit: DepthAudit) -> Caution | None:
         return None
     some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
     text = (
-        f"{len(quoted)} of {len(audit.examples)} entities stand directly behind an opening quote or another sign, "
-        f"where prompts put a space that the answer lacks: full may seem not to know them ({some}; `space_added` in "
+        f"{len(quoted)} of {len(audit.examples)} entities directly follow an opening quote or another sign, where "
+        f"prompts insert a space that the answer lacks, so full may seem not to know them ({some}; `space_added` in "
         "the table of examples)."
     )
-    return Caution("note", text, f"{len(quoted)} behind quotes")
+    return Caution("note", text, f"{len(quoted)} after quotes")
 
 
 def _skipped(audit: DepthAudit) -> Caution | None:
@@ -322,7 +324,7 @@ def _over_erased(audit: DepthAudit) -> Caution | None:
         damage = round(audit.damage, 2) + 0.0  # not -0
         advice = f"On retained facts it costs {damage:.0%} of what it costs on the forget facts."
     text = (
-        f"Over-erasure: on {share:.0%} of the knowledge-encoding layers the unlearned state costs more than retain's "
+        f"Over-erasure: on {share:.0%} of the knowledge-encoding layers, the unlearned state costs more than retain's "
         f"(raw LER above 1). {advice}"
     )
     return Caution("caution", text, f"{share:.0%} over-erased")
@@ -332,7 +334,7 @@ def _negative(audit: DepthAudit) -> Caution | None:
     share = audit.negative_share
     if math.isnan(share) or share < OVER_SHARE:
         return None
-    text = f"On {share:.0%} of the knowledge-encoding layers the unlearned state helps full recall (raw LER below 0)."
+    text = f"On {share:.0%} of the knowledge-encoding layers, the unlearned state helps full recall (raw LER below 0)."
     return Caution("caution", text, f"{share:.0%} negative LER")
 
 
@@ -358,7 +360,7 @@ def _damage(audit: DepthAudit) -> Caution | None:
     if math.isnan(damage.value) or damage.value <= DAMAGED:
         return None
     text = (
-        f"Mostly damage: on retained facts the unlearned states cost {damage.control_loss:.2f} nats per token, "
+        f"Mostly damage: on retained facts, the unlearned states cost {damage.control_loss:.2f} nats per token, "
         f"{damage.value:.0%} of the {damage.forget_loss:.2f} that they cost on the forget facts (retain's states: "
         f"{damage.retain_loss:.2f}). What the score counts as erased is largely not about the forget set."
     )
@@ -428,8 +430,8 @@ def _precision(audit: DepthAudit) -> Caution | None:
     if dtype == "float32":
         return None
     text = (
-        f"Measured in {dtype}: rounding hardly changes the mean, but it changes single examples and which of them are "
-        "measurable. Use float32 for numbers to quote."
+        f"Measured in {dtype}: rounding hardly changes the mean, but it changes individual examples and which of "
+        "them are measurable. Use float32 for numbers to quote."
     )
     return Caution("note", text, dtype)
 

@@ -43,7 +43,7 @@ STAGE_1_SETTINGS = (*("site", "scope", "last_layer", "protocol", "system_prompt"
 
 SCORE_SETTINGS = (
     *("site", "scope", "last_layer", "protocol", "system_prompt", "chat_date", "dtype", "tau"),
-    *("stand_in", "counterfactual", "draws"),
+    *("stand_in", "counterfactual", "draws", "words"),
 )
 """Settings that decide what a score means: where one of them differs, scores are not comparable."""
 

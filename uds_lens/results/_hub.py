@@ -59,6 +59,11 @@ def model_card(
     """
     from huggingface_hub import ModelCard, ModelCardData
 
+    if audit.config.words != "unlearning":
+        raise ConfigError(
+            Setting("words", audit.config.words, of="AuditConfig"),
+            ": model cards and scores on the Hub speak of unlearning only. Share the audit or its report instead.",
+        )
     if not dataset.strip():
         raise ConfigError(Setting("dataset"), " must name the forget set; got an empty text.")
     name = shared_name(audit.models["unlearned"].name)

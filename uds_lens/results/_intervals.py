@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from uds_lens.errors import ConfigError, Setting
@@ -164,8 +166,7 @@ def _bca(scores: Floats, confidence: float, n_resamples: int, seed: int) -> Inte
     else:  # the same with the jackknife of a mean in closed form: scipy's takes n^2 steps
         from scipy.special import ndtr, ndtri
 
-        # one resample at a time stays in the cache of the processor; 32 bits are the same draws in half the time
-        means = np.array([scores.take(chance.integers(0, n, n, dtype=np.int32)).sum() for _ in range(n_resamples)]) / n
+        means = np.array([scores.take(places).sum() for places in _drawn(chance, n, n_resamples)]) / n
         left = scores - scores.mean()
         bias = ndtri(np.mean(means < scores.mean()) + np.mean(means == scores.mean()) / 2)
         acceleration = (left**3).sum() / (6 * (left**2).sum() ** 1.5)
@@ -186,37 +187,67 @@ def student(confidence: float, degrees_of_freedom: float) -> float:
 
 def _resamples(n_resamples: int, seed: int, *n_clusters: int) -> Iterator[list[Floats]]:
     """Draw clusters in chunks that fit memory: for each set of clusters one array, a row per resample."""
-    chance = np.random.default_rng(seed)
-    step = max(1, AT_ONCE // max(n_clusters))
+    if len(n_clusters) == 1 and n_resamples * n_clusters[0] <= 10 * AT_ONCE:
+        (n,) = n_clusters
+        step, kept = max(1, AT_ONCE // n), _kept(n_resamples, seed, n)
+        yield from ([kept[start : start + step].astype(float)] for start in range(0, n_resamples, step))
+    else:
+        yield from _chunks(n_resamples, seed, *n_clusters)
+
+
+@lru_cache(maxsize=1)
+def _kept(n_resamples: int, seed: int, n: int) -> NDArray[np.int16]:
+    """Draw once for all scores of the same clusters: the whole, its types, its layers."""
+    return np.concatenate([times.astype(np.int16) for (times,) in _chunks(n_resamples, seed, n)])
+
+
+def _chunks(n_resamples: int, seed: int, *n_clusters: int) -> Iterator[list[Floats]]:
+    chance, step = np.random.default_rng(seed), max(1, AT_ONCE // max(n_clusters))
     for start in range(0, n_resamples, step):
-        rows = min(step, n_resamples - start)
-        yield [_times(chance, n, rows) for n in n_clusters]
+        yield [_times(chance, n, min(step, n_resamples - start)) for n in n_clusters]
 
 
 def _times(chance: np.random.Generator, n: int, rows: int) -> Floats:
     if n <= MANY:
         return chance.multinomial(n, np.full(n, 1 / n), size=rows).astype(float)
     times = np.empty((rows, n))
-    for row in times:  # a sixth of multinomial's time
-        row[:] = np.bincount(chance.integers(0, n, n, dtype=np.int32), minlength=n)
+    for row, places in zip(times, _drawn(chance, n, rows), strict=True):  # a sixth of multinomial's time
+        row[:] = np.bincount(places, minlength=n)
     return times
+
+
+def _drawn(chance: np.random.Generator, n: int, rows: int) -> Iterator[NDArray[np.int32]]:
+    """Draw n of n units `rows` times, a few at once: more would leave the processor's cache."""
+    for start in range(0, rows, 8):  # 32 bits are the same draws as 64, in half the time
+        yield from chance.integers(0, n, (min(8, rows - start), n), dtype=np.int32)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def _means(total: Floats, size: Floats, n: int | Codes) -> Callable[[Floats], tuple[Floats, Floats]]:
     """Return what takes resamples to their means with cluster-robust standard errors; NaN where size is not above 0."""
+    shape, (total, size) = total.shape[1:], (part.reshape(len(part), -1) for part in (total, size))
     single = bool(((size == 0) | (size == 1)).all())  # products are then those already taken
     varying = (size != 1).any(0)  # elsewhere a resample has as many values as clusters are drawn
-    sizes, mixed, square, square_size = size[..., varying], total * size, total**2, size**2
+    terms = [total, total**2, size[:, varying], *([] if single else [total * size, size**2])]
+    summed = np.concatenate(terms, axis=1)  # one product of all, since it reads the resamples once
+    ends = np.cumsum([term.shape[1] for term in terms])[:-1]
 
     def of(times: Floats) -> tuple[Floats, Floats]:
+        with _blas().limit(limits=1, user_api="blas"):  # a second thread would spin while resamples are drawn
+            totals, squares, counted, *others = np.split(times @ summed, ends, axis=1)
+        counts = np.full(totals.shape, float(len(size)))
+        counts[:, varying] = counted
+        mixes, square_sizes = others or (totals, counts)
         with np.errstate(invalid="ignore", divide="ignore"):
-            totals, counts = times @ total, np.full((len(times), *size.shape[1:]), float(size.shape[0]))
-            counts[..., varying] = times @ sizes
             drawn = np.where(counts > 0, counts, math.nan)
             mean = totals / drawn
-            mixes, squares = (totals, counts) if single else (times @ mixed, times @ square_size)
-            error = times @ square - 2 * mean * mixes + mean**2 * squares
-            return mean, np.sqrt(np.maximum(error, 0.0) * n / (n - 1)) / drawn
+            error = squares - 2 * mean * mixes + mean**2 * square_sizes
+            error = np.sqrt(np.maximum(error, 0.0) * n / (n - 1)) / drawn
+        return mean.reshape(-1, *shape), error.reshape(-1, *shape)
 
     return of
 

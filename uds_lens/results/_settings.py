@@ -21,6 +21,7 @@ from uds_lens._types import (
     Scope,
     Site,
     StandIn,
+    Words,
     check_choice,
 )
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
@@ -43,7 +44,7 @@ class AuditConfig:
     """
 
     tau: NonNegativeFloat = 0.05
-    """Threshold of the KE layers: there, patching retain's state costs more than this, nats per token."""
+    """Threshold of knowledge-encoding layers: patching in retain's state costs more than this, nats per token."""
 
     site: Site = "resid_post"
     """Point of each block that is patched."""
@@ -59,7 +60,7 @@ class AuditConfig:
     tokenizer has one, else raw (the UDS paper's prompts). A finished audit holds what was chosen."""
 
     system_prompt: str | None = None
-    """System turn before the question, in chat prompts; None leaves it to the template."""
+    """System turn before the question, in chat prompts; None is the template's own."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
@@ -69,15 +70,19 @@ class AuditConfig:
     more (docs/results.md)."""
 
     stand_in: StandIn | None = None
-    """The stand-in where there is no retain model: `base`, the model before fine-tuning (given as `retain`; the numbers
-    stay the same), or `counterfactual`, full's own states on the same question about another subject (`retain` is
-    None). It changes what 1 means, so such scores compare with each other only. None: `retain` is a retain model."""
+    """What replaces a missing retain model: "base", the model before fine-tuning (given as `retain`; the numbers stay
+    the same), or "counterfactual", full's own states on the same question about another subject (`retain` is left
+    out). It changes what 1 means, so such scores compare with each other only. None: `retain` is a retain model."""
 
     counterfactual: Counterfactual = "other"
     """What a counterfactual asks: the same about another subject of the data, about an invented one, or nothing."""
 
     draws: PositiveInt = 3
-    """Counterfactuals of each example, over which S1 is the mean; fewer where the data have not as many subjects."""
+    """Counterfactuals of each example, over which S1 is the mean; fewer where the data have too few subjects."""
+
+    words: Words = "unlearning"
+    """What was changed, in warnings, verdict, tables, figures and report: `edit` and `refusal` call the models knows,
+    ignorant and changed, and speak of loss where unlearning erases. No number depends on it."""
 
     exact_noop: bool = True
     """Report exactly 0 where source and target states are bitwise equal, instead of rounding noise."""
@@ -172,18 +177,17 @@ class RunOptions:
     """accelerate's placement over several devices; replaces `device`."""
 
     engine: Engine = "auto"
-    """`auto` checks the wavefront against one patched forward pass per layer on a first batch, and falls back to it."""
+    """`auto` checks `wavefront` on a first batch against `naive` (one forward pass per layer), and falls back to it."""
 
     stream: bool | Literal["auto"] = "auto"
-    """Read models a block at a time, so that one larger than the memory can be audited; same numbers, and every audit
-    reads the weights anew. `auto` does so where a model does not fit."""
+    """Read models a block at a time, so that they may be larger than memory; the numbers are the same, but each audit
+    reads all weights from disk. `auto` does so where a model does not fit."""
 
     stage_2: Literal["auto", "all", "knowledge"] = "auto"
-    """Layers at which an unlearned model is patched: all, or in each example only those where `full` holds knowledge
-    (S1 above tau), the only ones that the score counts. The score, its interval and its shares are the same, S2 is NaN
-    at the other layers, and a lower tau has to be measured anew. Late layers alone cost much less. `auto`: all, and
-    `knowledge` in sweeps, for published models and while training. With control facts always all: damage is about all
-    layers."""
+    """Layers at which an unlearned model is patched: all, or in each example only those that the score counts (S1 above
+    tau). The score, its interval and its shares are the same, S2 is NaN at the other layers, and a lower tau has to be
+    measured anew. Late layers alone cost much less. `auto`: all, and `knowledge` in sweeps, for published models and
+    while training. With control facts always all: damage is about all layers."""
 
     token_budget: PositiveInt = 4096
     """Most tokens per batch, padding included; wide models take fewer on a CPU. Lower it when memory runs out."""

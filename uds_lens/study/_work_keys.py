@@ -67,6 +67,12 @@ def rows_hash(rows: list[ForgetExample] | None) -> str | None:
     return None if rows is None else digest([{**asdict(row), "row": 0} for row in rows])
 
 
+def _settings_of(config: AuditConfig) -> dict[str, Any]:
+    """Return the settings of an audit; the usual words are no part of a key, since studies from before have none."""
+    settings = asdict(config)
+    return {name: value for name, value in settings.items() if (name, value) != ("words", "unlearning")}
+
+
 def located_source(place: str) -> str | Path:
     """Return a checkpoint that a plan names: a directory, or a Hub id."""
     if place.startswith("toy:"):
@@ -146,7 +152,7 @@ class WorkKeys:
         elicitation = elicitation_settings(plan.measure)
         self._options: dict[str, Any] = {
             "metrics": asdict(_with_defaults(self._metrics, _NO_VALUE["metrics"])) | {"fluency": plan.measure.fluency},
-            AUDIT: None if self._audit is None else asdict(self._audit),
+            AUDIT: None if self._audit is None else _settings_of(self._audit),
             ELICITATION: None
             if elicitation is None
             else [elicitation[0], asdict(_with_defaults(elicitation[1], _NO_VALUE[ELICITATION]))],
@@ -203,7 +209,7 @@ class WorkKeys:
             getattr(config, name) != value for name, value in wanted.items() if name not in RESCORED
         ):
             return None
-        return self._key(model, state, AUDIT, digest(asdict(config)))
+        return self._key(model, state, AUDIT, digest(_settings_of(config)))
 
     def _key(self, model: StudyModel, state: StudyState, item: str, options: str) -> str:
         references = [self.source(place, None) for place in (self.plan.full, self.plan.retain)]

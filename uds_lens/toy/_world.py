@@ -70,6 +70,9 @@ class World:
             lines.append(f"  {name:<12}{forget:>8.3f}{retain:>8.3f}{holdout:>9.3f}")
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return f"World({str(self.path)!r}, {len(self.checkpoints)} checkpoints, {len(self.examples)} facts to forget)"
+
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.describe())}</pre>"
 

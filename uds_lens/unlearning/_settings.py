@@ -60,7 +60,7 @@ class MethodConfig:
     """How question and answer become text; `auto`: as the model's record says, else the chat template, else raw."""
 
     system_prompt: str | None = None
-    """System turn before the question, in chat prompts; None leaves it to the template."""
+    """System turn before the question, in chat prompts; None is the template's own."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
@@ -217,7 +217,7 @@ class TrainOptions:
     """Callbacks of transformers' `Trainer`, such as `uds_lens.training.DepthCallback`."""
 
     redo: bool = False
-    """Train, and replace the finished result that `out` holds, of this run or of another."""
+    """Train again, and replace the finished result in `out`, even that of another run."""
 
     offline: bool = False
     """Use only files already downloaded."""

@@ -27,7 +27,7 @@ function renderMethods() {
       element("th", { scope: "row" }, called(row.method)), ...methodCells(row, moved));
   }));
   const shifts = shiftsOf(rows), other = state.by === "with" ? "without depth" : "with it";
-  document.getElementById("shifts").textContent = !rows.length ? "No method is switched on."
-    : shifts.length ? `Chosen by the score ${other} instead: ${shifts.map((shift) => `${called(shift.method)} would be ${shift.to.config ?? shift.to.model} (depth ${shift.change >= 0 ? "+" : "\u2212"}${Math.abs(shift.change).toFixed(3)})`).join("; ")}. The others stay.`
-      : `Chosen by the score ${other} instead, every method would be the same configuration.`;
+  document.getElementById("shifts").textContent = !rows.length ? "No method is selected."
+    : shifts.length ? `Chosen by the score ${other} instead: ${shifts.map((shift) => `${called(shift.method)} would be ${shift.to.config ?? shift.to.model} (depth ${shift.change >= 0 ? "+" : "\u2212"}${Math.abs(shift.change).toFixed(3)})`).join("; ")}. The others keep theirs.`
+      : `Chosen by the score ${other} instead, every method would keep its configuration.`;
 }

@@ -47,6 +47,8 @@ function drawSpec(target, { data, layout }) {
       if (axis?.dtick && span > 12) axis.dtick = Math.ceil(span / 8);
     }
   }
+  const room = Math.max(0, 30 - (layout.margin?.t ?? 30)); // for the camera, above what is drawn
+  if (room && target.clientWidth >= 520) Object.assign(layout, { height: layout.height + room, margin: { ...layout.margin, t: 30 } });
   return Plotly.react(target, data, layout, target.clientWidth < 520 ? { ...CONFIG, displayModeBar: false } : CONFIG);
 }
 
