@@ -197,9 +197,9 @@ def test_a_correlation_that_rests_on_one_subject_has_no_interval():
 
 
 def test_long_runs_are_announced_and_run(opened):
-    """The time is a guess: a study would have counted a refusal as a failure."""
+    """The time is an estimate: a study would have counted a refusal as a failure."""
     options = dataclasses.replace(GREEDY, max_hours=1e-12)
-    with pytest.warns(UdsLensWarning, match=r"may take about .* hours .*a guess.*max_hours=1e-12"):
+    with pytest.warns(UdsLensWarning, match=r"may take about .* hours .*a rough estimate.*max_hours=1e-12"):
         found = elicit(opened("llama"), ROWS, probes=["plain"], options=options, run=RUN)
     assert found.part("unlearned", "plain").responses
 
