@@ -23,13 +23,13 @@ NASTY = (
 
 @pytest.fixture(scope="session")
 def figures() -> None:
-    """For tests that look at figures, or that hunt for something anywhere on a page."""
+    """For tests that look at figures, or that hunt for something anywhere on a page; those in a browser have them."""
 
 
 @pytest.fixture(autouse=True)
 def _words_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages that a test makes itself have no figures, which take most of the time; those of the fixtures have them."""
-    if "figures" not in request.fixturenames:
+    if not {"figures", "browser"} & set(request.fixturenames):
         for part in ("_model_figures", "_shared_figures"):
             monkeypatch.setattr(f"uds_lens.report._payload.{part}", lambda *_: {})
 
