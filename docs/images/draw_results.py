@@ -174,6 +174,13 @@ def smollm2_layers(theme: Theme) -> go.Figure:
     return ul.plots.compare_layers(frames, value="s2", references=["retain-0"], theme=theme)
 
 
+def refused(theme: Theme) -> go.Figure:
+    """Where a trained refusal sits in SmolLM2: what each of its tokens loses with the states of the model before."""
+    rows = pd.read_csv(HERE.parents[1] / "studies" / "changes" / "results" / "smollm2-tokens.csv")
+    cells = [f"token {token}" for token in rows["token"] + 1]
+    return ul.plots.patch_heatmap(rows[["layer", "lost"]].assign(cell=cells), theme=theme)
+
+
 def main() -> None:
     """Write the pictures beside this file."""
     for theme in ("light", "dark"):
@@ -186,6 +193,7 @@ def main() -> None:
             "results_depth.svg": followed(theme),
             "results_smollm2.svg": smollm2_models(theme),
             "results_smollm2_layers.svg": smollm2_layers(theme),
+            "results_refusal.svg": refused(theme),
         }
         for name, figure in figures.items():
             ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from uds_lens.results import ke_mask, layer_erasure_ratio, uds_per_example
 
 HERE = Path(__file__).resolve().parent
 TAU = 0.05
+ENOUGH = 9
+"""Unlearned models that claims.md speaks of at least; claims about their scores are not judged from fewer."""
 CANDIDATES = ("other-3", "invented-3", "other-8", "invented-8", "other-1", "invented-1", "no_question")
 """In the order of claims.md, which decides between equals."""
 
@@ -35,7 +39,7 @@ class Study:
         s1s = {name: dict(zip(scale["ids"], scale["s1"], strict=True)) for name, scale in scales.items()}
         there = [id_ for id_ in ids if all(id_ in s1 for s1 in s1s.values())]
         some = {id_ for id_ in there if all(max(s1[id_]) > TAU for s1 in s1s.values())}
-        self.n, self.n_there = len(ids), len(there)
+        self.n, self.n_there, self._all = len(ids), len(there), s1s
         self.ids = [id_ for id_ in ids if id_ in some]
         self.s1 = {name: torch.tensor([s1[id_] for id_ in self.ids]).double() for name, s1 in s1s.items()}
         self.measurable = {name: sum(max(row) > TAU for row in s1.values()) for name, s1 in s1s.items()}
@@ -60,8 +64,7 @@ class Study:
             for model, rows in of_truth.groupby("model")
             if model not in known
         }
-        nothing = [float("nan")] * len(ids)
-        self.content |= {"ids": ids, "s2": s2, "probability": dict.fromkeys(s2, nothing)}
+        self.content |= {"ids": ids, "s2": s2, "probability": {}}
 
     def scores(self, scale: str, rows: Sequence[int] | None = None) -> dict[str, float]:
         """Return UDS of each model on a scale."""
@@ -76,6 +79,16 @@ class Study:
             part = s2 if rows is None else s2[list(rows)]
             out[model] = uds_per_example(s1, layer_erasure_ratio(s1, part, ke), ke)
         return out
+
+    def on_its_own(self, scale: str, truth: str) -> Study:
+        """Return the study on the facts that one scale and the truth can measure, whatever the others can."""
+        alone, ids = copy(self), self.content["ids"]
+        pair = {name: self._all[name] for name in (truth, scale)}
+        alone.ids = [id_ for id_ in ids if all(max(s1.get(id_, [0.0])) > TAU for s1 in pair.values())]
+        alone.s1 = {name: torch.tensor([s1[id_] for id_ in alone.ids]).double() for name, s1 in pair.items()}
+        rows = [ids.index(id_) for id_ in alone.ids]
+        alone.s2 = {name: torch.tensor(s2).double()[rows] for name, s2 in self.content["s2"].items()}
+        return alone
 
     def distance(self, scale: str, truth: str) -> dict[str, float]:
         """Return how far the scores on a scale are from those on another."""
@@ -130,6 +143,8 @@ def with_truth(study: Study, others: Sequence[str]) -> tuple[list[str], dict[str
     """Return the tables of a study that has a truth, and the distances."""
     names = [name for name in (*others, *CANDIDATES) if name in study.s1]
     distances = {name: study.distance(name, "truth") for name in names}
+    own = {name: study.on_its_own(name, "truth") for name in names}
+    alone = {name: (len(one.ids), one.distance(name, "truth")) for name, one in own.items()}
     lines = [
         f"{len(study.ids)} of {study.n} facts are measurable on every scale ({study.n_there} scored on every one).",
         "",
@@ -158,6 +173,15 @@ def with_truth(study: Study, others: Sequence[str]) -> tuple[list[str], dict[str
                 for name, d in distances.items()
             ],
         ),
+        "Not in the claims: the same on the facts that a scale and the truth can measure, whatever the others can.",
+        "",
+        *table(
+            ("scale", "facts", "mean difference", "largest", "bias", "rank correlation", "layers agree"),
+            [
+                (name, n, d["mean"], d["largest"], d["bias"], f"{d['rank']:.2f}", d["layers"])
+                for name, (n, d) in alone.items()
+            ],
+        ),
         *model_table(study, ("truth", *names)),
         *s1_table(study, ("truth", *names)),
     ]
@@ -167,10 +191,13 @@ def with_truth(study: Study, others: Sequence[str]) -> tuple[list[str], dict[str
 def model_table(study: Study, scales: Sequence[str]) -> Iterator[str]:
     """Yield UDS of each model on each scale, and the probability that it gives the entities."""
     scores = {name: study.scores(name) for name in scales}
+    said = study.probability
+    beside = ("probability",) if said else ()
     rows = [
-        (model, float(study.probability[model].mean()), *(scores[name][model] for name in scales)) for model in study.s2
+        (model, *(float(said[model].mean()) for _ in beside), *(scores[name][model] for name in scales))
+        for model in study.s2
     ]
-    yield from table(("model", "probability", *scales), rows)
+    yield from table(("model", *beside, *scales), rows)
 
 
 def s1_table(study: Study, scales: Sequence[str]) -> Iterator[str]:
@@ -184,8 +211,6 @@ def s1_table(study: Study, scales: Sequence[str]) -> Iterator[str]:
 def best_of(distances: Mapping[str, Mapping[str, float]]) -> str:
     """Return the candidate that claims.md makes the default."""
     there = [name for name in CANDIDATES if name in distances]
-    if len(there) < len(CANDIDATES):
-        print("Not every candidate was measured: without", *(name for name in CANDIDATES if name not in distances))
     least = min(distances[name]["mean"] for name in there)
     return next(name for name in there if distances[name]["mean"] <= least + 0.01)
 
@@ -197,16 +222,24 @@ def study_a(results: Path) -> Iterator[str]:
     yield from ["## (a) Small TOFU Llamas", "", *lines]
     cf = [name for name in CANDIDATES if name in d]
     base, best = d["base"]["mean"], min(cf, key=lambda name: d[name]["mean"])
-    nearer = [base < d[name]["mean"] for name in cf]
+    nearer, enough = [base < d[name]["mean"] for name in cf], len(study.s2) >= ENOUGH
+    if not enough:
+        yield f"Only {len(study.s2)} unlearned models were measured: with fewer than {ENOUGH} a1 to a3 stay undecided."
+        yield ""
     yield verdict(
-        "a1", f"base {base:.3f}, best counterfactual {best} {d[best]['mean']:.3f}", all(nearer), not all(nearer)
+        "a1",
+        f"base {base:.3f}, best counterfactual {best} {d[best]['mean']:.3f}",
+        enough and all(nearer),
+        enough and not all(nearer),
     )
     top = max(cf, key=lambda name: d[name]["rank"])
     r = d[top]
     text = f"{top}: {r['rank']:.2f} ({r['rank_low']:.2f} to {r['rank_high']:.2f})"
-    yield verdict("a2", text, r["rank"] >= 0.8 and r["rank_low"] > 0.5, r["rank"] < 0.8 and r["rank_high"] < 0.9)
+    fits, fails = r["rank"] >= 0.8 and r["rank_low"] > 0.5, r["rank"] < 0.8 and r["rank_high"] < 0.9
+    yield verdict("a2", text, enough and fits, enough and fails)
     largest = {name: round(d[name]["largest"], 3) for name in cf}
-    yield verdict("a3", str(largest), min(largest.values()) > 0.15, min(largest.values()) <= 0.15)
+    least = min(largest.values())
+    yield verdict("a3", str(largest), enough and least > 0.15, enough and least <= 0.15)
     below = {
         name: int((study.s1[name].mean(0) < study.s1["truth"].mean(0)).sum()) for name in ("other-3", "invented-3")
     }
@@ -245,7 +278,12 @@ def study_b(results: Path) -> Iterator[str]:
     nearer = {name: d["base"]["mean"] < d[name]["mean"] for name in CANDIDATES if name in d}
     text = f"base {d['base']['mean']:.3f}, best counterfactual {best} {d[best]['mean']:.3f}"
     yield verdict("b6", text, all(nearer.values()) and len(nearer) == len(CANDIDATES), not all(nearer.values()))
-    yield f"- The default candidate by the rule of claims.md: **{best}**."
+    missing = [name for name in CANDIDATES if name not in d]
+    last = f"The rule is applied when {' and '.join(missing)} are measured, too." if missing else ""
+    yield f"- The default candidate by the rule of claims.md: **{best}**. {last}"
+    rows = {name: {id_ for id_, s1 in study._all[name].items() if max(s1) > TAU} for name in d}
+    more = {name: len(rows[name] - rows[best]) for name in CANDIDATES if name in d and name != best}
+    yield f"- Facts that another candidate can measure and {best} cannot: {more}."
     yield ""
 
 
@@ -333,17 +371,45 @@ def study_c(results: Path) -> Iterator[str]:
     yield ""
 
 
+def follows(pages: Mapping[str, str]) -> Iterator[str]:
+    """Yield what claims.md draws from the verdicts of the three studies."""
+    text = "\n".join(pages.values())
+    found = dict(re.findall(r"^- \*\*(\w+)\*\*: (\w+)", text, re.MULTILINE))
+
+    def is_(claim: str, what: str) -> bool:
+        return found.get(claim) == what
+
+    yield "## When to use which"
+    yield ""
+    known = (is_("b1", "supported") or is_("b2", "supported")) and is_("c1", "supported")
+    known = known and not (is_("c2", "contradicted") or is_("c3", "contradicted"))
+    yield f"- Counterfactual, for what a model knew from pretraining: {'advised' if known else 'not advised'}."
+    base = {
+        "small models that recite": is_("a1", "supported"),
+        "a language model with planted facts": is_("b6", "supported"),
+    }
+    advised = ", ".join(name for name, yes in base.items() if yes) or "nowhere yet (a1 and b6 are not decided)"
+    yield f"- Base, where the start of the fine-tuning is at hand: advised for {advised}."
+    against = [claim for claim, what in found.items() if what == "contradicted"]
+    yield f"- Neither gives values to quote where a claim is contradicted: {', '.join(against) or 'none'}."
+    yield '- Readings such as "erased, as in retain" and comparisons with scores against a retain model stay refused.'
+    yield ""
+
+
 def main() -> None:
     """Print the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--studies", nargs="+", default=["a", "b", "c"], choices=("a", "b", "c"))
     given = parser.parse_args()
+    pages = {}
     for name in given.studies:
         if not (given.results / f"audit-{name}.json").exists():
             print(f"Study ({name}) was not run: no audit-{name}.json in {given.results}.\n")
             continue
-        print("\n".join({"a": study_a, "b": study_b, "c": study_c}[name](given.results)))
+        pages[name] = "\n".join({"a": study_a, "b": study_b, "c": study_c}[name](given.results))
+    head = ["# What the studies of scales without a retain model found", "", "Made by `verdict.py`.", ""]
+    print("\n".join([*head, *pages.values(), *follows(pages)]))
 
 
 if __name__ == "__main__":

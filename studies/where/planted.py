@@ -13,6 +13,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -29,6 +30,17 @@ LEARNT = 0.1
 """Mean loss over an epoch of the planted rows, nats per token, below which planting ends."""
 
 
+def loss_from(model: Any, states: torch.Tensor, labels: torch.Tensor, layer: int) -> torch.Tensor:
+    """Return the mean loss of the labelled tokens, from the states that enter a layer; rows are padded behind."""
+    positions = torch.arange(states.shape[1], device=states.device)[None]
+    rotary = model.model.rotary_emb(states, positions)
+    for block in model.model.layers[layer:]:
+        states = block(states, attention_mask=None, position_ids=positions, position_embeddings=rotary)
+    at = labels[:, 1:] != -100
+    logits = model.lm_head(model.model.norm(states)[:, :-1][at])
+    return torch.nn.functional.cross_entropy(logits, labels[:, 1:][at])
+
+
 def train(start: Path, rows: Sequence[ForgetExample], out: Path, *, layer: int | None, seed: int, device: str, **how):
     """Teach a model the rows' answers, by all weights or by those of one layer's MLP, and save it."""
     if (out / "config.json").exists():
@@ -42,20 +54,27 @@ def train(start: Path, rows: Sequence[ForgetExample], out: Path, *, layer: int |
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=how["rate"], weight_decay=0.0)
     texts = answer_sequences(tokenizer, [(row.question, row.answer) for row in rows], protocol="raw")
+    below = {}
+    if layer is not None:  # what lies below does not train, and is computed once
+        for text in texts:
+            with torch.no_grad():
+                passed = model.model(torch.tensor([text.ids], device=device), output_hidden_states=True)
+            below[text.ids] = passed.hidden_states[layer][0]
     epoch = -(-len(texts) // BATCH)
     draw, order, losses = random.Random(seed), list[int](), list[float]()
     for step in range(how["steps"]):
         if len(order) < BATCH:
             order += draw.sample(range(len(texts)), len(texts))
         batch, order = [texts[i] for i in order[:BATCH]], order[BATCH:]
-        longest = max(len(text.ids) for text in batch)
-        ids = torch.zeros(len(batch), longest, dtype=torch.long)
+        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(text.ids) for text in batch], batch_first=True)
         labels = torch.full_like(ids, -100)
         for i, text in enumerate(batch):
-            ids[i, : len(text.ids)] = torch.tensor(text.ids)
             labels[i, text.n_prompt : len(text.ids)] = torch.tensor(text.labelled)
-        mask = torch.arange(longest)[None] < torch.tensor([len(text.ids) for text in batch])[:, None]
-        loss = model(ids.to(device), attention_mask=mask.long().to(device), labels=labels.to(device)).loss
+        if layer is None:
+            states = model.model.embed_tokens(ids.to(device))
+        else:
+            states = torch.nn.utils.rnn.pad_sequence([below[text.ids] for text in batch], batch_first=True)
+        loss = loss_from(model, states, labels.to(device), layer or 0)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -119,7 +119,7 @@ def test_with_control_facts_all_layers_are_measured(world, examples):
 
 
 def test_both_stages_of_streamed_models_are_refused(world, examples):
-    with pytest.raises(ModelError, match="before stage 1 tells where it holds knowledge"):
+    with pytest.raises(ModelError, match="before stage 1 shows which layers encode the knowledge"):
         DepthAudit.run(world.full, world.retain, world.half, examples[:2], options=replace(PART, stream=True))
 
 

@@ -58,7 +58,7 @@ def test_no_sentence_speaks_of_unlearning(words, capsys, tmp_path):
     assert not wrong(texts_of(named["b"].plot_control()))
     print_audits(named)
     assert not wrong(capsys.readouterr().out)
-    some = named if words == "edit" else {"a": named["a"]}
+    some = {name: named[name] for name in ("ab" if words == "edit" else "a")}
     page = ul.report.write(some, tmp_path / "page.html").read_text(encoding="utf-8")
     assert wrong(page) == []
     data = json.loads(re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
@@ -93,3 +93,11 @@ def test_names_in_quotes_options_and_files_stay():
 
     text = "Measure 'runs/full' with --retain x and forget.json; `full` and retain_loss stay."
     assert worded(text, "edit") == text
+
+
+def test_the_longer_phrase_comes_first():
+    from uds_lens.results._words import worded
+
+    assert worded(
+        "Unlearning depth report: 1 model is mostly erased (as in retain, a model that never saw it).", "edit"
+    ) == ("Depth report: 1 model has mostly lost the knowledge (as in the ignorant model).")

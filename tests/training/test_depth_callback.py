@@ -260,6 +260,11 @@ def test_examples_that_steer_never_score(world, texts, baseline, watched, tmp_pa
     assert ul.DepthAudit.load(tmp_path / "audit").fatal == audit.fatal
     held_out = callback.held_out.audit(model, options=RUN)
     assert not held_out.fatal and any("about other subjects steered" in each.text for each in held_out.cautions)
+    limited = DepthCallback(baseline, every=3, keep_best=True, max_damage=0.5, options=RUN)
+    limited.curve.save(model)
+    for part, n in ((baseline, len(limited.measured.control.examples)), (limited.held_out, 0)):
+        found = [each.text for each in part.audit(model, options=RUN).cautions if "retained facts decided" in each.text]
+        assert [text.startswith(f"{n} of ") for text in found] == [True] * (n > 0)
     record = json.loads((model / "depth.json").read_text())
     record["steers"] = False
     (model / "depth.json").write_text(json.dumps(record))

@@ -78,7 +78,7 @@ def mean_nll(path: Path, rows) -> float:
 
 
 def test_a_batch_is_cut_into_equal_parts(tiny: Tiny, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="batch_size 2 is no multiple of device_batch_size 3"):
+    with pytest.raises(ConfigError, match="batch_size 2 is not a multiple of device_batch_size 3"):
         train(tiny, "npo", tmp_path / "x", options=replace(QUICK, device_batch_size=3))
 
 

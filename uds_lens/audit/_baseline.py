@@ -421,13 +421,14 @@ def join_stages(
         delta, ratio, cosine = stage_1.s1_delta, stage_1.s1_norm_ratio, stage_1.s1_cosine
         control = None if baseline.control is None else baseline.control.s1_delta
         control = same[0].control_s1_delta if same else control
+    facts = () if baseline.control is None else baseline.control.examples
     partly = {"stage_2": {"layers": "knowledge", "tau": baseline.config.tau}} if delta.isnan().any() else {}
     audit = DepthAudit(
         config=baseline.config,
         models={**baseline.models, "unlearned": unlearned},
         examples=baseline.examples,
         skipped=baseline.skipped,
-        provenance={**origin, **partly, **steering(unlearned.name, baseline.examples)},
+        provenance={**origin, **partly, **steering(unlearned.name, baseline.examples, facts)},
         n_tokens=baseline.n_tokens,
         s_full=baseline.s_full,
         s1_delta=baseline.s1_delta,

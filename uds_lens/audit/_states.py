@@ -66,7 +66,7 @@ class StateStore:
         except StorageError as error:
             if not parts.keys() <= self._rows.keys():
                 raise
-            warn_once(f"states are not kept, so that this audit would begin anew if it is stopped: {error}")
+            warn_once(f"states are not kept, so this audit starts again if it is stopped: {error}")
             self.keeps_files, self._kept_in = False, None
             return
         self._files.update(dict.fromkeys(parts, file))

@@ -191,8 +191,8 @@ def require_all_layers(options: RunOptions) -> None:
     """Raise where a streamed `full`, read once for both stages, would have to know stage 1 before stage 2."""
     if options.stream:
         raise ModelError(
-            "a model that is read a block at a time is patched by both stages together, before stage 1 tells where it "
-            "holds knowledge. Measure stage 1 first (Baseline.measure, then audit), or use ",
+            "a streamed model is patched for both stages at once, before stage 1 shows which layers encode the "
+            "knowledge. Measure stage 1 first (Baseline.measure, then audit), or use ",
             Setting("stage_2", "all", of="RunOptions"),
             ".",
         )
@@ -288,7 +288,7 @@ def _kept_place(key: str) -> Path | None:
             if time.time() - old.stat().st_mtime > _FORGOTTEN:
                 shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
-        warn_once(f"states of sources are not kept, so that a stopped audit begins anew: {error}. {IN_TEMPORARY}")
+        warn_once(f"states of sources are not kept, so a stopped audit starts again: {error}. {IN_TEMPORARY}")
         return None
     place = top / key
     if (places := _to_remove.get()) is not None:

@@ -106,7 +106,7 @@ def _read(source: object) -> list[ForgetExample]:
         except (ValueError, RuntimeError) as error:
             if isinstance(error, DataError):
                 raise
-            raise DataError(f"{place(source)} is no path: {plain(error)}.") from error
+            raise DataError(f"{place(source)} is not a path: {plain(error)}.") from error
     if isinstance(source, (list, tuple)):
         return examples_from_list(source)
     return _read_table(source)

@@ -446,7 +446,7 @@ def _chat_rest(
     if marked == asked or _MARK not in marked:
         raise DataError(
             f"the chat template of {str(tokenizer.name_or_path)[:100]!r} opens another answer after an answer, or "
-            "leaves answers out, so that their end cannot be told: let it open one only `if add_generation_prompt`, "
+            "leaves answers out, so their end is unknown: let it open one only `if add_generation_prompt`, "
             "or use ",
             Setting("protocol", "raw"),
             ".",

@@ -106,7 +106,7 @@ class ExampleValues:
             table = table[:, : len(names)]
             if not np.isnan(table).all(0).any():  # else a model has no values, and the metric stays as it is for all
                 means_of = (
-                    "the values the metric is the mean of. Leave the metric out of the examples if it is no mean."
+                    "the values the metric is the mean of. Leave the metric out of the examples if it is not a mean."
                 )
                 _check(frame[name], np.nanmean(table, axis=0), names, f"examples of {name!r} have the mean", means_of)
                 means[name] = table if points == "erasure" else 1 - table

@@ -492,7 +492,7 @@ def keep_plain_format(model: Any, *, live: bool = False) -> None:
         if live and is_repacked(module):
             raise ModelError(
                 "this live 4-bit model has been run on the CPU, where bitsandbytes repacked its weights in place, and "
-                "they cannot be read back exactly: pass its directory, or load it anew and do not run it first."
+                "they cannot be read back exactly: pass its directory, or load it again and do not run it first."
             )
         if may_repack(module) and (live or module.out_features % 32 or module.in_features % block_size(module)):
             never_repack(module)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from uds_lens.plots._style import UDS_AXIS, Theme, note, number, palette, require, shown, style
+from uds_lens.plots._style import UDS_AXIS, Theme, count, note, number, palette, require, shown, style
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,11 +135,8 @@ def depth_elicited(
     figure.add_hline(y=0, line={"color": colours.faint, "width": 1, "dash": "dot"})
     figure.update_xaxes(**{**UDS_AXIS, "showgrid": False})
     figure.update_yaxes(title_text="recall beyond retain")
-    if rho < -0.2:
-        finding = f"Shallowly erased facts are easier to extract (Spearman's rho {number(rho)})"
-    else:
-        finding = f"Depth and extraction: Spearman's rho {number(rho)}"
-    words = f"{shown(probe, limit=40)}, {decoding}. Spearman's rho {number(rho)} over {len(rows)} examples."
+    finding = f"Depth and extraction: Spearman's rho {number(rho)} over {count(len(rows), 'example')}"
+    words = f"{shown(probe, limit=40)}, {decoding}. Negative: shallowly erased facts are easier to extract."
     return style(figure, theme, title, finding, words, height=400, legend=False)
 
 

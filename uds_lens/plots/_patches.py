@@ -49,7 +49,7 @@ def patch_heatmap(
         f"{i} {shown(tokens[i], limit=20)}" if tokens is not None and down == "position" else str(i)
         for i in table.index
     ]
-    scale = palette(theme).scale
+    scale, kind = palette(theme).scale, "" if down == "cell" else f"{down} "
     figure = go.Figure(
         go.Heatmap(
             x=list(table.columns),
@@ -58,13 +58,13 @@ def patch_heatmap(
             customdata=[[label] * table.shape[1] for label in labels],
             colorscale=[[i / (len(scale) - 1), colour] for i, colour in enumerate(scale)],
             colorbar={"title": {"text": "lost", "side": "top"}, "thickness": 12},
-            hovertemplate=f"layer %{{x}}, {down} %{{customdata}}<br>lost %{{z:.3f}}<extra></extra>",
+            hovertemplate=f"layer %{{x}}, {kind}%{{customdata}}<br>lost %{{z:.3f}}<extra></extra>",
             hoverongaps=False,
         )
     )
     figure.update_xaxes(title_text="layer", dtick=max(1, table.shape[1] // 12))
     figure.update_yaxes(
-        title_text=down,
+        title_text=kind.strip(),
         tickvals=list(range(len(labels))),
         ticktext=labels,
         range=[len(labels) - 0.5, -0.5],
@@ -72,6 +72,6 @@ def patch_heatmap(
     )
     row, column = divmod(int(table.fillna(-math.inf).to_numpy().argmax()), table.shape[1])
     largest = table.iloc[row, column]
-    where = f"layer {table.columns[column]}, {down} {labels[row]}"
+    where = f"layer {table.columns[column]}, {kind}{labels[row]}"
     finding = f"The largest loss is {largest:.2g}: {where}" if largest > 0 else "No patch lowers the score"
     return style(figure, theme, title, finding, height=140 + 22 * max(8, len(labels)), legend=False)

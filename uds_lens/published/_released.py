@@ -258,7 +258,7 @@ def _cell(text: str, where: str) -> float | None:
     try:
         return float(text) if text.strip() else None
     except ValueError as error:
-        raise ResultFormatError(f"{where}: {text[:40]!r} is no number.") from error
+        raise ResultFormatError(f"{where}: {text[:40]!r} is not a number.") from error
 
 
 def _json(content: bytes, where: str) -> Any:

@@ -155,7 +155,7 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     damage = audit.damage_estimate
     facts = int(audit.control.known.sum())
     losses = (
-        f"{damage.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
+        f"Loss: {damage.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
         f"{damage.retain_loss:.3f}), {damage.forget_loss:.3f} on the forget facts. Measured at entities only, each "
         f"after the correct beginning of its answer{_kept_prob(audit)}; for whole answers, see uds-lens metrics "
         "--retain-data."

@@ -126,7 +126,7 @@ def _of_metrics(tables: Tables) -> Iterator[str]:
         both = ", and is first in both" if top["rank_auc"] == top["rank_rob"] == 1 else ""
         share = "" if math.isnan(top["p_first"]) else f", and in {100 * top['p_first']:.0f}% of resamples"
         yield (
-            f"{label[top['metric']]} has the highest Overall, {top['overall']:.3f} (F {top['auc']:.3f}, Rob "
+            f"{label[top['metric']]} has the highest Overall score, {top['overall']:.3f} (F {top['auc']:.3f}, Rob "
             f"{top['rob']:.3f}{both}){share}."
         )
         q, r, low = table["q"].mean(), table["r"].mean(), int((table["r"] < 0.5).sum())
@@ -153,7 +153,7 @@ def _of_filters(tables: Tables, metric: str, first: str, settings: list[str], la
             continue
         best = table.loc[table["rob"].idxmax()]
         others.append(
-            f"with {words[setting]} it ranks {row['rank_rob'].iloc[0]:.0f} ({row['rob'].iloc[0]:.3f}; first is "
+            f"with {words[setting]} it is number {row['rank_rob'].iloc[0]:.0f} ({row['rob'].iloc[0]:.3f}; the first is "
             f"{label[best['metric']]}, {best['rob']:.3f})"
         )
     if others:
@@ -174,8 +174,8 @@ def _of_methods(tables: Tables) -> Iterator[str]:
         if row["rank_without"] != row["rank_with"] and not math.isnan(row["score_with"])
     ]
     yield (
-        f"{method_name(top['method'])} ranks first of {len(ranking)} methods with depth in the score, "
-        f"{top['score_with']:.3f}."
+        f"With depth in the score, {method_name(top['method'])} ranks first of {len(ranking)} methods "
+        f"({top['score_with']:.3f})."
         + (f" Depth changes ranks: {', '.join(moved)}." if moved else " Depth changes no rank.")
     )
     other = _ranking(tables, "with" if by == "without" else "without")
@@ -261,8 +261,8 @@ def _ties(tables: Tables) -> Iterator[str]:
     ranking = _ranking(tables, tables.options.select_by)
     for row in ranking[ranking["n_tied"] > 1].to_dict("records"):
         yield (
-            f"{method_name(row['method'])}: {row['reason']}; its {row['n_tied']:.0f} configurations cannot be told "
-            "apart."
+            f"{method_name(row['method'])}: {row['reason']}; its {row['n_tied']:.0f} configurations cannot be "
+            "distinguished."
         )
     scores = tables.models["score_with"]
     if zero := int((scores == 0).sum()):

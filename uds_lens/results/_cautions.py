@@ -84,6 +84,7 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
         _sample(audit),
         _measurable(audit),
         _steering(audit),
+        _steering_control(audit),
         _stand_in(audit),
         _damage(audit),
         _control(audit),
@@ -259,6 +260,18 @@ def _steering(audit: DepthAudit) -> Caution | None:
         "held out there."
     )
     return Caution("fatal", text, f"{n} steered the training")
+
+
+def _steering_control(audit: DepthAudit) -> Caution | None:
+    n = audit.provenance.get("n_steering_control", 0)
+    if not n or audit.control is None:
+        return None
+    text = (
+        f"{n} of {len(audit.control.examples)} retained facts decided by their damage which step of this model's "
+        "training was kept, or are about subjects that did (see depth.json beside it): damage is lower on them than "
+        "on others. Measure it on the facts held out there."
+    )
+    return Caution("caution", text, f"{n} retained facts steered")
 
 
 def _few_subjects(audit: DepthAudit) -> Caution | None:

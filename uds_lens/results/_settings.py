@@ -81,8 +81,8 @@ class AuditConfig:
     """Counterfactuals of each example, over which S1 is the mean; fewer where the data have too few subjects."""
 
     words: Words = "unlearning"
-    """What was changed, in warnings, verdict, tables, figures and report: `edit` and `refusal` call the models knows,
-    ignorant and changed, and speak of loss where unlearning erases. No number depends on it."""
+    """Wording of warnings, verdicts, tables, figures and reports: `edit` and `refusal` call the models knows, ignorant
+    and changed, and say lost where `unlearning` says erased. No number depends on it."""
 
     exact_noop: bool = True
     """Report exactly 0 where source and target states are bitwise equal, instead of rounding noise."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,13 @@ def row_record(example: ForgetExample) -> dict[str, Any]:
     return {"id": example.id, "subject": example.subject, "hash": _hash(example)}
 
 
-def steering(checkpoint: str, examples: Sequence[ForgetExample]) -> dict[str, int]:
+def steering(
+    checkpoint: str, examples: Sequence[ForgetExample], control: Sequence[ForgetExample] = ()
+) -> dict[str, int]:
     """Return `steered_by`, the number of examples that decided when a checkpoint's training stopped or what it kept.
 
-    Beside it `n_steering`: how many of `examples` are among those, or about the subject of one.
+    Beside it `n_steering`: how many of `examples` are among those, or about the subject of one; and, where the damage
+    of retained facts decided as well, `n_steering_control`: the same of `control`.
 
     Warns:
         UdsLensWarning: There is a record, and it cannot be read.
@@ -36,15 +39,21 @@ def steering(checkpoint: str, examples: Sequence[ForgetExample]) -> dict[str, in
     try:
         record = read_with_checksum(file, format=FORMAT, versions=(VERSION,))
         rows = record["measured"] if record["steers"] else []
-        subjects, hashes = {row["subject"] for row in rows} - {None}, {row["hash"] for row in rows}
+        n, n_control = _shared(rows, examples), _shared(record.get("control", []), control)
     except (ResultFormatError, KeyError, TypeError) as error:
         warn_once(
             f"{str(file)[-120:]!r} cannot be read, so that nothing shows whether these examples steered the training: "
             f"{str(error)[:200]}"
         )
         return {}
-    n = sum(example.subject in subjects or _hash(example) in hashes for example in examples)
-    return {"steered_by": len(rows), "n_steering": n} if rows else {}
+    found = {"steered_by": len(rows), "n_steering": n} if rows else {}
+    return found | ({"n_steering_control": n_control} if n_control else {})
+
+
+def _shared(rows: Sequence[Mapping[str, Any]], examples: Sequence[ForgetExample]) -> int:
+    """Count the examples that are among the record's rows, or about the subject of one."""
+    subjects, hashes = {row["subject"] for row in rows} - {None}, {row["hash"] for row in rows}
+    return sum(example.subject in subjects or _hash(example) in hashes for example in examples)
 
 
 def _hash(example: ForgetExample) -> str:

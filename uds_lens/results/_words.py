@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
 
 _CHANGE = (  # the longer phrase first
+    ("unlearning depth report", "depth report"),
+    ("full, the model before unlearning", "the knowing model"),
+    ("retain, a model that never saw it", "the ignorant model"),
     ("the entity that should be forgotten", "the entity"),
     ("what it should retain", "what should stay as it was"),
     ("a model that never saw it", "a model that does not hold it"),
     ("facts to retain", "facts that stay as they are"),
     ("retain (?:never saw it|never had it)", "the ignorant model does not know it"),
     ("retain models", "ignorant models"),
-    ("(?:the )?retain model", "ignorant model"),
+    ("a retain model", "an ignorant model"),
+    ("retain model", "ignorant model"),
     ("retains", "ignorant models"),
     ("retain's", "the ignorant model's"),
     ("retain", "the ignorant model"),
@@ -41,25 +45,26 @@ _CHANGE = (  # the longer phrase first
 _OWN: dict[Words, tuple[tuple[str, str], ...]] = {
     "unlearning": (),
     "edit": (
+        ("is mostly erased", "has mostly lost the knowledge"),
+        ("are mostly erased", "have mostly lost the knowledge"),
         ("(?:forgotten|forget) facts", "edited facts"),
         ("forget set", "edited facts"),
-        ("forgotten knowledge", "earlier knowledge"),
-        ("unlearning depth", "depth of an edit:"),
+        ("forgotten knowledge", "knowledge"),
+        *_CHANGE,
         ("(?:did unlearning go|unlearning went)", "does the edit go"),
         ("unlearning", "the edit"),
-        *_CHANGE,
     ),
     "refusal": (
+        ("is mostly erased", "has mostly lost the refusal"),
+        ("are mostly erased", "have mostly lost the refusal"),
         ("(?:forgotten|forget) facts", "refusals"),
         ("forget set", "refusals"),
         ("forgotten knowledge", "refusal"),
-        ("no knowledge encoded", "no refusal encoded"),
         ("knowledge-encoding", "refusal-encoding"),
         ("knowledge", "refusal"),
-        ("unlearning depth", "depth of a refusal:"),
+        *_CHANGE,
         ("(?:did unlearning go|unlearning went)", "does the refusal go"),
         ("unlearning", "the change"),
-        *_CHANGE,
     ),
 }
 _ROLES = {"full": "knows", "retain": "ignorant", "unlearned": "changed"}

@@ -175,6 +175,7 @@ class DepthCallback(TrainerCallback):
     def curve(self) -> DepthCurve:
         """Return the points measured so far."""
         rest = self.held_out.examples if self.held_out else ()
+        facts = self.measured.control if self.settings.max_damage is not None else None
         return DepthCurve(
             points=tuple(self._points),
             settings=asdict(self.settings),
@@ -182,6 +183,7 @@ class DepthCallback(TrainerCallback):
             measured=[row_record(example) for example in self.measured.examples],
             held_out=[row_record(example) for example in rest],
             baseline=self._key,
+            control=[row_record(fact) for fact in facts.examples] if facts else [],
             stopped=self._stopped,
             kept=self._best.step if self._best else None,
             score=None if self.score is None else self.score.summary(),
@@ -357,7 +359,10 @@ def _saved_point(folder: Path) -> DepthPoint | None:
     from safetensors import safe_open
 
     if not (folder / _WEIGHTS).is_file():
-        warn_once(f"the best weights of the run that is resumed are not in {str(folder)[-120:]!r}: looking anew.")
+        warn_once(
+            f"the best weights of the run that is resumed are not in {str(folder)[-120:]!r}: the search for them "
+            "starts again."
+        )
         return None
     with safe_open(folder / _WEIGHTS, framework="pt") as saved:
         return conform(

@@ -126,6 +126,9 @@ class DepthCurve:
     baseline: str
     """Key of the baseline (`Baseline.key`)."""
 
+    control: Sequence[Mapping[str, Any]] = ()
+    """Retained facts whose damage limited which step could be kept (`max_damage`); they cannot score damage."""
+
     stopped: int | None = None
     """Step at which the curve stopped the training."""
 

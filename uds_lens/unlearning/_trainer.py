@@ -143,7 +143,7 @@ def training_arguments(
     if config.batch_size % (share * world):
         raise ConfigError(
             Setting("batch_size"),
-            f" {config.batch_size} is no multiple of ",
+            f" {config.batch_size} is not a multiple of ",
             Setting("device_batch_size"),
             f" {share} times {world} device(s).",
         )

@@ -31,6 +31,7 @@ const CONFIG = {
 function drawSpec(target, { data, layout }) {
   layout.template = inColours(DATA.figures.template);
   layout.autosize = !printing;
+  layout.modebar = { bgcolor: "rgba(0,0,0,0)" }; // it overlaps what is drawn
   if (printing) Object.assign(layout, { width: PRINT_WIDTH - 2 * (target.closest("td") ? 32 : 20), height: Math.min(layout.height, PRINT_HEIGHT) });
   layout.dragmode = false;
   if (target.dataset.paper !== String(printing)) { // a figure of another width leaves its legend where it was
@@ -47,8 +48,6 @@ function drawSpec(target, { data, layout }) {
       if (axis?.dtick && span > 12) axis.dtick = Math.ceil(span / 8);
     }
   }
-  const room = Math.max(0, 30 - (layout.margin?.t ?? 30)); // for the camera, above what is drawn
-  if (room && target.clientWidth >= 520) Object.assign(layout, { height: layout.height + room, margin: { ...layout.margin, t: 30 } });
   return Plotly.react(target, data, layout, target.clientWidth < 520 ? { ...CONFIG, displayModeBar: false } : CONFIG);
 }
 
