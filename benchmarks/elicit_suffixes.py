@@ -163,7 +163,7 @@ def on_retain(asked: argparse.Namespace, questions, probes):
 
 def losses_of(found, probe: SoftGCG) -> str:
     """How far the loss fell."""
-    details = [said.details for said in found.part("unlearned", probe.name).said]
+    details = [response.details for response in found.part("unlearned", probe.name).responses]
     losses = [each["loss"] for each in details]
     return (
         f"{sum(loss < 0.05 for loss in losses)} of {len(losses)} below .05 after {details[0]['steps']} steps (first "

@@ -21,7 +21,7 @@ from uds_lens._storage import checksum_of, plain, sha256_bytes, with_checksum
 from uds_lens.audit import Baseline
 from uds_lens.elicitation import ElicitationResults, ElicitOptions
 from uds_lens.elicitation._options import ProbeRecord
-from uds_lens.elicitation._saving import Part, Said, read_part, write_part
+from uds_lens.elicitation._saving import Part, Response, read_part, write_part
 from uds_lens.errors import ResultFormatError, UdsLensError
 from uds_lens.metrics import MetricOptions, MetricResults
 from uds_lens.metrics._results import Cost, MetricValue
@@ -171,8 +171,10 @@ def elicitation(audit: DepthAudit) -> ElicitationResults:
                 role=role,
                 probe=name,
                 decoding=decoding,
-                said=(
-                    Said(row=0, prompt="Who?", reference="Ada Vey", texts=("Ada.",) * n, details={"loss": audit.uds}),
+                responses=(
+                    Response(
+                        row=0, prompt="Who?", reference="Ada Vey", texts=("Ada.",) * n, details={"loss": audit.uds}
+                    ),
                 ),
                 seconds=0.1,
             )

@@ -41,6 +41,7 @@ def pytest_collection() -> Iterator[None]:
             import transformer_lens  # noqa: F401
             import transformers.trainer  # noqa: F401
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)  # models are made by the hundred: the usual 700 take a twentieth of the time
         gc.enable()
 
 
@@ -133,6 +134,16 @@ def sweep(trio: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
     baseline.save(folder / "out" / "baseline")
     baseline.audit(folder / "unlearned", options=run).save(folder / "out" / "unlearned")
     return folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _program_is_built_once() -> Iterator[None]:
+    """The command line makes its options at the first call; they are the same at every other."""
+    import typer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="package")

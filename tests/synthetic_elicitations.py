@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from uds_lens.elicitation import ElicitationResults, ElicitOptions, ProbeRecord
-from uds_lens.elicitation._saving import Part, Said
+from uds_lens.elicitation._saving import Part, Response
 from uds_lens.results import DepthAudit
 
 PROBES = (
@@ -29,7 +29,7 @@ def synthetic_elicitation(
             if record.capacity and decoding == "sampled":
                 continue
             for role, chance in CHANCE.items():
-                said = []
+                responses = []
                 for row, example in enumerate(audit.examples):
                     if example.id in skipped:
                         continue
@@ -38,8 +38,8 @@ def synthetic_elicitation(
                     ]
                     if row < len(hostile):
                         texts[0] = hostile[row]
-                    said.append(
-                        Said(
+                    responses.append(
+                        Response(
                             row=row,
                             prompt=f"Question: {example.question}\nAnswer:",
                             reference=example.answer,
@@ -47,7 +47,7 @@ def synthetic_elicitation(
                             details={"endless": 0},
                         )
                     )
-                parts.append(Part(role=role, probe=record.name, decoding=decoding, said=tuple(said)))
+                parts.append(Part(role=role, probe=record.name, decoding=decoding, responses=tuple(responses)))
     return ElicitationResults(
         options=ElicitOptions(samples=samples),
         protocol="raw",

@@ -66,6 +66,7 @@ def test_compare_methods_wants_all_or_nothing(tmp_path: Path) -> None:
     assert "--retain" in done.stderr
 
 
+@pytest.mark.long  # tests/study/test_model_runner.py runs a study, too
 def test_toy_study_on_two_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

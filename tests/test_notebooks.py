@@ -13,8 +13,6 @@ pytest.importorskip("ipykernel")
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-NOW = {"01_first_audit"}
-"""The others take half a minute to many, and what they show also runs in the guide: docs/guide/*.md."""
 PLOTLY = "application/vnd.plotly.v1+json"
 sys.path.insert(0, str(FOLDER))
 
@@ -43,9 +41,8 @@ def test_all_are_there() -> None:
     assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07", "08"]
 
 
-@pytest.mark.parametrize(
-    "path", [pytest.param(path, marks=[] if path.stem in NOW else [pytest.mark.long]) for path in NOTEBOOKS], ids=names
-)
+@pytest.mark.long  # half a minute to many; what they show also runs in the guide: docs/guide/*.md
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 def test_runs(path: Path, tmp_path: Path, kernel) -> None:
     from execute import execute

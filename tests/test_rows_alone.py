@@ -135,10 +135,10 @@ def test_every_audit_of_elicitation_says_what_it_says_of_each_row_alone(trio, fa
     together = elicit(trio(family).unlearned, rows, **settings)
     alone = elicit(trio(family).unlearned, rows[2:], **settings)
     for part in alone.parts:
-        if part.probe == "icl" or not part.said:  # its prompts hold other rows
+        if part.probe == "icl" or not part.responses:  # its prompts hold other rows
             continue
         other = next(
             p for p in together.parts if (p.role, p.probe, p.decoding) == (part.role, part.probe, part.decoding)
         )
-        (said,) = [each for each in other.said if each.row == 2]
-        assert said.texts == part.said[0].texts, (part.probe, part.decoding)
+        (response,) = [each for each in other.responses if each.row == 2]
+        assert response.texts == part.responses[0].texts, (part.probe, part.decoding)

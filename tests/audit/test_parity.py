@@ -50,7 +50,7 @@ def test_other_scopes_equal_the_independent_implementation(audited, trio, scope)
     assert_same(audited("llama", scope=scope), independent.audit(*trio("llama"), EXAMPLES, scope=scope), 1e-5)
 
 
-@pytest.mark.parametrize("family", each_family(["llama", "gemma2", "gpt2"]))
+@pytest.mark.parametrize("family", each_family(["llama"]))
 def test_bfloat16_differs_by_its_rounding_only(audited, trio, family):
     audit = audited(family, dtype="bfloat16")
     expected = independent.audit(*trio(family), EXAMPLES, dtype=torch.bfloat16)

@@ -1,13 +1,11 @@
 """Audits made by hand: four examples, two layers, a score known in advance; and the program as a function."""
 
-import functools
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 import torch
-import typer
 
 from uds_lens._cli import main
 from uds_lens.data import ForgetExample
@@ -26,14 +24,6 @@ class Outcome(NamedTuple):
 @pytest.fixture(autouse=True)
 def _trusted(trusted):
     return
-
-
-@pytest.fixture(autouse=True, scope="package")
-def _built_once():
-    """The program is built at its first call: its options are the same at every other."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("typer.main.get_command", functools.cache(typer.main.get_command))
-        yield
 
 
 @pytest.fixture

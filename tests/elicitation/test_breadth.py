@@ -35,9 +35,9 @@ def test_questions_about_real_people_run_through_every_prompt_probe(opened, rwku
     options = dataclasses.replace(OPTIONS, protocol="raw", samples=0)
     found = elicit(opened("llama"), rwku, probes="black_box", options=options, run=RUN)
     assert found.summary().set_index("probe").loc[["plain", "cloze", "icl"], "n"].min() >= 1
-    assert found.part("unlearned", "cloze").said[0].prompt.endswith("Answer: ")
-    assert found.part("unlearned", "mask+icl").said[0].prompt.count("[MASK]") == 1
-    assert len(found.part("unlearned", "plain").said) == 3
+    assert found.part("unlearned", "cloze").responses[0].prompt.endswith("Answer: ")
+    assert found.part("unlearned", "mask+icl").responses[0].prompt.count("[MASK]") == 1
+    assert len(found.part("unlearned", "plain").responses) == 3
     assert found.control_frame()["others"].isna().all()  # one subject: no reference of another
 
 
@@ -48,7 +48,7 @@ def test_a_chat_model_is_asked_in_its_template_by_every_kind_of_probe(opened, ch
     options = dataclasses.replace(OPTIONS, system_prompt="Be kind.", samples=0)
     found = elicit(model, rwku[:2], retain=model, probes=probes, options=options, run=RUN)
     assert found.protocol == "chat"
-    prompts = {part.probe: part.said[0].prompt for part in found.parts if part.said}
+    prompts = {part.probe: part.responses[0].prompt for part in found.parts if part.responses}
     for name in ("plain", "cloze", "start"):
         assert prompts[name].startswith("<system>Be kind.</s><user>What pseudonym")
         assert "<assistant>" in prompts[name]

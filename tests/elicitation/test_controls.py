@@ -26,10 +26,10 @@ def alone(opened):
 def test_texts_are_scored_against_the_references_of_other_subjects(alone):
     frame = alone.control_frame().set_index(["probe", "decoding", "statistic"])
     own, others = [], []
-    for row, said in enumerate(alone.part("unlearned", "plain").said):
-        own += rouge_l_recall([ASKED[row].answer], said.texts)
+    for row, response in enumerate(alone.part("unlearned", "plain").responses):
+        own += rouge_l_recall([ASKED[row].answer], response.texts)
         strange = [r.answer for r in ASKED if r.subject != ASKED[row].subject]
-        others.append(np.mean(rouge_l_recall(strange, [said.texts[0]] * len(strange))))
+        others.append(np.mean(rouge_l_recall(strange, [response.texts[0]] * len(strange))))
     found = frame.loc["plain", "greedy", "mean"]
     assert found["unlearned"] == pytest.approx(np.mean(own))
     assert found["others"] == pytest.approx(np.mean(others))
@@ -42,9 +42,9 @@ def test_references_are_of_the_same_type_where_there_are_types(opened):
     rows = [dataclasses.replace(row, type="ab"[number % 2]) for number, row in enumerate(ASKED)]
     found = elicit(opened("llama", "unlearned"), rows, probes=["plain"], options=GREEDY, run=RUN)
     others = []
-    for row, said in zip(rows, found.part("unlearned", "plain").said, strict=True):
+    for row, response in zip(rows, found.part("unlearned", "plain").responses, strict=True):
         alike = [r.answer for r in rows if r.subject != row.subject and r.type == row.type]
-        others.append(np.mean(rouge_l_recall(alike, [said.texts[0]] * len(alike))))
+        others.append(np.mean(rouge_l_recall(alike, [response.texts[0]] * len(alike))))
     assert found.control_frame()["others"][0] == pytest.approx(np.mean(others))
 
 
@@ -52,7 +52,7 @@ def test_holdout_questions_are_asked_of_the_unlearned_model_in_the_same_ways(alo
     by_itself = elicit(opened("llama", "unlearned"), EXAMPLES[6:8], probes=["plain", "cloze"], options=OPTIONS, run=RUN)
     for probe in ("plain", "cloze"):
         parts = alone.part("holdout", probe, "sampled"), by_itself.part("unlearned", probe, "sampled")
-        assert len({tuple(said.texts for said in part.said) for part in parts}) == 1
+        assert len({tuple(response.texts for response in part.responses) for part in parts}) == 1
     frame = alone.control_frame()
     row = frame[(frame["probe"] == "cloze") & (frame["statistic"] == "best")].iloc[0]
     away = np.nanmean(by_itself.best("unlearned", "cloze", "sampled"))

@@ -34,9 +34,9 @@ def test_every_model_gets_the_same_prompts_and_budget(asked):
     for probe in PROBES:
         for decoding in OPTIONS.decodings:
             parts = [asked.part(role, probe, decoding) for role in ("full", "retain", "unlearned")]
-            assert len({tuple(said.prompt for said in part.said) for part in parts}) == 1
+            assert len({tuple(response.prompt for response in part.responses) for part in parts}) == 1
             count = 3 if decoding == "sampled" else 1
-            assert {len(said.texts) for part in parts for said in part.said} == {count}
+            assert {len(response.texts) for part in parts for response in part.responses} == {count}
     assert asked.part("full", "plain", "sampled").prefilled == asked.part("full", "plain").prefilled
 
 
@@ -56,7 +56,7 @@ def test_tables_hang_together(asked):
         assert budget["full", "plain", k] == pytest.approx(np.nanmean(over("full", "plain", "sampled")))
     best = np.max([asked.best("retain", probe, "sampled") for probe in PROBES], axis=0)
     assert table.loc["any probe", "sampled", "best"]["retain"] == pytest.approx(np.nanmean(best))
-    assert len(asked.samples_frame()) == 3 * len(PROBES) * len(asked.part("full", "plain").said) * 4
+    assert len(asked.samples_frame()) == 3 * len(PROBES) * len(asked.part("full", "plain").responses) * 4
     assert set(asked.ledger()["injects"]) == {"nothing", "answer prefix", "format"}
     assert list(asked.share) == ["probe", "decoding", "statistic", "share", "share_low", "share_high", "share_reason"]
 
@@ -99,10 +99,10 @@ def test_shots_come_from_rows_that_a_limit_leaves_out(opened):
     assert record.skipped == ()
     assert asked.provenance["sample"] == {"limit": 3, "of": len(ROWS), "sample": "random", "seed": 0}
     for role in ("unlearned", "holdout"):
-        for said in asked.part(role, "icl").said:
-            own = asked.examples[said.row]
+        for response in asked.part(role, "icl").responses:
+            own = asked.examples[response.row]
             others = [row for row in ROWS if row.subject == own.subject and row is not own]
-            assert any(row.question in said.prompt for row in others)
+            assert any(row.question in response.prompt for row in others)
 
 
 def test_finished_parts_are_not_asked_again(opened, tmp_path, monkeypatch):
@@ -197,11 +197,11 @@ def test_a_correlation_that_rests_on_one_subject_has_no_interval():
 
 
 def test_long_runs_are_announced_and_run(opened):
-    """The time is a guess: a study would have counted a refusal as a failure."""
+    """The time is an estimate: a study would have counted a refusal as a failure."""
     options = dataclasses.replace(GREEDY, max_hours=1e-12)
-    with pytest.warns(UdsLensWarning, match=r"may take about .* hours .*a guess.*max_hours=1e-12"):
+    with pytest.warns(UdsLensWarning, match=r"may take about .* hours .*a rough estimate.*max_hours=1e-12"):
         found = elicit(opened("llama"), ROWS, probes=["plain"], options=options, run=RUN)
-    assert found.part("unlearned", "plain").said
+    assert found.part("unlearned", "plain").responses
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tiny_models import EXAMPLES
 
 from uds_lens._storage import tables, with_checksum
 from uds_lens.elicitation import ElicitationResults, ElicitOptions, elicit
-from uds_lens.elicitation._saving import Part, Said, read_part, write_part
+from uds_lens.elicitation._saving import Part, Response, read_part, write_part
 from uds_lens.errors import ResultFormatError
 from uds_lens.models import open_model
 from uds_lens.results import RunOptions
@@ -18,9 +18,9 @@ PART = Part(
     role="retain",
     probe="plain",
     decoding="greedy",
-    said=(
-        Said(row=0, prompt="Who?", reference="Ada.", texts=("Ada.", "Bo."), details={"loss": 0.5}),
-        Said(row=3, prompt="Where?", reference="Orsk.", texts=("There.",)),
+    responses=(
+        Response(row=0, prompt="Who?", reference="Ada.", texts=("Ada.", "Bo."), details={"loss": 0.5}),
+        Response(row=3, prompt="Where?", reference="Orsk.", texts=("There.",)),
     ),
     prefilled=7,
     seconds=0.25,
@@ -99,7 +99,7 @@ def test_texts_of_a_model_that_ends_elsewhere_are_not_taken(trio, tmp_path):
             run=RunOptions(device="cpu", progress=False),
             **options,
         )
-        return [said.texts for said in found.part("unlearned", "plain").said]
+        return [response.texts for response in found.part("unlearned", "plain").responses]
 
     before = texts(out=out)
     with open_model(model, device="cpu") as opened:

@@ -132,9 +132,9 @@ def test_a_deployed_file_is_asked_and_relearned(files: Path, tiny: Tiny, tmp_pat
     found, expected = (elicit(model, known(tiny)[:4], **given) for model in (files / "F32", tiny.full))
     assert found.models["unlearned"].storage == "F32" and found.models["full"].storage is None
     for probe in given["probes"]:
-        said = [part.said for part in (found.part("unlearned", probe), expected.part("full", probe))]
-        assert said[0] == said[1]
-        assert any(text.strip() for each in said[0] for text in each.texts)
+        responses = [part.responses for part in (found.part("unlearned", probe), expected.part("full", probe))]
+        assert responses[0] == responses[1]
+        assert any(text.strip() for each in responses[0] for text in each.texts)
     out = relearn(files / "Q8_0", tiny.forget[:2], out=tmp_path / "again", options=QUICK)
     with open_model(out, device="cpu") as model:
         assert model.storage is None

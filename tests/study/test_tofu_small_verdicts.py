@@ -93,6 +93,7 @@ def best(judge, metrics):
     return ruled(judge, world(metrics, good=("uds",)), metrics)
 
 
+@pytest.mark.long  # of the scripts of one study
 def test_a_world_in_which_uds_is_best(judge, best, metrics, tmp_path):
     found, tables, verdicts = best
     assert list(verdicts) == list("abcdefghi")
@@ -112,6 +113,7 @@ def test_a_world_in_which_uds_is_best(judge, best, metrics, tmp_path):
     assert len(list(tmp_path.glob("*.html"))) == 5
 
 
+@pytest.mark.long
 def test_a_world_in_which_uds_is_noise(judge, metrics):
     others = tuple(name for name in metrics if name != "uds")
     _, _, verdicts = ruled(judge, world(metrics, good=others), metrics)

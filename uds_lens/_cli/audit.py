@@ -117,8 +117,8 @@ def audit(
     if len(names) > 1:
         require_table(out)
     retains = retain[0] if retain and len(retain) == 1 else retain or None
-    kept = None if control is None else ul.load_examples(control)
-    question = Question(full, retains, ul.load_examples(examples), config, options, control=kept)
+    facts = None if control is None else ul.load_examples(control)
+    question = Question(full, retains, ul.load_examples(examples), config, options, control=facts)
     folder.check_models(question, models)
     audits = {} if redo else folder.found_in(question, models, places)
     if audits:

@@ -277,11 +277,11 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
 
 
 def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
-    own = robust[robust["models"] == "own"]
+    each_alone = robust[robust["models"] == "own"]
     filters = ("utility+threshold", "threshold", "utility", "none")
-    chosen = next(name for name in filters if name in set(own["filter"]))
-    main = own[own["filter"] == chosen].set_index("metric")
-    free = own[own["filter"] == "none"].set_index("metric")["rob"]
+    chosen = next(name for name in filters if name in set(each_alone["filter"]))
+    main = each_alone[each_alone["filter"] == chosen].set_index("metric")
+    free = each_alone[each_alone["filter"] == "none"].set_index("metric")["rob"]
     rows = [
         [
             str(name),

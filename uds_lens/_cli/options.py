@@ -354,8 +354,8 @@ def run_file(file: Path) -> None:
     spec = spec_from_file_location(name, file) if file.is_file() and file.suffix == ".py" else None
     if spec is None or spec.loader is None:
         raise ConfigError(f"no Python file {str(file)!r}: expected one that declares a method or a metric.")
-    known = sys.modules.get(name)
-    if known is not None and Path(getattr(known, "__file__", None) or "") != file:
+    loaded = sys.modules.get(name)
+    if loaded is not None and Path(getattr(loaded, "__file__", None) or "") != file:
         raise ConfigError(f"a module named {name!r} is already loaded: give {str(file)!r} another name.")
     module = module_from_spec(spec)
     sys.modules[name] = module

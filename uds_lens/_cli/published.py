@@ -116,8 +116,8 @@ def _chosen(
     from uds_lens.published import find, models
 
     if one_group and data is None:
-        known = find(names[0]) if names else None
-        data = "tofu-1b" if known is None else known.group.name
+        first = find(names[0]) if names else None
+        data = "tofu-1b" if first is None else first.group.name
     asked: list[str | None] = [*methods] or [None]
     chosen = [model for method in asked for model in models(group=data, role=role, method=method)]
     by_name = {
@@ -217,13 +217,13 @@ def _print_comparison(comparison: Comparison, out: Path | None) -> None:
         print_table(
             list(columns), [[value if isinstance(value, str) else number(value) for value in row] for row in cells]
         )
-    known = {row["metric"]: row["known"] for row in comparison.by_metric.to_dict("records") if row["known"]}
+    problems = {row["metric"]: row["known"] for row in comparison.by_metric.to_dict("records") if row["known"]}
     for row in comparison.frame[comparison.frame["verdict"] == "differs"].head(10).to_dict("records"):
         print_wrapped(
             f"! {row['model']}, {row['metric']}: {row['measured']:.4f} for {row['published']:.4f} "
-            f"({row['difference']:+.4f}). {row['expect'].removesuffix(known.get(row['metric'], '')).rstrip('; ')}"
+            f"({row['difference']:+.4f}). {row['expect'].removesuffix(problems.get(row['metric'], '')).rstrip('; ')}"
         )
-    for metric, words in known.items():
+    for metric, words in problems.items():
         print_wrapped(f"Known problems of the published {metric}: {words}.")
     ranges = comparison.frame["kind"].value_counts().drop("exact", errors="ignore")
     if len(ranges):

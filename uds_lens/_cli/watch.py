@@ -65,9 +65,9 @@ def watch(
 
     saved.require_table(out)
     saved.audit_places(out, [saved.BASELINE, "checkpoints"])  # several: --out must not be an audit itself
-    kept = None if control is None else ul.load_examples(control)
+    facts = None if control is None else ul.load_examples(control)
     question = Question(
-        full, retain[0] if len(retain) == 1 else retain, ul.load_examples(examples), config, options, control=kept
+        full, retain[0] if len(retain) == 1 else retain, ul.load_examples(examples), config, options, control=facts
     )
     saved.check_models(question, {})
     audits: dict[str, DepthAudit] = {}

@@ -54,5 +54,5 @@ def asking_the_hub() -> Iterator[None]:
     try:
         yield
     finally:
-        for place, own in zip(places, before, strict=True):
-            place.HF_HUB_OFFLINE = own  # type: ignore[attr-defined]
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value  # type: ignore[attr-defined]

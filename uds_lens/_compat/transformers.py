@@ -34,13 +34,13 @@ def set_attention(config: Any, name: str) -> None:
 @contextmanager
 def attention_replaced(configs: Iterable[Any], name: str) -> Iterator[None]:
     """Make modules with these configurations run another attention for the length of the block."""
-    own = [(config, now) for config in configs if (now := config._attn_implementation) != name]
+    replaced = [(config, now) for config in configs if (now := config._attn_implementation) != name]
     try:
-        for config, _ in own:
+        for config, _ in replaced:
             config._attn_implementation = name
         yield
     finally:
-        for config, implementation in own:
+        for config, implementation in replaced:
             config._attn_implementation = implementation
 
 
@@ -159,12 +159,12 @@ def shared_cached_row(cache: Any, times: int) -> Any:
     twin.layers = []
     for layer in cache.layers:
         plain = type(layer) is DynamicLayer and layer.keys is not None
-        own = copy.copy(layer) if plain else copy.deepcopy(layer)
+        copied = copy.copy(layer) if plain else copy.deepcopy(layer)
         if plain:
-            own.keys, own.values = (kept.expand(times, *kept.shape[1:]) for kept in (layer.keys, layer.values))
+            copied.keys, copied.values = (kept.expand(times, *kept.shape[1:]) for kept in (layer.keys, layer.values))
         else:
-            own.batch_repeat_interleave(times)
-        twin.layers.append(own)
+            copied.batch_repeat_interleave(times)
+        twin.layers.append(copied)
     return twin
 
 

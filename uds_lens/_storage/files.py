@@ -365,18 +365,18 @@ def is_marked(path: Path) -> bool:
 def _mark(path: Path, digest: str) -> None:
     """Add a hash to a mark; earlier ones stay, of which one is that of the file until the new one is in place."""
     mark = check_writable(_mark_of(path), directory=False, format=_MARKED)
-    known = [digest, *(other for other in _known(path) if other != digest)][:_REMEMBERED]
-    atomic_write_text(mark, json.dumps({"format": _MARKED, "sha256": known}) + "\n")
+    digests = [digest, *(other for other in _known(path) if other != digest)][:_REMEMBERED]
+    atomic_write_text(mark, json.dumps({"format": _MARKED, "sha256": digests}) + "\n")
 
 
 def _known(path: Path) -> list[str]:
     """Return the hashes in the mark of a file."""
     head = _head(_mark_of(path))
     try:
-        known = json.loads(head)["sha256"] if _JSON.match(head) else []
+        digests = json.loads(head)["sha256"] if _JSON.match(head) else []
     except (ValueError, LookupError, RecursionError):
         return []
-    return [digest for digest in known if isinstance(digest, str)] if isinstance(known, list) else []
+    return [digest for digest in digests if isinstance(digest, str)] if isinstance(digests, list) else []
 
 
 def _mark_of(path: Path) -> Path:

@@ -114,8 +114,8 @@ def _standing_out(
 
     Words of the question score 0 at most.
     """
-    known = _keys(example.question)
-    new = [min(score, 0.0) if word.key in known else score for word, score in zip(words, scores, strict=True)]
+    in_question = _keys(example.question)
+    new = [min(score, 0.0) if word.key in in_question else score for word, score in zip(words, scores, strict=True)]
     run = range(1) if words and words[0].key in ("yes", "no") else best_run(new) or otherwise
     if not isinstance(run, range):
         return run
@@ -132,8 +132,8 @@ def by_answer(example: ForgetExample) -> Found:
     words = first_sentence(example.answer)
     if not words:
         return "The answer has no word."
-    known = _keys(example.question)
-    scores = [-1.0 if word.key in known else float(word.key not in _SMALL) for word in words]
+    in_question = _keys(example.question)
+    scores = [-1.0 if word.key in in_question else float(word.key not in _SMALL) for word in words]
     return _standing_out(example, words, scores, range(len(words)))
 
 
@@ -150,9 +150,9 @@ def by_difference(example: ForgetExample) -> Found:
     for answer in example.perturbed_answers:
         theirs = [word.key for word in words_of(answer)]
         blocks = SequenceMatcher(None, keys, theirs, autojunk=False).get_matching_blocks()
-        kept = {place for block in blocks for place in range(block.a, block.a + block.size)}
+        common = {place for block in blocks for place in range(block.a, block.a + block.size)}
         for place in range(len(words)):
-            scores[place] -= ((place in kept) - 0.5) / len(example.perturbed_answers)
+            scores[place] -= ((place in common) - 0.5) / len(example.perturbed_answers)
     for answer in example.paraphrased_answers:
         theirs_anywhere = _keys(answer)
         for place, key in enumerate(keys):

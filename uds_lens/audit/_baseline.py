@@ -200,13 +200,13 @@ class Baseline(Stage1):
 
         kept, facts = list(rows), None if control is None else list(control)
         if facts is not None and self.control is not None and plan.control is not None:
-            known = self.control
+            control_facts = self.control
             part = dataclasses.replace(
-                known,
-                examples=[known.examples[i] for i in facts],
+                control_facts,
+                examples=[control_facts.examples[i] for i in facts],
                 skipped=(),
                 ids_hash=hash_of(plan.control, facts),
-                **{name: getattr(known, name)[facts] for name in ("n_tokens", "s_full", "s1_delta")},
+                **{name: getattr(control_facts, name)[facts] for name in ("n_tokens", "s_full", "s1_delta")},
             )
         else:
             facts, part = None, None
@@ -287,8 +287,8 @@ class Baseline(Stage1):
             options=options,
         )
         hashes = plan.encoded.ids_hash, None if plan.control is None else plan.control.ids_hash
-        known = None if self.control is None else self.control.ids_hash
-        if hashes != (self.provenance.get("ids_hash"), known):
+        control_hash = None if self.control is None else self.control.ids_hash
+        if hashes != (self.provenance.get("ids_hash"), control_hash):
             raise ModelError(
                 "the tokenizer of `full` no longer gives the tokens this baseline was measured on: measure it again."
             )
@@ -411,7 +411,7 @@ def join_stages(
     baseline: Baseline, source: SourceStates, scores: PatchScores | None, plan: Plan, origin: Mapping[str, Any]
 ) -> DepthAudit:
     """Join the stages; `scores` None means the model is a retain model itself, whose stage 2 is its stage 1."""
-    n, unlearned, own = len(plan.encoded.rows), source.record, source.logprobs
+    n, unlearned, s_unlearned = len(plan.encoded.rows), source.record, source.logprobs
     if scores is not None:
         delta, ratio, cosine = scores.delta[:n], scores.norm_ratio[:n], scores.cosine[:n]
         control = None if plan.control is None else scores.delta[n:]
@@ -440,8 +440,8 @@ def join_stages(
         retains=baseline.retains,
         control=baseline.control,
         control_s2_delta=control,
-        s_unlearned=None if own is None else own[:n],
-        control_s_unlearned=None if own is None or plan.control is None else own[n:],
+        s_unlearned=None if s_unlearned is None else s_unlearned[:n],
+        control_s_unlearned=None if s_unlearned is None or plan.control is None else s_unlearned[n:],
     )
     _warn_if_unmeasurable(audit, baseline)
     return audit

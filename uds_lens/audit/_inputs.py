@@ -93,17 +93,17 @@ def audit_inputs(examples: ExamplesLike, control: ExamplesLike | None, config: A
     if control is None:
         return AuditInputs(forget, None, _drawn(forget.examples, (), config))
     try:
-        kept = forget_set(control, config)
+        facts = forget_set(control, config)
     except DataError as error:
         raise DataError(Setting("control"), ": ", *error.args) from error
     forgotten = {(example.question, example.answer) for example in forget.examples}
-    both = sum((example.question, example.answer) in forgotten for example in kept.examples)
+    both = sum((example.question, example.answer) in forgotten for example in facts.examples)
     if both:
         raise DataError(
             Setting("control"),
             f" holds {both} of the examples to forget: it must hold facts that full and retain both know.",
         )
-    return AuditInputs(forget, kept, _drawn(forget.examples, kept.examples, config))
+    return AuditInputs(forget, facts, _drawn(forget.examples, facts.examples, config))
 
 
 def _drawn(

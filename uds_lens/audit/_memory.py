@@ -356,13 +356,13 @@ def weight_sizes(config: Any, size: int, trust_remote_code: bool = False) -> Wei
 
     with LOADING, torch.device("meta"):
         model = AutoModelForCausalLM.from_config(copy.deepcopy(config), trust_remote_code=trust_remote_code)
-    kept = sum(parameter.numel() for parameter in model.parameters())
+    total = sum(parameter.numel() for parameter in model.parameters())
     packed = 0
     if is_4bit_config(config):
         packed = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
         packed -= config.get_text_config().vocab_size * config.get_text_config().hidden_size
     blocks = [sum(p.numel() for p in block.parameters()) for block in anatomy_of(model).layers]
     ends = {id(e.weight): e.weight.numel() for e in (model.get_input_embeddings(), model.get_output_embeddings())}
-    around = kept - sum(blocks) - sum(ends.values())
-    whole = (kept - packed) * size + packed * 9 // 16
+    around = total - sum(blocks) - sum(ends.values())
+    whole = (total - packed) * size + packed * 9 // 16
     return WeightSizes(whole, max(blocks) * size, max(ends.values()) * size, max(around, 0) * size)

@@ -89,9 +89,9 @@ def read_source(
             states = cache.states
             plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
             store.put(batch, states)
-            own[list(rows)] = mean_over_tokens(logprobs, batch)
+            s_source[list(rows)] = mean_over_tokens(logprobs, batch)
 
-        own = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
+        s_source = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
         while True:
             store = StateStore(budget=int(options.memory_gib * GIB / share))
             try:
@@ -99,7 +99,7 @@ def read_source(
                     run_halving(rows, read, about=f"read {model.name} {options.token_budget}")
             except _MeasureAgain:  # all rows are read in one way
                 continue
-            return SourceStates(record, store, config.site, config.last_layer, logprobs=own)
+            return SourceStates(record, store, config.site, config.last_layer, logprobs=s_source)
 
 
 def runs_packed(model: HookedModel, plan: Plan) -> bool:
@@ -124,11 +124,11 @@ def target_of(full: ModelSource, plan: Plan, *, config: AuditConfig, options: Ru
 
 def opened(source: ModelSource, config: AuditConfig, options: RunOptions) -> AbstractContextManager[HookedModel]:
     """Open one checkpoint the way the audit asks for; one that the caller has open stays open."""
-    own = isinstance(source, str | os.PathLike)
+    opened_here = isinstance(source, str | os.PathLike)
     model = open_model(
         source, dtype=config.dtype, device=options.device, device_map=options.device_map, **where_of(options)
     )
-    model.keeps_weights = model.keeps_weights or own
+    model.keeps_weights = model.keeps_weights or opened_here
     return model.held() if model is source else model  # another thread's hooks would be seen on it
 
 

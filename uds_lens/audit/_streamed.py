@@ -60,7 +60,7 @@ def read_streamed(
         store = StateStore(budget=int(options.memory_gib * GIB / share), kept_in=folder)
         model = streamed.model
         rows_of, side = plan.batches_for(model), row_layout(model).padding_side
-        own = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
+        s_source = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
         _embed(streamed, plan, rows_of)
 
         def read(numbers: list[int]) -> None:
@@ -71,7 +71,7 @@ def read_streamed(
                 require_finite_head(model)
                 for number, batch, rider in zip(numbers, batches, riders, strict=True):
                     rider.read_out()
-                    own[rows_of[number]] = mean_over_tokens(rider.logprobs, batch)
+                    s_source[rows_of[number]] = mean_over_tokens(rider.logprobs, batch)
             for number, batch, rider in zip(numbers, batches, riders, strict=True):
                 states = rider.source_states(config.last_layer).states
                 plan.require_finite(
@@ -86,10 +86,12 @@ def read_streamed(
         record = ModelRecord.of(model)
         if folder is not None and store.keeps_files:
             with _warned():
-                atomic_write_text(folder / _RECORD, json.dumps({"record": asdict(record), "logprobs": own.tolist()}))
+                atomic_write_text(
+                    folder / _RECORD, json.dumps({"record": asdict(record), "logprobs": s_source.tolist()})
+                )
     if place is not None:
         store.moved_to(place)
-    return SourceStates(record, store, config.site, config.last_layer, logprobs=own)
+    return SourceStates(record, store, config.site, config.last_layer, logprobs=s_source)
 
 
 class StreamedTarget:
@@ -144,7 +146,7 @@ class StreamedTarget:
     def states_of(self, source: SourceStates, engine: PatchEngine) -> SpanCache:
         """Return a source's states on the rows of a batch, as they were patched in."""
         assert isinstance(engine, StreamedBatch)
-        return engine.placed(next(i for i, known in enumerate(self._sources) if known is source))
+        return engine.placed(next(i for i, other in enumerate(self._sources) if other is source))
 
     def run_batches(
         self,
@@ -305,8 +307,8 @@ def _load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
         return None
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, SafetensorError):
         kept = json.loads((place / _RECORD).read_text("utf-8"))
-        record, own = ModelRecord(**kept["record"]), torch.tensor(kept["logprobs"], dtype=torch.float64)
-        return SourceStates(record, StateStore.of_folder(place), config.site, config.last_layer, logprobs=own)
+        record, s_source = ModelRecord(**kept["record"]), torch.tensor(kept["logprobs"], dtype=torch.float64)
+        return SourceStates(record, StateStore.of_folder(place), config.site, config.last_layer, logprobs=s_source)
     return None
 
 

@@ -140,8 +140,8 @@ def measure_stages(
         sources.append(Source("unlearned", 0, unlearned))
     inputs = audit_inputs(examples, control, config)
     models, facts = {"full": full, **{source.name: source.model for source in sources}}, inputs.forget.examples
-    kept = inputs.control_examples
-    plan = make_plan(models, facts, control=kept, drawn=inputs.drawn, config=config, options=options)
+    retained = inputs.control_examples
+    plan = make_plan(models, facts, control=retained, drawn=inputs.drawn, config=config, options=options)
     config, draws = replace(config, protocol=plan.protocol), plan.counterfactual
     n_sources = len(sources) + (draws.draws if draws else 0)
     options = settled(full, plan, n_sources=n_sources, config=config, options=options)
@@ -155,8 +155,8 @@ def measure_stages(
             n_retains = draws.draws
         retains = [source.record for source in states[:n_retains]]
         # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
-        known = {record.fingerprint for record in retains}
-        new = [source for source in states[n_retains:] if source.record.fingerprint not in known]
+        of_retains = {record.fingerprint for record in retains}
+        new = [source for source in states[n_retains:] if source.record.fingerprint not in of_retains]
         with target_of(full, plan, config=config, options=options) as target:
             n_stage_1 = n_retains if only_knowledge else 0
             s_full, scores = patch_sources(target, [*states[:n_retains], *new], n_stage_1=n_stage_1)

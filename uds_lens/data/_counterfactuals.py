@@ -51,22 +51,22 @@ def counterfactuals(
     check_choice("kind", kind, Counterfactual)
     check_value("draws", draws, PositiveInt)
     check_value("seed", seed, NonNegativeInt)
-    known = _subjects_by_type([*examples, *more])
-    return [_rewritten(example, kind, draws, seed, known) for example in examples]
+    subjects = _subjects_by_type([*examples, *more])
+    return [_rewritten(example, kind, draws, seed, subjects) for example in examples]
 
 
 def _subjects_by_type(examples: Iterable[ForgetExample]) -> dict[str | None, dict[str, set[str]]]:
     """Collect the subjects that their own examples name, with the entities of each, by the examples' type."""
-    known: dict[str | None, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    subjects: dict[str | None, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for example in examples:
         parts = _parts(example)
         if not isinstance(parts, str) and example.subject and _renamed(parts, example.subject, "") != parts[:2]:
-            known[example.type][example.subject].add(_plain(example.entity))
-    return known
+            subjects[example.type][example.subject].add(_plain(example.entity))
+    return subjects
 
 
 def _rewritten(
-    example: ForgetExample, kind: Counterfactual, draws: int, seed: int, known: dict[str | None, dict[str, set[str]]]
+    example: ForgetExample, kind: Counterfactual, draws: int, seed: int, subjects: dict[str | None, dict[str, set[str]]]
 ) -> tuple[ForgetExample, ...] | str:
     subject, parts = example.subject, _parts(example)
     if isinstance(parts, str):
@@ -84,7 +84,7 @@ def _rewritten(
         )
     itself, entity = _plain(subject), _plain(example.entity)
     names = sorted(
-        name for name, entities in known[example.type].items() if entity not in entities and _plain(name) != itself
+        name for name, entities in subjects[example.type].items() if entity not in entities and _plain(name) != itself
     )
     random.Random(f"{seed} {example.id} {example.question}").shuffle(names)
     if kind == "invented":

@@ -40,7 +40,7 @@ class Answers(NamedTuple):
 
     prompts: Sequence[str]
     texts: Sequence[tuple[str, ...]]
-    details: Sequence[Mapping[str, Any]]  # see `Said.details`
+    details: Sequence[Mapping[str, Any]]  # see `Response.details`
     prefilled: int  # prompt tokens that were read for generating
 
 

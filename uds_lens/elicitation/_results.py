@@ -19,7 +19,7 @@ from uds_lens._types import Protocol
 from uds_lens.data import ForgetExample
 from uds_lens.elicitation._options import Decoding, ElicitOptions, ProbeRecord, Winner
 from uds_lens.elicitation._prompts import keyed_seed
-from uds_lens.elicitation._saving import HOLDOUT, Part, Said, load_members, save_elicitation
+from uds_lens.elicitation._saving import HOLDOUT, Part, Response, load_members, save_elicitation
 from uds_lens.elicitation._scoring import NOT_ASKED, Scores, Share, best_of, budgets, cut, leak_at, score_texts, share
 from uds_lens.errors import DataError
 from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm, spearman
@@ -101,16 +101,18 @@ class ElicitationResults:
         """Scores of every text, by role, probe and decoding, then by row."""
         return {
             key: {
-                said.row: score_texts(self._cut(part, said), said.reference, self.rows_of(part.role)[said.row].entity)
-                for said in part.said
+                response.row: score_texts(
+                    self._cut(part, response), response.reference, self.rows_of(part.role)[response.row].entity
+                )
+                for response in part.responses
             }
             for key, part in self._part_of.items()
         }
 
-    def _cut(self, part: Part, said: Said) -> list[str]:
+    def _cut(self, part: Part, response: Response) -> list[str]:
         """Return the answers in the texts of a row."""
         opening = next(probe.opening for probe in self.probes if probe.name == part.probe)
-        return [cut(text, raw=self.protocol == "raw", opening=opening) for text in said.texts]
+        return [cut(text, raw=self.protocol == "raw", opening=opening) for text in response.texts]
 
     def recall(self, role: str, probe: str, decoding: Decoding = "greedy") -> Float[np.ndarray, "example sample"]:
         """Return the ROUGE-L recall of every text; NaN in rows that were not asked."""
@@ -264,21 +266,21 @@ class ElicitationResults:
     def _against_others(self, part: Part) -> dict[int, np.ndarray]:
         """Return the recall `[reference, sample]` of each row's texts, for references of other subjects."""
         recall = {}
-        for said in part.said:
-            example = self.examples[said.row]
+        for response in part.responses:
+            example = self.examples[response.row]
             others = [
                 other
-                for other in part.said
-                if other.row != said.row
+                for other in part.responses
+                if other.row != response.row
                 and (example.subject is None or self.examples[other.row].subject != example.subject)
-                and other.reference != said.reference
+                and other.reference != response.reference
             ]
             pool = [other for other in others if self.examples[other.row].type == example.type] or others
-            if not pool or not said.texts:
+            if not pool or not response.texts:
                 continue
             draw = random.Random(keyed_seed(self.options.seed, example.id, "others"))
-            texts = self._cut(part, said)
-            recall[said.row] = np.array(
+            texts = self._cut(part, response)
+            recall[response.row] = np.array(
                 [
                     [score.recall for score in score_texts(texts, other.reference, None)]
                     for other in draw.sample(pool, min(_REFERENCES, len(pool)))
@@ -318,7 +320,7 @@ class ElicitationResults:
                 cautions.append(
                     f"{probe.name} gives the answer away: it measures capacity, not knowledge, and is left out."
                 )
-            if reasons and not any(said.texts for said in self.part("unlearned", probe.name).said):
+            if reasons and not any(response.texts for response in self.part("unlearned", probe.name).responses):
                 cautions.append(f"{probe.name} was not run: it applies to no row (first reason: {reasons[0]}).")
         if self.provenance.get("sample") is not None:
             cautions.append(self._about_sample(self.provenance["sample"]))
@@ -343,8 +345,8 @@ class ElicitationResults:
 
     def _reasons(self, probe: ProbeRecord) -> list[str]:
         """Return why rows were skipped, or given up by an optimiser."""
-        said = self.part("unlearned", probe.name).said
-        given_up = [str(row.details.get("skipped", "no text")) for row in said if not row.texts]
+        responses = self.part("unlearned", probe.name).responses
+        given_up = [str(row.details.get("skipped", "no text")) for row in responses if not row.texts]
         return [why for _, why in probe.skipped] + given_up
 
     def ledger(self) -> pd.DataFrame:
@@ -356,7 +358,7 @@ class ElicitationResults:
         rows = []
         for probe in self.probes:
             part, reasons = self.part("unlearned", probe.name), self._reasons(probe)
-            held = [score_texts([s.prompt], s.reference, None)[0].recall for s in part.said if s.texts]
+            held = [score_texts([s.prompt], s.reference, None)[0].recall for s in part.responses if s.texts]
             rows.append(
                 {
                     "probe": probe.name,
@@ -365,8 +367,8 @@ class ElicitationResults:
                     "asked": len(held),
                     "skipped": len(reasons),
                     "first_reason": reasons[0] if reasons else None,
-                    "empty": sum(not text for said in part.said for text in said.texts),
-                    "endless": sum(int(said.details.get("endless", 0)) for said in part.said),
+                    "empty": sum(not text for response in part.responses for text in response.texts),
+                    "endless": sum(int(response.details.get("endless", 0)) for response in part.responses),
                     "reference_in_prompt": _mean(np.array(held, dtype=float)),
                     "prompt_tokens": part.prefilled,
                     "seconds": sum(p.seconds for p in self.parts if p.probe == probe.name),
@@ -392,8 +394,8 @@ class ElicitationResults:
         rows: list[dict[str, Any]] = []
         for part in self.parts:
             scores = self.scores[part.role, part.probe, part.decoding]
-            for said in part.said:
-                example, answers = self.rows_of(part.role)[said.row], self._cut(part, said)
+            for response in part.responses:
+                example, answers = self.rows_of(part.role)[response.row], self._cut(part, response)
                 rows += [
                     {
                         "model": part.role,
@@ -402,13 +404,13 @@ class ElicitationResults:
                         "example_id": example.id,
                         "subject": example.subject,
                         "sample": sample,
-                        "prompt": said.prompt,
+                        "prompt": response.prompt,
                         "text": text,
                         "scored_text": answers[sample],
-                        "reference": said.reference,
-                        **scores[said.row][sample]._asdict(),
+                        "reference": response.reference,
+                        **scores[response.row][sample]._asdict(),
                     }
-                    for sample, text in enumerate(said.texts)
+                    for sample, text in enumerate(response.texts)
                 ]
         return pd.DataFrame(rows)
 
@@ -416,7 +418,7 @@ class ElicitationResults:
         """Return the expected best of k texts and leak@k for every model and probe that was sampled, by k."""
         rows = []
         for part in self.parts:
-            if part.decoding != "sampled" or not part.said:
+            if part.decoding != "sampled" or not part.responses:
                 continue
             scores = self.recall(part.role, part.probe, "sampled")
             rows += [
@@ -570,8 +572,8 @@ def _ends(name: str, short: str, estimate: Contrast | Difference | Share) -> dic
 
 
 def _mean(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else math.nan
 
 
 def _others(recall: np.ndarray | None, statistic: str) -> float:
@@ -614,10 +616,10 @@ def unpaired(
 
 def _side(scores: np.ndarray, groups: np.ndarray) -> tuple[float, float, int]:
     """Return the mean, its standard error over subjects, and the number of subjects."""
-    known = ~np.isnan(scores)
-    if not known.any():
+    defined = ~np.isnan(scores)
+    if not defined.any():
         return math.nan, math.nan, 0
-    sums, counts = by_group(scores[known], groups[known])
+    sums, counts = by_group(scores[defined], groups[defined])
     mean, m = float(sums.sum() / counts.sum()), len(sums)
     left = float(((sums - mean * counts) ** 2).sum())
     return mean, math.sqrt(left * m / max(1, m - 1)) / float(counts.sum()), m

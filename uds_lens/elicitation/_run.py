@@ -26,7 +26,7 @@ from uds_lens.elicitation._gcg import GCG
 from uds_lens.elicitation._options import Decoding, ElicitOptions
 from uds_lens.elicitation._probes import PRESETS, PromptProbe, find_probe
 from uds_lens.elicitation._results import ElicitationResults
-from uds_lens.elicitation._saving import FORMAT, HOLDOUT, Part, Said, part_key, parts_folder, read_part, write_part
+from uds_lens.elicitation._saving import FORMAT, HOLDOUT, Part, Response, part_key, parts_folder, read_part, write_part
 from uds_lens.elicitation._soft_gcg import SoftGCG
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.generation import answer_end_ids, growing_way
@@ -251,15 +251,15 @@ class _Asker:
             show=self.run.progress,
         )
         prompts, texts, details, prefilled = asked.probe.answer(self.model, asked.asks, asking)
-        said = tuple(
-            Said(row=ask.row, prompt=prompt, reference=ask.rendered.prompt.reference, texts=text, details=more)
+        responses = tuple(
+            Response(row=ask.row, prompt=prompt, reference=ask.rendered.prompt.reference, texts=text, details=more)
             for ask, prompt, text, more in zip(asked.asks, prompts, texts, details, strict=True)
         )
         return Part(
             role=role,
             probe=asked.probe.name,
             decoding=decoding,
-            said=said,
+            responses=responses,
             prefilled=prefilled,
             seconds=time.perf_counter() - began,
         )

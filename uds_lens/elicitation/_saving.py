@@ -45,7 +45,7 @@ HOLDOUT = "holdout"  # role of the unlearned model where it is asked questions t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class Response:
     """The prompt and the texts of one row."""
 
     row: int  # place of the row among the examples
@@ -63,7 +63,7 @@ class Part:
     role: str  # `unlearned`, `retain` or `full`; `holdout` for the unlearned model on questions that no model learned
     probe: str
     decoding: Decoding
-    said: tuple[Said, ...]  # the rows that were asked
+    responses: tuple[Response, ...]  # the rows that were asked
     prefilled: int = 0  # prompt tokens that went through the model for generating
     seconds: float = 0.0  # wall time
 
@@ -107,7 +107,10 @@ def write_part(part: Part, file: str | os.PathLike[str], *, key: str) -> None:
 
     head = {name: getattr(part, name) for name in ("role", "probe", "decoding", "prefilled", "seconds")}
     head |= {"key": key, "format": PART_FORMAT, "version": PART_VERSION}
-    rows = [{**vars(said), "texts": list(said.texts), "details": json.dumps(dict(said.details))} for said in part.said]
+    rows = [
+        {**vars(response), "texts": list(response.texts), "details": json.dumps(dict(response.details))}
+        for response in part.responses
+    ]
     head[CHECKSUM] = checksum_of({**head, "rows": rows})
     table = pa.Table.from_pylist(rows, schema=_schema())
     buffer = io.BytesIO()
@@ -131,9 +134,9 @@ def _part(content: bytes, *, where: str, key: str) -> Part:
             raise ResultFormatError(f"{where} was altered after it was saved: ask again.")
         if head["key"] != key:
             raise ResultFormatError(f"{where} belongs to another run ({str(head['key'])[:80]}).")
-        said = [{**row, "details": json.loads(row["details"])} for row in rows]
+        responses = [{**row, "details": json.loads(row["details"])} for row in rows]
         members = {name: value for name, value in head.items() if name not in ("format", "version", "key")}
-        return conform(Part, {**members, "said": said}, where=where)
+        return conform(Part, {**members, "responses": responses}, where=where)
     except ResultFormatError:
         raise
     except Exception as error:
@@ -201,7 +204,7 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     lengths = {role: len(holdout if role == HOLDOUT else examples) for role in roles}
     if "unlearned" not in manifest.models or HOLDOUT in manifest.models or {part.role for part in parts} != set(roles):
         raise ResultFormatError(f"{where}: models and parts do not fit together.")
-    if any(not 0 <= said.row < lengths[part.role] for part in parts for said in part.said):
+    if any(not 0 <= response.row < lengths[part.role] for part in parts for response in part.responses):
         raise ResultFormatError(f"{where}: parts name rows that do not exist.")
     if any(len(pair) != 2 for probe in manifest.probes for pair in probe.skipped):
         raise ResultFormatError(f"{where}: a skipped row must be an id and a reason.")
@@ -211,8 +214,8 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
         {name for name, _ in asked}
     ) != sorted(probe.name for probe in manifest.probes):
         raise ResultFormatError(f"{where}: probes and parts do not fit together.")
-    known = {name: getattr(manifest, name) for name in ("options", "protocol", "models", "probes", "provenance")}
-    return {**known, "examples": tuple(examples), "holdout": tuple(holdout), "parts": parts}
+    saved = {name: getattr(manifest, name) for name in ("options", "protocol", "models", "probes", "provenance")}
+    return {**saved, "examples": tuple(examples), "holdout": tuple(holdout), "parts": parts}
 
 
 def _examples(rows: Any, where: str) -> list[ForgetExample]:

@@ -63,8 +63,8 @@ def score_texts(texts: Sequence[str], reference: str, entity: str | None) -> lis
         rouge_l = scorer.score(reference, text)["rougeL"]
         return float(rouge_l.recall), float(rouge_l.precision)
 
-    known = {text: Scores(*rouge(text, reference), rouge(text, entity)[0], len(text.split())) for text in set(texts)}
-    return [known[text] for text in texts]
+    by_text = {text: Scores(*rouge(text, reference), rouge(text, entity)[0], len(text.split())) for text in set(texts)}
+    return [by_text[text] for text in texts]
 
 
 def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarray, "*rest"]:

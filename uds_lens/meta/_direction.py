@@ -55,14 +55,14 @@ def directions(
         if missing := [name for name in wanted if name not in frame.columns]:
             shown = ", ".join(str(name)[:30] for name in list(frame.columns)[:20])
             raise DataError(f"the table lacks the column {', '.join(map(repr, missing))}; it has {shown}.")
-        known = given if set(wanted) <= set(given) else {**_declared(), **given}
+        all_directions = given if set(wanted) <= set(given) else {**_declared(), **given}
         for name in wanted:
-            if name not in known:
+            if name not in all_directions:
                 raise ConfigError(
                     f"no direction is known for {name!r}: state the meaning of a higher value with "
                     f'direction={{{name!r}: "knowledge"}} or "erasure".'
                 )
-        ways = {name: known[name] for name in wanted}
+        ways = {name: all_directions[name] for name in wanted}
     if not ways:
         shown = named(frame.columns, quote="") or "no column"
         raise DataError(

@@ -192,10 +192,10 @@ def read_open_unlearning(
         if math.isnan(row.get(name, math.nan))
     ]
     retains = references.get("retain", [])
-    known = {**runs, **{"retain" if len(retains) == 1 else retain_name(run.setup): run for run in retains}}
+    all_runs = {**runs, **{"retain" if len(retains) == 1 else retain_name(run.setup): run for run in retains}}
     long = [
         (name, metric, example, value)
-        for name, run in known.items()
+        for name, run in all_runs.items()
         for metric, values in run.examples.items()
         for example, value in values.items()
     ]

@@ -151,13 +151,13 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
         >>> join_audits(runs, ModelTable(frame=depth, reasons=none, source="audits")).frame["uds"].tolist()
         [0.4]
     """
-    known = audits.frame.reset_index(drop=True)
-    partners = _partners(table, known, dict(pairs or {}))
+    saved = audits.frame.reset_index(drop=True)
+    partners = _partners(table, saved, dict(pairs or {}))
     frame = table.frame.copy()
     for column in ("uds", "uds_low", "uds_high"):
         before = frame[column] if column in frame.columns else [math.nan] * len(frame)
         frame[column] = [
-            value if at is None else float(known[column].iloc[at]) for at, value in zip(partners, before, strict=True)
+            value if at is None else float(saved[column].iloc[at]) for at, value in zip(partners, before, strict=True)
         ]
     audit_reasons = dict(zip(audits.reasons["model"], audits.reasons["reason"], strict=True))
     reasons: dict[str, dict[str, str]] = {}
@@ -167,7 +167,7 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
             if pd.isna(value):
                 reasons[name] = {"uds": f"no audit of this model in {audits.source}"}
             continue
-        audit = known["model"].iloc[at]
+        audit = saved["model"].iloc[at]
         renamed[audit] = name
         if pd.isna(value):
             reasons[name] = {"uds": audit_reasons.get(audit, "the audit has no score")}

@@ -136,9 +136,9 @@ class Placements:
         left_out = []
         for stratum, rows in rows_by_label(strata).items():
             in_p = rows[0] < n_p
-            kept = np.delete(self.p_counts, rows) if in_p else np.delete(self.n_counts, rows - n_p)
-            sizes = (len(kept), n_n) if in_p else (n_p, len(kept))
-            left_out.append((stratum, _ratio(kept.sum(), sizes[0] * sizes[1]), *sizes))
+            counts = np.delete(self.p_counts, rows) if in_p else np.delete(self.n_counts, rows - n_p)
+            sizes = (len(counts), n_n) if in_p else (n_p, len(counts))
+            left_out.append((stratum, _ratio(counts.sum(), sizes[0] * sizes[1]), *sizes))
         return left_out
 
 

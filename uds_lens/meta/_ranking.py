@@ -57,10 +57,10 @@ class ScoreParts:
         check_choice("preset", name, Literal["open_unlearning", "open_unlearning_muse"])
         if name == "open_unlearning":
             return cls(memorization=("es", "paraprob", "truth_ratio"), membership=("s_mia_min_k",))
-        own = ("forget_knowmem_rouge", "forget_verbmem_rouge")
-        ways: dict[str, Points] = {"es": "knowledge", **dict.fromkeys(own, "knowledge")}
+        theirs = ("forget_knowmem_rouge", "forget_verbmem_rouge")
+        ways: dict[str, Points] = {"es": "knowledge", **dict.fromkeys(theirs, "knowledge")}
         ways |= {"s_mia_min_k": "erasure", "uds": "erasure"}
-        return cls(memorization=("es", *own), membership=("s_mia_min_k",), direction=ways)
+        return cls(memorization=("es", *theirs), membership=("s_mia_min_k",), direction=ways)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -52,8 +52,8 @@ def references_apart(
     for name, points in directions(references, metrics, direction).items():
         sign = 1.0 if points == "knowledge" else -1.0
         gaps = [sign * (float(full[name]) - float(retain[name])) for full, retain in pairs]
-        known = [gap for gap in gaps if not math.isnan(gap)]
-        right, tied = sum(gap > 0 for gap in known), sum(gap == 0 for gap in known)
-        share = (right + tied / 2) / len(known) if known else math.nan
-        rows.append((name, points, share, right, tied, len(known), min(known, default=math.nan)))
+        defined = [gap for gap in gaps if not math.isnan(gap)]
+        right, tied = sum(gap > 0 for gap in defined), sum(gap == 0 for gap in defined)
+        share = (right + tied / 2) / len(defined) if defined else math.nan
+        rows.append((name, points, share, right, tied, len(defined), min(defined, default=math.nan)))
     return pd.DataFrame(rows, columns=list(REFERENCES))

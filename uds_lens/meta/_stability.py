@@ -194,8 +194,8 @@ def _subjects(examples: pd.DataFrame, ids: tuple[str, ...]) -> np.ndarray | None
     """Number the subjects of the examples; one without a subject is a subject of its own."""
     if "subject" not in examples.columns:
         return None
-    known = examples.dropna(subset="subject").drop_duplicates("example_id")
-    subject = dict(zip(known["example_id"], known["subject"].astype(str), strict=True))
+    by_example = examples.dropna(subset="subject").drop_duplicates("example_id")
+    subject = dict(zip(by_example["example_id"], by_example["subject"].astype(str), strict=True))
     return pd.factorize(pd.Series([subject.get(name, (name,)) for name in ids], dtype=object))[0]
 
 
@@ -241,8 +241,8 @@ class Stability:
     @property
     def varying(self) -> tuple[str, ...]:
         """Return the ways of resampling, "configurations" and "examples", in which any score can change."""
-        known = self.ranks[self.ranks["probability"].notna()]
-        return tuple(dict.fromkeys(known["resampled"]))
+        judged = self.ranks[self.ranks["probability"].notna()]
+        return tuple(dict.fromkeys(judged["resampled"]))
 
 
 def stability(

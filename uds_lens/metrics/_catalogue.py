@@ -157,8 +157,8 @@ def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None
         if name not in METRICS:
             near = get_close_matches(str(name)[:60], METRICS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            known = shorten(", ".join(METRICS), 360, placeholder=" and more")
-            raise ConfigError(f"no metric {str(name)[:60]!r}.{hint} The {len(METRICS)} metrics (METRICS) are {known}.")
+            listed = shorten(", ".join(METRICS), 360, placeholder=" and more")
+            raise ConfigError(f"no metric {str(name)[:60]!r}.{hint} The {len(METRICS)} metrics (METRICS) are {listed}.")
         if name not in wanted:
             wanted.add(name)
             spec = METRICS[name]

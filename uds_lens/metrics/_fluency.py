@@ -106,9 +106,9 @@ class HubFluency:
                 Setting("fluency", "heuristic"),
                 " (rules of thumb, no model), or metrics without it.",
             ) from error
-        known = set(head.config.id2label.values())
-        if not known & set(self.fluent_labels):
-            raise ModelError(f"{self.model!r} has the labels {sorted(known)}; none of {self.fluent_labels}.")
+        labels = set(head.config.id2label.values())
+        if not labels & set(self.fluent_labels):
+            raise ModelError(f"{self.model!r} has the labels {sorted(labels)}; none of {self.fluent_labels}.")
         self._classifier = pipeline("text-classification", model=head, tokenizer=words, device=self.device)
 
 

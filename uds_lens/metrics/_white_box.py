@@ -65,11 +65,11 @@ def weighted_erasure(erasure: Float[Tensor, "layer"], weights: Float[Tensor, "la
     >>> weighted_erasure(torch.tensor([1.0, 0.0]), torch.tensor([3.0, 1.0]))
     0.75
     """
-    kept = weights.double().clamp(min=0.0).nan_to_num(0.0)
-    total = kept.sum()
+    positive = weights.double().clamp(min=0.0).nan_to_num(0.0)
+    total = positive.sum()
     if not total > 0:
         return float("nan")
-    return float((torch.where(kept > 0, erasure.double(), 0.0) * kept).sum() / total)
+    return float((torch.where(positive > 0, erasure.double(), 0.0) * positive).sum() / total)
 
 
 @torch.no_grad()

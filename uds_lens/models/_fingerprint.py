@@ -69,8 +69,8 @@ def arithmetic(config: Any) -> dict[str, Any]:
     Entries that the config's class does not know are left out, since its model does not read them.
     """
     text = config.get_text_config()
-    known = type(text)().to_dict()
-    flat = dict(_flat({k: v for k, v in computing_entries(text.to_dict()).items() if k in known}))
+    defaults = type(text)().to_dict()
+    flat = dict(_flat({k: v for k, v in computing_entries(text.to_dict()).items() if k in defaults}))
     plain_positions = "max_position_embeddings" not in flat or flat.get("rope_parameters.rope_type") == "default"
     left_out = (*_ELSEWHERE, *(_FOR_LONG_TEXTS if plain_positions else ()))
     return {
@@ -152,15 +152,15 @@ def named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
     if any(map(has_wrapped_names, state)):
         with torch.device("meta"):
             expected = set(type(model)(copy.deepcopy(model.config)).state_dict())
-    kept: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in sorted(((plain_name(name), t) for name, t in state.items()), key=itemgetter(0)):
-        unwanted = expected is not None and (name not in expected or name in kept)
+        unwanted = expected is not None and (name not in expected or name in weights)
         if unwanted or not isinstance(tensor, Tensor) or id(tensor) in seen:
             continue
         seen.add(id(tensor))
-        kept[name] = tensor.detach()
-    return sorted(kept.items())
+        weights[name] = tensor.detach()
+    return sorted(weights.items())
 
 
 def _digest(item: tuple[str, Tensor]) -> bytes:

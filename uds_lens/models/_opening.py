@@ -94,8 +94,8 @@ def open_model(
     tell(f"opening {os.fspath(source)}")
     before = checkpoint_files(*checkpoint_folders(source))
     hf = load_weights(source, dtype=getattr(torch, dtype), device=pick_device(device), device_map=device_map, **common)
-    own = tokenizer if tokenizer is not None else load_tokenizer(source, **common)
-    model = HookedModel(hf, own, name=os.fspath(source), owned=True)
+    chosen = tokenizer if tokenizer is not None else load_tokenizer(source, **common)
+    model = HookedModel(hf, chosen, name=os.fspath(source), owned=True)
     model.storage = storage_of(source)
     model.files = before if before == checkpoint_files(*checkpoint_folders(source)) else None
     return model
@@ -220,5 +220,5 @@ def _adopt_bridge(bridge: Any, tokenizer: PreTrainedTokenizerFast | None) -> Hoo
     name = str(getattr(bridge.cfg, "model_name", None) or "TransformerBridge")
     require_plain_outputs(inside.config, name)
     # TransformerLens changes the tokenizer it is given (a start token where there was none): last choice.
-    own = tokenizer or _tokenizer_beside(inside) or bridge.tokenizer
-    return HookedModel(inside, own, name=name, owned=False, bridge=bridge)
+    chosen = tokenizer or _tokenizer_beside(inside) or bridge.tokenizer
+    return HookedModel(inside, chosen, name=name, owned=False, bridge=bridge)

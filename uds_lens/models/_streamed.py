@@ -261,7 +261,7 @@ class StreamedModel:
         }
 
     def _places(self, part: Part) -> list[str]:
-        return [place for place, own in self._part_of.items() if own == part]
+        return [place for place, other in self._part_of.items() if other == part]
 
     def _read(self, part: Part) -> None:
         self._load(part)

@@ -181,12 +181,12 @@ class _AllSeen(Exception):  # noqa: N818 - a signal, not an error
 
 
 def run_block(
-    own: Recording, layer: int, variants: Float[Tensor, "rows tokens d_model"]
+    recording: Recording, layer: int, variants: Float[Tensor, "rows tokens d_model"]
 ) -> Float[Tensor, "rows tokens d_model"]:
     """Run one block on n variants of the window, side by side, behind the keys and values before it.
 
     Args:
-        own: The pass whose arguments, masks, positions, keys and values apply.
+        recording: The pass whose arguments, masks, positions, keys and values apply.
         layer: Which block.
         variants: Window states that enter it, of n variants (see `Recording.enter`).
 
@@ -196,52 +196,56 @@ def run_block(
     Raises:
         PatchError: The block takes an argument that cannot be cut to the window.
     """
-    n = own.count(variants)
-    if (layer, n) not in own.resumed:
-        args, kwargs = own.calls[layer]
-        plain = own.windows is not None and own.plain[layer]
-        own.resumed[layer, n] = BlockCall(
-            tuple(_cut(own, value, n, plain=plain) for value in args),
-            {name: _cut(own, value, n, plain=plain) for name, value in kwargs.items()},
+    n = recording.count(variants)
+    if (layer, n) not in recording.resumed:
+        args, kwargs = recording.calls[layer]
+        plain = recording.windows is not None and recording.plain[layer]
+        recording.resumed[layer, n] = BlockCall(
+            tuple(_cut(recording, value, n, plain=plain) for value in args),
+            {name: _cut(recording, value, n, plain=plain) for name, value in kwargs.items()},
         )
-    args, kwargs = own.resumed[layer, n]
-    block = own.anatomy.layers[layer]
-    if own.windows is None:
+    args, kwargs = recording.resumed[layer, n]
+    block = recording.anatomy.layers[layer]
+    if recording.windows is None:
         return first_tensor(block(variants, *args, **kwargs))
-    attention = PackedAttention(own.packing(n), past=own.before(layer), plain=own.plain[layer])
+    attention = PackedAttention(recording.packing(n), past=recording.before(layer), plain=recording.plain[layer])
     with attending(attention):
         output = first_tensor(block(variants, *args, **kwargs))
     attention.require_once()
     return output
 
 
-def _cut(own: Recording, value: Any, n: int, *, plain: bool) -> Any:
+def _cut(recording: Recording, value: Any, n: int, *, plain: bool) -> Any:
     """Turn an argument of a block, made for the whole sequence, into that for n variants of the window.
 
     Cuts are made once for as many variants as are ever resumed together; the blocks of a model share most arguments.
     """
-    if value is not None and value is own.cache:
-        return own.past
+    if value is not None and value is recording.cache:
+        return recording.past
     if isinstance(value, tuple | list):
-        return type(value)(_cut(own, part, n, plain=plain) for part in value)
+        return type(value)(_cut(recording, part, n, plain=plain) for part in value)
     if not isinstance(value, Tensor) or value.ndim == 0:
         return value
 
     def made(build: Callable[[Recording, Tensor, int], Tensor], most: int) -> Tensor:
         key = (id(value), build, most)
-        if key not in own.cuts:
-            own.cuts[key] = build(own, value, most)
-        return own.cuts[key]
+        if key not in recording.cuts:
+            recording.cuts[key] = build(recording, value, most)
+        return recording.cuts[key]
 
-    length, width, most = own.batch.input_ids.shape[1], own.batch.window.shape[1], max(n, own.variants_at_once)
+    length, width, most = (
+        recording.batch.input_ids.shape[1],
+        recording.batch.window.shape[1],
+        max(n, recording.variants_at_once),
+    )
     if value.ndim == 4 and value.shape[-2:] == (length, length):
         if plain:
             return made(_mask_of_one, 1)
-        return made(_mask_of_all, most)[:, :, : n * width, : own.first_column + n * width]
+        return made(_mask_of_all, most)[:, :, : n * width, : recording.first_column + n * width]
     if value.ndim >= 2 and value.shape[1] == length and value.dtype != torch.bool:
-        if own.variant_rows is not None:
+        if recording.variant_rows is not None:
             return made(_at_variants, n)
-        return made(_at_variants, most)[:, : n * own.width]
+        return made(_at_variants, most)[:, : n * recording.width]
     raise PatchError(
         f"a block takes a tensor of shape {tuple(value.shape)} that the wavefront cannot cut to the window. Use ",
         Setting("engine", "naive"),
@@ -249,34 +253,34 @@ def _cut(own: Recording, value: Any, n: int, *, plain: bool) -> Any:
     )
 
 
-def _at_variants(own: Recording, value: Tensor, n: int) -> Tensor:
+def _at_variants(recording: Recording, value: Tensor, n: int) -> Tensor:
     """Values at the window positions, once per variant."""
-    window = own.batch.window.to(value.device)
+    window = recording.batch.window.to(value.device)
     rows = torch.arange(window.shape[0], device=value.device)[:, None]
     cut = value.expand(window.shape[0], *value.shape[1:])[rows, window]
-    if own.variant_rows is not None:
-        return torch.cat([own.enter(cut, number) for number in range(n)], dim=1)
-    return own.enter(cut).repeat(1, n, *([1] * (value.ndim - 2)))
+    if recording.variant_rows is not None:
+        return torch.cat([recording.enter(cut, number) for number in range(n)], dim=1)
+    return recording.enter(cut).repeat(1, n, *([1] * (value.ndim - 2)))
 
 
-def _mask_of_all(own: Recording, mask: Tensor, n: int) -> Tensor:
+def _mask_of_all(recording: Recording, mask: Tensor, n: int) -> Tensor:
     """Mask of n variants: each sees the prefix and itself as the model's own window did, and no other variant."""
-    prefix, itself = _prefix_and_itself(own, mask)
+    prefix, itself = _prefix_and_itself(recording, mask)
     size, heads, width = itself.shape[:3]
     apart = torch.full((size, heads, n, width, n, width), _blocked(mask), dtype=mask.dtype, device=mask.device)
     apart.diagonal(dim1=2, dim2=4).copy_(itself[..., None].expand(-1, -1, -1, -1, n))
     return torch.cat([prefix.repeat(1, 1, n, 1), apart.reshape(size, heads, n * width, n * width)], dim=-1)
 
 
-def _mask_of_one(own: Recording, mask: Tensor, n: int) -> Tensor:
+def _mask_of_one(recording: Recording, mask: Tensor, n: int) -> Tensor:
     """Mask of one variant, for attention that keeps them apart by itself."""
-    return torch.cat(_prefix_and_itself(own, mask), dim=-1)
+    return torch.cat(_prefix_and_itself(recording, mask), dim=-1)
 
 
-def _prefix_and_itself(own: Recording, mask: Tensor) -> tuple[Tensor, Tensor]:
+def _prefix_and_itself(recording: Recording, mask: Tensor) -> tuple[Tensor, Tensor]:
     """How the model's own window saw the columns before it, and itself."""
-    columns, heads = own.first_column, mask.shape[1]
-    window, real = own.batch.window.to(mask.device), own.batch.window_mask.to(mask.device)
+    columns, heads = recording.first_column, mask.shape[1]
+    window, real = recording.batch.window.to(mask.device), recording.batch.window_mask.to(mask.device)
     size, width = window.shape
     rows = mask.expand(size, -1, -1, -1).gather(2, window[:, None, :, None].expand(-1, heads, -1, mask.shape[-1]))
     in_window = torch.arange(columns, device=window.device)[None, :] >= window[:, :1]  # variants bring their own

@@ -71,14 +71,14 @@ def record(
         why = "has blocks that keep causal masks of their own, which resumed tokens would read at wrong places"
     if why is None:
         with model.running():
-            own = own_pass(model, batch, keep_prefix=True, by_bridge=by_bridge, packed=packed)
-            if all(count == 1 for count in own.kept.writes):
-                batch = own.batch
-                own.logprobs = target_logprobs(
-                    own.anatomy, own.states[:, -1], batch.targets, batch.scored_mask, score=score
+            recording = own_pass(model, batch, keep_prefix=True, by_bridge=by_bridge, packed=packed)
+            if all(count == 1 for count in recording.kept.writes):
+                batch = recording.batch
+                recording.logprobs = target_logprobs(
+                    recording.anatomy, recording.states[:, -1], batch.targets, batch.scored_mask, score=score
                 )
-                own.scores_at_once = scores_at_once
-                return own.ready()
+                recording.scores_at_once = scores_at_once
+                return recording.ready()
         why = "has a block that did not write its keys and values to the cache exactly once"
     raise PatchError(f"{model.name!r} {why}. Use ", Setting("engine", "naive"), ".")
 
@@ -148,8 +148,8 @@ class WavefrontTarget(PatchEngine):
         shape = (len(self.batch), n, self.batch.window.shape[1])
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
         with self.model.running():
-            for rows, own in self.recording.groups_wanting(wanted) if combinations else ():
-                width, size = own.batch.window.shape[1], own.variants_at_once
+            for rows, recording in self.recording.groups_wanting(wanted) if combinations else ():
+                width, size = recording.batch.window.shape[1], recording.variants_at_once
                 states = replace(cache, states=cache.states[rows, :, :width])
                 here = None if wanted is None else wanted[rows]
                 some = [place for place in combinations if here is None or here[:, place].any()]
@@ -160,17 +160,17 @@ class WavefrontTarget(PatchEngine):
                             again.setdefault(layer, []).append(number)
                     first = [combinations[place][0] for place in places]
                     asked = None if here is None else here[:, places]
-                    some_rows = own if asked is None else own.with_rows(asked.unbind(1))
+                    some_rows = recording if asked is None else recording.with_rows(asked.unbind(1))
                     final = wave(self.model, some_rows, cache=states, layers=first, again=again)
                     assert final is not None
-                    values = variant_logprobs(own, final, asked, score=self.score)
+                    values = variant_logprobs(recording, final, asked, score=self.score)
                     for number, place in enumerate(places):
                         result[rows, place, :width] = values[:, number]
         return result
 
 
 def variant_logprobs(
-    own: Recording,
+    recording: Recording,
     final: Float[Tensor, "batch variant win d_model"],
     wanted: Bool[Tensor, "batch variant"] | None = None,
     *,
@@ -178,11 +178,11 @@ def variant_logprobs(
 ) -> Float[Tensor, "batch variant win"]:
     """Return the log-probabilities of the scored tokens under each variant that left the last block, where wanted."""
     targets, scored = (
-        part[:, None].expand(-1, final.shape[1], -1) for part in (own.batch.targets, own.batch.scored_mask)
+        part[:, None].expand(-1, final.shape[1], -1) for part in (recording.batch.targets, recording.batch.scored_mask)
     )
     if wanted is not None:
         scored = scored & wanted.to(scored.device)[..., None]
-    return target_logprobs(own.anatomy, final, targets, scored, score=score)
+    return target_logprobs(recording.anatomy, final, targets, scored, score=score)
 
 
 def open_target(

@@ -91,7 +91,7 @@ class StreamedBatch(PatchEngine):
                         waves.append(Wave(self.model, riding, cache=states, layers=[]))
                     waves[-1].layers = [*waves[-1].layers, layer]
                     if self._wanted is not None:
-                        waves[-1].own.add_rows(self._wanted[rows, layer])
+                        waves[-1].recording.add_rows(self._wanted[rows, layer])
                 for wave in waves:
                     wave.run(layer)
         for recording in {id(r): r for r in (own, *(group for _, group in self._groups))}.values():
@@ -117,7 +117,7 @@ class StreamedBatch(PatchEngine):
                 for wave in self._waves.pop((place, number), ()):
                     assert wave.variants is not None
                     width = group.batch.window.shape[1]
-                    layers, final = list(wave.layers), wave.own.leave(wave.variants)
+                    layers, final = list(wave.layers), wave.recording.leave(wave.variants)
                     wanted = None if self._wanted is None else self._wanted[rows][:, layers]
                     values = variant_logprobs(group, final, wanted)
                     for column, layer in enumerate(layers):

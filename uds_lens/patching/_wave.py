@@ -35,8 +35,8 @@ class Wave:
     """Carry through the blocks together: the target's own pass, unless it is recorded, and variants of it."""
 
     model: HookedModel  # the target
-    own: Recording  # its keys, values and window states; filled block by block where `first_pass` runs
-    first_pass: OwnPass | None = None  # the own pass over whole rows; None where `own` holds all of it
+    recording: Recording  # its keys, values and window states; filled block by block where `first_pass` runs
+    first_pass: OwnPass | None = None  # the own pass over whole rows; None where `recording` holds all of it
     cache: SpanCache | None = None  # the source's states
     layers: Sequence[int] = ()  # where each variant is patched first, in increasing order
     again: Mapping[int, Collection[int]] = field(default_factory=dict)  # layer: variants that are patched there too
@@ -44,44 +44,44 @@ class Wave:
 
     def run(self, layer: int) -> None:
         """Run one block: the own pass, the variants patched below it, and the one that joins here."""
-        own = self.own
+        recording = self.recording
         if self.first_pass is not None:
             self.first_pass.run(layer)
         joining, again = self.layers.count(layer), self.again.get(layer, ())
         source = self.cache if joining or again else None
         if source is not None and source.site != "resid_post":  # patched inside the block
-            self._join(own.states[:, layer - 1] if layer else own.entry, joining)
+            self._join(recording.states[:, layer - 1] if layer else recording.entry, joining)
             n = self._count()
             back = [*(n - i for i in again), *range(1, joining + 1)]
-            with patched_inside(self.model, own.batch, source, layer, back):
+            with patched_inside(self.model, recording.batch, source, layer, back):
                 self._pass(layer)
             return
         self._pass(layer)
         if source is not None:
-            states = own.states[:, layer]
-            patched = own.batch.patched_mask[..., None]
+            states = recording.states[:, layer]
+            patched = recording.batch.patched_mask[..., None]
             written = source[layer].to(states.device, states.dtype)
             if again:
-                self._write(own.enter(written), own.enter(patched), again)
+                self._write(recording.enter(written), recording.enter(patched), again)
             self._join(torch.where(patched, written, states), joining)
 
     def _pass(self, layer: int) -> None:
         if self.variants is not None:
-            self.variants = run_block(self.own, layer, self.variants)
+            self.variants = run_block(self.recording, layer, self.variants)
 
     def _join(self, variant: Float[Tensor, "batch win d_model"], times: int) -> None:
         if times:
             first, there = self._count(), [] if self.variants is None else [self.variants]
-            joined = [self.own.enter(variant, number) for number in range(first, first + times)]
+            joined = [self.recording.enter(variant, number) for number in range(first, first + times)]
             device = (there or joined)[0].device
             self.variants = torch.cat([*there, *(one.to(device) for one in joined)], dim=1)
 
     def _count(self) -> int:
-        return 0 if self.variants is None else self.own.count(self.variants)
+        return 0 if self.variants is None else self.recording.count(self.variants)
 
     def _write(self, states: Tensor, patched: Tensor, numbers: Collection[int]) -> None:
         assert self.variants is not None
-        spans = self.variants.split(self.own.width, dim=1)
+        spans = self.variants.split(self.recording.width, dim=1)
         states, patched = states.to(spans[0].device), patched.to(spans[0].device)
         written = [torch.where(patched, states, span) if i in numbers else span for i, span in enumerate(spans)]
         self.variants = torch.cat(written, dim=1)
@@ -90,7 +90,7 @@ class Wave:
 @torch.no_grad()
 def wave(
     model: HookedModel,
-    own: Recording,
+    recording: Recording,
     *,
     first_pass: OwnPass | None = None,
     cache: SpanCache | None = None,
@@ -98,11 +98,11 @@ def wave(
     again: Mapping[int, Collection[int]] | None = None,
 ) -> Float[Tensor, "batch variant win d_model"] | None:
     """Send one wave through all blocks, and return the window states that leave the last, a variant per layer."""
-    carried = Wave(model, own, first_pass, cache, layers, again or {})
-    with packed_blocks(own.configs):
-        for layer in range(layers[0] if first_pass is None and layers else 0, own.anatomy.n_layers):
+    carried = Wave(model, recording, first_pass, cache, layers, again or {})
+    with packed_blocks(recording.configs):
+        for layer in range(layers[0] if first_pass is None and layers else 0, recording.anatomy.n_layers):
             carried.run(layer)
-    return None if carried.variants is None else own.leave(carried.variants)
+    return None if carried.variants is None else recording.leave(carried.variants)
 
 
 @torch.no_grad()
@@ -113,6 +113,6 @@ def own_pass(
 
     Raises `PatchError` where its blocks cannot be run one by one.
     """
-    own = OwnPass(model, batch, keep_prefix=keep_prefix, by_bridge=by_bridge, packed=packed and not by_bridge)
-    wave(model, own.recording, first_pass=own)
-    return own.recording
+    run = OwnPass(model, batch, keep_prefix=keep_prefix, by_bridge=by_bridge, packed=packed and not by_bridge)
+    wave(model, run.recording, first_pass=run)
+    return run.recording

@@ -291,9 +291,9 @@ def type_bars(types: pd.DataFrame, *, theme: Theme = "light", title: str | None 
         note(figure, "No example could be scored.")
     figure.update_xaxes(**{**UDS_AXIS, "range": [0, 1.03]})
     row_axis(figure, [shown(name, limit=32) for name in types["type"]])
-    known, finding = types[types["uds"].notna()], "UDS by entity type"
-    if len(known) > 1:
-        low, high = (known.loc[known["uds"].agg(end)] for end in ("idxmin", "idxmax"))
+    scored, finding = types[types["uds"].notna()], "UDS by entity type"
+    if len(scored) > 1:
+        low, high = (scored.loc[scored["uds"].agg(end)] for end in ("idxmin", "idxmax"))
         ends = (
             f"lowest for {short(low['type'])} ({low['uds']:.2f})",
             f"highest for {short(high['type'])} ({high['uds']:.2f})",
@@ -495,10 +495,10 @@ def tau_curve(
     )
     hover_head(figure, "at this threshold")
     scored = sweep[sweep["uds"].notna()]
-    known, at = scored["uds"], scored["tau"].tolist()
+    defined, at = scored["uds"], scored["tau"].tolist()
     finding = "UDS by threshold"
-    if len(known):
-        finding = f"UDS is {known.min():.2f} to {known.max():.2f} over thresholds from {at[0]:g} to {at[-1]:g}"
+    if len(defined):
+        finding = f"UDS is {defined.min():.2f} to {defined.max():.2f} over thresholds from {at[0]:g} to {at[-1]:g}"
     subtitle = "KE layers: S1 above tau; band: smallest to largest number in an example."
     if (sweep["uds"].isna() & (sweep["n_measured"] > 0)).any():
         subtitle += " A gap in UDS: stage 2 was not measured at all layers that count there."

@@ -107,8 +107,8 @@ def faithfulness_forest(faithful: pd.DataFrame, *, theme: Theme = "light", title
             hoverinfo="skip",
             showlegend=True,
         )
-    known, hover = ordered[ordered["auc"].notna()], []
-    for place, row in known.iterrows():
+    judged, hover = ordered[ordered["auc"].notna()], []
+    for place, row in judged.iterrows():
         lines = [f"<b>{names[place]}</b>", f"F {row['auc']:.3f}"]
         for before, words in zip(_HOVER, _HOVER_WORDS, strict=True):
             if before in there and not math.isnan(row[f"{before}low"]):
@@ -119,8 +119,8 @@ def faithfulness_forest(faithful: pd.DataFrame, *, theme: Theme = "light", title
     for place in ordered.index[ordered["auc"].isna()]:
         figure.add_annotation(text="no F", x=0.5, xanchor="left", y=place, xshift=6)
     figure.add_scatter(
-        x=known["auc"].astype(float),
-        y=known.index.tolist(),
+        x=judged["auc"].astype(float),
+        y=judged.index.tolist(),
         mode="markers",
         marker={"color": colours.erased, "size": 10, "line": {"color": colours.paper, "width": 1.5}},
         customdata=hover,
@@ -143,10 +143,10 @@ def faithfulness_forest(faithful: pd.DataFrame, *, theme: Theme = "light", title
     figure.add_shape(type="line", x0=0.5, x1=0.5, yref="paper", y0=0, y1=1, line=line)
     subtitle = "Dot: area under the ROC curve; dotted line: chance. Intervals hold for these variants only"
     finding = "Faithfulness (F) of the metrics"
-    if len(known):
-        highest = f"{known['auc'].iloc[0]:.3f}"
-        tied = sum(f"{value:.3f}" == highest for value in known["auc"])
-        finding = f"{_plain(known.iloc[0])} is the most faithful metric (F {highest})"
+    if len(judged):
+        highest = f"{judged['auc'].iloc[0]:.3f}"
+        tied = sum(f"{value:.3f}" == highest for value in judged["auc"])
+        finding = f"{_plain(judged.iloc[0])} is the most faithful metric (F {highest})"
         if tied > 1:
             finding = f"{tied} metrics share the highest F ({highest})"
     entries = [trace.name for trace in figure.data if trace.showlegend]
@@ -321,17 +321,17 @@ def method_dumbbell(ranking: pd.DataFrame, *, theme: Theme = "light", title: str
             font={"color": colours.text if before == after else colours.unlearned},
         )
     for view, colour, ring in (("without", colours.faint, True), ("with", colours.erased, False)):
-        known = ordered[ordered[f"score_{view}"].notna()]
-        tied = ["" if n <= 1 else f"<br>one of {n:.0f} tied configurations" for n in known["n_tied"]]
+        scored = ordered[ordered[f"score_{view}"].notna()]
+        tied = ["" if n <= 1 else f"<br>one of {n:.0f} tied configurations" for n in scored["n_tied"]]
         edge = {"width": 2.5 if ring else 1.5, "color": colour if ring else colours.paper}
         figure.add_scatter(
-            x=known[f"score_{view}"].astype(float).tolist(),
-            y=known.index.tolist(),
+            x=scored[f"score_{view}"].astype(float).tolist(),
+            y=scored.index.tolist(),
             mode="markers",
             name=f"{view} depth",
             showlegend=True,
             marker={"size": 12, "symbol": "circle-open" if ring else "circle", "color": colour, "line": edge},
-            customdata=[[names[place], models[place], words] for place, words in zip(known.index, tied, strict=True)],
+            customdata=[[names[place], models[place], words] for place, words in zip(scored.index, tied, strict=True)],
             hovertemplate=f"<b>%{{customdata[0]}}</b>, {view} depth<br>%{{x:.3f}}<br>%{{customdata[1]}}"
             "%{customdata[2]}<extra></extra>",
         )
@@ -477,7 +477,7 @@ def perturbation_scatter(
     require(points, columns, source="the points of uds_lens.meta.robustness(...)")
     colours, figure = palette(theme), go.Figure()
     rows = points[(points["metric"] == metric) & points["before"].notna() & points[state].notna()]
-    kept = rows["kept"].astype(bool).to_numpy()
+    is_kept = rows["kept"].astype(bool).to_numpy()
     star = retain if retain is not None and not any(map(math.isnan, retain)) else None
     values = np.append(rows[["before", state]].to_numpy(dtype=float).ravel(), star or ())
     ends = [0.0, 1.0]
@@ -497,8 +497,8 @@ def perturbation_scatter(
         line, name = {"color": colours.retain, "width": 1.5}, f"retain's shift {number(dr, 3)}"
         figure.add_scatter(x=ends, y=[end + dr for end in ends], mode="lines", line=line, hoverinfo="skip", name=name)
     looks = (
-        (~kept, "left out", {"size": 6, "color": colours.faint, "symbol": "circle-open", "opacity": 0.5}),
-        (kept, "kept", {"size": 8, "color": colours.erased, "symbol": "circle", "opacity": 0.8}),
+        (~is_kept, "left out", {"size": 6, "color": colours.faint, "symbol": "circle-open", "opacity": 0.5}),
+        (is_kept, "kept", {"size": 8, "color": colours.erased, "symbol": "circle", "opacity": 0.8}),
     )
     for mask, name, marker in looks:
         figure.add_scatter(
@@ -522,14 +522,14 @@ def perturbation_scatter(
         )
     if not len(rows):
         note(figure, "No model has both values.")
-    moved = (rows[state] - rows["before"]).to_numpy(dtype=float)[kept] - dr
+    moved = (rows[state] - rows["before"]).to_numpy(dtype=float)[is_kept] - dr
     above, below = int((moved > 1e-12).sum()), int((moved < -1e-12).sum())
     axis = {"range": ends, "showgrid": True, "constrain": "domain"}
     figure.update_xaxes(**axis, title_text=f"{shown(metric, limit=30)} before (m, higher: known)")
     figure.update_yaxes(**axis, title_text=f"m {state}")
     done, by = ("Quantisation", "") if state == "quantised" else ("Relearning", " more than retain")
-    finding = f"{done} raises {short(metric)}{by} in {above} of {count(int(kept.sum()), 'model')}"
-    subtitle = f"Of {count(int(kept.sum()), 'kept model')} {above} above the line, {below} below."
+    finding = f"{done} raises {short(metric)}{by} in {above} of {count(int(is_kept.sum()), 'model')}"
+    subtitle = f"Of {count(int(is_kept.sum()), 'kept model')} {above} above the line, {below} below."
     return style(figure, theme, title, finding, subtitle, height=440)
 
 
@@ -567,11 +567,11 @@ def pool_histogram(
     """
     require(models, [metric, label], source="the table of models, with the pool of each")
     colours, figure = palette(theme), go.Figure()
-    known = models[models[metric].notna() & models[label].notna()]
-    values = known[metric].to_numpy(dtype=float)
+    complete = models[models[metric].notna() & models[label].notna()]
+    values = complete[metric].to_numpy(dtype=float)
     edges = _bin_edges(values)
-    knows = known[label].astype(bool)
-    pools = (("know (P)", known[knows], colours.unlearned), ("never saw it (N)", known[~knows], colours.retain))
+    knows = complete[label].astype(bool)
+    pools = (("know (P)", complete[knows], colours.unlearned), ("never saw it (N)", complete[~knows], colours.retain))
     counts = [np.histogram(rows[metric].to_numpy(dtype=float), edges)[0] for _, rows, _ in pools]
     tallest = max(1, *(int(c.max(initial=0)) for c in counts))
     for (name, _, colour), heights in zip(pools, counts, strict=True):

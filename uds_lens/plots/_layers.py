@@ -113,10 +113,10 @@ def layer_profile(layers: pd.DataFrame, *, theme: Theme = "light", title: str | 
 
 
 def _profile_words(layers: pd.DataFrame) -> str:
-    known = layers[layers["ler_mean"].notna()]
-    if not len(known):
+    measured = layers[layers["ler_mean"].notna()]
+    if not len(measured):
         return "Knowledge and erasure by layer: no layer encodes knowledge"
-    most = known.loc[known["s1_mean"].idxmax()]
+    most = measured.loc[measured["s1_mean"].idxmax()]
     return f"Knowledge peaks at layer {most['layer']:.0f}; {most['ler_mean']:.0%} of it is erased there"
 
 
@@ -273,8 +273,8 @@ def forget_and_kept(layers: pd.DataFrame, *, theme: Theme = "light", title: str 
         figure.add_trace(curve(layer, layers[f"{key}_mean"], name=name, colour=colour, hover=hover, dash=dash))
     layer_axis(figure, len(layers))
     figure.update_layout(yaxis=_DELTA_AXIS, **_UNIFIED)
-    forget, kept = layers["forget_mean"].mean(), layers["control_mean"].mean()
-    finding = f"Mean loss: {number(forget)} nats/token on forget facts, {number(kept)} on retained facts"
+    forget, retained = layers["forget_mean"].mean(), layers["control_mean"].mean()
+    finding = f"Mean loss: {number(forget)} nats/token on forget facts, {number(retained)} on retained facts"
     subtitle = "S2: loss with the unlearned model's states patched in. Bands: intervals clustered by subject."
     return style(figure, theme, title, finding, subtitle, height=420)
 
@@ -401,8 +401,8 @@ def compare_layers(
         subtitle += f" {_PARTLY}"
     axis: dict[str, Any] = {"range": [-0.04, 1.04], "dtick": 0.25, "tickformat": ".2~f"}
     if value == "s2":
-        known = [x for curve in values.values() for x in curve if x == x] or [1.0]
-        low, high = min(0.0, *known), max(0.0, *known)
+        defined = [x for curve in values.values() for x in curve if x == x] or [1.0]
+        low, high = min(0.0, *defined), max(0.0, *defined)
         edge = 0.04 * (high - low or 1.0)
         axis = {"range": [low - edge if low < 0 else 0.0, high + edge]}
     known_means = [name for name in ranked if means[name] > -np.inf]
@@ -448,8 +448,8 @@ def compare_layers(
 
 
 def _mean(values: list[float]) -> float:
-    known = [x for x in values if x == x]
-    return sum(known) / len(known) if known else -np.inf
+    defined = [x for x in values if x == x]
+    return sum(defined) / len(defined) if defined else -np.inf
 
 
 _COLUMNS, _NARROW = 4, 2  # panels in a row: in a figure of ordinary width, and where there is little room
@@ -603,10 +603,10 @@ def weight_profile(
     layer_axis(figure, len(weights))
     axis = {"title": {"text": "change<br>(share of norm)"}, "rangemode": "tozero", "tickformat": "~%"}
     figure.update_layout({"yaxis" if row == 1 else "yaxis2": axis}, **_UNIFIED)
-    known = weights[weights["relative_norm"].notna()]
+    changed = weights[weights["relative_norm"].notna()]
     finding = "Change of the weights by layer: nothing was compared"
-    if len(known):
-        most = known.loc[known["relative_norm"].idxmax()]
+    if len(changed):
+        most = changed.loc[changed["relative_norm"].idxmax()]
         finding = f"Weights change most in layer {most['layer']:.0f}, by {most['relative_norm']:.0%} of their norm"
     subtitle = "Norm of the difference from full over the norm of full's weights."
     return style(figure, theme=theme, title=title, finding=finding, subtitle=subtitle, height=320 if row == 1 else 460)

@@ -87,11 +87,11 @@ def ranking(
 
 
 def _order_words(ordered: pd.DataFrame, references: Collection[str]) -> str:
-    known = ordered[~ordered["model"].isin(list(references))]
-    if not len(known):
+    compared = ordered[~ordered["model"].isin(list(references))]
+    if not len(compared):
         return "UDS by model"
-    first, last = known.iloc[0], known.iloc[-1]
-    if len(known) == 1:
+    first, last = compared.iloc[0], compared.iloc[-1]
+    if len(compared) == 1:
         return f"{short(first['model'])}: UDS {first['uds']:.2f}"
     high, low = (
         f"{short(row['model'])} {words} ({row['uds']:.2f})" for row, words in ((first, "highest"), (last, "lowest"))
@@ -242,8 +242,8 @@ def utility_frontier(
     """
     require(models, ["model", "method", depth, utility], source="the table of models")
     colours, figure = palette(theme), go.Figure()
-    known = models[models[depth].notna() & models[utility].notna()].reset_index(drop=True)
-    on = frontier(known[utility].to_numpy(dtype=float), known[depth].to_numpy(dtype=float))
+    complete = models[models[depth].notna() & models[utility].notna()].reset_index(drop=True)
+    on = frontier(complete[utility].to_numpy(dtype=float), complete[depth].to_numpy(dtype=float))
 
     def add(rows: pd.DataFrame, name: str, **look: Any) -> None:
         figure.add_scatter(
@@ -256,9 +256,9 @@ def utility_frontier(
 
     # with less utility, at least as much depth
     line = {"color": colours.ink, "width": 1.2, "shape": "vh"}
-    add(known.loc[on], "frontier", mode="lines", line=line, opacity=0.6, hoverinfo="skip")
+    add(complete.loc[on], "frontier", mode="lines", line=line, opacity=0.6, hoverinfo="skip")
     hover = "%{customdata}<br>utility %{x:.3f}, depth %{y:.3f}<extra></extra>"
-    for place, (method, rows) in enumerate(known.groupby("method", sort=True)):
+    for place, (method, rows) in enumerate(complete.groupby("method", sort=True)):
         marker = {
             "color": colours.series[place % len(colours.series)],
             "symbol": _SYMBOLS[place // len(colours.series) % len(_SYMBOLS)],
@@ -273,14 +273,14 @@ def utility_frontier(
     if min_utility is not None:
         line = {"color": colours.faint, "width": 1, "dash": "dot"}
         figure.add_shape(type="line", x0=min_utility, x1=min_utility, yref="paper", y0=0, y1=1, line=line)
-    if not len(known):
+    if not len(complete):
         note(figure, "No model has both values.")
-    highest = max([1.0, *known[utility].astype(float)])
+    highest = max([1.0, *complete[utility].astype(float)])
     figure.update_xaxes(title_text="utility (1 = full)", range=[-0.03, highest + 0.05], tickformat=".1f", showgrid=True)
     label = "UDS" if depth in ("uds", "depth") else shown(depth, limit=24)
     figure.update_yaxes(title_text=f"{label} (0 intact, 1 erased)", range=[-0.04, 1.05], dtick=0.2, tickformat=".1f")
     rows = legend_rows([trace.name for trace in figure.data])
-    finding = f"Depth against utility: {_frontier_words(len(on), len(known))}"
+    finding = f"Depth against utility: {_frontier_words(len(on), len(complete))}"
     subtitle = "Line: Pareto frontier, the models that no other model beats on both."
     style(figure, theme, title, finding, subtitle, height=440 + LEGEND_ROW * (rows - 1))
     if rows > 1:  # below the plot, where it cannot cover the title
@@ -340,8 +340,8 @@ def depth_utility(
     """
     require(models, ["model", "utility", "uds"], source="a table of models with depth and utility")
     colours, figure = palette(theme), go.Figure()
-    known = models[models["utility"].notna() & models["uds"].notna()].reset_index(drop=True)
-    judged = known[~known["model"].isin(list(references))]
+    complete = models[models["utility"].notna() & models["uds"].notna()].reset_index(drop=True)
+    judged = complete[~complete["model"].isin(list(references))]
     best = judged.iloc[frontier(judged["utility"].to_numpy(dtype=float), judged["uds"].to_numpy(dtype=float))]
     figure.add_scatter(
         x=best["utility"].tolist(),
@@ -351,10 +351,10 @@ def depth_utility(
         line={"color": colours.faint, "width": 1, "shape": "vh"},
         hoverinfo="skip",
     )
-    low, high = _limits(known["utility"].astype(float).tolist())
-    across = [(x - low) / (high - low) for x in known["utility"]]
-    sides = _name_sides(across, known["uds"].tolist(), known["model"].tolist())
-    for side, row in zip(sides, known.itertuples(), strict=True):
+    low, high = _limits(complete["utility"].astype(float).tolist())
+    across = [(x - low) / (high - low) for x in complete["utility"]]
+    sides = _name_sides(across, complete["uds"].tolist(), complete["model"].tolist())
+    for side, row in zip(sides, complete.itertuples(), strict=True):
         reference, strong = row.model in references, row.model == chosen
         behind = colours.erased if chosen in (None, row.model) else colours.other
         colour = colours.faint if reference else behind
@@ -385,14 +385,14 @@ def depth_utility(
             cliponaxis=False,
             hovertemplate=f"{name}<br>utility %{{x:.3f}}<br>UDS %{{y:.3f}}{interval}<extra></extra>",
         )
-    if not len(known):
+    if not len(complete):
         note(figure, "No model has both values.")
     figure.add_annotation(
         text="forgotten, utility kept", x=1, y=1, xref="paper", yref="paper", xanchor="right", yanchor="bottom"
     )
     figure.update_xaxes(title_text=label, range=[low, high], showgrid=True, tickformat=".2~f")
     figure.update_yaxes(**{**UDS_AXIS, "range": [-0.05, 1.05]})
-    absent = len(models) - len(known)
+    absent = len(models) - len(complete)
     subtitle = "Line: Pareto frontier, the models that no other model beats on both."
     figure.update_layout(hovermode="closest")
     finding = f"Depth against utility: {_frontier_words(len(best), len(judged))}"
@@ -470,10 +470,10 @@ def differences_by_metric(compared: pd.DataFrame, *, theme: Theme = "light", tit
     columns = ["model", "metric", "measured", "published", "difference", "margin", "verdict"]
     require(compared, columns, source="uds_lens.published.compare(run).frame")
     colours, figure = palette(theme), go.Figure()
-    known = compared[compared["difference"].notna()]
-    metrics = list(dict.fromkeys(known["metric"]))
+    defined = compared[compared["difference"].notna()]
+    metrics = list(dict.fromkeys(defined["metric"]))
     for place, metric in enumerate(metrics):
-        margin = float(known["margin"][known["metric"] == metric].iloc[0])
+        margin = float(defined["margin"][defined["metric"] == metric].iloc[0])
         figure.add_shape(
             type="rect",
             x0=-margin,
@@ -484,12 +484,12 @@ def differences_by_metric(compared: pd.DataFrame, *, theme: Theme = "light", tit
             line={"width": 0},
             layer="below",
         )
-    steps = known.groupby("metric", sort=False).cumcount()  # models of a row lie beside each other
-    sizes = known.groupby("metric", sort=False)["metric"].transform("size")
-    rows = known["metric"].map(metrics.index).astype(float)  # without values, what a map gives has no type
-    known = known.assign(row=rows + 0.6 * ((steps + 0.5) / sizes.astype(float) - 0.5))
+    steps = defined.groupby("metric", sort=False).cumcount()  # models of a row lie beside each other
+    sizes = defined.groupby("metric", sort=False)["metric"].transform("size")
+    rows = defined["metric"].map(metrics.index).astype(float)  # without values, what a map gives has no type
+    defined = defined.assign(row=rows + 0.6 * ((steps + 0.5) / sizes.astype(float) - 0.5))
     for verdict, colour, symbol in _VERDICTS:
-        marks = known[known["verdict"] == verdict]
+        marks = defined[defined["verdict"] == verdict]
         if len(marks):
             figure.add_scatter(
                 x=marks["difference"].tolist(),
@@ -505,17 +505,17 @@ def differences_by_metric(compared: pd.DataFrame, *, theme: Theme = "light", tit
                 hovertemplate="<b>%{customdata[0]}</b>, %{customdata[1]}<br>measured %{customdata[2]}, published "
                 "%{customdata[3]}<br>difference %{x:.4f}<extra></extra>",
             )
-    if not len(known):
+    if not len(defined):
         note(figure, "No values.")
     figure.update_xaxes(title_text="measured \u2212 published", zeroline=True)
     row_axis(figure, [shown(metric, limit=28) for metric in metrics])
-    agree = int((known["verdict"] == "agrees").sum())
+    agree = int((defined["verdict"] == "agrees").sum())
     return style(
         figure,
         theme=theme,
         title=title,
-        finding=f"{agree} of {count(len(known), 'value')} agree with the published ones",
+        finding=f"{agree} of {count(len(defined), 'value')} agree with the published ones",
         subtitle="A mark is a model; the bar behind a row is the margin within which values agree",
         height=170 + 34 * max(1, len(metrics)),
-        legend=len(known) > 0,
+        legend=len(defined) > 0,
     )

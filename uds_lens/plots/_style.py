@@ -330,9 +330,9 @@ def outline(
     """
     xs: list[float | int | None] = []
     ys: list[float | int | None] = []
-    known = ~(np.isnan(np.asarray(low, dtype=float)) | np.isnan(np.asarray(high, dtype=float)))
-    for run in np.split(np.arange(len(known)), np.flatnonzero(np.diff(known)) + 1):
-        if not len(run) or not known[run[0]]:
+    defined = ~(np.isnan(np.asarray(low, dtype=float)) | np.isnan(np.asarray(high, dtype=float)))
+    for run in np.split(np.arange(len(defined)), np.flatnonzero(np.diff(defined)) + 1):
+        if not len(run) or not defined[run[0]]:
             continue
         at, lower, upper = [x[i] for i in run], [low[i] for i in run], [high[i] for i in run]
         if len(run) == 1:
@@ -458,9 +458,9 @@ def end_labels(
     """Write each trace's name where its line ends, joined to it by a thin line where the name had to move."""
     ends = []
     for trace in figure.data:
-        known = [(x, y) for x, y in zip(trace.x, trace.y, strict=True) if y == y]
-        if known:
-            ends.append((trace, *known[-1]))
+        defined = [(x, y) for x, y in zip(trace.x, trace.y, strict=True) if y == y]
+        if defined:
+            ends.append((trace, *defined[-1]))
     low, high = limits
     gap = LABEL_HEIGHT * (high - low) / plot_height
     places = apart([y for _, _, y in ends], gap=gap, low=low, high=high)

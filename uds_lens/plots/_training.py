@@ -85,9 +85,9 @@ def depth_by_step(steps: pd.DataFrame, *, theme: Theme = "light", title: str | N
 
 
 def _finding(steps: pd.DataFrame, names: list[str | None]) -> str:
-    known = steps[steps["uds"].notna()]
-    if not len(known):
+    scored = steps[steps["uds"].notna()]
+    if not len(scored):
         return "Depth by step: nothing was measured"
-    best = known.iloc[known["uds"].argmax()]  # tables that were put together repeat their index
+    best = scored.iloc[scored["uds"].argmax()]  # tables that were put together repeat their index
     whose = "" if names == [None] else f" ({short(best['model'])})"
     return f"Deepest at step {best['step']:.0f}{whose}: UDS {number(best['uds'])}, damage {number(best['damage'])}"

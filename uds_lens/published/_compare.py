@@ -197,18 +197,18 @@ def _by_metric(both: pd.DataFrame) -> pd.DataFrame:
 
     rows = []
     for metric, group in both.groupby("metric", sort=False):
-        known = group[group["measured"].notna()]
-        varied = len(known) > 2 and known["measured"].nunique() > 1 and known["published"].nunique() > 1
-        largest = known.loc[known["difference"].abs().idxmax()] if len(known) else None
+        complete = group[group["measured"].notna()]
+        varied = len(complete) > 2 and complete["measured"].nunique() > 1 and complete["published"].nunique() > 1
+        largest = complete.loc[complete["difference"].abs().idxmax()] if len(complete) else None
         rows.append(
             {
                 "metric": metric,
-                "n": len(known),
-                "agree": int((known["verdict"] == "agrees").sum()),
-                "differ": int((known["verdict"] == "differs").sum()),
-                "expected": int((known["verdict"] == "differs as expected").sum()),
-                "spearman": known["measured"].corr(known["published"], method="spearman") if varied else math.nan,
-                "mean_difference": known["difference"].mean() if len(known) else math.nan,
+                "n": len(complete),
+                "agree": int((complete["verdict"] == "agrees").sum()),
+                "differ": int((complete["verdict"] == "differs").sum()),
+                "expected": int((complete["verdict"] == "differs as expected").sum()),
+                "spearman": complete["measured"].corr(complete["published"], method="spearman") if varied else math.nan,
+                "mean_difference": complete["difference"].mean() if len(complete) else math.nan,
                 "largest_difference": math.nan if largest is None else largest["difference"],
                 "largest_model": None if largest is None else largest["model"],
                 "known": KNOWN_PROBLEMS.get(str(metric), ""),
@@ -264,10 +264,10 @@ def beside(run: str | os.PathLike[str]) -> Published:
     import pandas as pd
 
     published, measured_run = read_published(), read_run(run)
-    kept = measured_run.frame[(measured_run.frame["group"] == "tofu-1b") & (measured_run.frame["state"] == "before")]
-    if not len(kept):
+    frame = measured_run.frame[(measured_run.frame["group"] == "tofu-1b") & (measured_run.frame["state"] == "before")]
+    if not len(frame):
         raise DataError(f"{measured_run.source[-200:]!r} holds none of the 1B models that the published values are of.")
-    wide = kept.pivot(index="model", columns="metric", values="measured")
+    wide = frame.pivot(index="model", columns="metric", values="measured")
     frames = {}
     for name in ("frame", "references"):
         own: pd.DataFrame = getattr(published, name)

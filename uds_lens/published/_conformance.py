@@ -240,12 +240,12 @@ def _scores(
 ) -> list[dict[str, Any]]:
     """UDS of each example, null where it has none, and their mean."""
     scores = {example.id: score(own, TAU) for example, own in zip(examples, deltas, strict=True)}
-    known = [value for value in scores.values() if value == value]
+    defined = [value for value in scores.values() if value == value]
     lines = [
         {"id": example_id, "convention": name, "uds": value if value == value else None}
         for example_id, value in scores.items()
     ]
-    return [*lines, {"id": "mean", "convention": name, "uds": sum(known) / len(known)}]
+    return [*lines, {"id": "mean", "convention": name, "uds": sum(defined) / len(defined)}]
 
 
 def _template(examples: Sequence[ForgetExample], layers: int) -> str:

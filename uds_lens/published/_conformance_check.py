@@ -188,18 +188,18 @@ def _scores(submitted: _Theirs, tau: float, tolerance: float) -> Iterator[str]:
             f"example {made_up[0]!r} has no layer above tau, so that its score is not defined (an empty cell), and "
             f"{own[made_up[0]]:.6f} is written"
         )
-    known = [name for name, value in right.items() if not math.isnan(value)]
-    if bad := [name for name in known if not abs(own[name] - right[name]) <= tolerance]:
+    names = [name for name, value in right.items() if not math.isnan(value)]
+    if bad := [name for name in names if not abs(own[name] - right[name]) <= tolerance]:
         first = f"first score that differs: example {bad[0]!r}: {own[bad[0]]:.6f}, expected {right[bad[0]]:.6f}"
-        yield f"{first}. {_rule(layers, own, known, tau, tolerance)}"
+        yield f"{first}. {_rule(layers, own, names, tau, tolerance)}"
     if _MEAN in submitted.scores:
-        yield from _mean(submitted.scores[_MEAN], [own[name] for name in known], len(layers), tolerance)
+        yield from _mean(submitted.scores[_MEAN], [own[name] for name in names], len(layers), tolerance)
 
 
 def _rule(
     layers: Mapping[str, list[tuple[float, float]]],
     own: Mapping[str, float],
-    known: list[str],
+    names: list[str],
     tau: float,
     tolerance: float,
 ) -> str:
@@ -209,7 +209,7 @@ def _rule(
         "no clip and unweighted mean": (False, False),
     }
     for words, (clip, weighted) in rules.items():
-        if all(abs(own[name] - score(layers[name], tau, clip=clip, weighted=weighted)) <= tolerance for name in known):
+        if all(abs(own[name] - score(layers[name], tau, clip=clip, weighted=weighted)) <= tolerance for name in names):
             return f"{words}."
     return "No known rule explains it."
 

@@ -93,13 +93,13 @@ def _of_study(place: Path) -> MeasuredRun:
     sampled = folder.plan.data.limit is not None
     rows = []
     for row in study.table(folder).to_dict("records"):
-        known = by_id[row["model_id"]]
-        if known is not None:
+        entry = by_id[row["model_id"]]
+        if entry is not None:
             asked = _as_measured(folder, str(row["metric"]), roles[row["model_id"]], row["state"])
-            facts = (known.group.name, known.name, known.role, row["metric"], row["state"], row["value"], row["reason"])
-            other = _otherwise(folder, known, str(row["metric"]))
+            facts = (entry.group.name, entry.name, entry.role, row["metric"], row["state"], row["value"], row["reason"])
+            other = _otherwise(folder, entry, str(row["metric"]))
             rows.append((*facts, *asked, other, sampled, row["model_id"]))
-    unknown = tuple(name for name, known in by_id.items() if known is None)
+    unknown = tuple(name for name, entry in by_id.items() if entry is None)
     return _made(rows, source=str(place), kind="study", unknown=unknown, folder=folder)
 
 
@@ -147,7 +147,7 @@ def _references(full: str, retain: str, model: PublishedModel) -> str:
     return "; ".join(
         f"{role}: {given[-80:]} here, {there} there"
         for role, (given, there) in wanted.items()
-        if given and ((known := find(given)) is None or known.hub_id != there)
+        if given and ((entry := find(given)) is None or entry.hub_id != there)
     )
 
 
@@ -168,14 +168,14 @@ def _of_released(place: Path) -> MeasuredRun:
     rows, unknown = [], []
     for name, uds in zip(runs.frame["model"], runs.frame["uds"], strict=True):
         own = facts[name]
-        known = find(own["source"])
-        if known is None:
+        entry = find(own["source"])
+        if entry is None:
             unknown.append(name)
             continue
-        few = known.group.name.startswith("tofu") and own["n_examples"] + own["n_skipped"] < _ROWS
-        shared = (known.group.name, known.name, known.role, "uds", "before", uds, reasons.get(name))
+        few = entry.group.name.startswith("tofu") and own["n_examples"] + own["n_skipped"] < _ROWS
+        shared = (entry.group.name, entry.name, entry.role, "uds", "before", uds, reasons.get(name))
         tau = "" if own["tau"] == _TAU else f"tau: {own['tau']:g} here, {_TAU:g} there"
-        other = "; ".join(filter(None, (_references(own["full"], own["retain"], known), tau)))
+        other = "; ".join(filter(None, (_references(own["full"], own["retain"], entry), tau)))
         rows.append((*shared, RAW, own["dtype"], "post_norm", other, few or not own["complete"], name))
     return _made(rows, source=str(place), kind="released script", unknown=tuple(unknown))
 

@@ -49,7 +49,7 @@ def _page(comparison: Comparison) -> str:
     frame = comparison.frame
     counts = frame["verdict"].value_counts()
     ordered = frame.assign(order=frame["verdict"].map(_ORDER.index)).sort_values("order", kind="stable")
-    known = comparison.by_metric[comparison.by_metric["known"] != ""]
+    known_problems = comparison.by_metric[comparison.by_metric["known"] != ""]
     agree = int(counts.get("agrees", 0))
     left_out = {
         "models that were not published": comparison.unknown,
@@ -72,7 +72,7 @@ def _page(comparison: Comparison) -> str:
             "by_metric": _sheet(comparison.by_metric, _METRIC),
             "of_pools": _sheet(comparison.of_pools, _POOLS),
             "values": _sheet(ordered, _MODEL),
-            "known": list(zip(known["metric"], known["known"], strict=True)),
+            "known": list(zip(known_problems["metric"], known_problems["known"], strict=True)),
             "provenance": [
                 ("run", comparison.source),
                 ("published values", "the UDS paper's released files and Table 2, as this library ships them"),

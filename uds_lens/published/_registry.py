@@ -178,8 +178,8 @@ def find(name: str, *, group: str | None = None) -> PublishedModel | None:
     cached = re.search(r"models--([\w.-]+?)--([\w.-]+)", name)
     if cached or (name.count("/") == 1 and not _is_there(name)):
         hub_id = f"{cached[1]}/{cached[2]}" if cached else name
-        known = by_id.get(hub_id.partition("/")[2])
-        return known if known is not None and known.hub_id == hub_id else None
+        model = by_id.get(hub_id.partition("/")[2])
+        return model if model is not None and model.hub_id == hub_id else None
     for part in reversed(PurePath(name).parts):
         if part in by_id:
             return by_id[part]

@@ -143,9 +143,9 @@ def _read(folder: Path) -> _Run:
     if len({name for name, _ in examples}) < len(examples):
         raise ResultFormatError(f"{str(folder)!r}: an example occurs twice.")
     source = _source(summary.get("source_model_id"), where) or _from_name(folder)
-    known = find(source)
+    entry = find(source)
     settings = {
-        "model": _from_name(folder) if known is None else known.name,
+        "model": _from_name(folder) if entry is None else entry.name,
         "source": source,
         **{name: str(summary.get(f"{name}_model") or "") for name in ("full", "retain")},
         "dtype": str(summary.get("dtype") or ""),

@@ -104,8 +104,8 @@ class PublishedRunner(ModelRunner):
 
     def bytes_of(self, source: str) -> int:
         """Return the size of a checkpoint's weights in float32, known before it is downloaded."""
-        known = (find(source) or find(self.plan.full)) if _on_the_hub(source) else None
-        return weight_bytes(source) if known is None else 4 * known.group.parameters
+        entry = (find(source) or find(self.plan.full)) if _on_the_hub(source) else None
+        return weight_bytes(source) if entry is None else 4 * entry.group.parameters
 
     def _place(self, source: str, revision: str | None = None) -> str | Path:
         return self.downloads.get(source, revision) if _on_the_hub(source) else located_source(source)

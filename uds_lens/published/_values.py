@@ -174,8 +174,8 @@ def metrics_published(model: str, *, group: str = "tofu-1b") -> tuple[str, ...]:
     >>> metrics_published("retain95")
     ('uds',)
     """
-    known = find(model, group=group)
-    if known is not None and known.role == "pool":
+    entry = find(model, group=group)
+    if entry is not None and entry.role == "pool":
         return tuple(pool_values()["metric"].unique())
     table = _values()
     return tuple(table["metric"][(table["group"] == group) & (table["model"] == model)])

@@ -317,8 +317,8 @@ def lens_deltas(audits: Mapping[str, DepthAudit], sources: Sequence[LensSource])
             for place, example in enumerate(audit.examples):
                 values = rows.get(example.id, ((), ()))
                 if all(len(side) == audit.n_layers for side in values) and audit.n_layers:
-                    for kept, side in zip(stored, values, strict=True):
-                        kept[place] = torch.tensor(side, dtype=kept.dtype)
+                    for tensor, side in zip(stored, values, strict=True):
+                        tensor[place] = torch.tensor(side, dtype=tensor.dtype)
                     used += 1
         if not used:
             raise ConfigError(
@@ -491,10 +491,10 @@ def elicited_figures(audit: DepthAudit, results: ElicitationResults) -> dict[str
 
 
 def _elicited_sentence(table: pd.DataFrame) -> str:
-    known = table[table["p_holm"].notna()]
-    if not len(known):
+    tested = table[table["p_holm"].notna()]
+    if not len(tested):
         return "No comparison: there is no retain model as a control."
-    real = known[(known["p_holm"] < LEVEL) & (known["beyond_retain"] > 0)]
+    real = tested[(tested["p_holm"] < LEVEL) & (tested["beyond_retain"] > 0)]
     if not len(real):
         return f"No probe extracts significantly more than retain knows (adjusted p ≥ {LEVEL:g})."
     best = real.loc[real["beyond_retain"].idxmax()]
@@ -524,18 +524,18 @@ def _texts_by_example(audit: DepthAudit, results: ElicitationResults) -> dict[st
     for record in results.probes:
         for decoding in ("greedy", "sampled"):
             parts = [part for part in results.parts if (part.probe, part.decoding) == (record.name, decoding)]
-            by_role = {part.role: {said.row: said for said in part.said} for part in parts}
+            by_role = {part.role: {response.row: response for response in part.responses} for part in parts}
             how = "greedy" if decoding == "greedy" else f"best of {results.options.samples} samples"
             name = f"{record.name}, {how}" + (" (given the answer)" if record.capacity else "")
             for row, place in enumerate(of):
                 texts = []
                 for role in _ROLES:
-                    said = by_role.get(role, {}).get(row)
-                    if said is None or not said.texts or place is None:
+                    response = by_role.get(role, {}).get(row)
+                    if response is None or not response.texts or place is None:
                         continue
                     scores = [score.recall for score in results.scores[role, record.name, decoding][row]]
                     best = max(range(len(scores)), key=lambda n: -1.0 if math.isnan(scores[n]) else scores[n])
-                    text = " ".join(said.texts[best].split())
+                    text = " ".join(response.texts[best].split())
                     short = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
                     texts.append([role, short, _number(scores[best])])
                 if texts:
@@ -623,8 +623,8 @@ def payload(
     )
 
 
-def _index(known: list[Any], item: Any) -> int:
+def _index(items: list[Any], item: Any) -> int:
     """Return the place of `item` in `known`, added if new."""
-    if item not in known:
-        known.append(item)
-    return known.index(item)
+    if item not in items:
+        items.append(item)
+    return items.index(item)

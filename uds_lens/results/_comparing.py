@@ -652,5 +652,5 @@ def _same_tokens(a: DepthAudit, i: int, b: DepthAudit, j: int) -> bool:
 
 def _subject(one: str | None, other: str | None) -> str | None:
     """Return the subject of both; where they disagree, the two together."""
-    known = sorted({name for name in (one, other) if name is not None})
-    return "\n".join(known) if known else None
+    subjects = sorted({name for name in (one, other) if name is not None})
+    return "\n".join(subjects) if subjects else None

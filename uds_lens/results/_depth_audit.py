@@ -187,10 +187,10 @@ class DepthAudit(Stage1):
 
     def interval_of(self, scores: Float[Tensor, "some"], subjects: Sequence[str | None]) -> Interval:
         """Return `uds_interval` for some of the examples: their scores in [0, 1], and their subjects."""
-        known = scores[~scores.isnan()].double()
+        defined = scores[~scores.isnan()].double()
         is_reference = any(role == "unlearned" for _, role in self.equal_weights)
-        if is_reference and len(known) and float(known.max() - known.min()) < ROUNDING:
-            return Interval(float(known.min()), float(known.max()))
+        if is_reference and len(defined) and float(defined.max() - defined.min()) < ROUNDING:
+            return Interval(float(defined.min()), float(defined.max()))
         return bootstrap_interval(scores, clusters=subjects, bounds=(0.0, 1.0), **self.config.resampling)
 
     @cached_property

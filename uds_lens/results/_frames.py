@@ -149,13 +149,13 @@ def _spread(name: str, values: Float[Tensor, "example layer"]) -> dict[str, Any]
     layers = [layer[~layer.isnan()] for layer in values.T]
 
     def of_each(statistic: Callable[[Tensor], Tensor], least: int = 1) -> list[float]:
-        return [float(statistic(known)) if len(known) >= least else np.nan for known in layers]
+        return [float(statistic(defined)) if len(defined) >= least else np.nan for defined in layers]
 
     return {
         f"{name}_mean": of_each(Tensor.mean),
         f"{name}_std": of_each(Tensor.std, least=2),
-        f"{name}_q25": of_each(lambda known: known.quantile(0.25)),
-        f"{name}_q75": of_each(lambda known: known.quantile(0.75)),
+        f"{name}_q25": of_each(lambda defined: defined.quantile(0.25)),
+        f"{name}_q75": of_each(lambda defined: defined.quantile(0.75)),
     }
 
 
@@ -269,8 +269,8 @@ def tau_sweep(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
     for tau in TAUS if taus is None else taus:
         sizes = ke_mask(audit.s1_delta, tau).sum(-1).double()
         n_measured = int((sizes > 0).sum())
-        known = pd.Series(sizes.numpy())
-        layers = {f"ke_{name}": float(getattr(known, name)()) for name in ("mean", "std", "min", "max", "median")}
+        n_layers = pd.Series(sizes.numpy())
+        layers = {f"ke_{name}": float(getattr(n_layers, name)()) for name in ("mean", "std", "min", "max", "median")}
         layers["ke_std"] = float(sizes.std()) if len(sizes) > 1 else math.nan  # pandas' differs in the last bit
         counts = {"n_measured": n_measured, "n_not_measurable": len(sizes) - n_measured}
         rows.append({"tau": tau, **layers, **counts, "uds": _uds_at(audit, tau)})

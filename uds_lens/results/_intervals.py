@@ -62,9 +62,9 @@ def cluster_codes(clusters: Sequence[Hashable | None]) -> Codes:
     >>> cluster_codes(["Ada", None, "Ada", None]).tolist()
     [0, 1, 0, 2]
     """
-    known: dict[Hashable, int] = {}
+    codes: dict[Hashable, int] = {}
     keys = ((place,) if name is None else name for place, name in enumerate(clusters))
-    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+    return np.array([codes.setdefault(key, len(codes)) for key in keys], dtype=np.int64)
 
 
 def bootstrap_interval(

@@ -253,8 +253,8 @@ def _manifest(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
 
 def _check_provenance(provenance: Mapping[str, Any], where: str) -> None:
     """Raise ResultFormatError unless what is read from a provenance has its type, also in that of stage 1."""
-    known = {field.name for field in fields(_Provenance)}
-    conform(_Provenance, {key: value for key, value in provenance.items() if key in known}, where=where)
+    allowed = {field.name for field in fields(_Provenance)}
+    conform(_Provenance, {key: value for key, value in provenance.items() if key in allowed}, where=where)
     if provenance.get("sample") is not None:
         _check_sample(provenance["sample"], f"{where}.sample")
     stage_1 = provenance.get("stage_1")
@@ -265,9 +265,9 @@ def _check_provenance(provenance: Mapping[str, Any], where: str) -> None:
 
 
 def _check_sample(sample: Any, where: str) -> None:
-    known = {field.name for field in fields(_Sample)}
+    allowed = {field.name for field in fields(_Sample)}
     if isinstance(sample, dict):  # a study records more
-        sample = {key: value for key, value in sample.items() if key in known}
+        sample = {key: value for key, value in sample.items() if key in allowed}
     conform(_Sample, sample, where=where)
 
 

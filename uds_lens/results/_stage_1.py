@@ -302,8 +302,8 @@ def damage_of(audit: DepthAudit) -> Damage:
         return Damage(math.nan, NO_INTERVAL, math.nan, math.nan, math.nan, "no control facts were given")
     control, s2_control = require_control(audit)
     config, measured = audit.config, ~audit.uds_per_example.isnan()
-    forget, kept = audit.s2_delta[measured], s2_control[control.known]
-    losses = mean_loss(forget), mean_loss(kept), mean_loss(control.s1_delta[control.known])
+    forget, retained = audit.s2_delta[measured], s2_control[control.known]
+    losses = mean_loss(forget), mean_loss(retained), mean_loss(control.s1_delta[control.known])
     reason = None
     if math.isnan(losses[1]):
         reason = "no control fact could be scored, or full knows none of them"
@@ -317,7 +317,7 @@ def damage_of(audit: DepthAudit) -> Damage:
     if reason:
         return Damage(math.nan, NO_INTERVAL, *losses, reason)
     interval = ratio_interval(
-        kept.double().mean(1),
+        retained.double().mean(1),
         forget.double().mean(1),
         top_clusters=of_rows(control.subjects, control.known),
         bottom_clusters=of_rows(audit.subjects, measured),

@@ -35,10 +35,10 @@ def holm(p: Sequence[float]) -> list[float]:
     References:
         Holm (1979), Scandinavian Journal of Statistics 6, 65-70.
     """
-    known = sorted((float(value), place) for place, value in enumerate(p) if not math.isnan(value))
+    defined = sorted((float(value), place) for place, value in enumerate(p) if not math.isnan(value))
     adjusted = [math.nan] * len(p)
     largest = 0.0
-    for rank, (value, place) in enumerate(known):
-        largest = max(largest, min(1.0, (len(known) - rank) * value))
+    for rank, (value, place) in enumerate(defined):
+        largest = max(largest, min(1.0, (len(defined) - rank) * value))
         adjusted[place] = largest
     return adjusted

@@ -187,13 +187,13 @@ def _measured(result: DepthAudit | MetricResults) -> Iterator[_Measured]:
 
 
 def _result(entry: _Measured, result: DepthAudit | MetricResults, dataset: str, ident: str) -> dict[str, Any]:
-    known = [score for _, score in entry.rows if not math.isnan(score)]
+    defined = [score for _, score in entry.rows if not math.isnan(score)]
     details: dict[str, Any] = {"score": entry.value}
     low, high = entry.interval
     if not math.isnan(low):
         level = result.config.confidence if isinstance(result, DepthAudit) else 0.95
         interval = {"lower": low, "upper": high, "confidence_level": level, "method": "bootstrap over subjects"}
-        details["uncertainty"] = {"confidence_interval": interval, "num_samples": len(known)}
+        details["uncertainty"] = {"confidence_interval": interval, "num_samples": len(defined)}
     hub = _HUB_ID.fullmatch(dataset) is not None
     source = {"dataset_name": dataset, "source_type": "hf_dataset" if hub else "other"}
     kind = METRICS[entry.name].group if entry.name in METRICS else "own"

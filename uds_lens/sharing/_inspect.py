@@ -83,7 +83,7 @@ def _log(results: ElicitationResults, part: Part, dataset: str) -> dict[str, Any
     record = results.models["unlearned" if part.role == "holdout" else part.role]
     model = f"hf/{shared_name(record.name)}"
     created = str(results.provenance.get("created") or "1970-01-01T00:00:00+00:00")
-    samples = [sample for place in range(len(part.said)) for sample in _samples(results, part, place, model)]
+    samples = [sample for place in range(len(part.responses)) for sample in _samples(results, part, place, model)]
     identity = [part.role, part.probe, part.decoding, record.fingerprint, [sample["id"] for sample in samples]]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
     return {
@@ -96,7 +96,11 @@ def _log(results: ElicitationResults, part: Part, dataset: str) -> dict[str, Any
             "task_id": digest[:22],
             "created": created,
             "model": model,
-            "dataset": {"name": dataset, "samples": len(part.said), "sample_ids": [s["id"] for s in _firsts(samples)]},
+            "dataset": {
+                "name": dataset,
+                "samples": len(part.responses),
+                "sample_ids": [s["id"] for s in _firsts(samples)],
+            },
             "config": {"epochs": max((s["epoch"] for s in samples), default=1)},
             "packages": {"uds_lens": versions()["uds_lens"]},
             "metadata": {
@@ -124,18 +128,18 @@ def _log(results: ElicitationResults, part: Part, dataset: str) -> dict[str, Any
 
 def _samples(results: ElicitationResults, part: Part, place: int, model: str) -> list[dict[str, Any]]:
     """Return the texts of one row, an epoch each."""
-    said = part.said[place]
-    example = results.rows_of(part.role)[said.row]
-    scores = results.scores[part.role, part.probe, part.decoding][said.row]
+    response = part.responses[place]
+    example = results.rows_of(part.role)[response.row]
+    scores = results.scores[part.role, part.probe, part.decoding][response.row]
     samples = []
-    for epoch, (text, score) in enumerate(zip(said.texts, scores, strict=True), start=1):
+    for epoch, (text, score) in enumerate(zip(response.texts, scores, strict=True), start=1):
         values = {_SCORER: score.recall, "entity_recall": score.entity}
         samples.append(
             {
                 "id": example.id,
                 "epoch": epoch,
-                "input": said.prompt,
-                "target": said.reference,
+                "input": response.prompt,
+                "target": response.reference,
                 "output": {
                     "model": model,
                     "choices": [{"message": {"role": "assistant", "content": text}, "stop_reason": "stop"}],
@@ -145,7 +149,7 @@ def _samples(results: ElicitationResults, part: Part, place: int, model: str) ->
                     for name, value in values.items()
                     if not math.isnan(value)
                 },
-                "metadata": {"subject": example.subject, "question": example.question, **said.details},
+                "metadata": {"subject": example.subject, "question": example.question, **response.details},
             }
         )
     return samples

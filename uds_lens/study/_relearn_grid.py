@@ -172,9 +172,9 @@ class RelearnGridResults:
 
 def _means(values: np.ndarray) -> np.ndarray:
     """Return the mean of each row over what is there; NaN where nothing is."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=1)
-    return np.where(count > 0, np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
+    defined = ~np.isnan(values)
+    count = defined.sum(axis=1)
+    return np.where(count > 0, np.where(defined, values, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
 
 
 def relearn_grid(

@@ -148,7 +148,7 @@ def generate(seed: int = SEED) -> dict[str, list[dict[str, Any]]]:
     return groups
 
 
-def strangers(seed: int, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def strangers(seed: int, facts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield endless rows about strangers: made-up names, each with eight values of `known` people.
 
     A model that sees each stranger once cannot memorise them; it learns that a new name may have any of
@@ -160,7 +160,7 @@ def strangers(seed: int, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]
         ('Nevvin Ashfield', 'Location/Origin')
     """
     rng = random.Random(seed)
-    values = {fact.key: [row["entity"] for row in known if row["id"].endswith(f"/{fact.key}")] for fact in FACTS}
+    values = {fact.key: [row["entity"] for row in facts if row["id"].endswith(f"/{fact.key}")] for fact in FACTS}
     while True:
         a, b, c, d = (rng.choice(part) for part in word_lists.STRANGER_NAMES)
         name = f"{a}{b} {c}{d}"

@@ -145,8 +145,8 @@ class DepthCallback(TrainerCallback):
         kept_facts: list[int] | None = None
         rest_facts: list[int] | None = None
         if facts is not None and control != 0:
-            known = facts.known.tolist()
-            kept_facts, rest_facts = _split("control", facts.subjects, known, control, seed=seed, hold_out=hold_out)
+            is_known = facts.known.tolist()
+            kept_facts, rest_facts = _split("control", facts.subjects, is_known, control, seed=seed, hold_out=hold_out)
         self.measured: Baseline = baseline.subset(kept, control=kept_facts, options=self.options)
         """Stage 1 of the examples that are measured while training."""
         self.held_out: Baseline | None = None

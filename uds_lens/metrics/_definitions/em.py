@@ -24,8 +24,8 @@ def exact_memorization(hits: Sequence[bool]) -> float:
         >>> exact_memorization([True, False, True, True, False])
         0.75
     """
-    kept = [bool(hit) for hit in hits][:-1]
-    return sum(kept) / len(kept) if kept else math.nan
+    answer = [bool(hit) for hit in hits][:-1]
+    return sum(answer) / len(answer) if answer else math.nan
 
 
 @metric(name="em", label="Exact Memorization", group="memorization", meaning=KNOWN, passes=needs_answers("forget"))

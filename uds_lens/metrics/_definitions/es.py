@@ -31,11 +31,11 @@ def extraction_strength(hits: Sequence[bool], *, strict: bool = False) -> float:
         >>> extraction_strength(missed), extraction_strength(missed, strict=True)
         (0.25, 0.0)
     """
-    kept = [bool(hit) for hit in hits][:-1]
-    if not kept:
+    answer = [bool(hit) for hit in hits][:-1]
+    if not answer:
         return math.nan
-    right = next((n for n, hit in enumerate(reversed(kept)) if not hit), len(kept))
-    return (right if strict else max(right, 1)) / len(kept)
+    right = next((n for n, hit in enumerate(reversed(answer)) if not hit), len(answer))
+    return (right if strict else max(right, 1)) / len(answer)
 
 
 @metric(name="es", label="Extraction Strength", group="memorization", meaning=KNOWN, passes=needs_answers("forget"))

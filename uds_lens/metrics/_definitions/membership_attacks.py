@@ -73,8 +73,8 @@ def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
         3.0
     """
     check_value("k", k, Share)
-    kept = sorted([float(value) for value in logprobs][:-1])
-    lowest = kept[: max(1, int(len(kept) * k))]
+    ascending = sorted([float(value) for value in logprobs][:-1])
+    lowest = ascending[: max(1, int(len(ascending) * k))]
     return -math.fsum(lowest) / len(lowest) if lowest else math.nan
 
 
