@@ -68,7 +68,7 @@ def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     assert found["roles"].found.startswith("full and retain and unlearned are one checkpoint")
     assert "as in float32 on cpu" in found["speed"].found
     (quoted,) = [each.found for each in findings if each.what == "entities" and "quote" in each.found]
-    assert quoted.startswith("2 directly behind a quote or another sign, where prompts add a space: 0, 1")
+    assert quoted.startswith("2 directly after a quote or another mark, where prompts add a space: 0, 1")
     assert "speed" not in by_name(examine_inputs(TRIO)), "float32 is what others are compared with"
     assert "roles" not in by_name(examine_inputs(TRIO))
 

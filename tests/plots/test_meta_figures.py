@@ -68,7 +68,7 @@ def test_the_scatter_counts_the_kept_models_beside_the_guide_line():
     points = made.points()
     figure = plots.perturbation_scatter(points, "x", state="relearned", shift=(0.1, np.nan, np.nan))
     moved = (points["relearned"] - points["before"] - 0.1)[points["kept"]]
-    assert f"6 kept models {(moved > 0).sum()} above the line, {(moved < 0).sum()} below" in (
+    assert f"6 kept models: {(moved > 0).sum()} above the line, {(moved < 0).sum()} below" in (
         figure.layout.title.subtitle.text
     )
     line = next(trace for trace in figure.data if "retain's shift 0.100" in trace.name)

@@ -86,7 +86,7 @@ def test_own_values_are_judged_and_ranked(own):
     assert {"q_runs_low", "p_first", "clusters"} <= set(told["robust"]["none own"]["uds"])
     share = own.robust.assign(p_first=0.72)
     sure = replace(own, robust=share)
-    assert "and in 72% of resamples." in " ".join(findings(sure))
+    assert "it comes first in 72% of resamples." in " ".join(findings(sure))
 
 
 def test_the_words_follow_the_settings_the_page_opens_with():

@@ -322,14 +322,14 @@ def test_what_could_be_significant_is_said(audits):
         few[name] = replace(audit, examples=tuple(examples))
     pairs = differences(few)
     needed = (
-        "The smallest possible p is 0.094 (with 6 subjects, adjusted for 3 pairs): no difference could be significant. "
-        "This takes 7 subjects or more, or fewer models."
+        "The smallest possible p is 0.094 (with 6 subjects, adjusted for 3 pairs), so no difference could be "
+        "significant. That takes at least 7 subjects, or fewer models."
     )
     sentence = difference_words(pairs, "95%")["sentence"]
     assert sentence == f"0 of 3 pairs differ significantly (adjusted p < 0.05). {needed}"
     page = Page(render(few))
     assert "With 6 subjects, no difference between models is significant (Holm-adjusted p < 0.05)." in page.words
-    assert f"To order the models: the{needed[3:]}" in page.words
+    assert f"Add subjects so that the models can be put in order. {needed}" in page.words
     full = replace(few["npo"], models={**few["npo"].models, "unlearned": few["npo"].models["full"]})
     found = difference_words(differences({"npo": few["npo"], "full": full}, ["full"]), "95%")
     assert found["sentence"] == "No pair could be tested; the table says why."
@@ -346,8 +346,8 @@ def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     deep, words = verdict_of(page), page.words
     over = f"{audits['ga'].over_erased_share:.0%}"
     assert deep == (
-        f"1 of 3 models is mostly erased: ga ({audits['ga'].uds:.2f}). Signs of damage rather than forgetting: ga "
-        f"(over-erased on {over} of the layers). With 23 subjects, 3 of 3 pairs differ significantly "
+        f"1 of 3 models has lost most of the knowledge: ga ({audits['ga'].uds:.2f}). Signs of damage rather than "
+        f"forgetting: ga (over-erased on {over} of the layers). With 23 subjects, 3 of 3 pairs differ significantly "
         "(Holm-adjusted p < 0.05)."
     )
     for command in ("uds-lens audit", "uds-lens metrics", "uds-lens elicit"):
@@ -355,12 +355,12 @@ def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     assert "--control retained.json" in words and "'ckpt/</script>&<b>rmu'" in words
     shallow = {f"m{i}": synthetic_audit(seed=i, erased=0.2) for i in range(2)}
     found = verdict_of(Page(render(shallow)))
-    assert found.startswith("No model is mostly erased; the deepest is m")
+    assert found.startswith("No model has lost most of the knowledge; the deepest is m")
     kept = with_control(synthetic_audit(seed=1, erased=0.8), lost=0.01)
     calm = replace(kept, s2_delta=kept.s1_delta.clamp(min=0) * 0.8)
     other = Page(render({"one": calm, "two": replace(calm, models=shallow["m0"].models)}))
     found = verdict_of(other)
-    assert "All models are mostly erased" in found and "None shows signs of damage." in found
+    assert "All models have lost most of the knowledge" in found and "None shows signs of damage." in found
     assert "uds-lens audit --" not in other.words.split("Before you quote")[0]
     swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
     found = verdict_of(Page(render({"npo": audits["npo"], "swapped": swapped})))

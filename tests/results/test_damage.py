@@ -144,7 +144,7 @@ FOREIGN = torch.full((12, 2), 0.6, dtype=torch.float64)
         (
             lambda: with_facts(sound(), sample=FIRST),
             "caution",
-            "Only the first 12 of 400 control facts were measured, of data that are or may be sorted",
+            "Only the first 12 of 400 control facts were measured, from data that are or may be sorted",
         ),
         (lambda: with_facts(sound(), sample={**FIRST, "sorted_by": None}), "caution", "a random sample is safer"),
     ],

@@ -383,7 +383,7 @@ def _entities(
     if quoted := [row.example.id for row in plan.encoded.rows if space_added(row.example)]:
         some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
         fix = "put the quote into the entity, or leave these rows out"
-        words = f"{len(quoted)} directly behind a quote or another sign, where prompts add a space: {some}"
+        words = f"{len(quoted)} directly after a quote or another mark, where prompts add a space: {some}"
         yield Finding("entities", "note", words, fix)
     yield from ways_to_run(models, plan, config=config, options=options)
 

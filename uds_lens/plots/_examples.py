@@ -428,9 +428,9 @@ def clip_bars(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None
     )
     layer_axis(figure, len(layers))
     figure.update_layout(barmode="relative", hovermode="x unified", hoverdistance=-1)
-    finding = "Clipping changes nothing: raw LER lies within 0 to 1"
+    finding = "Clipping changes nothing: raw LER lies between 0 and 1"
     if largest > 0:
-        finding = f"Raw LER exceeds 1 on up to {above:.0%} of examples, falls below 0 on {below:.0%}"
+        finding = f"Raw LER exceeds 1 on up to {above:.0%} of examples, and falls below 0 on up to {below:.0%}"
     subtitle = "Raw LER: S2 / S1 before clipping to [0, 1]. Share of examples outside, by layer."
     return style(figure, theme, title, finding, subtitle, height=360)
 

@@ -529,7 +529,7 @@ def perturbation_scatter(
     figure.update_yaxes(**axis, title_text=f"m {state}")
     done, by = ("Quantisation", "") if state == "quantised" else ("Relearning", " more than retain")
     finding = f"{done} raises {short(metric)}{by} in {above} of {count(int(is_kept.sum()), 'model')}"
-    subtitle = f"Of {count(int(is_kept.sum()), 'kept model')} {above} above the line, {below} below."
+    subtitle = f"{count(int(is_kept.sum()), 'kept model')}: {above} above the line, {below} below."
     return style(figure, theme, title, finding, subtitle, height=440)
 
 
@@ -683,7 +683,7 @@ def rank_probabilities(ranks: pd.DataFrame, *, theme: Theme = "light", title: st
     elif 1 in table.columns:
         first = table[1].idxmax()
         finding = f"{short(first)} is first in {table.loc[first, 1]:.0%} of resamples"
-    figure.update_xaxes(type="category", title_text="place", showline=False, ticks="")
+    figure.update_xaxes(type="category", title_text="rank", showline=False, ticks="")
     figure.update_yaxes(autorange="reversed", showgrid=False)
     subtitle = "Percent of resamples; each method's configuration is chosen anew in each."
     return style(figure, theme, title, finding, subtitle, height=150 + 32 * max(len(table), 3), legend=False)

@@ -229,7 +229,7 @@ def component_profile(
     figure.update_yaxes(**order, row=1, col=2)
     figure.update_layout(**_UNIFIED)
     most = max(means, key=lambda site: -np.inf if np.isnan(means[site]) else means[site])
-    finding = f"{short(most)} carries most of the knowledge (mean S1 {number(means[most])})"
+    finding = f"{short(most)} carries the most knowledge (mean S1 {number(means[most])})"
     subtitle = "Log-probability lost with retain's state at each site: by layer, and the mean over layers."
     return style(figure, theme, title, finding, subtitle, height=390)
 

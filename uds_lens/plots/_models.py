@@ -515,7 +515,7 @@ def differences_by_metric(compared: pd.DataFrame, *, theme: Theme = "light", tit
         theme=theme,
         title=title,
         finding=f"{agree} of {count(len(defined), 'value')} agree with the published ones",
-        subtitle="A mark is a model; the bar behind a row is the margin within which values agree",
+        subtitle="Each mark is a model; the bar behind a row is the margin within which values agree",
         height=170 + 34 * max(1, len(metrics)),
         legend=len(defined) > 0,
     )

@@ -156,8 +156,8 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     facts = int(audit.control.known.sum())
     losses = (
         f"Loss: {damage.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
-        f"{damage.retain_loss:.3f}), {damage.forget_loss:.3f} on the forget facts. Measured at entities only, each "
-        f"after the correct beginning of its answer{_kept_prob(audit)}; for whole answers, see uds-lens metrics "
+        f"{damage.retain_loss:.3f}), and {damage.forget_loss:.3f} on the forget facts. Measured at entities only, "
+        f"each after the correct beginning of its answer{_kept_prob(audit)}; for whole answers, see uds-lens metrics "
         "--retain-data."
     )
     return {
@@ -187,12 +187,12 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
     sentences = []
     if erased:
         some = "All" if len(erased) == len(own) else f"{len(erased)} of {len(own)}"
-        verb = "is" if len(erased) == 1 and len(own) > 1 else "are"
-        models_are = f"{some} models {verb}" if len(own) > 1 else "The model is"
-        sentences.append(f"{models_are} mostly erased: {_scores(erased)}.")
+        verb = "has" if len(erased) == 1 else "have"
+        models_have = f"{some} models {verb}" if len(own) > 1 else "The model has"
+        sentences.append(f"{models_have} lost most of the knowledge: {_scores(erased)}.")
     elif scored:
         deepest = f"; {'the deepest is ' if len(scored) > 1 else ''}{_scores(scored[:1])}"
-        sentences.append(f"No model is mostly erased{deepest}.")
+        sentences.append(f"No model has lost most of the knowledge{deepest}.")
     if withheld:
         names = ", ".join(model["name"] for model in withheld[:4])
         sentences.append(f"The verdict is withheld for {names} (fatal warning).")
@@ -278,7 +278,7 @@ def next_steps(
     subjects = min((a.interval_basis.n for a in own.values() if a.interval_basis.by == "subject"), default=99)
     needed = None if pairs is None else _subjects_needed(pairs)
     if needed is not None:
-        steps.append(Step(f"To order the models: {needed[:1].lower()}{needed[1:]}", ""))
+        steps.append(Step(f"Add subjects so that the models can be put in order. {needed}", ""))
     elif subjects < FEW_SUBJECTS:
         steps.append(
             Step(f"Add subjects: there are only {subjects}, and reliable intervals need {FEW_SUBJECTS} or more.", "")
@@ -615,7 +615,7 @@ def _subjects_needed(pairs: pd.DataFrame) -> str | None:
     while size * 2.0 ** (1 - enough) >= LEVEL:  # of all sign patterns, the observed one and its opposite
         enough += 1
     fewer = "" if size == 1 else ", or fewer models"
-    return f"{_least_p(pairs)}: no difference could be significant. This takes {enough} subjects or more{fewer}."
+    return f"{_least_p(pairs)}, so no difference could be significant. That takes at least {enough} subjects{fewer}."
 
 
 def _difference_row(row: Any) -> dict[str, Any]:

@@ -113,9 +113,9 @@ _ROBUST = (
     *("q_reason", "r_reason"),
 )
 _SETTINGS = {
-    "utility+threshold": "enough utility, and unlearned by the metric",
+    "utility+threshold": "enough utility, and unlearned according to the metric",
     "utility": "enough utility",
-    "threshold": "unlearned by the metric",
+    "threshold": "unlearned according to the metric",
     "none": "all",
 }
 

@@ -168,7 +168,7 @@ def _scored(
     if unlearned["score_with"].isna().all():
         empty = empty_parts(unlearned, parts, reasons)
         without = ", ".join(f"{name} ({why})" if why else name for name, why in empty.items())
-        no_value = f"no model has a value of {without}, which the score is made of."
+        no_value = f"no model has a value of {without}, which the score needs."
         gaps.append(f"Methods are not ranked: {no_value if without else 'no model has all parts of the score.'}")
     gaps += map(sentence, score_cautions(unlearned, parts))
     return unlearned, references, ways

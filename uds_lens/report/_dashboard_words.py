@@ -124,7 +124,7 @@ def _of_metrics(tables: Tables) -> Iterator[str]:
     if len(table) and table["overall"].notna().any():
         top = table.loc[table["overall"].idxmax()]
         both = ", and is first in both" if top["rank_auc"] == top["rank_rob"] == 1 else ""
-        share = "" if math.isnan(top["p_first"]) else f", and in {100 * top['p_first']:.0f}% of resamples"
+        share = "" if math.isnan(top["p_first"]) else f"; it comes first in {100 * top['p_first']:.0f}% of resamples"
         yield (
             f"{label[top['metric']]} has the highest Overall score, {top['overall']:.3f} (F {top['auc']:.3f}, Rob "
             f"{top['rob']:.3f}{both}){share}."
@@ -247,7 +247,7 @@ def _few_models(tables: Tables) -> Iterator[str]:
     if len(few):
         named = ", ".join(f"{label.get(r.metric, r.metric)} {r.n:.0f}" for r in few.head(6).itertuples())
         yield (
-            f"With both filters each metric is judged on different models, some on few: {named}"
+            f"With both filters each metric is judged on different models, some on only a few: {named}"
             + (f" and {len(few) - 6} more below 20." if len(few) > 6 else ".")
         )
     if "caution" in rows.columns:
@@ -268,14 +268,14 @@ def _ties(tables: Tables) -> Iterator[str]:
     if zero := int((scores == 0).sum()):
         yield f"{zero} of {len(scores)} scores are exactly 0: a harmonic mean is 0 as soon as one part is."
     if missing := int(scores.isna().sum()):
-        yield f"{count(missing, 'model')} without a score, because a part of it has no value (see the model's row)."
+        yield f"No score for {count(missing, 'model')}, because a part of it has no value (see the model's row)."
 
 
 def _published(tables: Tables) -> Iterator[str]:
     if tables.published:
         yield (
             "R compares each model with the shift of one relearned retain model, the same number for all. Its interval "
-            "is not published; where it is near 0, R is small whatever a model does."
+            "is not published; where the shift is near 0, R is small whatever a model does."
         )
         yield (
             "The intervals of F are computed from the sizes of the pools alone (Hanley and McNeil). Epochs of one run "

@@ -493,14 +493,14 @@ def elicited_figures(audit: DepthAudit, results: ElicitationResults) -> dict[str
 def _elicited_sentence(table: pd.DataFrame) -> str:
     tested = table[table["p_holm"].notna()]
     if not len(tested):
-        return "No comparison: there is no retain model as a control."
+        return "No comparison: there is no retain model to serve as a control."
     real = tested[(tested["p_holm"] < LEVEL) & (tested["beyond_retain"] > 0)]
     if not len(real):
         return f"No probe extracts significantly more than retain knows (adjusted p ≥ {LEVEL:g})."
     best = real.loc[real["beyond_retain"].idxmax()]
     return (
-        f"More than retain knows is extracted by {', '.join(dict.fromkeys(real['probe']))} (adjusted p < {LEVEL:g}); "
-        f"most by {best['probe']}: {_signed(best['beyond_retain'])} of the reference."
+        f"Probes that extract more than retain knows: {', '.join(dict.fromkeys(real['probe']))} (adjusted p < "
+        f"{LEVEL:g}). {best['probe']} extracts the most: {_signed(best['beyond_retain'])} of the reference."
     )
 
 

@@ -169,14 +169,14 @@ def _stand_in(audit: DepthAudit) -> Caution | None:
         drawn = audit.provenance.get("counterfactual", {})
         text = (
             f"No retain model: full's own states on {_ASKED[audit.config.counterfactual]} stand in for it "
-            f"({_count(drawn)} for each example), and 1 means as in those. Such scores can be compared with each "
-            "other, not with scores against a retain model."
+            f"({_count(drawn)} for each example), so a score of 1 means as little knowledge as in those states. Such "
+            "scores can be compared with each other, but not with scores against a retain model."
         )
         return Caution("caution", text, "no retain model")
     text = (
-        f"No retain model: {audit.models['retain'].name!r}, the model before fine-tuning, stands in for it. 1 means as "
-        "in that model, which never learned the retained facts either. Such scores can be compared with each other, "
-        "not with scores against a retain model."
+        f"No retain model: {audit.models['retain'].name!r}, the model before fine-tuning, stands in for it. A score "
+        "of 1 means as little knowledge as in that model, which never learned the retained facts either. Such scores "
+        "can be compared with each other, but not with scores against a retain model."
     )
     return Caution("caution", text, "no retain model")
 
@@ -188,7 +188,7 @@ def _several_retains(audit: DepthAudit) -> Caution | None:
     text = f"Measured against {len(audit.retains)} retain models"
     if math.isnan(low):
         return Caution("note", f"{text}; against at least one of them nothing is measurable.", "several retains")
-    text += f": the score against each ranges from {low:.3f} to {high:.3f}."
+    text += f": the scores against them range from {low:.3f} to {high:.3f}."
     return Caution("caution" if high - low > RETAINS_APART else "note", text, f"{low:.2f}-{high:.2f} by retain model")
 
 
@@ -207,8 +207,9 @@ def _sample(audit: DepthAudit) -> Caution | None:
     spread = ", spread over the subjects" if any(audit.subjects) else ""
     others = "subjects" if audit.interval_basis.by == "subject" else "examples"
     text = (
-        f"A random sample was measured: {part}{spread} (seed {sample['seed']}). The score for all {sample['of']} is "
-        f"estimated next to the interval, which shows something else: how the score would differ for other {others}."
+        f"A random sample was measured: {part}{spread} (seed {sample['seed']}). The estimate "
+        f"for all {sample['of']} is given next to the interval, which shows something else: how the score would differ "
+        f"for other {others}."
     )
     return Caution("note", text, f"sample of {sample['limit']}")
 
@@ -255,9 +256,9 @@ def _steering(audit: DepthAudit) -> Caution | None:
         )
         return Caution("note", text, "steered by others") if of else None
     text = (
-        f"{n} of {len(audit.examples)} examples steered the training of this model, or are about subjects that did "
-        "(see depth.json beside it). A depth that was optimised in training is not a measurement: score the examples "
-        "held out there."
+        f"{n} of {len(audit.examples)} examples steered the training of this model, or are about the same "
+        "subjects as examples that did (see depth.json beside it). A depth that was optimised in training is not a "
+        "measurement: score the examples held out there."
     )
     return Caution("fatal", text, f"{n} steered the training")
 
@@ -267,9 +268,9 @@ def _steering_control(audit: DepthAudit) -> Caution | None:
     if not n or audit.control is None:
         return None
     text = (
-        f"{n} of {len(audit.control.examples)} retained facts decided by their damage which step of this model's "
-        "training was kept, or are about subjects that did (see depth.json beside it): damage is lower on them than "
-        "on others. Measure it on the facts held out there."
+        f"{n} of {len(audit.control.examples)} retained facts decided, through their damage, which step of this "
+        "model's training was kept, or are about the same subjects as facts that did (see depth.json beside it), so "
+        "damage is lower on them than on others. Measure it on the facts held out there."
     )
     return Caution("caution", text, f"{n} retained facts steered")
 
@@ -294,7 +295,7 @@ def _space_added(audit: DepthAudit) -> Caution | None:
         return None
     some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
     text = (
-        f"{len(quoted)} of {len(audit.examples)} entities directly follow an opening quote or another sign, where "
+        f"{len(quoted)} of {len(audit.examples)} entities directly follow an opening quote or another mark, where "
         f"prompts insert a space that the answer lacks, so full may seem not to know them ({some}; `space_added` in "
         "the table of examples)."
     )
@@ -347,7 +348,10 @@ def _negative(audit: DepthAudit) -> Caution | None:
     share = audit.negative_share
     if math.isnan(share) or share < OVER_SHARE:
         return None
-    text = f"On {share:.0%} of the knowledge-encoding layers, the unlearned state helps full recall (raw LER below 0)."
+    text = (
+        f"On {share:.0%} of the knowledge-encoding layers, the unlearned state helps full to recall the answer "
+        "(raw LER below 0)."
+    )
     return Caution("caution", text, f"{share:.0%} negative LER")
 
 
@@ -391,8 +395,8 @@ def _control(audit: DepthAudit) -> Caution | None:
     known, n = int(control.known.sum()), len(control.examples)
     if known < n / 2:
         text = (
-            f"full hardly knows the control facts: it gives {n - known} of {n} entities less than {LEAST_KNOWN:g} per "
-            "token, and these do not count. Damage needs facts that full and retain both know."
+            f"full hardly knows the control facts: it gives {n - known} of {n} entities a probability of less than "
+            f"{LEAST_KNOWN:g} per token, and these do not count. Damage needs facts that full and retain both know."
         )
         return Caution("caution", text, "weak control")
     here, there = mean_loss(control.s1_delta[control.known]), mean_loss(audit.s1_delta)
@@ -423,7 +427,7 @@ def _control_sample(audit: DepthAudit) -> Caution | None:
     text = f"Only the first {part} were measured"
     if sample.get("sorted_by", "unknown") is None:
         return Caution("caution", f"{text}; a random sample is safer.", "first control facts")
-    text += ", of data that are or may be sorted: damage may not hold for the rest."
+    text += ", from data that are or may be sorted, so the damage may not hold for the rest."
     return Caution("caution", text, "first control facts")
 
 

@@ -26,8 +26,8 @@ function renderMethods() {
     return element("tr", { dataset: { method: row.method } }, cell(known(place) ? `${shared ? "=" : ""}${place}` : "\u2013", "num strong"),
       element("th", { scope: "row" }, called(row.method)), ...methodCells(row, moved));
   }));
-  const shifts = shiftsOf(rows), other = state.by === "with" ? "without depth" : "with it";
+  const shifts = shiftsOf(rows), other = state.by === "with" ? "without depth" : "with depth";
   document.getElementById("shifts").textContent = !rows.length ? "No method is selected."
-    : shifts.length ? `Chosen by the score ${other} instead: ${shifts.map((shift) => `${called(shift.method)} would be ${shift.to.config ?? shift.to.model} (depth ${shift.change >= 0 ? "+" : "\u2212"}${Math.abs(shift.change).toFixed(3)})`).join("; ")}. The others keep theirs.`
-      : `Chosen by the score ${other} instead, every method would keep its configuration.`;
+    : shifts.length ? `If configurations were chosen by the score ${other} instead, ${shifts.map((shift) => `${called(shift.method)} would be ${shift.to.config ?? shift.to.model} (depth ${shift.change >= 0 ? "+" : "\u2212"}${Math.abs(shift.change).toFixed(3)})`).join("; ")}. The others would keep theirs.`
+      : `If configurations were chosen by the score ${other} instead, every method would keep its own.`;
 }

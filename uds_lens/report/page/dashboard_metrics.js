@@ -40,7 +40,7 @@ function metricFacts(row) {
     if (why) said.push(element("p", { className: "said soft" }, why));
   }
   return [...said.filter(Boolean), facts([
-    ["a high value means", row.direction], ["interval of F, these variants only", range(row.low, row.high)], ["made by", kinds[row.interval]],
+    ["a high value means", row.direction], ["interval of F, these variants only", range(row.low, row.high)], ["method of the interval", kinds[row.interval]],
     ["runs as clusters", range(row.cluster_low, row.cluster_high)], ["one variant left out", range(row.variants_low, row.variants_high)],
     ["new variants: variants as clusters", range(row.new_variants_low, row.new_variants_high)],
     ["mean of P, of N", known(row.mean_p) ? `${number(row.mean_p)}, ${number(row.mean_n)}` : null],
@@ -61,8 +61,8 @@ function renderMetrics() {
   if (!table) return;
   head(table, [
     { key: "label", label: "metric", kind: "", text: true }, { key: "overall", label: "Overall" }, { key: "auc", label: "F", title: "faithfulness: probability that a model that knows ranks above one that does not" },
-    { label: [element("span", {}, "0"), element("span", {}, "1")], kind: "bar" }, { label: "95% of F", title: "for more models of these variants only; a row opens to the one for new variants" }, { key: "rob", label: "Rob" },
-    { key: "q", label: "Q", title: "robustness to quantisation, 1 = unaffected" }, { key: "r", label: "R", title: "robustness to relearning, 1 = as retain" }, { key: "n", label: "models" }, { key: "threshold", label: "threshold" },
+    { label: [element("span", {}, "0"), element("span", {}, "1")], kind: "bar" }, { label: "95% of F", title: "for more models of these variants only; open a row for the interval for new variants" }, { key: "rob", label: "Rob" },
+    { key: "q", label: "Q", title: "robustness to quantisation, 1 = unaffected" }, { key: "r", label: "R", title: "robustness to relearning, 1 = moves as retain does" }, { key: "n", label: "models" }, { key: "threshold", label: "threshold" },
   ], state.metricSort, renderMetrics);
   const rows = METRICS.map(merged), ranked = Object.fromEntries(CRITERIA.map((key) => [key, marks(rows, key)]));
   const { key, descending } = state.metricSort;
