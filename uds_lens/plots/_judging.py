@@ -679,7 +679,7 @@ def rank_probabilities(ranks: pd.DataFrame, *, theme: Theme = "light", title: st
     )
     finding = "Ranks over resamples"
     if not len(table):
-        note(figure, "Nothing can vary: no probabilities." if len(ranks) else "No methods.")
+        note(figure, "No probabilities: every method has only one configuration." if len(ranks) else "No methods.")
     elif 1 in table.columns:
         first = table[1].idxmax()
         finding = f"{short(first)} is first in {table.loc[first, 1]:.0%} of resamples"

@@ -153,7 +153,7 @@ def _of_filters(tables: Tables, metric: str, first: str, settings: list[str], la
             continue
         best = table.loc[table["rob"].idxmax()]
         others.append(
-            f"with {words[setting]} it is number {row['rank_rob'].iloc[0]:.0f} ({row['rob'].iloc[0]:.3f}; the first is "
+            f"with {words[setting]} it ranks {row['rank_rob'].iloc[0]:.0f} ({row['rob'].iloc[0]:.3f}; the first is "
             f"{label[best['metric']]}, {best['rob']:.3f})"
         )
     if others:
