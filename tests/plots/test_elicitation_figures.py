@@ -23,5 +23,5 @@ def test_curves_and_points():
     assert figure.data[1].y == (0.1, 0.2)
     assert query_budget(made.budget("plain"), probe="aoa").layout.annotations
     figure = depth_elicited(made.depth("Who?"), probe="cloze")
-    assert len(figure.data[0].x) == 3 and "\u22121.00 over 3" in figure.layout.title.subtitle.text
+    assert len(figure.data[0].x) == 3 and "\u22121.00 over 3" in figure.layout.title.text
     assert depth_elicited(made.depth("Who?"), probe="plain").layout.annotations

@@ -74,7 +74,7 @@ def test_the_scatter_counts_the_kept_models_beside_the_guide_line():
     line = next(trace for trace in figure.data if "retain's shift 0.100" in trace.name)
     assert_allclose(np.subtract(line.y, line.x), 0.1)
     assert not any("interval" in trace.name for trace in figure.data)
-    assert "Of 6 kept models 6 above" in plots.perturbation_scatter(points, "x").layout.title.subtitle.text
+    assert "6 kept models: 6 above" in plots.perturbation_scatter(points, "x").layout.title.subtitle.text
 
 
 def test_the_band_is_the_interval_of_the_shift_and_the_star_is_retain():

@@ -158,7 +158,7 @@ def test_a_hostile_table_and_two_runs_of_one_model(folder, tmp_path):
         (folder / name).unlink()
     for content, words in (
         ("idx,layer\n1,2\n", "expected the columns"),
-        ("idx,layer,s1_delta,s2_delta,uds\n1,a,1,1,1", "no number"),
+        ("idx,layer,s1_delta,s2_delta,uds\n1,a,1,1,1", "not a number"),
     ):
         (folder / "layer_details.csv").write_text(content)
         with pytest.raises(ResultFormatError, match=words):
