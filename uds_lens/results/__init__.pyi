@@ -11,10 +11,8 @@ from ._comparing import (
 from ._depth_audit import DepthAudit as DepthAudit
 from ._frames import (
     TAUS as TAUS,
-    Correlation as Correlation,
     clip_shares as clip_shares,
     length_correlation as length_correlation,
-    spearman as spearman,
     tau_rank_correlation as tau_rank_correlation,
     tau_sweep as tau_sweep,
     types_frame as types_frame,
@@ -32,4 +30,4 @@ from ._scores import (
     uds_per_example as uds_per_example,
 )
 from ._settings import AuditConfig as AuditConfig, RunOptions as RunOptions
-from ._statistics import Interval as Interval, holm as holm
+from ._statistics import Correlation as Correlation, Interval as Interval, holm as holm, spearman as spearman

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from uds_lens.errors import ConfigError
 from uds_lens.results._intervals import column_intervals
 from uds_lens.results._scores import ke_mask, mean_uds
 from uds_lens.results._stage_1 import of_rows, require_control, uds_against
+from uds_lens.results._statistics import Correlation, spearman
 
 if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
@@ -281,32 +282,6 @@ def _uds_at(audit: DepthAudit, tau: float) -> float:
     """Score with another threshold; NaN where stage 2 was not measured at some layer that counts there."""
     unknown = (ke_mask(audit.s1_delta, tau) & audit.s2_delta.isnan()).any()
     return math.nan if unknown else audit.with_tau(tau).uds
-
-
-class Correlation(NamedTuple):
-    """Spearman rank correlation; NaN where it is undefined."""
-
-    rho: float
-    """Between -1 and 1."""
-    p_value: float
-    """Two-sided."""
-    n: int
-    """Pairs used."""
-
-
-def spearman(left: Sequence[float | int], right: Sequence[float | int]) -> Correlation:
-    """Rank-correlate the pairs where both values exist; NaN with fewer than three, or without variation.
-
-    >>> spearman([1, 2, 3, 4], [10, 20, 30, float("nan")])
-    Correlation(rho=1.0, p_value=0.0, n=3)
-    """
-    pairs = np.array([p for p in zip(left, right, strict=True) if not any(map(math.isnan, p))], dtype=float)
-    if len(pairs) < 3 or np.ptp(pairs, axis=0).min() == 0:
-        return Correlation(math.nan, math.nan, len(pairs))
-    from scipy.stats import spearmanr
-
-    result = spearmanr(pairs[:, 0], pairs[:, 1])
-    return Correlation(float(result.statistic), float(result.pvalue), len(pairs))
 
 
 def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float] | None = None) -> pd.DataFrame:

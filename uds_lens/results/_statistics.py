@@ -1,10 +1,12 @@
-"""Intervals and adjusted p-values: shared by audits and tables of models, free of torch."""
+"""Intervals, adjusted p-values and rank correlation: shared by audits and tables of models, free of torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 
 class Interval(NamedTuple):
@@ -42,3 +44,29 @@ def holm(p: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(defined) - rank) * value))
         adjusted[place] = largest
     return adjusted
+
+
+class Correlation(NamedTuple):
+    """Spearman rank correlation; NaN where it is undefined."""
+
+    rho: float
+    """Between -1 and 1."""
+    p_value: float
+    """Two-sided."""
+    n: int
+    """Pairs used."""
+
+
+def spearman(left: Sequence[float | int], right: Sequence[float | int]) -> Correlation:
+    """Rank-correlate the pairs where both values exist; NaN with fewer than three, or without variation.
+
+    >>> spearman([1, 2, 3, 4], [10, 20, 30, float("nan")])
+    Correlation(rho=1.0, p_value=0.0, n=3)
+    """
+    pairs = np.array([p for p in zip(left, right, strict=True) if not any(map(math.isnan, p))], dtype=float)
+    if len(pairs) < 3 or np.ptp(pairs, axis=0).min() == 0:
+        return Correlation(math.nan, math.nan, len(pairs))
+    from scipy.stats import spearmanr
+
+    result = spearmanr(pairs[:, 0], pairs[:, 1])
+    return Correlation(float(result.statistic), float(result.pvalue), len(pairs))
