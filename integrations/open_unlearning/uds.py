@@ -48,7 +48,9 @@ class UDSEvaluator(Evaluator):
                 checkpoint,
             )
             return {}
-        subprocess.run(self.command(checkpoint), check=True)
+        status = subprocess.run(self.command(checkpoint), check=False).returncode
+        if status not in (0, 3):  # 3: measured, and the verdict withheld; the files say why
+            raise subprocess.CalledProcessError(status, self.command(checkpoint))
         written = os.path.join(checkpoint, "evals", "UDS_EVAL.json")
         logs = self.load_logs_from_file(written)
         if os.path.realpath(written) != os.path.realpath(results):

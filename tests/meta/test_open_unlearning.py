@@ -219,6 +219,15 @@ def test_base_models_and_splits_are_columns_and_each_run_has_its_own_references(
         assert (row["utility_rel"], row["s_mia_loss"]) == (pytest.approx(relative), pytest.approx(closeness))
 
 
+def test_a_run_of_an_unknown_base_has_no_full_model_of_several(tmp_path):
+    saves(tmp_path)
+    write(tmp_path / "unlearn" / "my_npo_run" / "evals", {**SUMMARY, "model_utility": 0.5})
+    table = read_open_unlearning(tmp_path, full=tmp_path / "eval", utility="model_utility")
+    assert table.frame.set_index("model")["utility_rel"].isna().tolist().count(True) == 1
+    why = table.reasons.set_index(["model", "metric"])["reason"]
+    assert "several runs of full" in why["unlearn/my_npo_run", "utility_rel"]
+
+
 def test_a_reference_of_another_base_or_split_is_no_reference(tmp_path):
     saves(tmp_path)
     one = tmp_path / "eval" / f"tofu_{BASES[0]}_retain90"

@@ -217,6 +217,8 @@ def test_the_evaluator_calls_the_command_on_the_saved_checkpoint(evaluator, tmp_
     argv = json.loads((place / "UDS_EVAL.json").read_text())["uds"]["argv"]
     assert argv == ["audit", "--open-unlearning", str(task), "--retain", "a/b", "--limit", "4", "--device", "cpu"]
     assert json.loads((place / "UDS_SUMMARY.json").read_text()) == {"uds": 0.25}
+    (tmp_path / "fake.py").write_text(COMMAND + "\nraise SystemExit(3)")  # measured; the verdict is withheld
+    assert ours.evaluate(model=model, overwrite=True) == {"uds": 0.25}
     (tmp_path / "fake.py").write_text("raise SystemExit(1)")
     assert ours.evaluate(model=model) == {"uds": 0.25}  # done before
     with pytest.raises(Exception, match="returned non-zero exit status 1"):

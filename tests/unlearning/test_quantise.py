@@ -20,7 +20,11 @@ def quantised(tiny, tmp_path_factory) -> Path:
     pytest.importorskip("bitsandbytes")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return quantise(tiny.full, out=tmp_path_factory.mktemp("quantised") / "nf4", device="cpu")
+        (tiny.full / "depth.json").write_text("examples that steered")
+        try:
+            return quantise(tiny.full, out=tmp_path_factory.mktemp("quantised") / "nf4", device="cpu")
+        finally:
+            (tiny.full / "depth.json").unlink()
 
 
 def test_it_loads_again_with_transformers(tiny, quantised: Path) -> None:
@@ -37,6 +41,7 @@ def test_it_loads_again_with_transformers(tiny, quantised: Path) -> None:
     assert 1e-4 < (four - whole).abs().mean() < 0.5
     record = json.loads((quantised / "quantisation.json").read_text())
     assert (record["parent"], record["revision"]) == (str(tiny.full), None)
+    assert (quantised / "depth.json").read_text() == "examples that steered"
 
 
 def test_a_copy_of_another_model_or_revision_is_not_replaced(tiny, quantised: Path, tmp_path: Path) -> None:

@@ -587,7 +587,8 @@ def _partner(run: _Run, references: Sequence[_Run] | None, role: str, *, split: 
         if all(a is None or b is None or a == b for a, b in zip(run.setup[:sides], other.setup[:sides], strict=True))
     ]
     fits = [other for other in fits if other.setup == run.setup] or fits
-    if len(fits) == 1 or (fits and not split):
+    one_base = len({other.setup[0] for other in fits}) == 1
+    if len(fits) == 1 or (one_base and not split):
         return fits[0], ""
     there = "; ".join(setup_name(other.setup) for other in references[:4])
     many = "several runs" if fits else "no run"

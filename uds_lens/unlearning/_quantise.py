@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
@@ -41,6 +42,7 @@ from uds_lens.models._checkpoint import (
 )
 from uds_lens.models._gguf import SUFFIX
 from uds_lens.results._records import versions
+from uds_lens.results._steering import RECORD as STEERED
 from uds_lens.unlearning._run_folder import file_sums
 
 FORMAT, RECORD = "uds_lens.quantisation", "quantisation.json"
@@ -95,6 +97,8 @@ def quantise(
         quantised.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
+        if (Path(source) / STEERED).is_file():  # examples that steered the model steered its copy
+            shutil.copyfile(Path(source) / STEERED, folder / STEERED)
         record = {
             "format": FORMAT,
             "version": 2,
