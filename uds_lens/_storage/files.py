@@ -102,7 +102,9 @@ def check_writable(
     if directory:
         check_folder(place, replaced=replaced)
         if os.path.lexists(place) and file_format is None and (not place.is_dir() or _entries(place)):
-            raise ResultFormatError(f"{_short(place)} exists and is not a saved result: choose another directory.")
+            file_format = format_of(place)  # at the first look another process may have been replacing it
+            if file_format is None:
+                raise ResultFormatError(f"{_short(place)} exists and is not a saved result: choose another directory.")
     elif place.is_dir():
         raise ResultFormatError(f"{_short(place)} is a directory: name a file in it.")
     elif os.path.lexists(place):
