@@ -446,12 +446,12 @@ def _put(new: Path, path: Path, own: Collection[str] | None) -> None:
             if _renamed(new, path):
                 return
             continue
-        if own is not None:
-            _copy_others(path, new, own)
         with _scratch(path, _OLD) as old:
             try:
+                if own is not None:
+                    _copy_others(path, new, own)
                 os.rename(path, old)
-            except FileNotFoundError:
+            except FileNotFoundError:  # moved away by another process
                 continue
             try:
                 done = _renamed(new, path)

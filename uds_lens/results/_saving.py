@@ -167,17 +167,18 @@ def load_result(path: str | os.PathLike[str], kind: SavedKind) -> dict[str, Any]
 
     A result that is saved again at the same time is read as one of its versions, never as a mixture.
     """
-    folder = settled(path)
     for attempt in range(_MOST_ATTEMPTS):
+        folder = settled(path)
         before = _identity(folder)
-        if before is None:
-            raise ResultFormatError(f"no saved {kind.name} in {str(folder)!r}: expected a directory with {_MANIFEST}.")
-        content = read_file(folder / _MANIFEST)
         try:
-            return _fields(_manifest(content, folder, kind), folder, kind)
+            if before is None:
+                raise ResultFormatError(
+                    f"no saved {kind.name} in {str(folder)!r}: expected a directory with {_MANIFEST}."
+                )
+            return _fields(_manifest(read_file(folder / _MANIFEST), folder, kind), folder, kind)
         except ResultFormatError:
-            # Was another version put in place between the files? Bytes alone do not tell: it may be put back again.
-            if _identity(folder) == before or attempt + 1 == _MOST_ATTEMPTS:
+            # Was another version put in place meanwhile? Bytes alone do not tell: it may be put back again.
+            if _identity(settled(path)) == before or attempt + 1 == _MOST_ATTEMPTS:
                 raise
     raise AssertionError("unreachable")
 
