@@ -99,5 +99,6 @@ def test_the_longer_phrase_comes_first():
     from uds_lens.results._words import worded
 
     assert worded(
-        "Unlearning depth report: 1 model is mostly erased (as in retain, a model that never saw it).", "edit"
-    ) == ("Depth report: 1 model has mostly lost the knowledge (as in the ignorant model).")
+        "Unlearning depth report: 1 model has lost most of the knowledge (as in retain, a model that never saw it).",
+        "edit",
+    ) == ("Depth report: 1 model has lost most of the knowledge (as in the ignorant model).")

@@ -45,8 +45,6 @@ _CHANGE = (  # the longer phrase first
 _OWN: dict[Words, tuple[tuple[str, str], ...]] = {
     "unlearning": (),
     "edit": (
-        ("is mostly erased", "has mostly lost the knowledge"),
-        ("are mostly erased", "have mostly lost the knowledge"),
         ("(?:forgotten|forget) facts", "edited facts"),
         ("forget set", "edited facts"),
         ("forgotten knowledge", "knowledge"),
@@ -55,8 +53,6 @@ _OWN: dict[Words, tuple[tuple[str, str], ...]] = {
         ("unlearning", "the edit"),
     ),
     "refusal": (
-        ("is mostly erased", "has mostly lost the refusal"),
-        ("are mostly erased", "have mostly lost the refusal"),
         ("(?:forgotten|forget) facts", "refusals"),
         ("forget set", "refusals"),
         ("forgotten knowledge", "refusal"),
