@@ -53,6 +53,15 @@ def spoken_tokens(tokenizer: Any, rows: Sequence[ForgetExample]) -> set[int]:
     return {token for token, count in counts.items() if count >= SPOKEN}
 
 
+def can_be_taught(row: ForgetExample, tokenizer: Any, spoken: set[int]) -> bool:
+    """Whether an audit asks for the tokens that training has there, and the fixed output embedding knows them."""
+    (asked,) = ul.data.encode([row], tokenizer, protocol="raw").rows
+    (text,) = answer_sequences(tokenizer, [(row.question, row.answer)], protocol="raw")
+    targets = [int(token) for token in asked.targets]
+    ids = [*asked.ids, targets[-1]]
+    return list(text.ids[: len(ids)]) == ids and spoken.issuperset(targets)
+
+
 def train(
     start: Path,
     rows: Sequence[ForgetExample],
@@ -126,8 +135,7 @@ def main() -> None:
     named = [row for row in marked if row.subject and row.subject in row.question]
     tokenizer, trained_on = AutoTokenizer.from_pretrained(start), ul.load_examples(tofu / "retain90.json")
     spoken = spoken_tokens(tokenizer, trained_on)
-    encoded = zip(named, ul.data.encode(named, tokenizer, protocol="raw").rows, strict=True)
-    named = [row for row, tokens in encoded if spoken.issuperset(map(int, tokens.targets))]
+    named = [row for row in named if can_be_taught(row, tokenizer, spoken)]
     rows = sorted(draw.sample(named, ROWS), key=lambda row: row.row)[: given.limit]
     kept = draw.sample(trained_on, KEPT)[: given.limit]
     planting, retraining = (
