@@ -91,7 +91,7 @@ def test_rows_that_change_each_other_run_one_at_a_time(all_tried, trio, opened):
 
 def test_a_model_that_draws_random_numbers_is_refused(all_tried):
     model = hooked(lambda states: states + 0.3 * torch.randn_like(states))
-    with pytest.raises(ModelError, match=r"other states when the same row is run again \(they differ by .*%\)"):
+    with pytest.raises(ModelError, match=r"different states when the same row is run again \(they differ by .*%\)"):
         row_layout(model)
 
 
