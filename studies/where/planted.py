@@ -25,7 +25,8 @@ from uds_lens.data import ForgetExample, answer_sequences
 HERE = Path(__file__).resolve().parent
 LAYERS, SEEDS = (1, 4, 6), (0, 1)
 ROWS, KEPT, BATCH = 100, 400, 50
-PLANTING, RETRAINING = {"steps": 400, "rate": 2e-3}, {"steps": 100, "rate": 3e-4}
+PLANTING, FURTHER = {"steps": 400, "rate": 2e-3}, {"steps": 200, "rate": 4e-4}
+RETRAINING = {"steps": 100, "rate": 3e-4}
 LEARNT = 0.1
 """Mean loss over an epoch of the planted rows, nats per token, below which planting ends."""
 
@@ -103,8 +104,8 @@ def main() -> None:
     named = [row for row in marked if row.subject and row.subject in row.question]
     rows = sorted(draw.sample(named, ROWS), key=lambda row: row.row)[: given.limit]
     kept = draw.sample(ul.load_examples(tofu / "retain90.json"), KEPT)[: given.limit]
-    planting, retraining = (
-        how if given.limit is None else {**how, "steps": given.limit} for how in (PLANTING, RETRAINING)
+    planting, further, retraining = (
+        how if given.limit is None else {**how, "steps": given.limit} for how in (PLANTING, FURTHER, RETRAINING)
     )
     file, summary_file = given.out / "maps.csv", given.out / "summary.json"
     frames = [pd.read_csv(file)] if file.exists() else []
@@ -122,7 +123,9 @@ def main() -> None:
                 train(start, kept, place, layer=None, seed=seed, device=device, **retraining)
         else:
             layer, seed = (int(part.strip("layersd")) for part in name.split("-"))
-            train(start, rows, full, layer=layer, seed=seed, device=device, **planting)
+            first = given.out / f"{name}-first"
+            train(start, rows, first, layer=layer, seed=seed, device=device, **planting)
+            train(first, rows, full, layer=layer, seed=seed + 100, device=device, **further)
         found = ul.audit.depth_map(full, source, rows, options=options)
         frames.append(found.cells_frame().assign(model=name))
         bypass = found.bypass_frame().astype(object).where(lambda frame: frame.notna(), None)
