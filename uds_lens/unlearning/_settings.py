@@ -217,7 +217,7 @@ class TrainOptions:
     """Callbacks of transformers' `Trainer`, such as `uds_lens.training.DepthCallback`."""
 
     redo: bool = False
-    """Train again, and replace the finished result in `out`, even that of another run."""
+    """Train again, and replace the finished result, even that of another run."""
 
     offline: bool = False
     """Use only files already downloaded."""
