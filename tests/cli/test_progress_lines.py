@@ -67,6 +67,7 @@ def test_a_line_per_step_and_per_model(sweep: Path, tmp_path: Path, uds_lens) ->
     lines = uds_lens.doing
     assert lines[0] == f"auditing 2 models; opening full: {sweep / 'full'} ..."
     assert f"stage 1: opening {sweep / 'retain'}" in lines
+    assert sum("prompts: " in line for line in lines) == 1
     assert f"two (2 of 2): opening {sweep / 'full'}" in lines
     (done,) = [line for line in lines if line.startswith("one: UDS")]
     assert done.endswith("; saved, 1 of 2")

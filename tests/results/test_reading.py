@@ -58,7 +58,7 @@ def test_a_fatal_warning_withholds_the_reading_and_is_marked(kind):
 def test_the_weight_of_the_score_by_thirds_of_the_layers():
     audit = made([[1.0, 0.0, 1.0, 2.0, 4.0, 2.0], [0.0, 0.0, 0.0, 0.0, 0.0, 3.0], [0.0] * 6], [[0.0] * 6] * 3)
     assert audit.summary()["weight_by_third"] == pytest.approx([0.05, 0.15, 0.8])
-    assert thirds_in_words(audit) == "Weight of the score: 5% in layers 0-1, 15% in layers 2-3, 80% in layers 4-5."
+    assert thirds_in_words(audit) == "Weight in the score: 5% in layers 0-1, 15% in layers 2-3, 80% in layers 4-5."
     nothing = made([[0.0] * 6], [[0.0] * 6])
     assert all(map(math.isnan, nothing.summary()["weight_by_third"]))
     assert thirds_in_words(nothing) == ""

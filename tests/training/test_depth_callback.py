@@ -174,8 +174,8 @@ def test_values_reach_the_log_and_the_records(watched):
 def test_the_cost_is_told_for_the_measurements_that_follow(watched, monkeypatch):
     callback = watched.callback
     first, *rest = callback.curve.points
-    each = (callback.seconds_told - first.seconds) / len(rest)
-    assert 0 < each < callback.seconds_told, "one estimate for each measurement that followed"
+    each = (callback.seconds_estimated - first.seconds) / len(rest)
+    assert 0 < each < callback.seconds_estimated, "one estimate for each measurement that followed"
 
 
 def test_stop_chooses_what_audits_of_all_checkpoints_choose(world, texts, baseline, watched, tmp_path):

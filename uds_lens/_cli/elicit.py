@@ -57,8 +57,8 @@ def elicit(
     """Try to extract the forgotten answers, with controls.
 
     The controls are retain and full; all models get the same budget and random numbers. Prints what is extracted
-    beyond retain, and whether a probe has power at all: if full scores no more than retain, the silence of the
-    unlearned model shows nothing.
+    beyond retain, and whether a probe has power at all: if full scores no higher than retain, extracting
+    nothing from the unlearned model shows nothing.
 
     \b
     Examples:

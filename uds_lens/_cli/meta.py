@@ -300,7 +300,7 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
             rank = row["rank_overall"]
             place = f", rank {rank:.0f} by Overall" if row["overall"] == row["overall"] else ""
             print_wrapped(
-                f"! {row['metric']}: with the equally good threshold {row['threshold']:.3g} {row['n']:.0f} models, Q "
+                f"! {row['metric']}: with the equally good threshold {row['threshold']:.3g}: {row['n']:.0f} models, Q "
                 f"{number(row['q'])}, R {number(row['r'])}{place}; {row['first']} would be first"
             )
     clusters = main["clusters"].iloc[0]
@@ -329,7 +329,11 @@ def _published(values: Published, out: Path | None, printing: Printing) -> None:
         for row in table.sort_values("overall", ascending=False).to_dict("records")
     ]
     print_table(["metric", "Overall", "F", "Rob", "Q", "R", "models"], rows, right=["models"])
-    print_wrapped("\nF, Q and R are quoted from the UDS paper's files, which lack the models they are computed from.")
+    print_wrapped(
+        "\nF: faithfulness, probability that a model that knows ranks above one that does not. Q, R: robustness to "
+        "quantisation and relearning, 1 = unaffected; Rob: harmonic mean of Q and R; Overall: of F and Rob. F, Q and R "
+        "are quoted from the UDS paper's files, which lack the models they are computed from."
+    )
     unprinted = table.loc[table["n"].isna(), "metric"]
     if len(unprinted):
         print_wrapped(

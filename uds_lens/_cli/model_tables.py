@@ -189,8 +189,8 @@ class Score:
 class Perturbed:
     """The same models after quantisation and relearning, as CSV files."""
 
-    quantised: Annotated[_Csv, _csv("The models after quantisation, by the same names.")] = None
-    relearned: Annotated[_Csv, _csv("The models after relearning, by the same names.")] = None
+    quantised: Annotated[_Csv, _csv("The models after quantisation, under the same names.")] = None
+    relearned: Annotated[_Csv, _csv("The models after relearning, under the same names.")] = None
     retain_before: Annotated[_Csv, _csv("Metrics of retain, one row per retain model.")] = None
     retain_relearned: Annotated[_Csv, _csv("Metrics of relearned retain, one row per relearning: five or more.")] = None
 
@@ -348,7 +348,7 @@ def judged(
         before = frame[~in_pool].reset_index(drop=True)
         if not len(before):
             raise DataError(
-                "Q and R need unlearned models: rows with an empty 'knows', by the names of the perturbed ones."
+                "Q and R need unlearned models: rows with an empty 'knows', named as the perturbed ones are."
             )
         if min_utility is None and "utility_rel" in before.columns:
             min_utility = USEFUL

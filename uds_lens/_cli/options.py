@@ -110,7 +110,7 @@ _PANELS = {
     "Depth": "Depth while training",
     "SlurmOptions": "Slurm",
     "Score": "Score",
-    "References": "References, and what belongs to the runs",
+    "References": "Runs and references",
     "Perturbed": "Robustness",
     "Printing": OUTPUT,
 }

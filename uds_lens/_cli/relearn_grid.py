@@ -44,7 +44,7 @@ def relearn_grid(
     Relearns under every combination of --learning-rate, --epochs, --share and --lora-rank (repeat each), on the
     unlearned model and on retain, and reports the worst setting that costs at most --max-loss of the utility, next
     to the UDS paper's setting. A maximum over many tries is high by chance, and any model can learn; what counts is
-    the excess over retain, with settings chosen on other subjects than those that are scored.
+    the excess over retain, with settings chosen on subjects that are not scored.
 
     \b
     Example:

@@ -33,7 +33,7 @@ _LEGEND = (
 )
 _SAMPLED = (
     " All examples: estimated range of the UDS over all examples, of which these are a random sample; the interval "
-    "before it is about subjects or examples beyond those in the data."
+    "before it also covers subjects or examples that are not in the data."
 )
 _DAMAGE = (
     "Loss: mean log-probability lost when the unlearned states are patched in, nats per token, on forget facts and on "
@@ -170,7 +170,7 @@ def score_in_words(audit: DepthAudit) -> str:
         return "UDS NaN, nothing measurable"
     low, high = audit.uds_interval
     interval = "" if math.isnan(low) else f", {audit.config.confidence:.0%} interval {low:.3f} to {high:.3f}"
-    sample = "" if audit.sample_error is None else f"; {audit.sample_error.words} examples"
+    sample = "" if audit.sample_error is None else f"; {audit.sample_error.words}"
     return f"UDS {audit.uds:.3f}{interval}{sample}{'; its reading is withheld' if audit.fatal else ''}"
 
 

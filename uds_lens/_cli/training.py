@@ -48,10 +48,11 @@ class Depth:
         int | None, typer.Option(min=1, metavar="N", help="Measure only this many facts, in whole subjects.")
     ] = None
     depth_stop: Annotated[
-        float | None, typer.Option(metavar="UDS", help="Stop training at this depth; other subjects score it.")
+        float | None,
+        typer.Option(metavar="UDS", help="Stop training at this depth; the score is measured on other subjects."),
     ] = None
     depth_keep_best: Annotated[
-        bool, typer.Option("--depth-keep-best", help="Keep the deepest step; other subjects score it.")
+        bool, typer.Option("--depth-keep-best", help="Keep the deepest step; the score is measured on other subjects.")
     ] = False
     max_damage: Annotated[
         float | None, typer.Option(metavar="DAMAGE", help="With --depth-keep-best: the largest damage allowed.")

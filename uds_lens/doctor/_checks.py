@@ -305,7 +305,7 @@ def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
             words = f"{' and '.join(same)} are one checkpoint, {models[same[0]]}"
             fix = "an audit of it has a fatal warning: give the model that never saw the forget set as retain"
             yield Finding(
-                "roles", "problem" if both else "note", words, fix if both else "its score is known beforehand"
+                "roles", "problem" if both else "note", words, fix if both else "its score is known in advance"
             )
 
 

@@ -460,7 +460,7 @@ def require_nothing_lost(
                 refuse_to_replace(file, f"{named} against {role} {record.name[-80:]!r}, which is not given now")
             if record.fingerprint != fingerprint_of(model, dtype=options.dtype, run=run):
                 against = "" if role == "model" else f" against a {role}"
-                refuse_to_replace(file, f"{named}{against} with other weights than {model!r} has now")
+                refuse_to_replace(file, f"{named}{against} with weights that differ from those of {model!r} now")
 
 
 def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:

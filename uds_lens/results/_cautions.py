@@ -211,8 +211,8 @@ def _sample(audit: DepthAudit) -> Caution | None:
     others = "subjects" if audit.interval_basis.by == "subject" else "examples"
     text = (
         f"A random sample was measured: {part}{spread} (seed {sample['seed']}). The estimate "
-        f"for all {sample['of']} is given next to the interval, which shows something else: how the score would differ "
-        f"for other {others}."
+        f"for all {sample['of']} is given next to the interval; the interval itself shows how the score would vary "
+        f"over other {others}."
     )
     return Caution("note", text, f"sample of {sample['limit']}")
 
@@ -222,10 +222,8 @@ def about_first_rows(sorted_by: str | None) -> str:
     if sorted_by is None:
         return "Subjects are mixed in these data, but a random sample is safer."
     if sorted_by == "unknown":
-        why = "Files are often sorted, by author or by kind, and these data do not show whether they are"
-    else:
-        why = f"The data are sorted by {sorted_by}"
-    return f"{why}: the first rows do not represent the rest."
+        return "Files are often sorted, by author or by kind, so the first rows may not represent the rest."
+    return f"The data are sorted by {sorted_by}: the first rows do not represent the rest."
 
 
 def _measurable(audit: DepthAudit) -> Caution | None:
@@ -475,7 +473,7 @@ def _precision(audit: DepthAudit) -> Caution | None:
         return None
     text = (
         f"Measured in {dtype}: rounding hardly changes the mean, but it changes individual examples and which of "
-        "them are measurable. Use float32 for numbers to quote."
+        "them are measurable. Use float32 for numbers that you quote."
     )
     return Caution("note", text, dtype)
 

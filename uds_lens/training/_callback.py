@@ -157,7 +157,7 @@ class DepthCallback(TrainerCallback):
             self.held_out = baseline.subset(rest, control=rest_facts, options=self.options)
         self.score: DepthAudit | None = None
         """Audit of the final model on the examples that did not steer; None before the end and where nothing steers."""
-        self.seconds_told = float("nan")
+        self.seconds_estimated = float("nan")
         """Estimate of the time of all measurements, made before the first step."""
         self._key, self._points, self._stack = baseline.key, list[DepthPoint](), ExitStack()
         self._stopped: int | None = None
@@ -188,7 +188,7 @@ class DepthCallback(TrainerCallback):
             stopped=self._stopped,
             kept=self._best.step if self._best else None,
             score=None if self.score is None else self.score.summary(),
-            seconds_told=self.seconds_told,
+            seconds_estimated=self.seconds_estimated,
             versions=versions(),
         )
 
@@ -230,7 +230,7 @@ class DepthCallback(TrainerCallback):
                 each = self._seconds()
             every = self.settings.every
             steps = range(every * (state.global_step // every + 1), state.max_steps, every)
-            self.seconds_told = sum(point.seconds for point in self._points) + each * (len(steps) + 1)
+            self.seconds_estimated = sum(point.seconds for point in self._points) + each * (len(steps) + 1)
             rest = "" if self.held_out is None else f", then {len(self.held_out.examples)} that score"
             tell(
                 f"depth every {every} steps on {len(self.measured.examples)} examples{rest}: {len(steps) + 1} "
@@ -270,7 +270,7 @@ class DepthCallback(TrainerCallback):
             with self.held_out.recorded(models=[model], options=self.options) as recorded:
                 self.score = recorded.audit(model)
         spent = sum(point.seconds for point in self._points)
-        tell(f"depth: {len(self._points)} measurements took {spent:.1f} s (estimate: {self.seconds_told:.1f} s)")
+        tell(f"depth: {len(self._points)} measurements took {spent:.1f} s (estimate: {self.seconds_estimated:.1f} s)")
         if Path(args.output_dir).is_dir():
             self.curve.save(args.output_dir)
 
