@@ -237,6 +237,12 @@ def test_unlearn_gives_the_same_weights_with_it(world, baseline, tmp_path):
     stopped = trained("steered", steered)
     assert steered.curve.stopped and not same(stopped, tmp_path / "with")
     assert DepthCurve.load(stopped).score["uds"] == steered.score.uds
+    (stopped / "depth.json").unlink()  # a copy, or the Hub, has the weights and their configuration
+    for model in (stopped, AutoModelForCausalLM.from_pretrained(stopped)):
+        assert steered.measured.audit(model, options=RUN).reading == "withheld"
+        assert not steered.held_out.audit(model, options=RUN).fatal
+    written = (stopped / "config.json").read_text()
+    assert "uds_lens_steering" in written and not any(x.subject in written for x in steered.measured.examples)
     with pytest.raises(ConfigError, match="another run"):
         trained("with", steered)
     adapted = DepthCallback(baseline, every=5, rows=3, control=0, options=RUN)

@@ -251,14 +251,14 @@ def _steering(audit: DepthAudit) -> Caution | None:
     n, of = (audit.provenance.get(name, 0) for name in ("n_steering", "steered_by"))
     if not n:
         text = (
-            f"The depth of {of} examples about other subjects steered the training of this model (see depth.json "
-            "beside it); none of the examples measured here did."
+            f"The depth of {of} examples about other subjects steered the training of this model (depth.json and its "
+            "configuration name them); none of the examples measured here did."
         )
         return Caution("note", text, "steered by others") if of else None
     text = (
         f"{n} of {len(audit.examples)} examples steered the training of this model, or are about the same "
-        "subjects as examples that did (see depth.json beside it). A depth that was optimised in training is not a "
-        "measurement: score the examples held out there."
+        "subjects as examples that did (depth.json and its configuration name them). A depth that was optimised in "
+        "training is not a measurement: score the examples held out there."
     )
     return Caution("fatal", text, f"{n} steered the training")
 
@@ -269,8 +269,8 @@ def _steering_control(audit: DepthAudit) -> Caution | None:
         return None
     text = (
         f"{n} of {len(audit.control.examples)} retained facts decided, through their damage, which step of this "
-        "model's training was kept, or are about the same subjects as facts that did (see depth.json beside it), so "
-        "damage is lower on them than on others. Measure it on the facts held out there."
+        "model's training was kept, or are about the same subjects as facts that did (depth.json and its configuration "
+        "name them), so damage is lower on them than on others. Measure it on the facts held out there."
     )
     return Caution("caution", text, f"{n} retained facts steered")
 
