@@ -133,21 +133,12 @@ def test_files_that_are_no_table(tmp_path, content, message):
 
 def recorded(directory, config, fingerprint):
     """A directory with the record of an unlearned model."""
-    from uds_lens.unlearning._record import make_record, write_record
+    from uds_lens.unlearning._record import dated, write_record
 
     directory.mkdir(parents=True)
-    training = {"fingerprint": fingerprint, "steps": 1, "resumed_from_step": None, "device": "cpu"}
-    record = make_record(
-        config,
-        protocol="raw",
-        key="",
-        depends_on={},
-        parent={},
-        data={},
-        lora=None,
-        options={},
-        training={**training, "loss_curve": (), "seconds": 1.0},
-    )
+    empty = {"protocol": "raw", "key": "", "depends_on": {}, "parent": {}, "data": {}, "lora": None, "options": {}}
+    trained = {"fingerprint": fingerprint, "steps": 1, "resumed_from_step": None, "device": "cpu"}
+    record = {**dated(config), **empty, **trained, "loss_curve": (), "seconds": 1.0}
     write_record(record, directory / "unlearning.json")
     return str(directory)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from uds_lens import __version__
 from uds_lens._types import Protocol
-from uds_lens.audit._inputs import Plan, make_plan
+from uds_lens.audit._inputs import Plan, make_plan, where_of
 from uds_lens.audit._runner import read_source, target_of
 from uds_lens.audit._states import SourceStates
 from uds_lens.audit._two_stage import PatchScores, patch_sources
@@ -139,10 +139,7 @@ class Session:
         self.sources: dict[str, ModelSource] = {role: sources[role] for role in order}
         self.data, self.options, self.run, self._cache = data, options, run, cache
         infos: dict[str, CheckpointInfo] = {
-            role: read_checkpoint_info(
-                source, revision=run.revision, offline=run.offline, trust_remote_code=run.trust_remote_code
-            )
-            for role, source in self.sources.items()
+            role: read_checkpoint_info(source, **where_of(run)) for role, source in self.sources.items()
         }
         self.tokenizer = check_compatible(infos)
         self.protocol: Protocol = protocol_of(options.protocol, infos, self.tokenizer)
@@ -315,9 +312,7 @@ class Session:
             dtype=self.options.dtype,
             device=self.run.device,
             device_map=self.run.device_map,
-            revision=self.run.revision,
-            offline=self.run.offline,
-            trust_remote_code=self.run.trust_remote_code,
+            **where_of(self.run),
         ) as model:
             if model.tokenizer is None:
                 model.tokenizer = self.tokenizer
