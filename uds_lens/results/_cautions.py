@@ -321,8 +321,8 @@ def _begins_answer(audit: DepthAudit) -> Caution | None:
     text = (
         f"{len(first)} of {len(audit.examples)} entities begin their answer, where the raw prompt ends in a space that "
         f"is a token of its own: full gives them a probability of {fmean(first):.3f}, and {fmean(others):.3f} to the "
-        f"others, so it seems not to know them (`prefix` is empty in the table of examples). {len(counted)} of them are "
-        f"measurable{f', with a mean UDS of {fmean(counted):.3f}' if counted else ''}."
+        f"others, so it seems not to know them (`prefix` is empty in the table of examples). {len(counted)} of them "
+        f"are measurable{f', with a mean UDS of {fmean(counted):.3f}' if counted else ''}."
     )
     return Caution("note", text, f"{len(first)} at the start")
 
