@@ -109,7 +109,7 @@ def test_each_metric_is_asked_as_its_published_number_was(tmp_path):
         )
 
 
-def test_an_audit_whose_verdict_is_withheld_gives_a_reason_and_no_value():
+def test_an_audit_of_examples_that_steered_gives_a_reason_and_no_value():
     audit = synthetic_audit()
     steered = replace(audit, provenance={**audit.provenance, "steered_by": 4, "n_steering": 4})
     measured = audit_values(steered, took=0.0)

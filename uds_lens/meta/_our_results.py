@@ -72,7 +72,7 @@ def read_metrics(
 def read_audits(
     audits: Sequence[Any] | str | os.PathLike[str], *, names: Sequence[str] | None = None, examples: bool = False
 ) -> ModelTable:
-    """Read the UDS of several models from audits; one whose verdict is withheld has none, with the reason.
+    """Read the UDS of several models from audits; one whose examples steered the training has none, with the reason.
 
     Args:
         audits: `DepthAudit`s, or directories written by `DepthAudit.save`, in any mixture; or one folder of such
@@ -96,6 +96,7 @@ def read_audits(
     """
     from uds_lens.results import DepthAudit, audit_names
     from uds_lens.results._saving import audits_in, is_audit
+    from uds_lens.results._steering import why_no_score
 
     source = "audits in memory"
     if isinstance(audits, str | os.PathLike):
@@ -108,14 +109,15 @@ def read_audits(
     tables = []
     withheld: dict[str, dict[str, str]] = {}
     for name, audit in zip(_unique_names(names, audit_names(loaded) if loaded else []), loaded, strict=True):
-        if audit.fatal:
-            withheld[name] = {"uds": audit.fatal[0]}
-        value, low, high = [math.nan] * 3 if audit.fatal else [audit.uds, *audit.uds_interval]
+        reason = why_no_score(audit)
+        if reason or not audit.n_measured:
+            withheld[name] = {"uds": reason or "no example is measurable"}
+        value, low, high = [math.nan] * 3 if reason else [audit.uds, *audit.uds_interval]
         row = {"model": name, "checkpoint": audit.models["unlearned"].name, "uds": value, "uds_low": low}
         rows.append(row | {"uds_high": high, "n_measured": audit.n_measured})
         values = {
             "example_id": [example.id for example in audit.examples],
-            "value": [math.nan] * len(audit.examples) if audit.fatal else audit.uds_per_example.tolist(),
+            "value": [math.nan] * len(audit.examples) if reason else audit.uds_per_example.tolist(),
             "subject": [example.subject for example in audit.examples],
         }
         tables.append(pd.DataFrame({"model": name, "metric": "uds", **values}))

@@ -6,11 +6,14 @@ import hashlib
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uds_lens._storage import read_with_checksum
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError, warn_once
+
+if TYPE_CHECKING:
+    from uds_lens.results._depth_audit import DepthAudit
 
 RECORD, FORMAT, VERSION = "depth.json", "uds_lens.DepthCurve", 1
 """Name, format and version of the record that `uds_lens.training` writes beside a checkpoint."""
@@ -39,7 +42,7 @@ def declared_in(config: Any) -> dict[str, list[str]]:
     found = getattr(config, DECLARED, None)
     if found is None:
         return {}
-    marks = [found.get(name, []) for name in ("rows", "control")] if isinstance(found, dict) else [None]
+    marks: list[Any] = [found.get(name, []) for name in ("rows", "control")] if isinstance(found, dict) else [None]
     if not all(isinstance(each, list) and all(isinstance(mark, str) for mark in each) for each in marks):
         warn_once(
             f"{DECLARED} in the configuration of {str(getattr(config, '_name_or_path', ''))[-120:]!r} holds something "
@@ -85,6 +88,12 @@ def steering(
     found = {"steered_by": n_rows, "n_steering": _shared(marks["rows"], examples)} if n_rows else {}
     n_control = _shared(marks["control"], control)
     return found | ({"n_steering_control": n_control} if n_control else {})
+
+
+def why_no_score(audit: DepthAudit) -> str | None:
+    """Return why tables of many models leave the score of an audit out: its examples steered the training."""
+    steered = audit.provenance.get("n_steering", 0)
+    return next((text for text in audit.fatal if "steered the training" in text), None) if steered else None
 
 
 def _recorded(checkpoint: str | os.PathLike[str]) -> dict[str, set[str]]:

@@ -244,16 +244,19 @@ class ModelRunner:
 
 
 def audit_values(audit: DepthAudit, *, took: float) -> Measured:
-    """Return the score of an audit with its interval and those of its examples; NaN where its verdict is withheld."""
+    """Return the score of an audit with its interval and those of its examples; NaN where these steered training."""
     import pandas as pd
 
-    scores = [math.nan] * 3 if audit.fatal else [audit.uds, *audit.uds_interval]
+    from uds_lens.results._steering import why_no_score
+
+    withheld = why_no_score(audit)
+    scores = [math.nan] * 3 if withheld else [audit.uds, *audit.uds_interval]
     values = dict(zip(("uds", "uds_low", "uds_high"), scores, strict=True))
     rows = [
         Row(
             metric=metric,
             value=as_number(value),
-            reason=None if value == value else next(iter(audit.fatal), "undefined"),
+            reason=None if value == value else withheld or "no example is measurable",
             n=audit.n_measured,
             seconds=took,
             item=AUDIT,
@@ -261,7 +264,7 @@ def audit_values(audit: DepthAudit, *, took: float) -> Measured:
         for metric, value in values.items()
     ]
     ids = [example.id for example in audit.examples]
-    each = [math.nan] * len(ids) if audit.fatal else audit.uds_per_example.tolist()
+    each = [math.nan] * len(ids) if withheld else audit.uds_per_example.tolist()
     examples = pd.DataFrame({"metric": "uds", "example_id": ids, "value": each})
     return Measured(tuple(rows), audit.models["unlearned"].fingerprint, examples)
 
