@@ -146,3 +146,4 @@ def test_table_takes_saved_audits(saves: Path, without_depth: Path, uds_lens, ma
         assert frame.loc[f"unlearn/{name}", "uds"] == 0.5
         other = frame.loc[f"unlearn/{name.replace('NPO', 'RMU')}", "uds"]
         assert pd.notna(other) == others  # what UDS_EVAL.json says stays where there is no audit
+        assert frame["method"].isin(["full", "retain"]).sum() == 12

@@ -72,6 +72,17 @@ def test_entities_behind_a_quote_are_marked_row_by_row():
     assert any(text.startswith("1 of 2 entities directly follow") for text in audit.warnings)
 
 
+def test_entities_that_begin_their_answer_are_counted_where_full_hardly_gives_them():
+    audit = made([[1.0, 1.0]] * 3, [[1.0, 1.0], [0.5, 0.5], [0.5, 0.5]])
+    begins = dataclasses.replace(audit.examples[0], answer="Ash, she says.", entity="Ash", prefix="")
+    later = [dataclasses.replace(x, answer="It is Ash.", entity="Ash", prefix="It is") for x in audit.examples[1:]]
+    audit = dataclasses.replace(audit, examples=[begins, *later], s_full=audit.s_full.new_tensor([-10.0, -0.1, -0.1]))
+    (text,) = (text for text in audit.warnings if "begin their answer" in text)
+    assert text.startswith("1 of 3 entities") and text.endswith("1 of them are measurable, with a mean UDS of 1.000.")
+    known = dataclasses.replace(audit, s_full=audit.s_full.new_full((3,), -0.1))
+    assert not any("begin their answer" in text for text in known.warnings)
+
+
 def test_nothing_measurable_is_fatal_and_has_words_of_its_own():
     audit = made([[0.0, 0.0]] * MANY, HALF)
     assert audit.fatal and audit.reading == "not measurable"

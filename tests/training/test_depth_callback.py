@@ -14,9 +14,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainerCa
 
 import uds_lens as ul
 from uds_lens.errors import ConfigError, ModelError, UdsLensWarning
+from uds_lens.results._steering import declared_in
 from uds_lens.training import DepthCallback, DepthCurve
 from uds_lens.training._callback import _split
 from uds_lens.unlearning import LoraSettings, TrainOptions, make_config, unlearn
+from uds_lens.unlearning._job import open_parent
 
 RUN = ul.RunOptions(device="cpu", engine="wavefront", progress=False)
 STEPS, EVERY = 6, 2
@@ -264,6 +266,8 @@ def test_examples_that_steer_never_score(world, texts, baseline, watched, tmp_pa
     assert audit.reading == "withheld" and audit.fatal[0].startswith(f"{n} of 8 examples steered the training")
     audit.save(tmp_path / "audit")
     assert ul.DepthAudit.load(tmp_path / "audit").fatal == audit.fatal
+    child = open_parent(model, TrainOptions(device="cpu")).model.config  # of what is trained further from here
+    assert sum(mark.startswith("row:") for mark in declared_in(child)["rows"]) == n
     held_out = callback.held_out.audit(model, options=RUN)
     assert not held_out.fatal and any("about other subjects steered" in each.text for each in held_out.cautions)
     limited = DepthCallback(baseline, every=3, keep_best=True, max_damage=0.5, options=RUN)
@@ -276,6 +280,14 @@ def test_examples_that_steer_never_score(world, texts, baseline, watched, tmp_pa
     (model / "depth.json").write_text(json.dumps(record))
     with pytest.warns(UdsLensWarning, match=r"depth\.json' cannot be read"):
         baseline.audit(model, options=RUN)
+
+
+@pytest.mark.parametrize(
+    "found", [5, ["row:a"], {"rows": 5}, {"rows": "row:a"}, {"rows": [["row:a"]]}, {"control": {}}]
+)
+def test_a_configuration_of_strangers_is_not_trusted(found):
+    with pytest.warns(UdsLensWarning, match="something else than hashes of examples"):
+        assert declared_in(SimpleNamespace(uds_lens_steering=found, _name_or_path=repr(found))) == {}
 
 
 def test_whole_subjects_are_drawn():

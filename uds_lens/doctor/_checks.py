@@ -220,12 +220,11 @@ def examine_inputs(
 
 
 def _model(role: str, model: str, options: RunOptions, infos: dict[str, CheckpointInfo]) -> Iterator[Finding]:
+    from uds_lens.audit._inputs import where_of
     from uds_lens.models import checkpoint_folders, read_checkpoint_info
 
     try:
-        info = read_checkpoint_info(
-            model, revision=options.revision, offline=options.offline, trust_remote_code=options.trust_remote_code
-        )
+        info = read_checkpoint_info(model, **where_of(options))
         folders = [Path(folder).expanduser() for folder in checkpoint_folders(model)]
     except UdsLensError as error:
         yield Finding(role, "problem", _short(error))

@@ -6,8 +6,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from uds_lens.data._examples import entity_span
 from uds_lens.data._prompts import space_added
 from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis
 from uds_lens.results._stage_1 import LEAST_KNOWN, mean_loss, of_rows
@@ -94,6 +96,7 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
         _few_subjects(audit),
         _skipped(audit),
         _space_added(audit),
+        _begins_answer(audit),
         _over_erased(audit),
         _negative(audit),
         _off_distribution(audit),
@@ -298,6 +301,30 @@ def _space_added(audit: DepthAudit) -> Caution | None:
         "the table of examples)."
     )
     return Caution("note", text, f"{len(quoted)} after quotes")
+
+
+def _begins_answer(audit: DepthAudit) -> Caution | None:
+    """Raw prompts end in a space where the answer begins with the entity: tokens that no training text has there."""
+    if audit.prompts != "raw":
+        return None
+    by_place: dict[bool, list[float]] = {True: [], False: []}
+    counted: list[float] = []
+    rows = zip(audit.examples, audit.s_full.exp().tolist(), audit.uds_per_example.tolist(), strict=True)
+    for example, probability, score in rows:
+        span = entity_span(example)
+        begins = not isinstance(span, str) and span.start == 0
+        by_place[begins].append(probability)
+        counted += [score] if begins and not math.isnan(score) else []
+    first, others = by_place[True], by_place[False]
+    if not first or not others or not fmean(first) < fmean(others) / 2:
+        return None
+    text = (
+        f"{len(first)} of {len(audit.examples)} entities begin their answer, where the raw prompt ends in a space that "
+        f"is a token of its own: full gives them a probability of {fmean(first):.3f}, and {fmean(others):.3f} to the "
+        f"others, so it seems not to know them (`prefix` is empty in the table of examples). {len(counted)} of them "
+        f"are measurable{f', with a mean UDS of {fmean(counted):.3f}' if counted else ''}."
+    )
+    return Caution("note", text, f"{len(first)} at the start")
 
 
 def _skipped(audit: DepthAudit) -> Caution | None:

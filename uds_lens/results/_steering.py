@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uds_lens._storage import read_with_checksum
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError, warn_once
+
+if TYPE_CHECKING:
+    from uds_lens.results._depth_audit import DepthAudit
 
 RECORD, FORMAT, VERSION = "depth.json", "uds_lens.DepthCurve", 1
 """Name, format and version of the record that `uds_lens.training` writes beside a checkpoint."""
@@ -30,21 +34,32 @@ def declare(config: Any, measured: Sequence[ForgetExample], control: Sequence[Fo
 
     The configuration is saved with the weights and uploaded with them, so that it is there where `depth.json` is not.
     """
-    before = declared_in(config)
-    marks = {"rows": measured, "control": control}
-    setattr(
-        config,
-        DECLARED,
-        {name: sorted({*before.get(name, ()), *_marks(map(row_record, rows))}) for name, rows in marks.items()},
-    )
+    _add(config, {"rows": _marks(map(row_record, measured)), "control": _marks(map(row_record, control))})
 
 
 def declared_in(config: Any) -> dict[str, list[str]]:
-    """Return what `declare` wrote into a configuration; empty where there is nothing, or something else."""
+    """Return what `declare` wrote into a configuration, which may be anybody's; where it is something else, warn."""
     found = getattr(config, DECLARED, None)
-    if not isinstance(found, dict):
+    if found is None:
         return {}
-    return {name: [str(mark) for mark in found.get(name) or ()] for name in ("rows", "control")}
+    marks: list[Any] = [found.get(name, []) for name in ("rows", "control")] if isinstance(found, dict) else [None]
+    if not all(isinstance(each, list) and all(isinstance(mark, str) for mark in each) for each in marks):
+        warn_once(
+            f"{DECLARED} in the configuration of {str(getattr(config, '_name_or_path', ''))[-120:]!r} holds something "
+            "else than hashes of examples, so that it does not show which examples steered the training."
+        )
+        return {}
+    return dict(zip(("rows", "control"), marks, strict=True))
+
+
+def inherit(config: Any, checkpoint: str | os.PathLike[str]) -> None:
+    """Write what the `depth.json` of a checkpoint names into the configuration of a model that is made from it.
+
+    A saved adapter and a GGUF file have no configuration of ours that names them already.
+    """
+    recorded = _recorded(checkpoint)
+    if recorded["rows"] or recorded["control"]:
+        _add(config, recorded)
 
 
 def steering(
@@ -68,22 +83,40 @@ def steering(
     Warns:
         UdsLensWarning: There is a record, and it cannot be read.
     """
-    marks = {name: set((declared or {}).get(name, ())) for name in ("rows", "control")}
-    file = Path(checkpoint) / RECORD
-    if file.is_file():
-        try:
-            record = read_with_checksum(file, format=FORMAT, versions=(VERSION,))
-            marks["rows"] |= _marks(record["measured"] if record["steers"] else ())
-            marks["control"] |= _marks(record.get("control", ()))
-        except (ResultFormatError, KeyError, TypeError) as error:
-            warn_once(
-                f"{str(file)[-120:]!r} cannot be read, so that only the model's configuration shows whether these "
-                f"examples steered the training: {str(error)[:200]}"
-            )
+    marks = {name: {*found, *(declared or {}).get(name, ())} for name, found in _recorded(checkpoint).items()}
     n_rows = sum(mark.startswith(_ROW) for mark in marks["rows"])
     found = {"steered_by": n_rows, "n_steering": _shared(marks["rows"], examples)} if n_rows else {}
     n_control = _shared(marks["control"], control)
     return found | ({"n_steering_control": n_control} if n_control else {})
+
+
+def why_no_score(audit: DepthAudit) -> str | None:
+    """Return why tables of many models leave the score of an audit out: its examples steered the training."""
+    steered = audit.provenance.get("n_steering", 0)
+    return next((text for text in audit.fatal if "steered the training" in text), None) if steered else None
+
+
+def _recorded(checkpoint: str | os.PathLike[str]) -> dict[str, set[str]]:
+    """Return the marks of what steered by the `depth.json` in a checkpoint, or beside it where it is one file."""
+    place = Path(checkpoint)
+    file = (place.parent if place.is_file() else place) / RECORD
+    if not file.is_file():
+        return {"rows": set(), "control": set()}
+    try:
+        record = read_with_checksum(file, format=FORMAT, versions=(VERSION,))
+        measured = record["measured"] if record["steers"] else ()
+        return {"rows": _marks(measured), "control": _marks(record.get("control", ()))}
+    except (ResultFormatError, KeyError, TypeError, AttributeError) as error:
+        warn_once(
+            f"{str(file)[-120:]!r} cannot be read, so that only the model's configuration shows whether these "
+            f"examples steered the training: {str(error)[:200]}"
+        )
+        return {"rows": set(), "control": set()}
+
+
+def _add(config: Any, marks: Mapping[str, Collection[str]]) -> None:
+    before = declared_in(config)
+    setattr(config, DECLARED, {name: sorted({*before.get(name, ()), *marks[name]}) for name in ("rows", "control")})
 
 
 def _marks(rows: Iterable[Mapping[str, Any]]) -> set[str]:

@@ -193,7 +193,7 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
     }
     entries["uds"] |= {
         "value_by_index": {
-            example.id: {"score": None if math.isnan(score) else score}
+            example.id: {"score": None if fatal or math.isnan(score) else score}
             for example, score in zip(audit.examples, audit.uds_per_example.tolist(), strict=True)
         },
         "n_measured": audit.n_measured,
