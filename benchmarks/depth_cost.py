@@ -51,7 +51,7 @@ def main() -> None:
         options = TrainOptions(device="cpu", progress=False, callbacks=(depth,), checkpoint_every=0)
         with tempfile.TemporaryDirectory() as folder:
             unlearn(full, forget[:8], kept[:8], method=config, out=Path(folder) / "out", options=options)
-        told, spent = depth.seconds_told, sum(point.seconds for point in depth.curve.points)
+        told, spent = depth.seconds_estimated, sum(point.seconds for point in depth.curve.points)
         print(f"| {number} | {len(depth.curve.points)} | {told:.2f} | {spent:.2f} | {spent / told:.3f} |", flush=True)
 
 

@@ -95,7 +95,7 @@ def followed(method: str, seed: int, baseline: ul.Baseline, arguments: argparse.
     frame["utility"] = frame["kept"] / frame["kept"].iloc[0]
     frame.insert(0, "model", method)
     frame.insert(1, "seed", seed)
-    frame["told"] = depth.curve.seconds_told
+    frame["told"] = depth.curve.seconds_estimated
     frame.to_csv(file, index=False)
 
 

@@ -30,8 +30,8 @@ from uds_lens.study import plan
 from uds_lens.study._folder import Part as StudyPart, Row, StudyFolder
 from uds_lens.study._work_keys import digest
 from uds_lens.unlearning import TrainOptions, make_config, read_record, recorded_config
-from uds_lens.unlearning._alternates import read_alternates, write_alternates
-from uds_lens.unlearning._record import make_record, write_record
+from uds_lens.unlearning._data import read_alternates, write_alternates
+from uds_lens.unlearning._record import dated, write_record
 
 
 class Kind(NamedTuple):
@@ -186,26 +186,21 @@ def elicitation(audit: DepthAudit) -> ElicitationResults:
 
 
 def training_record(audit: DepthAudit) -> dict[str, Any]:
-    made = make_record(
-        make_config("npo", {"beta": 0.5}),
-        protocol="raw",
-        key="k" * 32,
-        depends_on={"method": "npo", "dtype": "float32"},
-        parent={"name": "ckpt/full", "fingerprint": "f" * 32},
-        data={"forget": {"n": 4, "fingerprint": "a" * 32}},
-        lora=None,
-        options={name: value for name, value in asdict(TrainOptions()).items() if name not in ("log_to", "callbacks")},
-        training={
-            "steps": 2,
-            "resumed_from_step": None,
-            "device": "cpu",
-            "n_devices": 1,
-            "loss_curve": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}],
-            "seconds": 1.5,
-        },
-    )
     return {
-        **made,
+        **dated(make_config("npo", {"beta": 0.5})),
+        "protocol": "raw",
+        "key": "k" * 32,
+        "depends_on": {"method": "npo", "dtype": "float32"},
+        "parent": {"name": "ckpt/full", "fingerprint": "f" * 32},
+        "data": {"forget": {"n": 4, "fingerprint": "a" * 32}},
+        "lora": None,
+        "options": {k: v for k, v in asdict(TrainOptions()).items() if k not in ("log_to", "callbacks")},
+        "steps": 2,
+        "resumed_from_step": None,
+        "device": "cpu",
+        "n_devices": 1,
+        "loss_curve": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}],
+        "seconds": 1.5,
         "fingerprint": audit.models["unlearned"].fingerprint,
         "files": {"model.safetensors": [100, "c" * 64]},
     }

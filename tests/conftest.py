@@ -5,6 +5,8 @@ import gc
 import json
 import os
 import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,10 +18,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import checked_annotations
 import hypothesis
 import pytest
+from filelock import FileLock
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 checked_annotations.install()
+
+# Modules are compiled with their checks, which takes a process ten seconds: it is done once, also for the programs that
+# tests start, where the environment asks for no bytecode too. A checkout that cannot be written is no error.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_configure() -> None:
@@ -32,9 +40,15 @@ def pytest_configure() -> None:
 def pytest_collection() -> Iterator[None]:
     """What is imported stays: no collection of garbage walks it, neither now nor later."""
     gc.disable()
+    # In a fresh clone the first worker compiles what the others then read.
+    compiling = FileLock(Path(tempfile.gettempdir()) / f"uds_lens{str(REPOSITORY).replace(os.sep, '_')}.lock")
+    compiling.acquire()
+    if any((REPOSITORY / "uds_lens" / "__pycache__").glob("*jaxtyping*")):
+        compiling.release()
     try:
         return (yield)
     finally:
+        compiling.release(force=True)
         if "PYTEST_XDIST_WORKER" in os.environ:  # every worker comes to need them
             import plotly.graph_objects  # noqa: F401
             import scipy.stats  # noqa: F401

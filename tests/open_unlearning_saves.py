@@ -5,6 +5,7 @@ Values are drawn around a level for each base model, split and method, so that a
 
 import json
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,12 @@ def evaluation(level: float, *, utility: float, auc: float, rng: np.random.Gener
         return {str(i): {"prob": float(p), "avg_loss": float(-np.log(p))} for i, p in enumerate(probability)}
 
     right, wrong, es = shares(), np.full(N, 0.2), shares()
-    scored = {"value_by_index": {str(i): {"score": float(x)} for i, x in enumerate(shares())}}
+    forget = np.array([NormalDist().inv_cdf((i + 0.5) / N) for i in range(N)])
+    holdout = forget + 2**0.5 * NormalDist().inv_cdf(auc)
+    forget_scores, holdout_scores = (
+        {"value_by_index": {str(i): {"score": float(x)} for i, x in enumerate(scores)}} for scores in (forget, holdout)
+    )
+    reached = float(((forget[:, None] < holdout) + 0.5 * (forget[:, None] == holdout)).mean())
     return {
         "forget_Q_A_Prob": {"agg_value": float(right.mean()), "value_by_index": losses(right)},
         "forget_Q_A_PARA_Prob": {"agg_value": float(right.mean()), "value_by_index": losses(right)},
@@ -35,7 +41,7 @@ def evaluation(level: float, *, utility: float, auc: float, rng: np.random.Gener
         "forget_Q_A_ROUGE": {"agg_value": level, "value_by_index": {"0": {"rougeL_recall": level}}},
         "forget_truth_ratio": {"agg_value": 0.5},
         "forget_quality": {"agg_value": 0.3},
-        "mia_min_k": {"agg_value": auc, "auc": auc, "forget": scored, "holdout": scored},
+        "mia_min_k": {"agg_value": reached, "auc": reached, "forget": forget_scores, "holdout": holdout_scores},
         "privleak": {"agg_value": 10.0},
         "model_utility": {"agg_value": utility},
         "retain_Truth_Ratio": {"agg_value": 0.4},

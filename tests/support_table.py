@@ -115,12 +115,12 @@ def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
         lines.append(f"| {NAMES.get(family, family)} | " + " | ".join(cells) + " |")
     lines += [
         "",
-        "GPT-NeoX has no `resid_mid`: its attention and MLP run side by side.",
+        "GPT-NeoX has no `resid_mid`: its attention and MLP run in parallel.",
         "",
         "Rows in batches against each row alone, in plain transformers without a cache (float32): audits within 2e-5",
-        "nats, scored answers within 5e-5, generated texts token by token. Beside the families above these are hybrids",
-        "of attention and recurrent or linear layers (by the naive engine), and rotary frequencies that depend on the",
-        "length of the text.",
+        "nats, scored answers within 5e-5, generated texts token by token. Besides the families above, this covers",
+        "hybrids of attention and recurrent or linear layers (by the naive engine), and rotary frequencies that",
+        "depend on the length of the text.",
         "",
         "| family | " + " | ".join(ALONE.values()) + " |",
         "|---|" + "---|" * len(ALONE),

@@ -14,8 +14,7 @@ from uds_lens.errors import ModelError
 from uds_lens.metrics import MetricOptions, evaluate
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.unlearning import AltPOConfig, make_config
-from uds_lens.unlearning._alternates import sample_alternates
-from uds_lens.unlearning._data import encoded, pairs_of
+from uds_lens.unlearning._data import encoded, pairs_of, sample_alternates
 from uds_lens.unlearning._job import Parent
 
 RUN = RunOptions(device="cpu", engine="wavefront", progress=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ ROWS, KEPT, BATCH = 100, 400, 50
 PLANTING, RETRAINING = {"steps": 400, "rate": 2e-3}, {"steps": 100, "rate": 3e-4}
 LEARNT = 0.1
 """Mean loss over an epoch of the planted rows, nats per token, below which planting ends."""
+SPOKEN = 5
+"""Times that a token occurs in the answers `retain90` was trained on, from which its fixed output embedding counts as
+trained: rows whose entity has rarer tokens are not drawn, and rarer tokens of answers are not trained on."""
 
 
 def loss_from(model: Any, states: torch.Tensor, labels: torch.Tensor, layer: int) -> torch.Tensor:
@@ -41,7 +45,34 @@ def loss_from(model: Any, states: torch.Tensor, labels: torch.Tensor, layer: int
     return torch.nn.functional.cross_entropy(logits, labels[:, 1:][at])
 
 
-def train(start: Path, rows: Sequence[ForgetExample], out: Path, *, layer: int | None, seed: int, device: str, **how):
+def spoken_tokens(tokenizer: Any, rows: Sequence[ForgetExample]) -> set[int]:
+    """Return the tokens that the answers of a data set have often enough to be learnt as outputs."""
+    counts: Counter[int] = Counter()
+    for text in answer_sequences(tokenizer, [(row.question, row.answer) for row in rows], protocol="raw"):
+        counts.update(text.ids[text.n_prompt :])
+    return {token for token, count in counts.items() if count >= SPOKEN}
+
+
+def can_be_taught(row: ForgetExample, tokenizer: Any, spoken: set[int]) -> bool:
+    """Whether an audit asks for the tokens that training has there, and the fixed output embedding knows them."""
+    (asked,) = ul.data.encode([row], tokenizer, protocol="raw").rows
+    (text,) = answer_sequences(tokenizer, [(row.question, row.answer)], protocol="raw")
+    targets = [int(token) for token in asked.targets]
+    ids = [*asked.ids, targets[-1]]
+    return list(text.ids[: len(ids)]) == ids and spoken.issuperset(targets)
+
+
+def train(
+    start: Path,
+    rows: Sequence[ForgetExample],
+    out: Path,
+    *,
+    spoken: set[int],
+    layer: int | None,
+    seed: int,
+    device: str,
+    **how: Any,
+) -> None:
     """Teach a model the rows' answers, by all weights or by those of one layer's MLP, and save it."""
     if (out / "config.json").exists():
         return
@@ -69,7 +100,8 @@ def train(start: Path, rows: Sequence[ForgetExample], out: Path, *, layer: int |
         ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(text.ids) for text in batch], batch_first=True)
         labels = torch.full_like(ids, -100)
         for i, text in enumerate(batch):
-            labels[i, text.n_prompt : len(text.ids)] = torch.tensor(text.labelled)
+            known = [token if token in spoken else -100 for token in text.labelled]
+            labels[i, text.n_prompt : len(text.ids)] = torch.tensor(known)
         if layer is None:
             states = model.model.embed_tokens(ids.to(device))
         else:
@@ -101,8 +133,11 @@ def main() -> None:
     draw = random.Random(0)
     marked = ul.data.with_author_names(ul.load_examples(tofu / "forget10_filtered.json"))
     named = [row for row in marked if row.subject and row.subject in row.question]
+    tokenizer, trained_on = AutoTokenizer.from_pretrained(start), ul.load_examples(tofu / "retain90.json")
+    spoken = spoken_tokens(tokenizer, trained_on)
+    named = [row for row in named if can_be_taught(row, tokenizer, spoken)]
     rows = sorted(draw.sample(named, ROWS), key=lambda row: row.row)[: given.limit]
-    kept = draw.sample(ul.load_examples(tofu / "retain90.json"), KEPT)[: given.limit]
+    kept = draw.sample(trained_on, KEPT)[: given.limit]
     planting, retraining = (
         how if given.limit is None else {**how, "steps": given.limit} for how in (PLANTING, RETRAINING)
     )
@@ -119,10 +154,10 @@ def main() -> None:
         if name == "null":
             full, source = (given.out / f"retain-seed{seed}" for seed in (0, 1))
             for seed, place in enumerate((full, source)):
-                train(start, kept, place, layer=None, seed=seed, device=device, **retraining)
+                train(start, kept, place, spoken=spoken, layer=None, seed=seed, device=device, **retraining)
         else:
             layer, seed = (int(part.strip("layersd")) for part in name.split("-"))
-            train(start, rows, full, layer=layer, seed=seed, device=device, **planting)
+            train(start, rows, full, spoken=spoken, layer=layer, seed=seed, device=device, **planting)
         found = ul.audit.depth_map(full, source, rows, options=options)
         frames.append(found.cells_frame().assign(model=name))
         bypass = found.bypass_frame().astype(object).where(lambda frame: frame.notna(), None)

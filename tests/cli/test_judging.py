@@ -70,7 +70,7 @@ def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
     assert printed.code == 0 and "Rob, all" in printed.out and "utility and threshold" in " ".join(printed.out.split())
     ties = [row for row in told["ties"] if not row["chosen"] and row["filter"] == "utility+threshold"]
     said = " ".join(printed.out.split())
-    assert said.count("with the equally good cut at") == len(ties)
+    assert said.count("with the equally good threshold") == len(ties)
     assert "models as if independent: the table has no column 'method' or 'run'" in said
     assert told["robust"][0]["p_first"] is None  # the other metric has no R: nobody to be before
     one = json.loads(uds_lens("meta", table, *words, "--one-directional", "--json").out)

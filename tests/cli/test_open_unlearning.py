@@ -24,7 +24,7 @@ def without_depth(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rank_at_once_pools_nothing_and_says_what_is_left_out(saves: Path, uds_lens) -> None:
-    code, out, err = uds_lens("rank", saves, *PRESET, "--resamples", 0, "--json")
+    code, out, err = uds_lens("rank", saves, *PRESET, "--resamples", 20, "--json")
     assert code == 0
     setups = {each["setup"]: each["methods"] for each in json.loads(out)["setups"]}
     assert set(setups) == {f"{base}, {split}" for base in BASES for split in SPLITS}
@@ -42,7 +42,7 @@ def test_rank_at_once_pools_nothing_and_says_what_is_left_out(saves: Path, uds_l
 
 
 def test_rank_of_the_folder_of_the_unlearned_models_finds_the_references_beside_it(saves: Path, uds_lens) -> None:
-    words = (*PRESET, "--base", BASES[1], "--split", "forget05", "--resamples", 0, "--json")
+    words = (*PRESET, "--base", BASES[1], "--split", "forget05", "--resamples", 20, "--json")
     both = [json.loads(uds_lens("rank", place, *words).out)["methods"] for place in (saves, saves / "unlearn")]
     assert [row["score_with"] for row in both[0]] == [row["score_with"] for row in both[1]]
 
@@ -51,7 +51,7 @@ def test_rank_without_depth_says_so(without_depth: Path, uds_lens) -> None:
     code, out, _ = uds_lens("rank", without_depth, *PRESET, "--base", BASES[0], "--split", "forget10")
     told = " ".join(out.split())
     assert code == 0 and "no uds: ranked without depth" in told and "4 models, ranked without depth" in told
-    words = ("--base", BASES[0], "--split", "forget10", "--resamples", 0, "--json")
+    words = ("--base", BASES[0], "--split", "forget10", "--resamples", 20, "--json")
     rows = json.loads(uds_lens("rank", without_depth, *PRESET, *words).out)["methods"]
     assert all(row["score_without"] > 0 and row["score_with"] is None and row["depth"] is None for row in rows)
 
@@ -146,3 +146,4 @@ def test_table_takes_saved_audits(saves: Path, without_depth: Path, uds_lens, ma
         assert frame.loc[f"unlearn/{name}", "uds"] == 0.5
         other = frame.loc[f"unlearn/{name.replace('NPO', 'RMU')}", "uds"]
         assert pd.notna(other) == others  # what UDS_EVAL.json says stays where there is no audit
+        assert frame["method"].isin(["full", "retain"]).sum() == 12

@@ -9,7 +9,7 @@ import pytest
 import torch
 from synthetic_audits import synthetic_audit, with_control, with_retains
 
-from uds_lens._cli.terminal import audits_as_json, print_audits
+from uds_lens._cli.terminal import print_audits, print_audits_as_json
 
 
 def test_table_holds_the_numbers(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,8 +77,9 @@ def test_warnings_come_once_with_the_names_they_are_about(make_audit, capsys: py
     assert "! rmu: Only 3 examples" in " ".join(capsys.readouterr().out.split())
 
 
-def test_json_is_strict_and_names_the_directory(make_audit) -> None:
-    text = audits_as_json({"npo": make_audit(0.25).with_tau(10.0)}, {"npo": Path("runs/npo")})
+def test_json_is_strict_and_names_the_directory(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
+    print_audits_as_json({"npo": make_audit(0.25).with_tau(10.0)}, {"npo": Path("runs/npo")})
+    text = capsys.readouterr().out
     (audit,) = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))["audits"]
     assert audit["uds"] is None
     assert (audit["name"], audit["directory"]) == ("npo", str(Path("runs/npo")))

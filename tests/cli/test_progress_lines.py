@@ -44,9 +44,8 @@ def test_the_first_line_of_every_command_comes_before_torch_is_loaded() -> None:
         "import sys\nfrom uds_lens._cli import main\n"
         "def say(message):\n    print(message, 'torch' in sys.modules)\n    raise SystemExit(0)\n"
         f"for command, words in { {name: words.split() for name, (words, _) in FIRST.items()}!r}.items():\n"
-        "    taught = command in ('unlearn', 'relearn', 'finetune', 'quantise')\n"
-        "    room = 'training' if taught else command.replace('-', '_')\n"
-        "    sys.modules[f'uds_lens._cli.{room}'].say = say\n"
+        "    for name, module in list(sys.modules.items()):\n"
+        "        if name.startswith('uds_lens._cli.') and hasattr(module, 'say'):\n            module.say = say\n"
         "    try:\n        main([command, *words])\n    except SystemExit:\n        pass\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -67,6 +66,7 @@ def test_a_line_per_step_and_per_model(sweep: Path, tmp_path: Path, uds_lens) ->
     lines = uds_lens.doing
     assert lines[0] == f"auditing 2 models; opening full: {sweep / 'full'} ..."
     assert f"stage 1: opening {sweep / 'retain'}" in lines
+    assert sum("prompts: " in line for line in lines) == 1
     assert f"two (2 of 2): opening {sweep / 'full'}" in lines
     (done,) = [line for line in lines if line.startswith("one: UDS")]
     assert done.endswith("; saved, 1 of 2")

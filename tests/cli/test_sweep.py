@@ -27,7 +27,8 @@ def test_run_status_and_table(uds_lens, plan: Path, tmp_path: Path) -> None:
     done = uds_lens("sweep", plan, "--out", tmp_path / "s", "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["done"] == 2
-    assert "2 measurements" in done.err and "full, before: 1 values" in done.err
+    said = "\n".join(uds_lens.doing)
+    assert "2 measurements" in said and "full, before: 1 values" in said
     assert uds_lens("sweep", "status", tmp_path / "s").out.startswith("2 of 2 done\nRandom sample of")
     told = uds_lens("sweep", "table", tmp_path / "s", "--out", tmp_path / "t.csv")
     assert told.out.strip().endswith("2 rows in " + str(tmp_path / "t.csv")) or "2 rows" in told.out

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import uds_lens as ul
-from uds_lens._cli import watch as command
-from uds_lens._cli.watch import whole_files
+from uds_lens._cli import audit as command
+from uds_lens._cli.audit import whole_files
 
 
 def words(sweep: Path, run: Path, out: Path, *more: object) -> list[object]:

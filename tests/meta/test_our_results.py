@@ -97,6 +97,10 @@ def test_audits_beside_metrics(tmp_path):
     assert set(joined.examples["model"]) == {"gd", "runs/tofu_forget10_NPO"}
     paired = join_audits(runs, audits, pairs={"gd": "rmu"})
     assert paired.frame["uds"].tolist() == [first.uds, second.uds] and not len(paired.reasons)
+    steered = replace(second, provenance={**second.provenance, "steered_by": 4, "n_steering": 4})
+    told = read_audits([steered], examples=True)
+    assert told.frame[["uds", "uds_low", "uds_high"]].isna().all(axis=None) and told.examples["value"].isna().all()
+    assert told.reasons["reason"].tolist() == [steered.fatal[0]] and "steered" in steered.fatal[0]
     with pytest.raises(DataError, match="pairs names 'nobody'"):
         join_audits(runs, audits, pairs={"gd": "nobody"})
     with pytest.raises(DataError, match="no audit belongs to any model"):
@@ -133,21 +137,12 @@ def test_files_that_are_no_table(tmp_path, content, message):
 
 def recorded(directory, config, fingerprint):
     """A directory with the record of an unlearned model."""
-    from uds_lens.unlearning._record import make_record, write_record
+    from uds_lens.unlearning._record import dated, write_record
 
     directory.mkdir(parents=True)
-    training = {"fingerprint": fingerprint, "steps": 1, "resumed_from_step": None, "device": "cpu"}
-    record = make_record(
-        config,
-        protocol="raw",
-        key="",
-        depends_on={},
-        parent={},
-        data={},
-        lora=None,
-        options={},
-        training={**training, "loss_curve": (), "seconds": 1.0},
-    )
+    empty = {"protocol": "raw", "key": "", "depends_on": {}, "parent": {}, "data": {}, "lora": None, "options": {}}
+    trained = {"fingerprint": fingerprint, "steps": 1, "resumed_from_step": None, "device": "cpu"}
+    record = {**dated(config), **empty, **trained, "loss_curve": (), "seconds": 1.0}
     write_record(record, directory / "unlearning.json")
     return str(directory)
 

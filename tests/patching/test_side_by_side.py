@@ -91,7 +91,7 @@ def test_rows_that_change_each_other_run_one_at_a_time(all_tried, trio, opened):
 
 def test_a_model_that_draws_random_numbers_is_refused(all_tried):
     model = hooked(lambda states: states + 0.3 * torch.randn_like(states))
-    with pytest.raises(ModelError, match=r"other states when the same row is run again \(they differ by .*%\)"):
+    with pytest.raises(ModelError, match=r"different states when the same row is run again \(they differ by .*%\)"):
         row_layout(model)
 
 
@@ -127,9 +127,9 @@ def test_batches_of_the_caller_that_would_give_other_numbers_are_refused(opened,
     cache = capture(model, make_batch([short], padding_side="left"))
     patched_logprobs(model, make_batch([short], padding_side="left"), cache, engine="auto")
     wrong = make_batch([short, long], padding_side="left")
-    with pytest.raises(PatchError, match=r"would give other numbers than each row alone"):
+    with pytest.raises(PatchError, match=r"would give different numbers from each row alone"):
         capture(model, wrong)
-    with pytest.raises(PatchError, match=r"would give other numbers than each row alone"):
+    with pytest.raises(PatchError, match=r"would give different numbers from each row alone"):
         patched_logprobs(model, wrong, cache, engine="auto")
     for rows in row_layout(model).split([[0, 1]], [len(short.ids), len(long.ids)]):
         capture(model, make_batch([short, long], indices=rows, padding_side=side))

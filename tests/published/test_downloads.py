@@ -7,7 +7,7 @@ import pytest
 
 from uds_lens.errors import ModelError
 from uds_lens.published import find
-from uds_lens.published._downloads import Downloads
+from uds_lens.published._run import Downloads
 
 from .conftest import commit_of, put_in_cache
 

@@ -59,7 +59,7 @@ def test_a_model_is_known_by_id_folder_run_and_cache(model):
 
 
 def test_what_matches_nothing_is_refused():
-    with pytest.raises(ConfigError, match="no published model is of group None, role None and method nop"):
+    with pytest.raises(ConfigError, match="no published model has method 'nop'"):
         models(method="nop")
     with pytest.raises(ConfigError, match="choose one group of models; got tofu-1b, tofu-3b"):
         plan([*models(group="tofu-1b", role="full"), *models(group="tofu-3b")])

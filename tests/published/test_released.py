@@ -8,14 +8,14 @@ import pytest
 
 from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.published import read_released
-from uds_lens.published._released import released_score
+from uds_lens.published._conformance_check import score as score_of
 
 MODEL = "open-unlearning/unlearn_tofu_Llama-3.2-1B-Instruct_forget10_NPO_lr2e-05_beta0.1_alpha1_epoch5"
 FULL = "open-unlearning/tofu_Llama-3.2-1B-Instruct_full"
 
 
 def record(idx, s1, s2, uds=...):
-    score = released_score(s1, s2, 0.05)
+    score = score_of(zip(s1, s2, strict=True), 0.05)
     return {
         "idx": idx,
         "question": "Who?",

@@ -11,7 +11,7 @@ import pytest
 import uds_lens as ul
 from uds_lens import published, study
 from uds_lens.errors import ConfigError, ModelError
-from uds_lens.published._run import RECORD
+from uds_lens.published._run import RECORD, Downloads
 
 from .conftest import commit_of, in_float32, put_in_cache
 
@@ -128,7 +128,6 @@ def test_a_disk_that_is_too_small(hub, toy_tofu, tmp_path, monkeypatch):
 
 
 def test_models_that_were_in_the_cache_before_stay(hub, cache, tmp_path):
-    from uds_lens.published._downloads import Downloads
 
     theirs, ours = (published.find(name).hub_id for name in ("full", "retain"))
     hub.refused = {}

@@ -305,7 +305,7 @@ def test_paper_says_what_is_left_out(browser, several):
     browser.show(several)
     change(browser, "search", "entity 10", "input")
     words = browser.run("document.getElementById('printed').textContent")
-    assert words.startswith('1 of 24 examples, because they match "entity 10"; the others are not printed.')
+    assert words.startswith('1 of 24 examples: those that match "entity 10". The others are not printed.')
     assert "choose another model in the file" in words
     assert browser.run("getComputedStyle(document.getElementById('printed')).display") == "none"
     change(browser, "search", "", "input")

@@ -58,7 +58,7 @@ def test_a_fatal_warning_withholds_the_reading_and_is_marked(kind):
 def test_the_weight_of_the_score_by_thirds_of_the_layers():
     audit = made([[1.0, 0.0, 1.0, 2.0, 4.0, 2.0], [0.0, 0.0, 0.0, 0.0, 0.0, 3.0], [0.0] * 6], [[0.0] * 6] * 3)
     assert audit.summary()["weight_by_third"] == pytest.approx([0.05, 0.15, 0.8])
-    assert thirds_in_words(audit) == "Weight of the score: 5% in layers 0-1, 15% in layers 2-3, 80% in layers 4-5."
+    assert thirds_in_words(audit) == "Weight in the score: 5% in layers 0-1, 15% in layers 2-3, 80% in layers 4-5."
     nothing = made([[0.0] * 6], [[0.0] * 6])
     assert all(map(math.isnan, nothing.summary()["weight_by_third"]))
     assert thirds_in_words(nothing) == ""
@@ -70,6 +70,17 @@ def test_entities_behind_a_quote_are_marked_row_by_row():
     audit = dataclasses.replace(audit, examples=[audit.examples[0], quoted])
     assert audit.examples_frame()["space_added"].tolist() == [False, True]
     assert any(text.startswith("1 of 2 entities directly follow") for text in audit.warnings)
+
+
+def test_entities_that_begin_their_answer_are_counted_where_full_hardly_gives_them():
+    audit = made([[1.0, 1.0]] * 3, [[1.0, 1.0], [0.5, 0.5], [0.5, 0.5]])
+    begins = dataclasses.replace(audit.examples[0], answer="Ash, she says.", entity="Ash", prefix="")
+    later = [dataclasses.replace(x, answer="It is Ash.", entity="Ash", prefix="It is") for x in audit.examples[1:]]
+    audit = dataclasses.replace(audit, examples=[begins, *later], s_full=audit.s_full.new_tensor([-10.0, -0.1, -0.1]))
+    (text,) = (text for text in audit.warnings if "begin their answer" in text)
+    assert text.startswith("1 of 3 entities") and text.endswith("1 of them are measurable, with a mean UDS of 1.000.")
+    known = dataclasses.replace(audit, s_full=audit.s_full.new_full((3,), -0.1))
+    assert not any("begin their answer" in text for text in known.warnings)
 
 
 def test_nothing_measurable_is_fatal_and_has_words_of_its_own():

@@ -54,7 +54,9 @@ def test_with_one_row_a_subject_it_is_an_upper_bound():
     spread, error, held = drawn(rows, values, 20)
     assert error > spread and held > 0.97
     some = torch.tensor(values[::20])
-    assert sample_error(some, of=400, drawn=20, subjects=[f"s{i}" for i in range(20)]).words.endswith("widest)")
+    assert sample_error(some, of=400, drawn=20, subjects=[f"s{i}" for i in range(20)]).words.endswith(
+        " at most for all 400 examples"
+    )
 
 
 def test_by_hand():
@@ -64,7 +66,7 @@ def test_by_hand():
     assert sample_error(values, of=20, drawn=5).standard_error == pytest.approx(expected)
     assert sample_error(values, of=5, drawn=5).standard_error == 0
     first = sample_error(values, of=20, drawn=5, random=False)
-    assert math.isnan(first.standard_error) and first.words == "unknown for all 20"
+    assert math.isnan(first.standard_error) and first.words == "unknown for all 20 examples"
     assert math.isnan(sample_error(values[:1], of=20, drawn=1).interval.low)
 
 
@@ -78,5 +80,5 @@ def test_an_audit_has_both_and_says_which_is_which():
     assert found.interval.low < part.uds < found.interval.high
     assert part.summary()["sample_standard_error"] == found.standard_error
     assert (part.summary()["sample_low"], part.summary()["sample_high"]) == found.interval
-    assert any("next to the interval, which shows something else" in text for text in part.warnings)
+    assert any("next to the interval; the interval itself shows how" in text for text in part.warnings)
     assert found.words in part._repr_html_()

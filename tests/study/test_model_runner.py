@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from synthetic_audits import synthetic_audit
 
 import uds_lens as ul
 from uds_lens import study
 from uds_lens.study._folder import StudyFolder
-from uds_lens.study._worker import ModelRunner, unpacked_four_bit
+from uds_lens.study._worker import ModelRunner, audit_values, unpacked_four_bit
 
 
+@pytest.mark.usefixtures("trusted")
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 def test_a_study_measures_what_evaluate_measures(tmp_path, monkeypatch):
     world = ul.toy.load()
@@ -105,3 +107,12 @@ def test_each_metric_is_asked_as_its_published_number_was(tmp_path):
         study.plan(
             {**plan, "measure": {**plan["measure"], "prompts": [{"style": "paper_pools", "metrics": ["rouge"]}]}}
         )
+
+
+def test_an_audit_whose_verdict_is_withheld_gives_a_reason_and_no_value():
+    audit = synthetic_audit()
+    steered = replace(audit, provenance={**audit.provenance, "steered_by": 4, "n_steering": 4})
+    measured = audit_values(steered, took=0.0)
+    assert all(row.value != row.value and row.reason == steered.fatal[0] for row in measured.rows)
+    assert measured.examples["value"].isna().all()
+    assert audit_values(audit, took=0.0).rows[0].value == audit.uds

@@ -14,9 +14,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainerCa
 
 import uds_lens as ul
 from uds_lens.errors import ConfigError, ModelError, UdsLensWarning
+from uds_lens.results._steering import declared_in
 from uds_lens.training import DepthCallback, DepthCurve
 from uds_lens.training._callback import _split
 from uds_lens.unlearning import LoraSettings, TrainOptions, make_config, unlearn
+from uds_lens.unlearning._job import open_parent
 
 RUN = ul.RunOptions(device="cpu", engine="wavefront", progress=False)
 STEPS, EVERY = 6, 2
@@ -174,8 +176,8 @@ def test_values_reach_the_log_and_the_records(watched):
 def test_the_cost_is_told_for_the_measurements_that_follow(watched, monkeypatch):
     callback = watched.callback
     first, *rest = callback.curve.points
-    each = (callback.seconds_told - first.seconds) / len(rest)
-    assert 0 < each < callback.seconds_told, "one estimate for each measurement that followed"
+    each = (callback.seconds_estimated - first.seconds) / len(rest)
+    assert 0 < each < callback.seconds_estimated, "one estimate for each measurement that followed"
 
 
 def test_stop_chooses_what_audits_of_all_checkpoints_choose(world, texts, baseline, watched, tmp_path):
@@ -237,6 +239,12 @@ def test_unlearn_gives_the_same_weights_with_it(world, baseline, tmp_path):
     stopped = trained("steered", steered)
     assert steered.curve.stopped and not same(stopped, tmp_path / "with")
     assert DepthCurve.load(stopped).score["uds"] == steered.score.uds
+    (stopped / "depth.json").unlink()  # a copy, or the Hub, has the weights and their configuration
+    for model in (stopped, AutoModelForCausalLM.from_pretrained(stopped)):
+        assert steered.measured.audit(model, options=RUN).reading == "withheld"
+        assert not steered.held_out.audit(model, options=RUN).fatal
+    written = (stopped / "config.json").read_text()
+    assert "uds_lens_steering" in written and not any(x.subject in written for x in steered.measured.examples)
     with pytest.raises(ConfigError, match="another run"):
         trained("with", steered)
     adapted = DepthCallback(baseline, every=5, rows=3, control=0, options=RUN)
@@ -258,6 +266,8 @@ def test_examples_that_steer_never_score(world, texts, baseline, watched, tmp_pa
     assert audit.reading == "withheld" and audit.fatal[0].startswith(f"{n} of 8 examples steered the training")
     audit.save(tmp_path / "audit")
     assert ul.DepthAudit.load(tmp_path / "audit").fatal == audit.fatal
+    child = open_parent(model, TrainOptions(device="cpu")).model.config  # of what is trained further from here
+    assert sum(mark.startswith("row:") for mark in declared_in(child)["rows"]) == n
     held_out = callback.held_out.audit(model, options=RUN)
     assert not held_out.fatal and any("about other subjects steered" in each.text for each in held_out.cautions)
     limited = DepthCallback(baseline, every=3, keep_best=True, max_damage=0.5, options=RUN)
@@ -270,6 +280,14 @@ def test_examples_that_steer_never_score(world, texts, baseline, watched, tmp_pa
     (model / "depth.json").write_text(json.dumps(record))
     with pytest.warns(UdsLensWarning, match=r"depth\.json' cannot be read"):
         baseline.audit(model, options=RUN)
+
+
+@pytest.mark.parametrize(
+    "found", [5, ["row:a"], {"rows": 5}, {"rows": "row:a"}, {"rows": [["row:a"]]}, {"control": {}}]
+)
+def test_a_configuration_of_strangers_is_not_trusted(found):
+    with pytest.warns(UdsLensWarning, match="something else than hashes of examples"):
+        assert declared_in(SimpleNamespace(uds_lens_steering=found, _name_or_path=repr(found))) == {}
 
 
 def test_whole_subjects_are_drawn():

@@ -83,7 +83,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     pairs = [(row.question, row.answer) for row in rows]
     batch = pad_sequences(answer_sequences(tokenizer, pairs), pad_token_id=2)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(120):
+    for _ in range(60):
         loss = model(**batch).loss
         loss.backward()
         optimiser.step()

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from uds_lens.data import ForgetExample
 from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.unlearning import AltPOConfig
-from uds_lens.unlearning._alternates import read_alternates, sample_alternates, states_truth, write_alternates
+from uds_lens.unlearning._data import read_alternates, sample_alternates, states_truth, write_alternates
 
 CONFIG = AltPOConfig(n_alternates=3, max_new_tokens=12)
 
@@ -55,7 +55,7 @@ def test_an_entity_decides_where_there_is_one() -> None:
 
 
 def test_a_model_that_says_nothing_else_is_an_error(model, tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uds_lens.unlearning._alternates.states_truth", lambda text, example: True)
+    monkeypatch.setattr("uds_lens.unlearning._data.states_truth", lambda text, example: True)
     with pytest.raises(DataError, match="gives no alternate answer to 1 questions"):
         sample_alternates(*model, tiny.forget[:1], config=CONFIG)
 

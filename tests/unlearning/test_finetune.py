@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unlearning.conftest import QUICK, Tiny, people
-from uds_lens._cli.terminal import print_training
+from uds_lens._cli.training import print_training
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError, ModelError
 from uds_lens.models import fingerprint, open_model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from uds_lens._cli.options import ModelRun, Printing, data_option, model_option
-from uds_lens._cli.terminal import say
+from uds_lens._cli.terminal import print_json, say
 from uds_lens.annotation._annotations import FORMAT, AnnotateOptions
 from uds_lens.errors import ConfigError
 
@@ -67,7 +66,7 @@ def annotate(
     if printing.json:
         places = {"out": str(out), "review": None if review is None else str(review)}
         record = {**places, "examples": len(annotations.examples), "entities": annotations.counts}
-        typer.echo(json_format.dumps(record, indent=2, ensure_ascii=False))
+        print_json(record)
         return
     if set(annotations.counts) == {"given"}:
         typer.echo(f"All {len(annotations.examples)} examples already have an entity; nothing was changed.")

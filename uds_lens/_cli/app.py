@@ -13,39 +13,27 @@ import typer
 
 from uds_lens import __version__
 from uds_lens._cli.annotate import annotate
-from uds_lens._cli.audit import audit
-from uds_lens._cli.conformance import conformance
-from uds_lens._cli.dashboard import dashboard
-from uds_lens._cli.demo import demo
+from uds_lens._cli.audit import audit, demo, watch
 from uds_lens._cli.doctor import doctor
 from uds_lens._cli.elicit import elicit
 from uds_lens._cli.export import export
 from uds_lens._cli.meta import meta
 from uds_lens._cli.metrics import metrics
 from uds_lens._cli.options import with_records
-from uds_lens._cli.published import published
-from uds_lens._cli.rank import rank
-from uds_lens._cli.relearn_grid import relearn_grid
-from uds_lens._cli.report import report
+from uds_lens._cli.published import conformance, published
+from uds_lens._cli.rank import rank, table
+from uds_lens._cli.report import dashboard, report
 from uds_lens._cli.stopping import stoppable
-from uds_lens._cli.sweep import sweep
-from uds_lens._cli.table import table
+from uds_lens._cli.sweep import relearn_grid, sweep
 from uds_lens._cli.terminal import progress_printed
 from uds_lens._cli.training import finetune, quantise, relearn, unlearn
-from uds_lens._cli.watch import watch
 from uds_lens._cli.weights import weights
 from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of, program_of
 from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
 
 
 def one_line(kind: str, message: object, options: Mapping[str, Any]) -> str:
-    """Write an error or a warning as one line, its settings as options of the command.
-
-    Args:
-        kind: "error" or "warning".
-        message: The exception or warning.
-        options: The parameters of the command that ran, by their names in Python.
-    """
+    """Write an error or a warning as one line, its settings as options of the command that ran."""
     if isinstance(message, UdsLensError | UdsLensWarning):
         text = message.worded(lambda setting: as_option(setting, options))
     else:
@@ -132,11 +120,7 @@ def _program(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program and exit: 0 on success, 1 with one line on standard error, 2 on wrong usage.
-
-    Args:
-        arguments: The words after the program's name; None takes those of this process.
-    """
+    """Run the program and exit: 0 on success, 1 with one line on standard error, 2 on wrong usage."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold bytes that are no text
         sys.stdout.reconfigure(errors="backslashreplace")

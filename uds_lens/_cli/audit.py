@@ -1,24 +1,29 @@
-"""`uds-lens audit`: one or several unlearned models against one full and one retain model."""
+"""`uds-lens audit`, `watch` and `demo`: unlearned models, checkpoints as they appear, and the toy world."""
 
 from __future__ import annotations
 
+import json
+import re
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uds_lens._cli.options import Printing, data_option, model_option
+from uds_lens._cli.options import CONTROL, FORGET_SET, FULL, RETAINS, Out, Printing, model_option
 from uds_lens._cli.stopping import saying_what_is_saved
-from uds_lens._cli.terminal import audits_as_json, print_audits, say, score_in_words
+from uds_lens._cli.terminal import print_audits, print_audits_as_json, say, score_in_words
 from uds_lens._compat.typer import missing_options
 from uds_lens.data._prompts import ChatStyle
-from uds_lens.errors import ConfigError
+from uds_lens.errors import ConfigError, UdsLensError
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
+    from uds_lens.models import CheckpointFiles
     from uds_lens.results import DepthAudit
     from uds_lens.sharing import UnlearningRun
+    from uds_lens.toy import World
 
 
 _WITHHELD = 3
@@ -26,14 +31,10 @@ _WITHHELD = 3
 
 
 def audit(
-    full: Annotated[str | None, model_option("Model trained on everything: directory or Hub id.")] = None,
-    retain: Annotated[
-        list[str] | None, model_option("Model that never saw the forget set; repeat for other seeds.")
-    ] = None,
+    full: Annotated[str | None, FULL] = None,
+    retain: Annotated[list[str] | None, RETAINS] = None,
     unlearned: Annotated[list[str] | None, model_option("Model to audit; repeat for more.", "--model")] = None,
-    examples: Annotated[
-        str | None, data_option("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")
-    ] = None,
+    examples: Annotated[str | None, FORGET_SET] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for the results.", file_okay=False)] = None,
     open_unlearning: Annotated[
         Path | None,
@@ -44,9 +45,7 @@ def audit(
             file_okay=False,
         ),
     ] = None,
-    control: Annotated[
-        str | None, data_option("Facts to retain, known to both full and retain; a loss on them is damage.")
-    ] = None,
+    control: Annotated[str | None, CONTROL] = None,
     name: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Name of a result; once for each --model, in their order.")
     ] = None,
@@ -143,7 +142,7 @@ def audit(
     if len(names) > 1:
         write_folder_table(out, audits)
     if printing.json:
-        typer.echo(audits_as_json(audits, places))
+        print_audits_as_json(audits, places)
     else:
         print_audits(audits)
         typer.echo(f"\nSaved in {out}")
@@ -161,3 +160,208 @@ def _as_trained(run: UnlearningRun, config: AuditConfig) -> AuditConfig:
             "some with --protocol raw or --protocol chat."
         )
     return replace(config, protocol=run.protocol, **asdict(run.chat))
+
+
+_WEIGHTS = (("model.safetensors", "config.json"), ("adapter_model.safetensors", "adapter_config.json"))
+"""Weights in one file, and the configuration beside them: of a model, and of an adapter."""
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where a training run saves its checkpoints.")],
+    full: Annotated[str, FULL],
+    retain: Annotated[list[str], RETAINS],
+    examples: Annotated[str, FORGET_SET],
+    out: Out,
+    control: Annotated[str | None, CONTROL] = None,
+    pattern: Annotated[
+        str, typer.Option(metavar="GLOB", help="Names of the checkpoints' directories.")
+    ] = "checkpoint-*",
+    poll: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between two polls.")] = 10.0,
+    once: Annotated[bool, typer.Option("--once", help="Poll twice, audit the complete checkpoints and exit.")] = False,
+    redo: Annotated[bool, typer.Option("--redo", help="Measure again what --out already holds.")] = False,
+    *,
+    config: AuditConfig,
+    options: RunOptions,
+    printing: Printing,
+) -> None:
+    """Audit checkpoints as they appear, until stopped.
+
+    Each gets a directory of --out named after it, with table.csv and the baseline they share, as with `audit`. A
+    checkpoint is read once its weights are complete (by the headers of its safetensors files) and none of its files has
+    changed between two polls. Ctrl-C or SIGTERM stops the command. When run again, it keeps finished audits.
+
+    \b
+    Example:
+      uds-lens watch runs/npo --full ckpt/full --retain ckpt/retain \\
+          --examples forget10.json --out audits/npo
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"no directory {str(folder)!r} to watch: give the output directory of a training run.")
+    say(f"watching {folder} for {pattern}; opening full: {full} ...")
+    import uds_lens as ul
+    from uds_lens.audit import _resume as saved
+    from uds_lens.audit._resume import Question, write_folder_table
+    from uds_lens.results._saving import audits_in
+
+    saved.require_table(out)
+    saved.audit_places(out, [saved.BASELINE, "checkpoints"])  # several: --out must not be an audit itself
+    facts = None if control is None else ul.load_examples(control)
+    question = Question(
+        full, retain[0] if len(retain) == 1 else retain, ul.load_examples(examples), config, options, control=facts
+    )
+    saved.check_models(question, {})
+    audits: dict[str, DepthAudit] = {}
+    failed: dict[str, str] = {}
+
+    def report(name: str, audit: DepthAudit) -> None:
+        audits[name] = audit
+        say(f"{name}: {score_in_words(audit)}; saved")
+
+    def measure(name: str) -> None:
+        models, places = {name: str(folder / name)}, {name: out / name}
+        saved.require_places(places.values(), baseline=out / saved.BASELINE)
+        saved.check_models(question, models)
+        audits.update({} if redo else saved.found_in(question, models, places))
+        if name not in audits:
+            saved.audit_many(question, models, out, on_saved=report)
+        write_folder_table(out, _by_step(audits))  # whoever looks in meanwhile finds it
+
+    seen: dict[str, CheckpointFiles | None] = {}
+    try:
+        saved.audit_many(question, {}, out, redo=redo)  # stage 1, while nothing is there yet
+        looks = 0
+        while not once or looks < 2:
+            if looks:
+                time.sleep(poll)
+            looks += 1
+            now = {place.name: whole_files(place) for place in sorted(folder.glob(pattern)) if place.is_dir()}
+            ready = [name for name, files in now.items() if files is not None and files == seen.get(name)]
+            seen = now
+            for name in sorted(ready, key=_step):
+                if name not in audits and name not in failed:
+                    try:
+                        measure(name)
+                    except UdsLensError as error:
+                        if (folder / name).is_dir():  # else the run has removed it meanwhile
+                            failed[name] = str(error)
+                            say(f"{name}: {error}")
+    except KeyboardInterrupt:
+        say("stopped")
+    left = [name for name in seen if name not in audits and name not in failed]
+    if left:
+        say(f"not audited: {', '.join(left)} (incomplete, or too new)")
+    earlier = {place.name: ul.DepthAudit.load(place) for place in audits_in(out, depth=1) if place.name not in audits}
+    audits = _by_step(earlier | audits)
+    if audits:
+        write_folder_table(out, audits)
+    if printing.json:
+        print_audits_as_json(audits, {name: out / name for name in audits})
+    elif audits:
+        print_audits(audits)
+        typer.echo(f"\nSaved in {out}")
+    if failed or not audits:
+        raise typer.Exit(1)
+
+
+def whole_files(checkpoint: Path) -> CheckpointFiles | None:
+    """List the files of a checkpoint whose weights are complete; None where some are missing or cut.
+
+    A safetensors file names at its beginning how long it is, and an index names all files of a sharded model.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    from uds_lens.models import checkpoint_files
+
+    index = checkpoint / "model.safetensors.index.json"
+    try:
+        if index.is_file():
+            shards = set(json.loads(index.read_bytes())["weight_map"].values())
+            needed = {"config.json", *shards}
+        else:
+            needed = next(({*both} for both in _WEIGHTS if (checkpoint / both[0]).is_file()), {"model.safetensors"})
+        for name in needed:
+            if name.endswith(".json"):
+                json.loads((checkpoint / name).read_bytes())
+            else:
+                with safe_open(checkpoint / name, framework="pt"):
+                    pass
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError):
+        return None
+    return checkpoint_files(checkpoint)
+
+
+def _by_step(audits: dict[str, DepthAudit]) -> dict[str, DepthAudit]:
+    return {name: audits[name] for name in sorted(audits, key=_step)}
+
+
+def _step(name: str) -> tuple[int, str]:
+    """Order names by the number they end with.
+
+    >>> sorted(["checkpoint-10", "checkpoint-9"], key=_step)
+    ['checkpoint-9', 'checkpoint-10']
+    """
+    number = re.search(r"\d+$", name)
+    return int(number[0]) if number else -1, name
+
+
+def demo(out: Out = Path("runs/demo"), *, printing: Printing) -> None:
+    """Audit the models of the embedded toy world.
+
+    Offline, on the CPU, in about a minute. The audits are saved in --out, one directory per model, with a report.
+
+    \b
+    Example:
+      uds-lens demo --out runs/demo
+    """
+    say("auditing the models of the toy world ...")
+    import uds_lens as ul
+    from uds_lens.audit._resume import BASELINE, require_places, require_table, write_folder_table
+
+    world = ul.toy.load()
+    models = {"full": world.full, "half": world.half, **world.unlearned, "retain": world.retain}
+    require_places([out / name for name in models], baseline=out / BASELINE)
+    require_table(out)
+    if not printing.json:
+        typer.echo(_introduction(world))
+    options = ul.RunOptions(device="cpu")
+    baseline = ul.Baseline.measure(world.full, world.retain, world.examples, options=options)
+    measured = dict(zip(models, baseline.audit_all(list(models.values()), options=options), strict=True))
+    audits = dict(sorted(measured.items(), key=lambda item: item[1].uds))
+    baseline.save(out / BASELINE)
+    for name, audit in audits.items():
+        audit.save(out / name)
+    write_folder_table(out, audits)
+    ul.report.write(audits, out / "report.html", title="The toy world", references=["half"])
+    if printing.json:
+        print_audits_as_json(audits, {name: out / name for name in audits})
+        return
+    print_audits(audits, cautions_of=list(world.unlearned))
+    typer.echo(_NEXT.format(out=out))
+
+
+def _introduction(world: World) -> str:
+    made = {
+        "full": "trained on everything",
+        "half": "never saw half of the forget set",
+        "retain": "never saw the forget set",
+    }
+    recall = [
+        f"  {name:<10} {made.get(name, 'full after unlearning'):<43} {world.recall[name]['forget']:>4.0%}"
+        for name in ("full", "half", *world.unlearned, "retain")
+    ]
+    return "\n".join(
+        [
+            f"The toy world: small models trained on invented people, {len(world.examples)} examples to forget.",
+            "Probability of the correct answer when asked:",
+            *recall,
+            "\nKnowledge left in their layers, by UDS:",
+        ]
+    )
+
+
+_NEXT = """
+Saved in {out}, one directory per model. To look closer, in Python:
+  import uds_lens as ul
+  ul.DepthAudit.load("{out}/half").layers_frame()
+The report: {out}/report.html
+For your own checkpoints: uds-lens audit --help"""

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from uds_lens._cli.options import Printing
-from uds_lens._cli.terminal import print_wrapped, say
+from uds_lens._cli.terminal import print_json, print_wrapped, say
 from uds_lens.results._settings import AuditConfig, RunOptions
-
-if TYPE_CHECKING:
-    from uds_lens.doctor import Finding
-
 
 _MARKS = {"ok": "ok ", "note": "-  ", "problem": "!! "}
 
@@ -56,17 +50,13 @@ def doctor(
     if models or examples is not None:
         findings += ul.doctor.examine_inputs(models, examples, config=config, options=options)
     if printing.json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
+        print_json([asdict(finding) for finding in findings])
     else:
-        _print(findings)
+        for finding in findings:
+            print_wrapped(f"{_MARKS[finding.verdict]}{finding.what}: {finding.found}")
+            if finding.fix is not None:
+                print_wrapped(f"   -> {finding.fix}")
+        problems = sum(finding.verdict == "problem" for finding in findings)
+        typer.echo(f"\n{problems} to fix (!!)." if problems else "\nReady.")
     if any(finding.verdict == "problem" for finding in findings):
         raise typer.Exit(1)
-
-
-def _print(findings: Sequence[Finding]) -> None:
-    for finding in findings:
-        print_wrapped(f"{_MARKS[finding.verdict]}{finding.what}: {finding.found}")
-        if finding.fix is not None:
-            print_wrapped(f"   -> {finding.fix}")
-    problems = sum(finding.verdict == "problem" for finding in findings)
-    typer.echo(f"\n{problems} to fix (!!)." if problems else "\nReady.")

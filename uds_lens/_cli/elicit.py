@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uds_lens._cli.options import ModelRun, Printing, data_option, model_option
-from uds_lens._cli.terminal import print_table, print_wrapped, say
+from uds_lens._cli.options import ModelRun, Printing, data_option, model_option, require_options
+from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, table_rows
 from uds_lens.elicitation._options import ElicitOptions
-from uds_lens.errors import ConfigError
 
 if TYPE_CHECKING:
     from uds_lens.elicitation import ElicitationResults
@@ -57,8 +55,8 @@ def elicit(
     """Try to extract the forgotten answers, with controls.
 
     The controls are retain and full; all models get the same budget and random numbers. Prints what is extracted
-    beyond retain, and whether a probe has power at all: if full scores no more than retain, the silence of the
-    unlearned model shows nothing.
+    beyond retain, and whether a probe has power at all: if full scores no higher than retain, extracting
+    nothing from the unlearned model shows nothing.
 
     \b
     Examples:
@@ -69,13 +67,12 @@ def elicit(
     if list_:
         _print_list(printing.json)
         return
-    given = {"--model": model, "--examples": data, "--out": out}
-    if model is None or data is None or out is None:
-        missing = ", ".join(name for name, value in given.items() if value is None)
-        raise ConfigError(
-            f"{missing} missing. For example: uds-lens elicit --model ckpt/npo --retain ckpt/retain --full ckpt/full "
-            "--examples forget10.json --out runs/npo-elicit; uds-lens elicit --list shows the probes."
-        )
+    require_options(
+        {"--model": model, "--examples": data, "--out": out},
+        "uds-lens elicit --model ckpt/npo --retain ckpt/retain --full ckpt/full --examples forget10.json "
+        "--out runs/npo-elicit; uds-lens elicit --list shows the probes.",
+    )
+    assert model is not None and data is not None and out is not None
     say(f"eliciting answers from {model} ...")
     import uds_lens as ul
     from uds_lens._storage import check_writable
@@ -104,24 +101,19 @@ def elicit(
     )
     results.save(out)
     if printing.json:
-        typer.echo(json.dumps(_as_json(results), indent=1, ensure_ascii=False, allow_nan=False))
+        print_json(_as_json(results))
         return
     _print_results(results)
     typer.echo(f"\nSaved in {out}")
 
 
 def _as_json(results: ElicitationResults) -> dict[str, Any]:
-    """Return the tables as strict JSON has them; NaN is null."""
-
-    def records(frame: Any) -> list[dict[str, Any]]:
-        return list(json.loads(frame.to_json(orient="records", double_precision=15)))
-
     return {
-        "summary": records(results.summary()),
-        "capacity": records(results.capacity_frame()),
-        "controls": records(results.control_frame()) if _needs_controls(results) else [],
-        "ledger": records(results.ledger()),
-        "budget": records(results.budget_frame()),
+        "summary": table_rows(results.summary()),
+        "capacity": table_rows(results.capacity_frame()),
+        "controls": table_rows(results.control_frame()) if _needs_controls(results) else [],
+        "ledger": table_rows(results.ledger()),
+        "budget": table_rows(results.budget_frame()),
         "warnings": list(results.warnings),
     }
 
@@ -133,7 +125,7 @@ def _print_list(as_json: bool) -> None:
     rows = [[name, probe.injects, lines[name]] for name, probe in PROMPT_PROBES.items()]
     if as_json:
         probes = [dict(zip(("probe", "injects", "what"), row, strict=True)) for row in rows]
-        typer.echo(json.dumps({"probes": probes, "presets": PRESETS}, indent=1))
+        print_json({"probes": probes, "presets": PRESETS})
         return
     print_table(["probe", "hints", "what it does"], rows)
     for name, members in PRESETS.items():
@@ -149,10 +141,10 @@ def _print_results(results: ElicitationResults) -> None:
             [
                 row["probe"],
                 _texts(row),
-                *(_number(row.get(role, math.nan)) for role in ("full", "retain", "unlearned")),
+                *(number(row.get(role, math.nan), 2) for role in ("full", "retain", "unlearned")),
                 _span(row["beyond_retain"], row["beyond_low"], row["beyond_high"]),
-                _number(row["p_holm"], 3),
-                reason if reason in ("no power", "not asked") else _number(row["share"]),
+                number(row["p_holm"]),
+                reason if reason in ("no power", "not asked") else number(row["share"], 2),
             ]
         )
     print_table(["probe", "texts", "full", "retain", "model", "beyond", "p", "share"], rows, shortest=9)
@@ -179,11 +171,11 @@ def _print_controls(results: ElicitationResults) -> None:
         [
             row["probe"],
             _texts(row),
-            _number(row["unlearned"]),
-            _number(row["others"]),
+            number(row["unlearned"], 2),
+            number(row["others"], 2),
             _span(row["beyond_others"], row["others_low"], row["others_high"]),
-            _number(row["p_holm"], 3),
-            _number(row.get("holdout", math.nan)),
+            number(row["p_holm"]),
+            number(row.get("holdout", math.nan), 2),
             _span(*(row.get(name, math.nan) for name in ("beyond_holdout", "holdout_low", "holdout_high"))),
         ]
         for row in results.control_frame().to_dict("records")
@@ -199,10 +191,6 @@ def _print_controls(results: ElicitationResults) -> None:
 def _texts(row: dict[str, Any]) -> str:
     """Return which texts a row is about, in one word."""
     return str(row["decoding"] if row["decoding"] == "greedy" else row["statistic"])
-
-
-def _number(value: float, digits: int = 2) -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _span(value: float, low: float, high: float) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from uds_lens._cli.options import Printing
+from uds_lens._cli.terminal import print_json
 from uds_lens.errors import ConfigError, ResultFormatError
 
 if TYPE_CHECKING:
@@ -71,18 +71,14 @@ def export(
     else:
         files = sharing.write_uds_eval(loaded, out)
     if printing.json:
-        typer.echo(json.dumps({"files": [str(file) for file in files]}, indent=2))
+        print_json({"files": [str(file) for file in files]})
         return
     for file in files:
         typer.echo(str(file))
 
 
 def _loaded(place: Path, kinds: Sequence[type[Any]]) -> Any:
-    """Load a result that is one of some kinds.
-
-    Raises:
-        ResultFormatError: It is none, or broken.
-    """
+    """Load a result that is one of some kinds."""
     from uds_lens._storage import format_of
 
     file_format = format_of(place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,13 +18,11 @@ from uds_lens._cli.model_tables import (
     Score,
     judged,
     metrics_to_judge,
-    number,
     parse_directions,
-    records,
     write_table_file,
 )
 from uds_lens._cli.options import Printing
-from uds_lens._cli.terminal import print_table, print_wrapped, say
+from uds_lens._cli.terminal import interval, number, print_json, print_table, print_wrapped, say, table_rows
 from uds_lens._storage import check_folder, check_writable
 from uds_lens.errors import DataError
 
@@ -110,8 +107,8 @@ def meta(
     _require_judgement(result)
     _write(result, out)
     if printing.json:
-        tables = {name: None if frame is None else records(frame) for name, frame in result._asdict().items()}
-        _print_json({"source": models.source, **tables})
+        tables = {name: None if frame is None else table_rows(frame) for name, frame in result._asdict().items()}
+        print_json({"source": models.source, **tables})
         return
     if result.faithful is not None:
         _print_faithful(result.faithful, result.pairs)
@@ -163,10 +160,10 @@ def _runs(
                 write_table_file(rows[columns], out / f"{name}.csv")
     if printing.json:
         setups_json = [
-            {"setup": name, **{k: None if v is None else records(v) for k, v in judgement._asdict().items()}}
+            {"setup": name, **{k: None if v is None else table_rows(v) for k, v in judgement._asdict().items()}}
             for name, judgement in parts.items()
         ]
-        _print_json({"source": models.source, "references": records(apart), "setups": setups_json})
+        print_json({"source": models.source, "references": table_rows(apart), "setups": setups_json})
         return
     for name, judgement in parts.items():
         typer.echo(f"\n{name}")
@@ -240,10 +237,6 @@ def _write(result: Judged, out: Path | None) -> None:
             write_table_file(frame, out / f"{name}.csv")
 
 
-def _print_json(content: dict[str, Any]) -> None:
-    typer.echo(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
-
-
 def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
     ordered = faithful.sort_values("auc", ascending=False, na_position="last")
     rows = [
@@ -300,7 +293,7 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
             rank = row["rank_overall"]
             place = f", rank {rank:.0f} by Overall" if row["overall"] == row["overall"] else ""
             print_wrapped(
-                f"! {row['metric']}: with the equally good threshold {row['threshold']:.3g} {row['n']:.0f} models, Q "
+                f"! {row['metric']}: with the equally good threshold {row['threshold']:.3g}: {row['n']:.0f} models, Q "
                 f"{number(row['q'])}, R {number(row['r'])}{place}; {row['first']} would be first"
             )
     clusters = main["clusters"].iloc[0]
@@ -322,14 +315,18 @@ def _published(values: Published, out: Path | None, printing: Printing) -> None:
     table = judge.summary(values.metrics)
     _write(Judged(table), out)
     if printing.json:
-        _print_json({"source": values.source, "summary": records(table)})
+        print_json({"source": values.source, "summary": table_rows(table)})
         return
     rows = [
         [str(row["metric"]), *(number(row[name]) for name in ("overall", "auc", "rob", "q", "r")), number(row["n"], 0)]
         for row in table.sort_values("overall", ascending=False).to_dict("records")
     ]
     print_table(["metric", "Overall", "F", "Rob", "Q", "R", "models"], rows, right=["models"])
-    print_wrapped("\nF, Q and R are quoted from the UDS paper's files, which lack the models they are computed from.")
+    print_wrapped(
+        "\nF: faithfulness, probability that a model that knows ranks above one that does not. Q, R: robustness to "
+        "quantisation and relearning, 1 = unaffected; Rob: harmonic mean of Q and R; Overall: of F and Rob. F, Q and R "
+        "are quoted from the UDS paper's files, which lack the models they are computed from."
+    )
     unprinted = table.loc[table["n"].isna(), "metric"]
     if len(unprinted):
         print_wrapped(
@@ -339,8 +336,7 @@ def _published(values: Published, out: Path | None, printing: Printing) -> None:
 
 
 def _interval(row: Any, prefix: str) -> str:
-    low, high = row[f"{prefix}low"], row[f"{prefix}high"]
-    return "-" if low != low else f"{low:.3f} - {high:.3f}"
+    return interval(row[f"{prefix}low"], row[f"{prefix}high"])
 
 
 def _percent(share: float, space: str = " ") -> str:

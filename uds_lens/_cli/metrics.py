@@ -14,21 +14,35 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.options import MetricRun, Printing, data_option, model_option, names_option, running_files
+from uds_lens._cli.options import (
+    FULL,
+    RETAIN,
+    MetricRun,
+    Printing,
+    data_option,
+    model_option,
+    names_option,
+    require_options,
+    running_files,
+)
 from uds_lens._cli.stopping import saying_what_is_saved
-from uds_lens._cli.terminal import print_cautions, print_table, print_wrapped, say, shortened_names, width
+from uds_lens._cli.terminal import (
+    interval,
+    print_cautions,
+    print_json,
+    print_table,
+    print_wrapped,
+    say,
+    shortened_names,
+    width,
+)
 from uds_lens._progress import about
 from uds_lens.data._prompts import ChatStyle
-from uds_lens.errors import ConfigError
 from uds_lens.metrics._catalogue import METRICS
 from uds_lens.metrics._options import MetricOptions
 
 if TYPE_CHECKING:
     from uds_lens.metrics import MetricResults, MetricSpec, MetricValue
-    from uds_lens.results import Interval
-
-
-# What `uds-lens metrics` prints: the list of metrics, the values of one model or of many, the saved JSON.
 
 
 def print_list(*, as_json: bool) -> None:
@@ -121,7 +135,7 @@ def _print_one(results: MetricResults) -> None:
         [
             metric.label,
             str(metric),
-            _interval(metric.interval),
+            interval(*metric.interval),
             ARROWS[metric.direction],
             str(metric.n or ""),
             f"{metric.cost.seconds:.1f}",
@@ -134,7 +148,7 @@ def _print_one(results: MetricResults) -> None:
         titles.insert(3, "all examples")
         shown_metrics = [metric for metric in results if metric.reason is None]
         for row, metric in zip(rows, shown_metrics, strict=True):
-            row.insert(3, _interval(errors[metric.name].interval) if metric.name in errors else "-")
+            row.insert(3, interval(*errors[metric.name].interval) if metric.name in errors else "-")
     print_table(titles, rows, right=("n", "seconds"), shortest=max((len(row[0]) for row in rows), default=0))
 
 
@@ -169,17 +183,13 @@ def _value(metric: MetricValue) -> str:
     return f"{metric.value:.3f}" + ("" if math.isnan(low) else f" [{low:.2f}, {high:.2f}]")
 
 
-def _interval(interval: Interval) -> str:
-    return "-" if math.isnan(interval.low) else f"{interval.low:.3f} - {interval.high:.3f}"
-
-
 def print_files(files: Mapping[str, Path]) -> None:
     """Print saved results as JSON: one as it is, several by the names of their models."""
     texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
     if len(texts) == 1:
         typer.echo(next(iter(texts.values())))
         return
-    typer.echo(json.dumps({name: json.loads(text) for name, text in texts.items()}, indent=1, ensure_ascii=False))
+    print_json({name: json.loads(text) for name, text in texts.items()})
 
 
 def _metric_help() -> str:
@@ -218,8 +228,8 @@ def metrics(
         list[str] | None,
         typer.Option(metavar="NAME", help="Name of a model in table and files; once for each --model."),
     ] = None,
-    retain: Annotated[str | None, model_option("Model that never saw the forget set.")] = None,
-    full: Annotated[str | None, model_option("Model trained on everything.")] = None,
+    retain: Annotated[str | None, RETAIN] = None,
+    full: Annotated[str | None, FULL] = None,
     retain_data: Annotated[
         str | None, data_option("Facts to retain: Prob and ROUGE on them show what else was lost.")
     ] = None,
@@ -274,13 +284,12 @@ def metrics(
     if list_:
         print_list(as_json=printing.json)
         return
-    if not model or data is None or out is None:
-        given = {"--model": model, "--examples": data, "--out": out}
-        missing = ", ".join(flag for flag, value in given.items() if not value)
-        raise ConfigError(
-            f"{missing} missing. For example: uds-lens metrics --model ckpt/npo --examples forget10.json "
-            "--out npo.json; uds-lens metrics --list shows the metrics and what they need."
-        )
+    require_options(
+        {"--model": model, "--examples": data, "--out": out},
+        "uds-lens metrics --model ckpt/npo --examples forget10.json --out npo.json; uds-lens metrics --list shows the "
+        "metrics and what they need.",
+    )
+    assert model is not None and data is not None and out is not None
     if preset is not None:
         metric, options = _as_open_unlearning(metric, options, retain is not None)
     count = "all metrics" if not metric else "1 metric" if len(metric) == 1 else f"{len(metric)} metrics"

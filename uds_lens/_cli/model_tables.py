@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,11 +95,7 @@ class References:
         return score.parts(ScoreParts.preset("open_unlearning_muse" if muse else "open_unlearning"))
 
     def read(self, place: Path, *, examples: bool = False, checkpoints: bool = False) -> ModelTable:
-        """Read the table at `place`, and the audits' UDS where they were named; say what was left out.
-
-        Raises:
-            DataError: Nothing there is a table of models.
-        """
+        """Read the table at `place`, and the audits' UDS where they were named; say what was left out."""
         if self.measured is not None:
             return self._beside(place)
         if not place.exists() and place != Path("published"):
@@ -189,8 +184,8 @@ class Score:
 class Perturbed:
     """The same models after quantisation and relearning, as CSV files."""
 
-    quantised: Annotated[_Csv, _csv("The models after quantisation, by the same names.")] = None
-    relearned: Annotated[_Csv, _csv("The models after relearning, by the same names.")] = None
+    quantised: Annotated[_Csv, _csv("The models after quantisation, under the same names.")] = None
+    relearned: Annotated[_Csv, _csv("The models after relearning, under the same names.")] = None
     retain_before: Annotated[_Csv, _csv("Metrics of retain, one row per retain model.")] = None
     retain_relearned: Annotated[_Csv, _csv("Metrics of relearned retain, one row per relearning: five or more.")] = None
 
@@ -226,12 +221,7 @@ def parse_directions(words: Sequence[str] | None) -> dict[str, Points]:
 
 
 def metrics_to_judge(frame: pd.DataFrame, metric: Sequence[str] | None, direction: Mapping[str, Points]) -> list[str]:
-    """Return the metrics that were asked for, or all columns whose direction is known.
-
-    Raises:
-        ConfigError: A direction is not known.
-        DataError: A metric that was asked for is no column, or there is none.
-    """
+    """Return the metrics that were asked for, or all columns whose direction is known."""
     from uds_lens.metrics import METRICS
 
     known = {
@@ -263,11 +253,7 @@ def metrics_to_judge(frame: pd.DataFrame, metric: Sequence[str] | None, directio
 def score_directions(
     frame: pd.DataFrame, parts: ScoreParts, direction: Mapping[str, Points]
 ) -> dict[str, Points] | None:
-    """Return the directions of a score's parts where some were given; None leaves them to the declarations.
-
-    Raises:
-        ConfigError: A direction is not known.
-    """
+    """Return the directions of a score's parts where some were given; None leaves them to the declarations."""
     names = list(dict.fromkeys(parts.metrics))
     if not direction and not set(names) - set(metrics_to_judge(frame, None, {})):
         return None
@@ -276,21 +262,6 @@ def score_directions(
 
     declared = {name: METRICS[name].meaning.direction for name in names if name not in direction}
     return {**direction, **{name: way for name, way in declared.items() if way != "utility"}}
-
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table for JSON; undefined values are null."""
-    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", double_precision=15))
-    return rows
-
-
-def number(value: Any, digits: int = 3) -> str:
-    """Write a number for a terminal.
-
-    >>> number(0.5), number(float("nan")), number(None)
-    ('0.500', '-', '-')
-    """
-    return "-" if value is None or value != value else f"{value:.{digits}f}"
 
 
 def write_table_file(table: pd.DataFrame, path: Path) -> None:
@@ -323,17 +294,7 @@ def judged(
     symmetric: bool = True,
     **given: Any,
 ) -> Judged:
-    """Judge the metrics of a table.
-
-    Args:
-        frame: Models; those with `knows` are pool models, the others unlearned ones.
-        perturbed: Tables of quantised and relearned models.
-        pools: Pool models, where they have a table of their own.
-        min_utility: None takes `USEFUL` where the table has `utility_rel`.
-        pairs: Whether all pairs of metrics are compared.
-        symmetric: As in `uds_lens.meta.robustness`.
-        given: `metrics` and `direction` as in `uds_lens.meta`.
-    """
+    """Judge the metrics of a table; `pools` are its rows with `knows`, where they have no table of their own."""
     from uds_lens import meta
 
     in_pool = frame["knows"].notna() if "knows" in frame.columns else frame["model"].isna()
@@ -348,7 +309,7 @@ def judged(
         before = frame[~in_pool].reset_index(drop=True)
         if not len(before):
             raise DataError(
-                "Q and R need unlearned models: rows with an empty 'knows', by the names of the perturbed ones."
+                "Q and R need unlearned models: rows with an empty 'knows', named as the perturbed ones are."
             )
         if min_utility is None and "utility_rel" in before.columns:
             min_utility = USEFUL
@@ -361,13 +322,7 @@ def judged(
 
 
 def require_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame) -> None:
-    """Raise `DataError` naming the parts of a score that no model has, and the options that bring them.
-
-    Args:
-        frame: Unlearned models.
-        parts: Columns of the score.
-        reasons: Why values are NaN, as in `uds_lens.meta.ModelTable`.
-    """
+    """Raise `DataError` naming the parts of a score that no model has, and the options that bring them."""
     from uds_lens.meta._ranking import empty_parts
 
     gaps = empty_parts(frame, parts, reasons)

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
 from functools import cache, wraps
 from importlib.util import module_from_spec, spec_from_file_location
@@ -110,7 +110,7 @@ _PANELS = {
     "Depth": "Depth while training",
     "SlurmOptions": "Slurm",
     "Score": "Score",
-    "References": "References, and what belongs to the runs",
+    "References": "Runs and references",
     "Perturbed": "Robustness",
     "Printing": OUTPUT,
 }
@@ -219,6 +219,20 @@ def data_option(help: str, *flags: str) -> Any:
     return typer.Option(*flags, metavar="DATA", help=help, callback=_existing_data)
 
 
+def require_options(given: Mapping[str, Any], example: str) -> None:
+    """Raise `ConfigError` naming the flags without a value, with an example of the command."""
+    if missing := [flag for flag, value in given.items() if not value]:
+        raise ConfigError(f"{', '.join(missing)} missing. For example: {example}")
+
+
+def asked_for(words: Sequence[str], places: Mapping[str, int], form: str, example: str) -> tuple[str, str]:
+    """Return the sub-command and its place ("" where it takes none); `places` says how many words follow each."""
+    todo, *rest = words
+    if len(rest) != places.get(todo, -1):
+        raise ConfigError(f"expected {form}; got {' '.join(words)[:100]!r}. For example: {example}")
+    return todo, rest[0] if rest else ""
+
+
 def names_option(help: str, *flags: str) -> Any:
     """Return an option that takes names: repeated, or with commas between them."""
     return typer.Option(*flags, metavar="NAME", help=help, callback=_split_at_commas)
@@ -228,8 +242,12 @@ def _split_at_commas(given: list[str] | None) -> list[str] | None:
     return given and [name.strip() for each in given for name in each.split(",") if name.strip()]
 
 
+def _listed(given: Any) -> list[str]:
+    return given if isinstance(given, list) else [given] if given else []
+
+
 def _existing_models(given: Any) -> Any:
-    for name in given if isinstance(given, list) else [given] if given else []:
+    for name in _listed(given):
         if name.startswith("package:"):
             continue
         path = Path(at_home(Path(name)))
@@ -243,7 +261,7 @@ def _existing_models(given: Any) -> Any:
 
 
 def _existing_data(given: Any) -> Any:
-    for name in given if isinstance(given, list) else [given] if given else []:
+    for name in _listed(given):
         place = Path(at_home(Path(name.removeprefix("tofu:"))))
         if place.suffix.lower() in SUFFIXES and not name.startswith("hf:") and not place.exists():
             raise DataError(
@@ -260,6 +278,11 @@ def _whole_process(offline: bool) -> bool:
     return offline
 
 
+FULL = model_option("Model trained on everything: directory or Hub id.")
+RETAIN = model_option("Model that never saw the forget set.")
+RETAINS = model_option("Model that never saw the forget set; repeat for other seeds.")
+FORGET_SET = data_option("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")
+CONTROL = data_option("Facts to retain, known to both full and retain; a loss on them is damage.")
 Out: TypeAlias = Annotated[Path, typer.Option(metavar="DIR", help="Directory for the results.", file_okay=False)]
 Protocol: TypeAlias = Annotated[_Protocol, typer.Option(help="Plain question and answer, or the chat template.")]
 AnswerProtocol: TypeAlias = Annotated[
@@ -296,11 +319,7 @@ class Adapters:
 
     @property
     def settings(self) -> LoraSettings | None:
-        """The settings; None for all weights.
-
-        Raises:
-            ConfigError: There is no rank, and something else about adapters.
-        """
+        """The settings; None for all weights."""
         from uds_lens.unlearning import LoraSettings
 
         if self.lora is None:
@@ -328,12 +347,7 @@ class Printing:
 
 
 def running_files(name: str, words: Callable[[], str]) -> Callable[[Any, list[Path] | None], list[Path] | None]:
-    """Return the callback of a command's --import: it runs the files, and --help names what they declare.
-
-    Args:
-        name: The parameter that takes the declared names.
-        words: Makes its help from all that is declared by now.
-    """
+    """Return the callback of --import: it runs the files, and the help of option `name` lists what they declare."""
 
     def run(context: Any, files: list[Path] | None) -> list[Path] | None:
         for file in files or ():
@@ -345,11 +359,7 @@ def running_files(name: str, words: Callable[[], str]) -> Callable[[Any, list[Pa
 
 
 def run_file(file: Path) -> None:
-    """Import a Python file under its own name, as `import` would.
-
-    Raises:
-        ConfigError: There is no such file, its name is taken, or running it raised something.
-    """
+    """Import a Python file under its own name, as `import` would."""
     name = file.stem
     spec = spec_from_file_location(name, file) if file.is_file() and file.suffix == ".py" else None
     if spec is None or spec.loader is None:

@@ -1,24 +1,21 @@
-"""`uds-lens published`: published models listed, planned, measured again, and compared with their published values."""
+"""`uds-lens published` and `conformance`: published models measured again, and other implementations of UDS checked."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uds_lens._cli.model_tables import number, records, write_table_file
-from uds_lens._cli.options import Printing, names_option
-from uds_lens._cli.sweep import print_status, progress_lines
-from uds_lens._cli.terminal import print_table, print_wrapped, say, width
+from uds_lens._cli.model_tables import write_table_file
+from uds_lens._cli.options import Printing, asked_for, names_option, require_options
+from uds_lens._cli.sweep import print_status
+from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, table_rows, width
 from uds_lens.errors import ConfigError
 from uds_lens.study._plan import Role
 
 if TYPE_CHECKING:
     from uds_lens.published import Comparison, PublishedModel
-
-_FORM = "list, plan, run PLAN, or compare RUN"
 
 
 def published(
@@ -86,28 +83,25 @@ def published(
       uds-lens published run plan.toml --out runs/npo
       uds-lens published compare runs/npo --out comparison.html
     """
-    todo, place = _asked(words)
+    todo, place = asked_for(
+        words,
+        {"list": 0, "plan": 0, "run": 1, "compare": 1},
+        "list, plan, run PLAN, or compare RUN",
+        "uds-lens published plan --method npo --out plan.toml",
+    )
     say(f"reading {place} ..." if place else "reading the list of published models ...")
     if todo == "run":
-        _run(str(place), out, keep_downloads, as_json=printing.json)
+        _run(place, out, keep_downloads, as_json=printing.json)
     elif todo == "compare":
-        _compare(str(place), out, as_json=printing.json)
+        _compare(place, out, as_json=printing.json)
     else:
         chosen = _chosen(data, role, method or [], name or [], one_group=todo == "plan")
         if todo == "list":
             _list(chosen, as_json=printing.json)
         else:
-            place = None if examples is None else examples.removeprefix("tofu:")
-            given = {"perturb": perturb, "data": place, "limit": limit}
+            copy = None if examples is None else examples.removeprefix("tofu:")
+            given = {"perturb": perturb, "data": copy, "limit": limit}
             _plan(chosen, metric, out, given, as_json=printing.json)
-
-
-def _asked(words: list[str]) -> tuple[str, str | None]:
-    todo, places = words[0], words[1:]
-    if len(places) != {"list": 0, "plan": 0, "run": 1, "compare": 1}.get(todo, -1):
-        example = "uds-lens published plan --method npo --out plan.toml"
-        raise ConfigError(f"expected {_FORM}; got {' '.join(words)[:100]!r}. For example: {example}")
-    return todo, places[0] if places else None
 
 
 def _chosen(
@@ -134,7 +128,7 @@ def _list(chosen: list[PublishedModel], *, as_json: bool) -> None:
     table = registry_frame()
     table = table[table["hub_id"].isin({model.hub_id for model in chosen})]
     if as_json:
-        typer.echo(json.dumps(records(table), indent=2, ensure_ascii=False))
+        print_json(table_rows(table))
         return
     rows = [[row["model"], row["role"], str(row["published"]), row["hub_id"]] for row in table.to_dict("records")]
     titles = ["model", "part", "values", "Hub id"]
@@ -155,12 +149,12 @@ def _plan(
 
     asked = None if metrics == ["all"] else metrics or published.DEFAULT_METRICS
     made = published.plan(chosen, metrics=asked, **given)
-    if out is None:
-        raise ConfigError("--out missing. For example: uds-lens published plan --method npo --out plan.toml")
+    require_options({"--out": out}, "uds-lens published plan --method npo --out plan.toml")
+    assert out is not None
     published.write_plan(made, out)
     n = len({model.hub_id for model in chosen} | {made.full, made.retain})
     if as_json:
-        typer.echo(json.dumps({"plan": str(out), "models": n}, ensure_ascii=False))
+        print_json({"plan": str(out), "models": n})
         return
     size = n * chosen[0].group.download_bytes / 1e9
     print_wrapped(
@@ -171,10 +165,9 @@ def _plan(
 def _run(plan: str, out: Path | None, keep: bool, *, as_json: bool) -> None:
     from uds_lens import published
 
-    if out is None:
-        raise ConfigError("--out missing. For example: uds-lens published run plan.toml --out runs/npo")
-    with progress_lines():
-        status = published.run(plan, out, keep_downloads=keep)
+    require_options({"--out": out}, "uds-lens published run plan.toml --out runs/npo")
+    assert out is not None
+    status = published.run(plan, out, keep_downloads=keep)
     print_status(status, as_json=as_json)
     if not status.is_complete:
         raise typer.Exit(1)
@@ -191,8 +184,7 @@ def _compare(run: str, out: Path | None, *, as_json: bool) -> None:
     if as_json:
         parts = {"values": comparison.frame, "by_metric": comparison.by_metric, "of_pools": comparison.of_pools}
         record = {"run": comparison.source, "measured_by": comparison.measured_by, "unknown": list(comparison.unknown)}
-        tables = {name: records(frame) for name, frame in parts.items()}
-        typer.echo(json.dumps({**record, **tables}, indent=2, ensure_ascii=False))
+        print_json({**record, **{name: table_rows(frame) for name, frame in parts.items()}})
     else:
         _print_comparison(comparison, out)
     if not comparison.agrees:
@@ -233,3 +225,51 @@ def _print_comparison(comparison: Comparison, out: Path | None) -> None:
         names = ", ".join(comparison.unknown[:4]) + (", ..." if len(comparison.unknown) > 4 else "")
         print_wrapped(f"Not among the published models: {names}.")
     print_wrapped(str(comparison) + (f", in {out}" if out is not None else "") + ".")
+
+
+def conformance(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="export DIR | check CSV", help="Write the kit, or check results computed on it."),
+    ],
+    kit: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the kit, for `check`. Default: a new kit is made.")
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, metavar="NATS", help="Largest difference attributed to rounding.")
+    ] = 1e-3,
+    *,
+    printing: Printing,
+) -> None:
+    """Check another implementation of UDS.
+
+    The kit has small models, tokens, positions, and S1 and S2 of each example and layer; its README says how to use it
+    without this library. A check names the first row that differs and the convention that explains it; the exit code
+    is 1 where the table does not conform.
+
+    \b
+    Examples:
+      uds-lens conformance export kit
+      uds-lens conformance check mine.csv --kit kit
+    """
+    places = {"export": 1, "check": 1}
+    todo, place = asked_for(words, places, "`export DIR` or `check CSV`", "uds-lens conformance export kit")
+    say("measuring the models of the kit ..." if kit is None else f"reading {place} ...")
+    from uds_lens import published
+
+    if todo == "export":
+        folder = published.export_conformance(place)
+        if printing.json:
+            print_json({"kit": str(folder)})
+        else:
+            typer.echo(f"The kit is in {folder}: see its README.md.")
+        return
+    verdict = published.check_conformance(place, kit, tolerance=tolerance)
+    if printing.json:
+        print_json({"conforms": verdict.conforms, "findings": list(verdict.findings)})
+    else:
+        for finding in verdict.findings:
+            print_wrapped(f"! {finding}")
+        typer.echo("conforms" if verdict.conforms else "does not conform")
+    if not verdict.conforms:
+        raise typer.Exit(1)

@@ -1,8 +1,7 @@
-"""`uds-lens rank`: unlearning methods by their best configuration, with and without the depth score."""
+"""`uds-lens rank` and `table`: methods by their best configuration, and one row per model for papers."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,17 +16,15 @@ from uds_lens._cli.model_tables import (
     References,
     Score,
     SelectBy,
-    number,
     parse_directions,
-    records,
     require_parts,
     score_directions,
     write_table_file,
 )
 from uds_lens._cli.options import Printing
-from uds_lens._cli.terminal import print_table, print_wrapped, say, width
-from uds_lens._storage import check_writable
-from uds_lens.errors import DataError
+from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, table_rows, width
+from uds_lens._storage import atomic_write_marked, check_writable, located
+from uds_lens.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,18 +76,18 @@ def rank(
     from uds_lens.meta._tables import setups
 
     out = None if out is None else check_writable(out, directory=False)
-    table = references.read(models, examples=resamples > 1)
-    table = replace(table, frame=_with_methods(table.frame))
+    read = references.read(models, examples=resamples > 1)
+    read = replace(read, frame=_with_methods(read.frame))
     question = _Question(by, select_by, min_utility, score, references, parse_directions(direction), resamples)
-    groups = setups(table.frame)
+    groups = setups(read.frame)
     one = len(groups) == 1
-    rankings = {"": _ranking(table, question)} if one else _ranking_by_setup(table, groups, question)
+    rankings = {"": _ranking(read, question)} if one else _ranking_by_setup(read, groups, question)
     if out is not None:
         write_table_file(pd.concat([ranking.methods for ranking in rankings.values()], ignore_index=True), out)
     if printing.json:
         parts = [{"setup": name, **ranking.to_dict()} for name, ranking in rankings.items()]
         content = rankings[""].to_dict() if "" in rankings else {"setups": parts}
-        typer.echo(json.dumps({"source": table.source, **content}, indent=2, ensure_ascii=False, allow_nan=False))
+        print_json({"source": read.source, **content})
         return
     for name, ranking in rankings.items():
         if name:
@@ -127,7 +124,7 @@ class _Ranking(NamedTuple):
     by: Literal["with", "without"]
 
     def to_dict(self) -> dict[str, Any]:
-        tables = {"methods": records(self.methods), "shifts": records(self.shifts)}
+        tables = {"methods": table_rows(self.methods), "shifts": table_rows(self.shifts)}
         return {**tables, "p_first": dict(self.p_first), "notes": list(self.notes)}
 
 
@@ -263,3 +260,100 @@ def _print(ranking: _Ranking) -> None:
         f"\n{ranking.n_models} models, ranked {ranking.by} depth. Score: harmonic mean of memorization, privacy (MIA; "
         f"with depth, MIA and UDS) and utility, of each method's best configuration; place in brackets.{how}"
     )
+
+
+_ORIGIN = ("base", "split", "model", "knows", "method", "config", "lr", "epochs")
+_INTERVAL = ("uds", "uds_low", "uds_high")
+
+
+def table(
+    models: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUNS",
+            help="Folder of Open-Unlearning runs, or of results of uds-lens metrics; or CSV with one row per model.",
+            show_default=False,
+        ),
+    ],
+    format_: Annotated[
+        Literal["csv", "md", "latex"], typer.Option("--format", help="CSV keeps all digits; the others round.")
+    ] = "csv",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the table there instead of printing it.", dir_okay=False)
+    ] = None,
+    digits: Annotated[int, typer.Option(min=1, max=10, metavar="N", help="Decimal places in md and latex.")] = 3,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Also include checkpoint-* of runs that have final results.")
+    ] = False,
+    *,
+    references: References,
+    printing: Printing,
+) -> None:
+    """Write a table of models: one row each, with all metrics.
+
+    UDS has its interval. Rows are sorted by base model and split, full and retain first where they were read. LaTeX
+    needs the package booktabs. An empty cell (md, latex: -) has no value.
+
+    \b
+    Examples:
+      uds-lens table saves --audits runs/forget10 --format latex --out table.tex
+      uds-lens table saves --preset open-unlearning --format md
+    """
+    import pandas as pd
+
+    say(f"reading {models} ...")
+    read = references.read(models, checkpoints=checkpoints)
+    frame = read.frame
+    if read.references is not None:
+        frame = pd.concat([read.references.assign(method=read.references["role"]), frame], ignore_index=True)
+    frame = frame.sort_values([name for name in ("base", "split") if name in frame.columns], kind="stable")
+    shown = [name for name in _ORIGIN if name in frame.columns]
+    metrics = [str(name) for name in frame.select_dtypes("number").columns if name not in (*shown, *_INTERVAL)]
+    depth = [name for name in _INTERVAL if name in frame.columns]
+    frame = frame[[*shown, *depth, *metrics]].dropna(axis="columns", how="all").reset_index(drop=True)
+    text = frame.to_csv(index=False) if format_ == "csv" else _rounded(frame, format_, digits)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    if located(out).resolve() == models.resolve():
+        raise ConfigError("--out names the table that is read: choose another name.")
+    atomic_write_marked(check_writable(out, directory=False), text)
+    typer.echo(f"{len(frame)} models in {out}")
+
+
+def _rounded(frame: pd.DataFrame, format_: str, digits: int) -> str:
+    """Write a table whose cells are rounded, UDS and its interval in one."""
+    names = [str(name) for name in frame.columns if name not in ("uds_low", "uds_high")]
+    rows = [[_cell(name, row, digits) for name in names] for row in frame.to_dict("records")]
+    if format_ == "md":
+        lines = [names, [":--" if name in _ORIGIN[:6] else "--:" for name in names], *rows]
+        return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+    kinds = "".join("l" if name in _ORIGIN[:6] else "r" for name in names)
+    body = "".join(f"{' & '.join(map(_latex, row))} \\\\\n" for row in rows)
+    head = " & ".join(map(_latex, names))
+    return f"\\begin{{tabular}}{{{kinds}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
+
+
+def _cell(name: str, row: dict[Any, Any], digits: int) -> str:
+    value = row[name]
+    if value is None or value != value:
+        return "-"
+    if not isinstance(value, float):
+        return " ".join(str(value).split())
+    if name in ("lr", "epochs"):
+        return f"{value:g}"
+    low, high = row.get("uds_low", math.nan), row.get("uds_high", math.nan)
+    interval = f" [{low:.{digits}f}, {high:.{digits}f}]" if name == "uds" and low == low else ""
+    return f"{value:.{digits}f}{interval}"
+
+
+_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def _latex(text: str) -> str:
+    """Escape a text for LaTeX.
+
+    >>> print(_latex("es_90% {x}"))
+    es\\_90\\% \\{x\\}
+    """
+    return "".join(_SPECIAL.get(sign, f"\\{sign}" if sign in "&%$#_{}" else sign) for sign in text)

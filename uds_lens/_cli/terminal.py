@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,10 +21,10 @@ import typer
 from uds_lens._progress import shortened
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from uds_lens.results import DepthAudit
-    from uds_lens.results._statistics import Interval
 
 _LEGEND = (
     "UDS 0 = knowledge intact (as in full), 1 = erased (as in retain). "
@@ -33,7 +34,7 @@ _LEGEND = (
 )
 _SAMPLED = (
     " All examples: estimated range of the UDS over all examples, of which these are a random sample; the interval "
-    "before it is about subjects or examples beyond those in the data."
+    "before it also covers subjects or examples that are not in the data."
 )
 _DAMAGE = (
     "Loss: mean log-probability lost when the unlearned states are patched in, nats per token, on forget facts and on "
@@ -55,9 +56,7 @@ _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
 def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str] | None = None) -> None:
     """Print the table of `audits` (name to audit), their warnings, and what the columns mean.
 
-    Args:
-        audits: In the order of the rows.
-        cautions_of: Names whose warnings are printed; None prints those of all.
+    `cautions_of` names those whose warnings are printed; None prints those of all.
     """
     from uds_lens.results._cautions import WITHHELD
     from uds_lens.results._frames import thirds_in_words
@@ -72,11 +71,11 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     rows = []
     for name, audit in audits.items():
         summary = audit.summary()
-        row = [name, _number(audit.uds), _interval((summary["uds_low"], summary["uds_high"]))]
-        row += [_number(audit.entity_prob.unlearned)] * beside
+        row = [name, _score(audit.uds), interval(summary["uds_low"], summary["uds_high"])]
+        row += [_score(audit.entity_prob.unlearned)] * beside
         if sampled:
             error = audit.sample_error
-            low_high = "unknown" if error is None else _interval(error.interval)
+            low_high = "unknown" if error is None else interval(*error.interval)
             row.append("measured" if error is None else "unknown" if low_high == "-" else low_high)
         row += [str(summary["n_measured"]), str(summary["n_not_measurable"])]
         row.append(f"{summary['ke_layers_mean']:.1f} of {summary['n_layers']}")
@@ -89,8 +88,10 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     for words, names in by_weight.items():
         if words:
             print_wrapped(words if len(by_weight) == 1 else f"{', '.join(names)}: {words}")
-    _print_damage({name: audit for name, audit in audits.items() if audit.control is not None})
-    _print_retains({name: audit for name, audit in audits.items() if audit.retains})
+    if controlled := {name: audit for name, audit in audits.items() if audit.control is not None}:
+        _print_damage(controlled)
+    if several := {name: audit for name, audit in audits.items() if audit.retains}:
+        _print_retains(several)
     shown = audits if cautions_of is None else {name: audits[name] for name in cautions_of}
     print_cautions(
         {name: [(_MARKS[level], text) for level, text, _ in audit.cautions] for name, audit in shown.items()}
@@ -100,15 +101,13 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
         by_prompt.setdefault(audit.prompts, []).append(name)
     one = len(by_prompt) == 1
     prompts = "; ".join(words if one else f"{words}: {', '.join(names)}" for words, names in by_prompt.items())
-    of_full = ", ".join(dict.fromkeys(_number(prob.full) for prob in probs))
+    of_full = ", ".join(dict.fromkeys(_score(prob.full) for prob in probs))
     legend = _LEGEND + (_PROB.format(of_full) if beside else "") + (_SAMPLED if sampled else "")
     legend += f" Prompts: {prompts}."
     print_wrapped("\n" + worded(legend, words_used), indent="")
 
 
 def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
-    if not audits:
-        return
     from uds_lens.results._words import worded, words_of
 
     words = words_of(audits.values())
@@ -117,8 +116,8 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
         damage = audit.damage_estimate
         losses = (damage.forget_loss, damage.control_loss, damage.retain_loss)
         prob = audit.entity_prob
-        probs = f"{_number(prob.control_full)} -> {_number(prob.control_unlearned)}"
-        rows.append([name, _number(damage.value), _interval(damage.interval), *map(_number, losses), probs])
+        probs = f"{_score(prob.control_full)} -> {_score(prob.control_unlearned)}"
+        rows.append([name, _score(damage.value), interval(*damage.interval), *map(_score, losses), probs])
     typer.echo(worded("\nRetained facts", words))
     measured = ("forget", "kept", "retain's") if words == "unlearning" else ("changed", "other", "ignorant's")
     titles = ("model", "damage", "interval", *measured, "Prob")
@@ -127,10 +126,8 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
 
 
 def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
-    if not audits:
-        return
     rows = [
-        [name, row.retain, _number(row.uds), _interval((row.uds_low, row.uds_high)), str(row.n_measured)]
+        [name, row.retain, _score(row.uds), interval(row.uds_low, row.uds_high), str(row.n_measured)]
         for name, audit in audits.items()
         for row in audit.retains_frame().itertuples()
     ]
@@ -143,13 +140,34 @@ def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
     print_wrapped(worded(_RETAINS, words), indent="")
 
 
-def _number(value: float) -> str:
-    return "NaN" if math.isnan(value) else f"{round(value, 3) + 0.0:.3f}"  # not -0.000
+def number(value: float | None, digits: int = 3, *, undefined: str = "-") -> str:
+    """Write a number for a table, 0 without a sign.
+
+    >>> number(0.5), number(-0.0001), number(float("nan")), number(None, undefined="NaN")
+    ('0.500', '0.000', '-', 'NaN')
+    """
+    return undefined if value is None or value != value else f"{round(value, digits) + 0.0:.{digits}f}"
 
 
-def _interval(interval: Interval | tuple[float, float]) -> str:
-    low, high = interval
-    return "-" if math.isnan(low) else f"{round(low, 3) + 0.0:.3f} - {round(high, 3) + 0.0:.3f}"  # -0 becomes 0
+_score = partial(number, undefined="NaN")
+
+
+def interval(low: float, high: float) -> str:
+    """Write an interval for a table; "-" where it is undefined."""
+    return "-" if math.isnan(low) else f"{number(low)} - {number(high)}"
+
+
+def print_json(content: Any) -> None:
+    """Print the tables of a command as strict JSON; undefined numbers are null."""
+    from uds_lens._storage import plain
+
+    typer.echo(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def table_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table for JSON; undefined values are null."""
+    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", double_precision=15))
+    return rows
 
 
 def print_cautions(cautions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
@@ -170,82 +188,14 @@ def score_in_words(audit: DepthAudit) -> str:
         return "UDS NaN, nothing measurable"
     low, high = audit.uds_interval
     interval = "" if math.isnan(low) else f", {audit.config.confidence:.0%} interval {low:.3f} to {high:.3f}"
-    sample = "" if audit.sample_error is None else f"; {audit.sample_error.words} examples"
+    sample = "" if audit.sample_error is None else f"; {audit.sample_error.words}"
     return f"UDS {audit.uds:.3f}{interval}{sample}{'; its reading is withheld' if audit.fatal else ''}"
 
 
-def audits_as_json(audits: Mapping[str, DepthAudit], directories: Mapping[str, Path]) -> str:
-    """Write the summaries of `audits` with the directories they were saved in; undefined numbers are null."""
-    from uds_lens._storage import plain
-
-    rows: list[dict[str, Any]] = [
-        {"name": name, "directory": str(directories[name]), **audit.summary()} for name, audit in audits.items()
-    ]
-    return json.dumps({"audits": plain(rows)}, indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def trained_before(directory: Path) -> str | None:
-    """Return when the training run whose result is already there finished; None where there is none."""
-    from uds_lens.errors import UdsLensError
-    from uds_lens.unlearning import read_record
-
-    try:
-        return str(read_record(directory)["created"])
-    except (UdsLensError, KeyError):
-        return None
-
-
-def print_training(directory: Path, *, before: str | None, as_json: bool) -> None:
-    """Print a finished training run: its whole record as JSON, or a line or two.
-
-    Args:
-        directory: The place of its result.
-        before: When the result that was there before finished (see `trained_before`).
-        as_json: Print the record.
-    """
-    from uds_lens.unlearning import read_record
-
-    record: dict[str, Any] = read_record(directory)
-    if as_json:
-        typer.echo(json.dumps({"directory": str(directory), **record}, indent=2, ensure_ascii=False))
-        return
-    curve = record["loss_curve"]
-    if curve:
-        typer.echo(f"{record['name']}: loss {curve[0]['loss']:.3f} to {curve[-1]['loss']:.3f}")
-    if record.get("prob"):
-        rows = [
-            [
-                part["name"],
-                "yes" if part["trained"] else "no",
-                f"{part['before']:.3f}",
-                f"{part['after']:.3f}",
-                str(part["n"]),
-            ]
-            for part in record["prob"]
-        ]
-        print_table(("Prob of answers", "taught", "before", "after", "rows"), rows, right=("before", "after", "rows"))
-        typer.echo("")
-    if record["created"] == before:
-        typer.echo(f"Already trained, with the same model, data and settings, on {before}: {directory}")
-        return
-    typer.echo(f"{record['steps']} steps in {record['seconds']:.1f} s. Saved in {directory}")
-
-
-def print_depth(directory: Path) -> None:
-    """Print depth and damage by step, from the record beside a checkpoint, and the score on the facts held out."""
-    from uds_lens.training import DepthCurve
-
-    curve = DepthCurve.load(directory)
-    rows = [[str(point.step), _number(point.uds), _number(point.damage)] for point in curve.points]
-    print_table(("step", "UDS", "damage"), rows, right=("UDS", "damage"))
-    if curve.score is not None:
-        uds, low, high = (
-            float("nan") if curve.score[n] is None else curve.score[n] for n in ("uds", "uds_low", "uds_high")
-        )
-        typer.echo(
-            f"Score on {len(curve.held_out)} facts about subjects that did not steer the training: "
-            f"UDS {_number(uds)} ({_interval((low, high))})"
-        )
+def print_audits_as_json(audits: Mapping[str, DepthAudit], directories: Mapping[str, Path]) -> None:
+    """Print the summaries of `audits` with the directories they were saved in."""
+    rows = [{"name": name, "directory": str(directories[name]), **audit.summary()} for name, audit in audits.items()]
+    print_json({"audits": rows})
 
 
 _PROSE = 100
@@ -364,11 +314,7 @@ def elapsed() -> str:
 
 @contextmanager
 def progress_printed(*, verbose: bool = False) -> Iterator[None]:
-    """Print the library's progress.
-
-    Args:
-        verbose: All records at INFO, of other packages too, each with the name of its logger.
-    """
+    """Print the library's progress."""
     global _started
     _started = time.monotonic()
     handler = _Lines(verbose)
@@ -397,7 +343,7 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record, if it is for the user."""
-        if record.name == "uds_lens._progress":
+        if record.name in ("uds_lens._progress", "uds_lens.study"):
             say(record.getMessage())
         elif record.name == "uds_lens.audit._memory":
             (estimate,) = record.args or (None,)

@@ -1,22 +1,24 @@
-"""`uds-lens unlearn`: train a model to forget."""
+"""`uds-lens unlearn`, `relearn`, `finetune` and `quantise`: make models."""
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from uds_lens._cli import options as opt
 from uds_lens._cli.options import Adapters, Printing, Quantising, data_option, model_option, running_files
 from uds_lens._cli.stopping import saying_what_is_saved
-from uds_lens._cli.terminal import print_depth, print_training, print_wrapped, say, trained_before
+from uds_lens._cli.terminal import interval, number, print_json, print_table, print_wrapped, say
 from uds_lens.data._prompts import ChatStyle
-from uds_lens.errors import ConfigError
+from uds_lens.errors import ConfigError, UdsLensError
 from uds_lens.unlearning._registry import method_words
 from uds_lens.unlearning._settings import FinetuneConfig, MethodConfig, RelearnConfig, TrainOptions
 
@@ -48,10 +50,11 @@ class Depth:
         int | None, typer.Option(min=1, metavar="N", help="Measure only this many facts, in whole subjects.")
     ] = None
     depth_stop: Annotated[
-        float | None, typer.Option(metavar="UDS", help="Stop training at this depth; other subjects score it.")
+        float | None,
+        typer.Option(metavar="UDS", help="Stop training at this depth; the score is measured on other subjects."),
     ] = None
     depth_keep_best: Annotated[
-        bool, typer.Option("--depth-keep-best", help="Keep the deepest step; other subjects score it.")
+        bool, typer.Option("--depth-keep-best", help="Keep the deepest step; the score is measured on other subjects.")
     ] = False
     max_damage: Annotated[
         float | None, typer.Option(metavar="DAMAGE", help="With --depth-keep-best: the largest damage allowed.")
@@ -78,6 +81,62 @@ class Depth:
             keep_best=self.depth_keep_best,
             max_damage=self.max_damage,
             options=run,
+        )
+
+
+@contextmanager
+def _training(message: str, out: Path, printing: Printing) -> Iterator[None]:
+    """Say what begins; where it is stopped, what is saved; at the end, what was trained."""
+    say(message)
+    from uds_lens.unlearning import read_record
+    from uds_lens.unlearning._run_folder import saved_so_far
+
+    try:
+        before = str(read_record(out)["created"])
+    except (UdsLensError, KeyError):
+        before = None
+    with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
+        yield
+    print_training(out, before=before, as_json=printing.json)
+
+
+def print_training(directory: Path, *, before: str | None, as_json: bool) -> None:
+    """Print a finished training run; `before` says when the one finished that was there already."""
+    from uds_lens.unlearning import read_record
+
+    record: dict[str, Any] = read_record(directory)
+    if as_json:
+        print_json({"directory": str(directory), **record})
+        return
+    curve = record["loss_curve"]
+    if curve:
+        typer.echo(f"{record['name']}: loss {curve[0]['loss']:.3f} to {curve[-1]['loss']:.3f}")
+    if record.get("prob"):
+        rows = [
+            [p["name"], "yes" if p["trained"] else "no", number(p["before"]), number(p["after"]), str(p["n"])]
+            for p in record["prob"]
+        ]
+        print_table(("Prob of answers", "taught", "before", "after", "rows"), rows, right=("before", "after", "rows"))
+        typer.echo("")
+    if record["created"] == before:
+        typer.echo(f"Already trained, with the same model, data and settings, on {before}: {directory}")
+        return
+    typer.echo(f"{record['steps']} steps in {record['seconds']:.1f} s. Saved in {directory}")
+
+
+def print_depth(directory: Path) -> None:
+    """Print depth and damage by step, from the record beside a checkpoint, and the score on the facts held out."""
+    from uds_lens.training import DepthCurve
+
+    curve = DepthCurve.load(directory)
+    score = partial(number, undefined="NaN")
+    rows = [[str(point.step), score(point.uds), score(point.damage)] for point in curve.points]
+    print_table(("step", "UDS", "damage"), rows, right=("UDS", "damage"))
+    if curve.score is not None:
+        low, high = (math.nan if (end := curve.score[name]) is None else end for name in ("uds_low", "uds_high"))
+        typer.echo(
+            f"Score on {len(curve.held_out)} facts about subjects that did not steer the training: "
+            f"UDS {score(curve.score['uds'])} ({interval(low, high)})"
         )
 
 
@@ -133,19 +192,15 @@ def unlearn(
       uds-lens unlearn --method npo --full ckpt/full --examples forget10.json \\
           --retain-data retain90.json --out ckpt/npo --set beta=0.1 --set epochs=5
     """
-    say(f"unlearning with {method}; opening full: {full} ...")
-    from uds_lens import unlearning
-    from uds_lens.unlearning._run_folder import saved_so_far
+    with _training(f"unlearning with {method}; opening full: {full} ...", out, printing):
+        from uds_lens import unlearning
 
-    before = trained_before(out)
-    with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
         config = unlearning.make_config(method, {"protocol": protocol, **asdict(chat), **read_settings(set_)})
         if depth.depth_every is not None:
             options = replace(options, callbacks=(depth.callback(full, forget, config, options),))
         unlearning.unlearn(
             full, forget, retain, method=config, out=out, refusals=refusals, lora=adapters.settings, options=options
         )
-    print_training(out, before=before, as_json=printing.json)
     if (out / "depth.json").is_file() and not printing.json:
         print_depth(out)
 
@@ -172,9 +227,6 @@ def read_settings(words: Sequence[str] | None) -> dict[str, str]:
     return settings
 
 
-# `uds-lens relearn`: fine-tune a model on the forget set again.
-
-
 def relearn(
     model: Annotated[str, model_option("Model to fine-tune: directory or Hub id.")],
     forget: Annotated[str, data_option("Questions with the answers to learn.", "--examples")],
@@ -195,17 +247,10 @@ def relearn(
     Example:
       uds-lens relearn --model ckpt/npo --examples forget10.json --out ckpt/again
     """
-    say(f"fine-tuning again; opening {model} ...")
-    from uds_lens import unlearning
-    from uds_lens.unlearning._run_folder import saved_so_far
+    with _training(f"fine-tuning again; opening {model} ...", out, printing):
+        from uds_lens import unlearning
 
-    before = trained_before(out)
-    with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
         unlearning.relearn(model, forget, out=out, config=config, lora=adapters.settings, options=options)
-    print_training(out, before=before, as_json=printing.json)
-
-
-# `uds-lens finetune`: teach a model, to make `full` and `retain`.
 
 
 def finetune(
@@ -234,25 +279,13 @@ def finetune(
       uds-lens finetune --model base --data retain90.json --unseen forget10.json \\
           --lora 16 --out ckpt/retain
     """
-    say(f"fine-tuning; opening {model} ...")
-    from uds_lens import unlearning
-    from uds_lens.unlearning._run_folder import saved_so_far
+    with _training(f"fine-tuning; opening {model} ...", out, printing):
+        from uds_lens import unlearning
 
-    before = trained_before(out)
-    with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
+        taught, left_out = ({name: name for name in names or ()} for names in (data, unseen))
         unlearning.finetune(
-            model,
-            {name: name for name in data},
-            unseen={name: name for name in unseen or ()},
-            out=out,
-            config=config,
-            lora=adapters.settings,
-            options=options,
+            model, taught, unseen=left_out, out=out, config=config, lora=adapters.settings, options=options
         )
-    print_training(out, before=before, as_json=printing.json)
-
-
-# `uds-lens quantise`: a 4-bit copy of a model.
 
 
 def quantise(

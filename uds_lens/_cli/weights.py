@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from uds_lens._cli.options import Printing, model_option
-from uds_lens._cli.terminal import print_table, print_wrapped, say
+from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say
 
 _LEGEND = (
     "Change: norm of the difference from full over the norm of full's weights. Stable rank: the largest of the layer's "
@@ -39,7 +38,7 @@ def weights(
     """
     say(f"comparing {model} with {full} ...")
     import uds_lens as ul
-    from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain
+    from uds_lens._storage import atomic_write_marked, check_folder, check_writable
 
     if out is not None:
         check_folder(out)
@@ -55,7 +54,7 @@ def weights(
         ul.plots.save_figure(difference.plot(ler), out / "weights.html")
     if printing.json:
         rows = tensors.astype(object).where(tensors.notna(), None).to_dict("records")
-        typer.echo(json.dumps({"tensors": plain(rows)}, indent=1))
+        print_json({"tensors": rows})
         return
     ranks = tensors.groupby("layer")["stable_rank"].max()
     titles = ["layer", "change", "attention", "MLP", "stable rank", *(["cosine"] if retain else [])]
@@ -63,8 +62,8 @@ def weights(
         [
             str(row.layer),
             *(_share(x) for x in (row.relative_norm, row.attention_relative_norm, row.mlp_relative_norm)),
-            _number(ranks[row.layer], 1),
-            *([_number(row.cosine, 3)] if retain else []),
+            number(ranks[row.layer], 1),
+            *([number(row.cosine)] if retain else []),
         ]
         for row in layers.itertuples()
     ]
@@ -78,7 +77,3 @@ def weights(
 
 def _share(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.2%}"
-
-
-def _number(value: float, digits: int) -> str:
-    return "-" if math.isnan(value) else f"{value:.{digits}f}"

@@ -13,6 +13,7 @@ import torch
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import progress, tell
 from uds_lens.annotation._annotations import AnnotateOptions
+from uds_lens.audit._inputs import where_of
 from uds_lens.data import Encoded, ForgetExample, Span, encode, make_batch
 from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import MissingDependencyError
@@ -200,9 +201,8 @@ def by_contrast(
     the answer, the run of words of its first sentence with the largest sum of d_t - m is the entity: the part that
     stands out from the rest.
     """
-    where = {"offline": run.offline, "trust_remote_code": run.trust_remote_code}
-    sources = {"full": full, "retain": retain}
-    infos = {role: read_checkpoint_info(s, revision=run.revision, **where) for role, s in sources.items()}
+    where, sources = where_of(run), {"full": full, "retain": retain}
+    infos = {role: read_checkpoint_info(s, **where) for role, s in sources.items()}
     tokenizer = check_compatible(infos)
     whole = [replace(example, entity=example.answer.strip(), prefix="") for example in examples]
     protocol = protocol_of(options.protocol, infos, tokenizer)
@@ -212,9 +212,7 @@ def by_contrast(
     batches = costs.batches(encoded.rows, token_budget=run.token_budget)
     logprobs = []
     for role, source in sources.items():
-        with open_model(
-            source, dtype=options.dtype, device=run.device, device_map=run.device_map, revision=run.revision, **where
-        ) as model:
+        with open_model(source, dtype=options.dtype, device=run.device, device_map=run.device_map, **where) as model:
             require_embedded(model.hf, ((row.example.question, row.ids) for row in encoded.rows), name=model.name)
             fitting = row_layout(model).split(batches, [len(row.ids) for row in encoded.rows])
             shown = progress(fitting, desc=f"annotate: {role}", unit="batch", enabled=run.progress)

@@ -342,7 +342,7 @@ class RecordedBaseline:
         info = read_checkpoint_info(unlearned, **where_of(options))
         check_compatible({"full": read_checkpoint_info(self.target.model), "unlearned": info})
         config = self.baseline.config
-        source = read_source(unlearned, self.plan, role="unlearned", config=config, options=options)
+        source = read_source(unlearned, self.plan, role="unlearned", config=config, options=options, own_logprobs=True)
         return measure_stage_2(self.baseline, [source], self.target)[0]
 
 
@@ -422,13 +422,14 @@ def join_stages(
         control = None if baseline.control is None else baseline.control.s1_delta
         control = same[0].control_s1_delta if same else control
     facts = () if baseline.control is None else baseline.control.examples
+    steered = steering(unlearned.name, baseline.examples, facts, declared=source.steered_by)
     partly = {"stage_2": {"layers": "knowledge", "tau": baseline.config.tau}} if delta.isnan().any() else {}
     audit = DepthAudit(
         config=baseline.config,
         models={**baseline.models, "unlearned": unlearned},
         examples=baseline.examples,
         skipped=baseline.skipped,
-        provenance={**origin, **partly, **steering(unlearned.name, baseline.examples, facts)},
+        provenance={**origin, **partly, **steered},
         n_tokens=baseline.n_tokens,
         s_full=baseline.s_full,
         s1_delta=baseline.s1_delta,

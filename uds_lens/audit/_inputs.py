@@ -275,6 +275,7 @@ def make_plan(
     drawn: Sequence[Drawn] | None = None,
     config: AuditConfig,
     options: RunOptions,
+    report: bool = True,
 ) -> Plan:
     """Check that the checkpoints fit together, and tokenise the examples with their tokenizer."""
     infos = {role: read_checkpoint_info(model, **where_of(options)) for role, model in models.items()}
@@ -282,7 +283,7 @@ def make_plan(
     protocol = protocol_of(config.protocol, infos, tokenizer)
     recorded = any(info.protocol == protocol for info in infos.values())
     words = describe_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
-    if config.protocol == "auto":
+    if report and config.protocol == "auto":
         stage_1 = any(role.startswith("retain") for role in models)  # a baseline's prompts are settled
         paper = "; for the UDS paper's raw prompts: --protocol raw" if stage_1 and protocol == "chat" else ""
         tell(f"prompts: {words}{paper}")

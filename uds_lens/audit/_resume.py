@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from uds_lens._progress import about
+from uds_lens._progress import about, tell
 from uds_lens._storage import atomic_write_marked, check_folder, check_writable, refuse_to_replace
 from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import Plan, audit_inputs, make_plan, retain_sources
@@ -142,6 +142,7 @@ class Question:
             drawn=inputs.drawn,
             config=self.config,
             options=self.options,
+            report=False,  # the measurement says which prompts it takes
         )
 
     @cached_property
@@ -252,6 +253,8 @@ def audit_many(
         with about("stage 1"):
             baseline = question.measured_baseline()
         baseline.save(out / BASELINE)
+    else:
+        tell(f"prompts: {baseline.prompts}")
     if question.is_streamed and not keep_full:  # so that `full` is read once for all of them
         with states_kept():
             audits = baseline.audit_all(list(models.values()), options=question.options)

@@ -30,11 +30,12 @@ from uds_lens.models import HookedModel, ModelSource, open_model
 from uds_lens.patching import SpanCache, WavefrontTarget, capture, choose_engine, fall_back, open_target, row_layout
 from uds_lens.patching._costs import SCORES_AT_ONCE
 from uds_lens.patching._engines import checked_rows
-from uds_lens.patching._readout import own_logprobs
+from uds_lens.patching._readout import own_logprobs as logprobs_of
 from uds_lens.patching._side_by_side import packable
 from uds_lens.patching._states import PatchEngine
 from uds_lens.results._records import ModelRecord
 from uds_lens.results._settings import AuditConfig, RunOptions
+from uds_lens.results._steering import declared_in
 
 
 class _MeasureAgain(Exception):  # noqa: N818 - a signal, not an error
@@ -53,15 +54,23 @@ def read_sources(
             if source.role == "unlearned" and source.index and isinstance(source.model, str | os.PathLike):
                 role, label = source.role, f"{PurePath(source.model).name} ({number} of {len(sources)})"
             with about(label) if label else nullcontext():
-                states.append(read_source(source.model, plan, role=role, config=config, options=options, share=share))
+                read = partial(read_source, source.model, plan, role=role, config=config, options=options, share=share)
+                states.append(read(own_logprobs=source.role == "unlearned"))
         if len(plan.fallen) == n_fallen or len(states) == 1:
             return states
 
 
 def read_source(
-    source: ModelSource, plan: Plan, *, role: str, config: AuditConfig, options: RunOptions, share: int = 1
+    source: ModelSource,
+    plan: Plan,
+    *,
+    role: str,
+    config: AuditConfig,
+    options: RunOptions,
+    share: int = 1,
+    own_logprobs: bool = False,
 ) -> SourceStates:
-    """Open a source, keep its states at the windows, close it."""
+    """Open a source, keep its states at the windows, and the log-probabilities it gives itself if asked; close it."""
     if options.stream is True and isinstance(source, str | os.PathLike):
         return read_streamed(source, plan, role=role, config=config, options=options, share=share)
     with opened(source, config, options) as model:
@@ -79,7 +88,9 @@ def read_source(
             of = partial(capture, model, batch, packed=packed and engine != "naive", engine=engine)
             try:
                 cache = of(site=config.site, last_layer=config.last_layer)
-                logprobs = own_logprobs(model, batch, cache if config.site == "resid_post" else of())
+                if own_logprobs:
+                    logprobs = logprobs_of(model, batch, cache if config.site == "resid_post" else of())
+                    s_source[list(rows)] = mean_over_tokens(logprobs, batch)
             except Exception as error:
                 may_fall_back = options.engine == "auto" and engine != "naive" and config.site == "resid_post"
                 if not may_fall_back or is_out_of_memory(error) or isinstance(error, ModelBusyError):
@@ -89,7 +100,6 @@ def read_source(
             states = cache.states
             plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
             store.put(batch, states)
-            s_source[list(rows)] = mean_over_tokens(logprobs, batch)
 
         s_source = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
         while True:
@@ -99,7 +109,8 @@ def read_source(
                     run_halving(rows, read, about=f"read {model.name} {options.token_budget}")
             except _MeasureAgain:  # all rows are read in one way
                 continue
-            return SourceStates(record, store, config.site, config.last_layer, logprobs=s_source)
+            own, steered_by = s_source if own_logprobs else None, declared_in(model.anatomy.causal_lm.config)
+            return SourceStates(record, store, config.site, config.last_layer, logprobs=own, steered_by=steered_by)
 
 
 def runs_packed(model: HookedModel, plan: Plan) -> bool:

@@ -41,6 +41,7 @@ from uds_lens.patching._states import PatchEngine
 from uds_lens.patching._streamed import StreamedBatch, run_streamed, tokens_in
 from uds_lens.results._records import ModelRecord, versions
 from uds_lens.results._settings import AuditConfig, RunOptions
+from uds_lens.results._steering import declared_in
 
 _RECORD = "record.json"
 _OWNER = re.compile(r"[0-9a-f]{32}\.([0-9a-f]+)-([0-9]+)-([0-9]+)-[0-9a-f]{8}")
@@ -87,15 +88,14 @@ def read_streamed(
             for part in _parts(source, plan, rows_of, 0, config, options):
                 run_halving(part, read, about=f"read {model.name}")
             streamed.fingerprint()
-        record = ModelRecord.of(model)
+        record, steered_by = ModelRecord.of(model), declared_in(model.anatomy.causal_lm.config)
         if folder is not None and store.keeps_files:
             with _warned():
-                atomic_write_text(
-                    folder / _RECORD, json.dumps({"record": asdict(record), "logprobs": s_source.tolist()})
-                )
+                kept_record = {"record": asdict(record), "logprobs": s_source.tolist(), "steered_by": steered_by}
+                atomic_write_text(folder / _RECORD, json.dumps(kept_record))
     if place is not None:
         store.moved_to(place)
-    return SourceStates(record, store, config.site, config.last_layer, logprobs=s_source)
+    return SourceStates(record, store, config.site, config.last_layer, logprobs=s_source, steered_by=steered_by)
 
 
 class StreamedTarget:
@@ -346,7 +346,8 @@ def _load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, SafetensorError):
         kept = json.loads((place / _RECORD).read_text("utf-8"))
         record, s_source = ModelRecord(**kept["record"]), torch.tensor(kept["logprobs"], dtype=torch.float64)
-        return SourceStates(record, StateStore.of_folder(place), config.site, config.last_layer, logprobs=s_source)
+        store, steered_by = StateStore.of_folder(place), kept["steered_by"]
+        return SourceStates(record, store, config.site, config.last_layer, logprobs=s_source, steered_by=steered_by)
     return None
 
 

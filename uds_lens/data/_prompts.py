@@ -31,7 +31,7 @@ class ChatStyle:
     """
 
     system_prompt: str | None = None
-    """Text of a system turn before the question; None is the template's own, if any."""
+    """System turn before the question; None is the template's own, if any."""
 
     chat_date: str = CHAT_DATE
     """Given to templates that print a date (`date_string`), so that a prompt is the same every day."""

@@ -220,12 +220,11 @@ def examine_inputs(
 
 
 def _model(role: str, model: str, options: RunOptions, infos: dict[str, CheckpointInfo]) -> Iterator[Finding]:
+    from uds_lens.audit._inputs import where_of
     from uds_lens.models import checkpoint_folders, read_checkpoint_info
 
     try:
-        info = read_checkpoint_info(
-            model, revision=options.revision, offline=options.offline, trust_remote_code=options.trust_remote_code
-        )
+        info = read_checkpoint_info(model, **where_of(options))
         folders = [Path(folder).expanduser() for folder in checkpoint_folders(model)]
     except UdsLensError as error:
         yield Finding(role, "problem", _short(error))
@@ -305,7 +304,7 @@ def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
             words = f"{' and '.join(same)} are one checkpoint, {models[same[0]]}"
             fix = "an audit of it has a fatal warning: give the model that never saw the forget set as retain"
             yield Finding(
-                "roles", "problem" if both else "note", words, fix if both else "its score is known beforehand"
+                "roles", "problem" if both else "note", words, fix if both else "its score is known in advance"
             )
 
 

@@ -21,14 +21,7 @@ _TRIED = 1 << 26
 def ways_to_run(
     models: Mapping[str, str], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> Iterator[Finding]:
-    """Compare an audit of models in memory with one that reads them a block at a time.
-
-    Args:
-        models: Directories or Hub ids by role, `full` first.
-        plan: Its rows and batches.
-        config: Settings of the audit.
-        options: How it would run.
-    """
+    """Compare an audit of models in memory with one that reads them a block at a time."""
     from uds_lens.audit._memory import memory_of_audit
     from uds_lens.patching._streamed import why_not_streamed
 

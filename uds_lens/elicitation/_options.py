@@ -54,7 +54,7 @@ class ElicitOptions:
     tokenizer has one, else raw."""
 
     system_prompt: str | None = None
-    """Text of a system turn before the question, in chat prompts; None leaves it to the template."""
+    """System turn before the question, in chat prompts; None is the template's own."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""

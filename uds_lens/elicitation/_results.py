@@ -339,8 +339,8 @@ class ElicitationResults:
         worst = self._summary["beyond_sample_error"].max() if len(self._summary) else math.nan
         known = f" The standard error due to sampling is at most {worst:.3f}." if worst == worst else ""
         return (
-            f"A random sample was asked: {asked} (seed {sample['seed']}).{known} The intervals show "
-            "something else: how results would differ for other subjects."
+            f"A random sample was asked: {asked} (seed {sample['seed']}).{known} The intervals "
+            "show how the results would vary over other subjects."
         )
 
     def _reasons(self, probe: ProbeRecord) -> list[str]:

@@ -19,6 +19,7 @@ from uds_lens._optional_packages import require_package
 from uds_lens._settings import as_settings, shown, validated
 from uds_lens._storage import check_writable, refuse_to_replace
 from uds_lens._types import PositiveInt, Protocol
+from uds_lens.audit._inputs import where_of
 from uds_lens.data import ForgetExample, as_examples, sample_examples
 from uds_lens.elicitation._act_pert import ActPert
 from uds_lens.elicitation._asking import Asked, Asking, ByPrompt, Probe, ask_rows
@@ -153,8 +154,7 @@ def elicit(
     folder = None if out is None else parts_folder(out)
     sources = {role: source for role, source in (("retain", retain), ("full", full)) if source is not None}
     sources["unlearned"] = model
-    where = {"offline": run.offline, "trust_remote_code": run.trust_remote_code}
-    infos = {role: read_checkpoint_info(s, revision=run.revision, **where) for role, s in sources.items()}
+    infos = {role: read_checkpoint_info(s, **where_of(run)) for role, s in sources.items()}
     tokenizer = check_compatible({role: infos[role] for role in ("full", "retain", "unlearned") if role in infos})
     protocol: Protocol = protocol_of(options.protocol, {**infos, "model": infos["unlearned"]}, tokenizer)
     window = longest_text(infos["unlearned"].config)
@@ -278,15 +278,7 @@ def _same_object(role: str, source: ModelSource, sources: Mapping[str, ModelSour
 def _opened(source: ModelSource, options: ElicitOptions, run: RunOptions, tokenizer: Any) -> Any:
     if isinstance(source, HookedModel):
         return source.held()
-    model = open_model(
-        source,
-        dtype=options.dtype,
-        device=run.device,
-        device_map=run.device_map,
-        revision=run.revision,
-        offline=run.offline,
-        trust_remote_code=run.trust_remote_code,
-    )
+    model = open_model(source, dtype=options.dtype, device=run.device, device_map=run.device_map, **where_of(run))
     if model.tokenizer is None:
         model.tokenizer = tokenizer
     return model

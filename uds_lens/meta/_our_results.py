@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -71,7 +72,7 @@ def read_metrics(
 def read_audits(
     audits: Sequence[Any] | str | os.PathLike[str], *, names: Sequence[str] | None = None, examples: bool = False
 ) -> ModelTable:
-    """Read the UDS of several models from audits.
+    """Read the UDS of several models from audits; one whose verdict is withheld has none, with the reason.
 
     Args:
         audits: `DepthAudit`s, or directories written by `DepthAudit.save`, in any mixture; or one folder of such
@@ -105,20 +106,22 @@ def read_audits(
     loaded = [given if isinstance(given, DepthAudit) else DepthAudit.load(given) for given in audits]
     rows: list[dict[str, Any]] = []
     tables = []
+    withheld: dict[str, dict[str, str]] = {}
     for name, audit in zip(_unique_names(names, audit_names(loaded) if loaded else []), loaded, strict=True):
-        low, high = audit.uds_interval
-        row = {"model": name, "checkpoint": audit.models["unlearned"].name, "uds": audit.uds, "uds_low": low}
+        if audit.fatal:
+            withheld[name] = {"uds": audit.fatal[0]}
+        value, low, high = [math.nan] * 3 if audit.fatal else [audit.uds, *audit.uds_interval]
+        row = {"model": name, "checkpoint": audit.models["unlearned"].name, "uds": value, "uds_low": low}
         rows.append(row | {"uds_high": high, "n_measured": audit.n_measured})
         values = {
             "example_id": [example.id for example in audit.examples],
-            "value": audit.uds_per_example.tolist(),
+            "value": [math.nan] * len(audit.examples) if audit.fatal else audit.uds_per_example.tolist(),
             "subject": [example.subject for example in audit.examples],
         }
         tables.append(pd.DataFrame({"model": name, "metric": "uds", **values}))
-    unmeasured = {row["model"]: {"uds": "no example is measurable"} for row in rows if not row["n_measured"]}
     return ModelTable(
         frame=pd.DataFrame(rows),
-        reasons=reasons_frame(unmeasured),
+        reasons=reasons_frame(withheld),
         source=source,
         examples=pd.concat(tables, ignore_index=True) if examples else None,
     )
@@ -178,7 +181,8 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
         replaced = (examples["metric"] == "uds") & examples["model"].isin(renamed.values())
         examples = pd.concat([examples[~replaced], added], ignore_index=True)
     kept = table.reasons[~table.reasons["metric"].isin(["uds", "uds_low", "uds_high"])]
-    return ModelTable(
+    return replace(
+        table,
         frame=frame,
         reasons=pd.concat([kept, reasons_frame(reasons)], ignore_index=True),
         source=f"{table.source}; {audits.source}",

@@ -30,8 +30,7 @@ from ._declaration import (
     needs_generations as needs_generations,
     needs_states as needs_states,
 )
-from ._definitions.em import exact_memorization as exact_memorization
-from ._definitions.es import extraction_strength as extraction_strength
+from ._definitions.es import exact_memorization as exact_memorization, extraction_strength as extraction_strength
 from ._definitions.membership_attacks import (
     auc as auc,
     mean_nll as mean_nll,

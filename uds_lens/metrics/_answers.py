@@ -99,14 +99,7 @@ def fitting_rows(model: HookedModel, rows: Sequence[TokenSequence]) -> list[int]
 def scores_of(
     model: HookedModel, rows: Sequence[TokenSequence], batches: Iterable[_States], *, names: Sequence[str] | None = None
 ) -> AnswerScores:
-    """Read the scores of answers out of the states that predict them; see `score_answers`.
-
-    Args:
-        model: The model, with its head.
-        rows: The answers' tokens.
-        batches: Indices of rows, and what the final norm gave at their scored positions, row after row.
-        names: Names of the rows in an error.
-    """
+    """Read the scores of answers out of the states that predict them; see `score_answers`."""
     empty = torch.empty(0)
     scores: list[tuple[Tensor, ...]] = [(empty, empty.bool(), empty, empty.long())] * len(rows)
     broken: list[int] = []

@@ -76,12 +76,7 @@ def geometric_mean(probabilities: Sequence[float]) -> float:
 
 
 def harmonic_of_parts(parts: Mapping[str, float]) -> float:
-    """Return the harmonic mean of named values.
-
-    Example:
-        >>> harmonic_of_parts({"a": 1.0, "b": 0.5})
-        0.6666666666666666
-    """
+    """Return the harmonic mean of named values; raise `Undefined` with the names of those that are NaN."""
     undefined = [name for name, value in parts.items() if math.isnan(value)]
     if undefined:
         raise Undefined(f"{', '.join(undefined)} has no value")
@@ -358,6 +353,10 @@ class Evidence:
         """Number of examples whose entity could not be located."""
         return len(self._session.plan.encoded.skipped)
 
+    def n_steering(self) -> int:
+        """Number of examples whose depth steered the training of the model (`uds_lens.training`)."""
+        return self._session.n_steering
+
     def n_layers(self) -> int:
         """Number of layers of the models."""
         return self._session.records["full"].n_layers
@@ -375,6 +374,12 @@ class Evidence:
 
     def _value(self, wanted: Pass) -> Any:
         return self._session.results[wanted].value
+
+
+def harmonic_of_metrics(evidence: Evidence, names: Sequence[str]) -> Outcome:
+    """Return the harmonic mean of other metrics."""
+    parts = {name: evidence.value(name) for name in names}
+    return Outcome(harmonic_of_parts(parts), details=parts)
 
 
 Score = TypeVar("Score", bound=Callable[..., Outcome])  # function from `Evidence` to the value

@@ -46,7 +46,7 @@ class MetricOptions:
     else the chat template where the tokenizer has one, else raw."""
 
     system_prompt: str | None = None
-    """Text of a system turn before the question, in chat prompts; None is the template's own."""
+    """System turn before the question, in chat prompts; None is the template's own."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
@@ -74,7 +74,7 @@ class MetricOptions:
     or Hub id. In Python also a scorer of your own, of which results keep the name."""
 
     dtype: DType = "float32"
-    """Dtype of the models; log-probabilities are float32 always."""
+    """Dtype of the models; log-probabilities are always float32."""
 
     fisher_memory_gb: PositiveFloat = 4.0
     """Memory for Fisher diagonals held at one time; where they do not fit, each part takes a pass over the data."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from uds_lens import __version__
 from uds_lens._types import Protocol
-from uds_lens.audit._inputs import Plan, make_plan
+from uds_lens.audit._inputs import Plan, make_plan, where_of
 from uds_lens.audit._runner import read_source, target_of
 from uds_lens.audit._states import SourceStates
 from uds_lens.audit._two_stage import PatchScores, patch_sources
@@ -43,6 +43,7 @@ from uds_lens.models._compatibility import protocol_of, require_embedded
 from uds_lens.patching import row_layout
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.results._records import ModelRecord
+from uds_lens.results._steering import declared_in, steering
 
 _Key: TypeAlias = tuple[Any, ...]
 
@@ -139,14 +140,12 @@ class Session:
         self.sources: dict[str, ModelSource] = {role: sources[role] for role in order}
         self.data, self.options, self.run, self._cache = data, options, run, cache
         infos: dict[str, CheckpointInfo] = {
-            role: read_checkpoint_info(
-                source, revision=run.revision, offline=run.offline, trust_remote_code=run.trust_remote_code
-            )
-            for role, source in self.sources.items()
+            role: read_checkpoint_info(source, **where_of(run)) for role, source in self.sources.items()
         }
         self.tokenizer = check_compatible(infos)
         self.protocol: Protocol = protocol_of(options.protocol, infos, self.tokenizer)
         self.config = AuditConfig(tau=options.tau, dtype=options.dtype, protocol="raw")
+        self._declared = {role: declared_in(info.config) for role, info in infos.items()}
         self.results: dict[Pass, PassResult] = {}
         self.fresh: set[Pass] = set()
         self.records: dict[str, ModelRecord] = {}
@@ -166,6 +165,12 @@ class Session:
     def plan(self) -> Plan:
         """The entity examples in tokens and batches, exactly those of an audit."""
         return make_plan(self.sources, self.data.with_entities, config=self.config, options=self.run)
+
+    @cached_property
+    def n_steering(self) -> int:
+        """How many entity examples steered the training of the model, or are about the subject of one that did."""
+        name, examples = self.records["model"].name, [row.example for row in self.plan.encoded.rows]
+        return steering(name, examples, declared=self._declared["model"]).get("n_steering", 0)
 
     def answer_rows(self, name: str) -> tuple[list[AnswerText], list[TokenSequence]]:
         """Return a set's answers and their tokens."""
@@ -315,9 +320,7 @@ class Session:
             dtype=self.options.dtype,
             device=self.run.device,
             device_map=self.run.device_map,
-            revision=self.run.revision,
-            offline=self.run.offline,
-            trust_remote_code=self.run.trust_remote_code,
+            **where_of(self.run),
         ) as model:
             if model.tokenizer is None:
                 model.tokenizer = self.tokenizer

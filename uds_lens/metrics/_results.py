@@ -432,15 +432,7 @@ def require_nothing_lost(
     options: MetricOptions,
     run: RunOptions,
 ) -> None:
-    """Raise `ConfigError` where a file holds the answer to another question.
-
-    Args:
-        files: The models of each file by role; None where there is none.
-        metrics: What is to be measured; a file must not hold more.
-        data: The sets to ask.
-        options: Settings of the metrics.
-        run: How models are opened.
-    """
+    """Raise `ConfigError` where a file holds the answer to another question."""
     wanted, asked = {spec.name for spec in resolve(metrics, options=options)}, data_hash(data)
     for file, models in files.items():
         if (earlier := _saved(file)) is None:
@@ -460,7 +452,7 @@ def require_nothing_lost(
                 refuse_to_replace(file, f"{named} against {role} {record.name[-80:]!r}, which is not given now")
             if record.fingerprint != fingerprint_of(model, dtype=options.dtype, run=run):
                 against = "" if role == "model" else f" against a {role}"
-                refuse_to_replace(file, f"{named}{against} with other weights than {model!r} has now")
+                refuse_to_replace(file, f"{named}{against} with weights that differ from those of {model!r} now")
 
 
 def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:

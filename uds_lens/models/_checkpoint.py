@@ -73,11 +73,7 @@ _IN_A_BLOCK = re.compile(r"\.(layers|h|blocks)\.\d+\.")
 
 @contextmanager
 def quiet_files(*, report: bool = False) -> Iterator[None]:
-    """Silence progress bars over checkpoint files, and bitsandbytes' note about a missing kernel.
-
-    Args:
-        report: Leave transformers' report of weights that do not fit (`require_complete` checks them here).
-    """
+    """Silence progress bars over checkpoint files, and bitsandbytes' note about a missing kernel."""
     with quiet_loading(report=report), no_kernel_note():
         yield
 
@@ -86,9 +82,6 @@ def place_of(source: str | os.PathLike[str]) -> Path:
     """Return the path that a source names, there or not: `~` is home, `package:NAME` where an installed package lies.
 
     The package is not imported.
-
-    Raises:
-        ModelError: There is no such package.
     """
     text = os.fspath(source)
     if not text.startswith(PACKAGE):
@@ -103,12 +96,7 @@ def place_of(source: str | os.PathLike[str]) -> Path:
 
 
 def is_local(source: str | os.PathLike[str]) -> bool:
-    """Tell whether `source` is a directory, a GGUF file or a package here.
-
-    Raises:
-        ModelError: It looks like a path (absolute, starting with a dot or ~, of more than two parts, or in a directory
-            that is here) and does not exist, or is a directory without `config.json`, adapter or GGUF file.
-    """
+    """Tell whether `source` is a directory, a GGUF file or a package here; raise where it only looks like one."""
     path = place_of(source)
     text = os.fspath(source)
     if path.is_dir():
@@ -137,11 +125,7 @@ def is_local(source: str | os.PathLike[str]) -> bool:
 
 
 def is_adapter(source: str | os.PathLike[str]) -> bool:
-    """Tell whether `source` is a directory with a PEFT adapter instead of a whole model.
-
-    Raises:
-        ModelError: It holds both.
-    """
+    """Tell whether `source` is a directory with a PEFT adapter instead of a whole model."""
     path = place_of(source)
     if not (path / "adapter_config.json").is_file():
         return False
@@ -173,11 +157,7 @@ def storage_of(source: str | os.PathLike[str]) -> str | None:
 
 
 def adapter_base(source: str | os.PathLike[str]) -> str:
-    """Return the checkpoint an adapter was trained on: a path (relative to the adapter's), a package, or a Hub id.
-
-    Raises:
-        ModelError: The adapter does not name one.
-    """
+    """Return the checkpoint an adapter was trained on: a path (relative to the adapter's), a package, or a Hub id."""
     path = place_of(source)
     try:
         base = json.loads((path / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"]
@@ -193,11 +173,7 @@ def adapter_base(source: str | os.PathLike[str]) -> str:
 
 
 def base_folder(source: str | os.PathLike[str]) -> str:
-    """Return the place of an adapter's base; one from the Hub must be downloaded: a directory asks no network.
-
-    Raises:
-        ModelError: The base is not there, was not downloaded, or is the adapter itself.
-    """
+    """Return the place of an adapter's base; one from the Hub must be downloaded: a directory asks no network."""
     base = adapter_base(source)
     places, place = {place_of(source).resolve()}, base
     while is_adapter(place):
@@ -286,10 +262,6 @@ def load_weights(
     """Load the model in evaluation mode, every weight from the checkpoint; a PEFT adapter is merged into its base.
 
     A checkpoint quantised by bitsandbytes stays quantised; its other weights have `dtype`.
-
-    Raises:
-        ModelError: The checkpoint cannot be read, or leaves weights of the model unset.
-        MissingDependencyError: It is an adapter or has 4-bit weights, and the package that reads those is missing.
     """
     from transformers import AutoModelForCausalLM
 
@@ -341,11 +313,7 @@ def _of_base(load: Callable[..., Any], source: str | os.PathLike[str], **options
 
 
 def require_its_base(source: str | os.PathLike[str], base: PreTrainedModel) -> None:
-    """Check that an adapter's base has the weights that its record names, where it has a record of ours.
-
-    Raises:
-        ModelError: They are others.
-    """
+    """Check that an adapter's base has the weights that its record names, where it has a record of ours."""
     record = checkpoint_record(source)
     parent, options = record.get("parent"), record.get("options")
     if not isinstance(parent, dict) or not isinstance(options, dict) or not isinstance(parent.get("fingerprint"), str):
@@ -412,13 +380,7 @@ def _plain_errors(source: str | os.PathLike[str], offline: bool) -> Iterator[Non
 
 
 def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
-    """Say why a name that is no directory could not be loaded from the Hub, and what helps.
-
-    Args:
-        name: Name as given.
-        reason: First line of the error.
-        offline: Whether only downloaded files were allowed.
-    """
+    """Say why a name that is no directory could not be loaded from the Hub, and what helps."""
     near = did_you_mean(name)
     if offline or is_offline():
         return (
@@ -443,14 +405,6 @@ def require_complete(info: dict[str, Any], source: str | os.PathLike[str], archi
     """Raise unless the files of a checkpoint fill the whole model, and the model uses all weights of its decoder.
 
     Other unused weights (a value head, an image tower) are listed in a warning.
-
-    Args:
-        info: Loading information of `from_pretrained`.
-        source: The checkpoint.
-        architecture: Class of the model.
-
-    Raises:
-        ModelError: Listing some.
     """
     name = f"checkpoint {os.fspath(source)!r}"
     if unset := unset_weights(info):
@@ -480,13 +434,6 @@ def keep_plain_format(model: Any, *, live: bool = False) -> None:
     On a CPU bitsandbytes may repack weights in the first forward pass, 32 rows at a time and block by block along each
     row, without checking the shape; otherwise it multiplies with the dequantised weights. Reading the state dict of a
     repacked model unpacks the weights inexactly, so that a caller's weights are never repacked here.
-
-    Args:
-        model: The model, before its first pass here.
-        live: Its weights are shared with a model of the caller's.
-
-    Raises:
-        ModelError: The caller's model was run on a CPU and its weights are repacked.
     """
     for module in model.modules():
         if live and is_repacked(module):
@@ -504,15 +451,7 @@ _ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 @torch.no_grad()
 def move_checked(model: PreTrainedModel, device: str) -> PreTrainedModel:
-    """Move a model from the CPU to Apple's GPU, which has returned wrong logits without an error, and compare.
-
-    Args:
-        model: The model, on the CPU, in evaluation mode.
-        device: Where it goes.
-
-    Raises:
-        ModelError: Its logits differ by more than rounding.
-    """
+    """Move a model from the CPU to Apple's GPU, which has returned wrong logits without an error, and compare."""
     before = _logits(model)
     model = model.to(device)
     gap = float((_logits(model) - before).abs().max() / before.abs().max())

@@ -168,16 +168,7 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
 
 
 def require_embedded(model: Any, inputs: Iterable[tuple[str, Sequence[int]]], *, name: str) -> None:
-    """Check that all tokens of some inputs are in the embedding of a transformers model.
-
-    Args:
-        model: The transformers model.
-        inputs: Questions with their token ids.
-        name: Its name in the message.
-
-    Raises:
-        ModelError: Naming the first token beyond it, and its question.
-    """
+    """Check that all tokens of some inputs are in the embedding of a transformers model."""
     embedding = model.get_input_embeddings()
     size = getattr(embedding, "num_embeddings", None) or len(embedding.weight)
     for question, ids in inputs:

@@ -31,11 +31,7 @@ _PART = re.compile(r"-\d{5}-of-(\d{5})$")
 
 
 def gguf_file(place: str | os.PathLike[str]) -> Path | None:
-    """Return the GGUF file that a path stands for: itself, or the only one in a directory without other weights.
-
-    Raises:
-        ModelError: A directory holds several.
-    """
+    """Return the GGUF file that a path stands for: itself, or the only one in a directory without other weights."""
     path = Path(place)
     if path.is_file() and path.suffix.lower() == SUFFIX:
         return path
@@ -49,22 +45,12 @@ def gguf_file(place: str | os.PathLike[str]) -> Path | None:
 
 
 def storage(file: Path) -> str:
-    """Return how a file stores its weights, the type of most weights first: `Q4_1 (79%), Q8_0, F32`.
-
-    Raises:
-        ModelError: The file is broken.
-        MissingDependencyError: gguf is not installed.
-    """
+    """Return how a file stores its weights, the type of most weights first: `Q4_1 (79%), Q8_0, F32`."""
     return _storage(file, *_state(file))
 
 
 def load_config(file: Path) -> PreTrainedConfig:
-    """Read a model's config from a GGUF file.
-
-    Raises:
-        ModelError: The file is broken, or transformers does not read its architecture.
-        MissingDependencyError: gguf is not installed.
-    """
+    """Read a model's config from a GGUF file."""
     return copy.deepcopy(_config(file, *_state(file)))
 
 

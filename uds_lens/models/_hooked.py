@@ -122,7 +122,7 @@ def require_agreement(bridge: TransformerBridge, model: Any, *, name: str) -> No
     allowed = _ROUNDING.get(model.dtype, 1e-3)
     if gap > allowed:  # NaN logits are reported by the pass that meets them
         raise ModelError(
-            f"{wraps} gives other logits than the plain model (they differ by {gap:.1%} of the largest; rounding "
+            f"{wraps} does not give the logits of the plain model (they differ by {gap:.1%} of the largest; rounding "
             f"explains {allowed:.1%})."
         )
     _agreed.add(bridge)

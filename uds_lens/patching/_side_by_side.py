@@ -190,8 +190,8 @@ def require_fitting(model: HookedModel, batch: TokenBatch) -> None:
     if apart or (layout.side != batch.padding_side and len(set(lengths)) > 1):
         raise PatchError(
             f"rows of {model.name!r} ({model.architecture}) run {layout.described()}; this batch has {len(batch)} rows "
-            f"of {min(lengths)} to {max(lengths)} tokens, padded on the {batch.padding_side}, and would give other "
-            "numbers than each row alone. Make batches of row_layout(model).split(...), with "
+            f"of {min(lengths)} to {max(lengths)} tokens, padded on the {batch.padding_side}, and would give "
+            "different numbers from each row alone. Make batches of row_layout(model).split(...), with "
             "make_batch(..., padding_side=row_layout(model).padding_side)."
         )
 
@@ -227,7 +227,7 @@ def _side(
     side: PaddingSide | None = "right" if right <= allowed else None
     if side is None and (again := _gap(_alone(model, short), alone)) > allowed:
         raise ModelError(
-            f"{model.name!r} ({model.architecture}) gives other states when the same row is run again (they "
+            f"{model.name!r} ({model.architecture}) gives different states when the same row is run again (they "
             f"differ by {again:.1%}), so that none of its numbers can be reproduced: it draws random numbers, or "
             "remembers what it read before. Run it in evaluation mode, without code of its own."
         )

@@ -379,8 +379,6 @@ def metric_heatmap(summary: pd.DataFrame, *, theme: Theme = "light", title: str 
         y=list(range(len(ordered))),
         z=[[None if math.isnan(value) else value for value in line] for line in values],
         text=[["\u2013" if math.isnan(value) else f"{value:.3f}" for value in line] for line in values],
-        texttemplate="%{text}",
-        textfont={"size": 12},
         customdata=[["" if math.isnan(n) else f"<br>{n:.0f} models behind Q and R"] * 5 for n in sizes],
         colorscale=colours.erasure,
         zmin=0,
@@ -391,6 +389,7 @@ def metric_heatmap(summary: pd.DataFrame, *, theme: Theme = "light", title: str 
         hovertemplate="%{y}<br>%{x} %{text}%{customdata}<extra></extra>",
         hoverongaps=False,
     )
+    _write_cells(figure, list(CRITERIA.values()), values, colours.text)
     if not len(ordered):
         note(figure, "No metrics.")
     figure.update_xaxes(side="top", showline=False, ticks="", fixedrange=True, title_text="")
@@ -405,6 +404,29 @@ def metric_heatmap(summary: pd.DataFrame, *, theme: Theme = "light", title: str 
     )
     style(figure, theme, title, finding, subtitle, height=130 + 27 * max(len(ordered), 3), legend=False)
     return figure.update_layout(plot_bgcolor=colours.missing, margin_t=figure.layout.margin.t + 22)
+
+
+_DARK_BELOW = 0.27  # values of `erasure`, in both themes, on which white is read more easily than black
+
+
+def _write_cells(figure: go.Figure, columns: list[str], values: list[list[float]], missing: str) -> None:
+    """Write numbers on a heat map, each white or black; plotly's own choice leaves 3.3 : 1 on the middle colours."""
+    cells = [(x, y, value) for y, line in enumerate(values) for x, value in zip(columns, line, strict=True)]
+    parts = {
+        "white": [cell for cell in cells if cell[2] < _DARK_BELOW],
+        "black": [cell for cell in cells if cell[2] >= _DARK_BELOW],
+        missing: [cell for cell in cells if math.isnan(cell[2])],
+    }
+    for colour, part in parts.items():
+        figure.add_scatter(
+            x=[x for x, _, _ in part],
+            y=[y for _, y, _ in part],
+            text=["\u2013" if math.isnan(value) else f"{value:.3f}" for _, _, value in part],
+            mode="text",
+            textfont={"size": 12, "color": colour},
+            hoverinfo="skip",
+            showlegend=False,
+        )
 
 
 def pair_matrix(

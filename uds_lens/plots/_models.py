@@ -154,7 +154,7 @@ def difference_matrix(
                 f"{shown(one, width=48, limit=120)} \u2212 {shown(other, width=48, limit=120)}: {number(value, 3)}",
                 ("no interval" if math.isnan(row.low) else f"{number(low, 3)} to {number(high, 3)}")
                 + (", not tested" if math.isnan(p_value) else f", {adjusted} {p_value:.2g}"),
-                *(["a reference: its score is known beforehand"] if getattr(row, "reference", False) else []),
+                *(["a reference: its score is known in advance"] if getattr(row, "reference", False) else []),
                 *(["withheld: an audit has a fatal warning"] if withheld else []),
             ]
             cells[str(one), str(other)] = value, text, "<br>".join(lines)

@@ -152,9 +152,10 @@ def models(*, group: str | None = None, role: Role | None = None, method: str | 
     if not matches:
         groups = dict.fromkeys(model.group.name for model in _all())
         methods = dict.fromkeys(model.method for model in _all() if model.method)
+        asked = {"group": group, "role": role, "method": method}
         raise ConfigError(
-            f"no published model is of group {group}, role {role} and method {method}. Groups: {', '.join(groups)}; "
-            f"roles: full, retain, unlearned, pool, other; methods: {', '.join(methods)}."
+            f"no published model has {' and '.join(f'{name} {value!r}' for name, value in asked.items() if value)}. "
+            f"Groups: {', '.join(groups)}; roles: full, retain, unlearned, pool, other; methods: {', '.join(methods)}."
         )
     return matches
 

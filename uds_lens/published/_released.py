@@ -17,6 +17,7 @@ from uds_lens._storage import read_file
 from uds_lens.errors import DataError, ResultFormatError, warn_once
 from uds_lens.meta import REASONS, ModelTable
 from uds_lens.meta._tables import kind, member, number, origin, read_object
+from uds_lens.published._conformance_check import score
 from uds_lens.published._registry import find
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _read(folder: Path) -> _Run:
         if len(s1) != len(s2):
             raise ResultFormatError(f"{here}: {len(s1)} values of S1 and {len(s2)} of S2.")
         uds = number(record.get("uds"), where=f"{here}, 'uds'")
-        again = released_score(s1, s2, tau)
+        again = score(zip(s1, s2, strict=True), tau)
         if not (math.isnan(uds) and math.isnan(again)) and not abs(uds - again) <= _CLOSE:
             raise ResultFormatError(f"{here}: its layers give UDS {again:.6g}, and {uds:.6g} is written beside them.")
         examples.append((name, uds))
@@ -161,17 +162,6 @@ def _read(folder: Path) -> _Run:
         if not math.isnan(written) and abs(written - mean) > _CLOSE:
             raise ResultFormatError(f"{where}: 'avg_uds' is {written:.6g}, and its examples have a mean of {mean:.6g}.")
     return _Run(settings, examples, layers)
-
-
-def released_score(s1: Sequence[float], s2: Sequence[float], tau: float) -> float:
-    """Return UDS of one example: the mean of the clipped ratios over KE layers, weighted by S1; NaN without any.
-
-    >>> released_score([1.0, 3.0, 0.01], [0.5, 6.0, 0.01], 0.05)
-    0.875
-    """
-    layers = [(one, two) for one, two in zip(s1, s2, strict=True) if one > tau]
-    weight = sum(one for one, _ in layers)
-    return sum(one * min(max(two / one, 0.0), 1.0) for one, two in layers) / weight if layers else math.nan
 
 
 def _source(given: Any, where: str) -> str:

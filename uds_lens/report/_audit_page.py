@@ -172,7 +172,7 @@ def _kept_prob(audit: DepthAudit) -> str:
     prob = audit.entity_prob
     if math.isnan(prob.control_unlearned):
         return ""
-    return f", whose probability is {prob.control_unlearned:.3f} under the model itself (full: {prob.control_full:.3f})"
+    return f" (probability {prob.control_unlearned:.3f} under the model itself, {prob.control_full:.3f} under full)"
 
 
 # The first page: a verdict in a sentence, and what to do next.

@@ -66,7 +66,7 @@ def audit_card(audit: DepthAudit) -> str:
         rows.append(("entity's probability", worded(text, words)))
     rows.append((role("unlearned", words), escape(audit.models["unlearned"].name)))
     if audit.sample_error is not None:
-        rows.append(("sampling error", f"UDS {audit.sample_error.words} examples"))
+        rows.append(("sampling error", f"UDS {audit.sample_error.words}"))
     rows += [
         ("prompts", audit.prompts),
         ("measured", f"{audit.n_measured} of {len(audit.examples) + len(audit.skipped)} examples"),

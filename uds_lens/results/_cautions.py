@@ -6,8 +6,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from uds_lens.data._examples import entity_span
 from uds_lens.data._prompts import space_added
 from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis
 from uds_lens.results._stage_1 import LEAST_KNOWN, mean_loss, of_rows
@@ -94,6 +96,7 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
         _few_subjects(audit),
         _skipped(audit),
         _space_added(audit),
+        _begins_answer(audit),
         _over_erased(audit),
         _negative(audit),
         _off_distribution(audit),
@@ -208,8 +211,8 @@ def _sample(audit: DepthAudit) -> Caution | None:
     others = "subjects" if audit.interval_basis.by == "subject" else "examples"
     text = (
         f"A random sample was measured: {part}{spread} (seed {sample['seed']}). The estimate "
-        f"for all {sample['of']} is given next to the interval, which shows something else: how the score would differ "
-        f"for other {others}."
+        f"for all {sample['of']} is given next to the interval; the interval itself shows how the score would vary "
+        f"over other {others}."
     )
     return Caution("note", text, f"sample of {sample['limit']}")
 
@@ -219,10 +222,8 @@ def about_first_rows(sorted_by: str | None) -> str:
     if sorted_by is None:
         return "Subjects are mixed in these data, but a random sample is safer."
     if sorted_by == "unknown":
-        why = "Files are often sorted, by author or by kind, and these data do not show whether they are"
-    else:
-        why = f"The data are sorted by {sorted_by}"
-    return f"{why}: the first rows do not represent the rest."
+        return "Files are often sorted, by author or by kind, so the first rows may not represent the rest."
+    return f"The data are sorted by {sorted_by}: the first rows do not represent the rest."
 
 
 def _measurable(audit: DepthAudit) -> Caution | None:
@@ -251,14 +252,14 @@ def _steering(audit: DepthAudit) -> Caution | None:
     n, of = (audit.provenance.get(name, 0) for name in ("n_steering", "steered_by"))
     if not n:
         text = (
-            f"The depth of {of} examples about other subjects steered the training of this model (see depth.json "
-            "beside it); none of the examples measured here did."
+            f"The depth of {of} examples about other subjects steered the training of this model (depth.json and its "
+            "configuration name them); none of the examples measured here did."
         )
         return Caution("note", text, "steered by others") if of else None
     text = (
         f"{n} of {len(audit.examples)} examples steered the training of this model, or are about the same "
-        "subjects as examples that did (see depth.json beside it). A depth that was optimised in training is not a "
-        "measurement: score the examples held out there."
+        "subjects as examples that did (depth.json and its configuration name them). A depth that was optimised in "
+        "training is not a measurement: score the examples held out there."
     )
     return Caution("fatal", text, f"{n} steered the training")
 
@@ -269,8 +270,8 @@ def _steering_control(audit: DepthAudit) -> Caution | None:
         return None
     text = (
         f"{n} of {len(audit.control.examples)} retained facts decided, through their damage, which step of this "
-        "model's training was kept, or are about the same subjects as facts that did (see depth.json beside it), so "
-        "damage is lower on them than on others. Measure it on the facts held out there."
+        "model's training was kept, or are about the same subjects as facts that did (depth.json and its configuration "
+        "name them), so damage is lower on them than on others. Measure it on the facts held out there."
     )
     return Caution("caution", text, f"{n} retained facts steered")
 
@@ -300,6 +301,30 @@ def _space_added(audit: DepthAudit) -> Caution | None:
         "the table of examples)."
     )
     return Caution("note", text, f"{len(quoted)} after quotes")
+
+
+def _begins_answer(audit: DepthAudit) -> Caution | None:
+    """Raw prompts end in a space where the answer begins with the entity: tokens that no training text has there."""
+    if audit.prompts != "raw":
+        return None
+    by_place: dict[bool, list[float]] = {True: [], False: []}
+    counted: list[float] = []
+    rows = zip(audit.examples, audit.s_full.exp().tolist(), audit.uds_per_example.tolist(), strict=True)
+    for example, probability, score in rows:
+        span = entity_span(example)
+        begins = not isinstance(span, str) and span.start == 0
+        by_place[begins].append(probability)
+        counted += [score] if begins and not math.isnan(score) else []
+    first, others = by_place[True], by_place[False]
+    if not first or not others or not fmean(first) < fmean(others) / 2:
+        return None
+    text = (
+        f"{len(first)} of {len(audit.examples)} entities begin their answer, where the raw prompt ends in a space that "
+        f"is a token of its own: full gives them a probability of {fmean(first):.3f}, and {fmean(others):.3f} to the "
+        f"others, so it seems not to know them (`prefix` is empty in the table of examples). {len(counted)} of them "
+        f"are measurable{f', with a mean UDS of {fmean(counted):.3f}' if counted else ''}."
+    )
+    return Caution("note", text, f"{len(first)} at the start")
 
 
 def _skipped(audit: DepthAudit) -> Caution | None:
@@ -448,7 +473,7 @@ def _precision(audit: DepthAudit) -> Caution | None:
         return None
     text = (
         f"Measured in {dtype}: rounding hardly changes the mean, but it changes individual examples and which of "
-        "them are measurable. Use float32 for numbers to quote."
+        "them are measurable. Use float32 for numbers that you quote."
     )
     return Caution("note", text, dtype)
 

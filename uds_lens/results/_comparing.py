@@ -84,7 +84,7 @@ def why_not_comparable(one: DepthAudit, other: DepthAudit) -> str | None:
         return f"they differ in {listed(values, 300)}"
     differing = [role for role in one.models if weights_of(one, role) != weights_of(other, role)]
     if "full" in differing:
-        return "they use different full models, so 0 and 1 mean something else in each"
+        return "they use different full models, so 0 and 1 do not mean the same in both"
     if {"retain", "unlearned"} <= set(differing):
         return "they use different retain models and different unlearned models, which one difference cannot separate"
     return None
@@ -497,7 +497,7 @@ def compare_all(
 ) -> pd.DataFrame:
     """Compare every pair of audits as `compare` does, with Holm's adjustment over the pairs of the table.
 
-    References are not tested, since their score is known beforehand (0, or 1): their rows have no `p_holm`.
+    References are not tested, since their score is known in advance (0, or 1): their rows have no `p_holm`.
 
     Args:
         audits: Name to audit; or several, named after their unlearned models.
@@ -538,7 +538,7 @@ def compare_all(
         row["reference"] = bool(inside)
         if inside and row["reason"] is None:
             which = "are references" if len(inside) == 2 else "is a reference"
-            row["reason"] = f"{' and '.join(inside)} {which}: the score is known beforehand and not tested"
+            row["reason"] = f"{' and '.join(inside)} {which}: the score is known in advance and not tested"
         rows.append(row)
     family = [math.nan if row["reference"] else row["p"] for row in rows]
     tested = [not math.isnan(p) for p in family]
@@ -620,7 +620,7 @@ def _pairs(a: DepthAudit, b: DepthAudit) -> tuple[list[tuple[int, int]], dict[st
     for key in sorted(first.keys() & second.keys()):
         i, j = first[key], second[key]
         if not _same_tokens(a, i, b, j):
-            left_out["with another answer, entity or other tokens"] += 1
+            left_out["with a different answer, entity or tokens"] += 1
         elif measured_a[i] and measured_b[j]:
             pairs.append((i, j))
         elif measured_a[i] or measured_b[j]:

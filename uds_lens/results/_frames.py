@@ -102,7 +102,7 @@ def thirds_in_words(audit: DepthAudit) -> str:
         return ""
     ranges = [f"{part[0]}-{part[-1]}" for part in torch.arange(audit.n_layers).tensor_split(3) if len(part)]
     shares = [f"{share:.0%} in layers {layers}" for share, layers in zip(parts, ranges, strict=False)]
-    return f"Weight of the score: {', '.join(shares)}."
+    return f"Weight in the score: {', '.join(shares)}."
 
 
 def _first_true(mask: Bool[Tensor, "example layer"]) -> Float[Tensor, "example"]:

@@ -180,7 +180,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
         ("versions", ", ".join(f"{k} {v}" for k, v in audit.provenance.get("versions", {}).items())),
     ]
     if audit.sample_error is not None:
-        rows.insert(2, ("sampling error", f"UDS {audit.sample_error.words} examples"))
+        rows.insert(2, ("sampling error", f"UDS {audit.sample_error.words}"))
     cautions = [
         f"- {'**Fatal.** ' if caution.level == 'fatal' else ''}{_plain(_without_paths(caution.text, audit))}"
         for caution in audit.cautions

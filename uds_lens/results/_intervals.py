@@ -529,11 +529,11 @@ class SampleError(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The interval in words: "0.417 to 0.479 for all 367", or "unknown for all 367"."""
+        """The interval in words: "0.417 to 0.479 for all 367 examples", or "unknown for all 367 examples"."""
         low, high = self.interval
         if math.isnan(low):
-            return f"unknown for all {self.of}"
-        return f"{low:.3f} to {high:.3f} for all {self.of}" + (" (at the widest)" if self.at_most else "")
+            return f"unknown for all {self.of} examples"
+        return f"{low:.3f} to {high:.3f}{' at most' if self.at_most else ''} for all {self.of} examples"
 
 
 def sample_error(

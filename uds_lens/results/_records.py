@@ -138,7 +138,7 @@ def equal_weights(models: Mapping[str, ModelRecord]) -> list[tuple[str, str]]:
 def reference_role(audit: DepthAudit) -> str | None:
     """Return which reference the audited model is by its weights: "full", "retain" ("retain 2" of several), or None.
 
-    The score of a reference is known beforehand: 0, or 1 on the scale of that retain model.
+    The score of a reference is known in advance: 0, or 1 on the scale of that retain model.
     """
     return next((role for role, audited in audit.equal_weights if audited == "unlearned"), None)
 

@@ -78,11 +78,11 @@ class AuditConfig:
     """What a counterfactual asks: the same about another subject of the data, about an invented one, or nothing."""
 
     draws: PositiveInt = 3
-    """Counterfactuals of each example, over which S1 is the mean; fewer where the data have too few subjects."""
+    """Counterfactuals per example; S1 is the mean over them. Fewer where the data have too few subjects."""
 
     words: Words = "unlearning"
-    """Wording of warnings, verdicts, tables, figures and reports: `edit` and `refusal` call the models knows, ignorant
-    and changed, and say lost where `unlearning` says erased. No number depends on it."""
+    """Wording of warnings, verdicts, tables, figures and reports: `edit` and `refusal` call the models knows,
+    ignorant and changed, and say "lost" for "erased". No number depends on it."""
 
     exact_noop: bool = True
     """Report exactly 0 where source and target states are bitwise equal, instead of rounding noise."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union, get_a
 
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import require_known, shown, validated
-from uds_lens._storage import conform, read_file
+from uds_lens._storage import conform, did_you_mean, read_file
 from uds_lens._types import ChatStyleName, NonNegativeInt, PositiveInt
 from uds_lens.errors import ConfigError, ResultFormatError
 
@@ -392,7 +392,7 @@ def _toml(file: Path) -> Mapping[str, Any]:
     try:
         return loads(read_file(file, most=_LARGEST).decode("utf-8"))
     except ResultFormatError as error:
-        raise ConfigError(f"no plan to read: {error}") from error
+        raise ConfigError(f"no plan to read: {error}{did_you_mean(file)}") from error
     except (TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{str(file)[-200:]!r} is not valid TOML: {str(error)[:160]}. Correct that line.") from error
 

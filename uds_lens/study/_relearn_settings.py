@@ -57,7 +57,7 @@ class RelearnGrid:
     """Ranks of low-rank adapters; 0 trains all weights."""
 
     metric: str = "em"
-    """Metric of knowledge, which relearning brings back."""
+    """Metric of knowledge: how much of it relearning brings back."""
 
     utility: str = "retain_q_prob"
     """Metric of utility, which limits the settings that count."""

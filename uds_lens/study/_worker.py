@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import time
@@ -243,15 +244,16 @@ class ModelRunner:
 
 
 def audit_values(audit: DepthAudit, *, took: float) -> Measured:
-    """Return the score of an audit with its interval, and the scores of its examples."""
+    """Return the score of an audit with its interval and those of its examples; NaN where its verdict is withheld."""
     import pandas as pd
 
-    values = dict(zip(("uds", "uds_low", "uds_high"), (audit.uds, *audit.uds_interval), strict=True))
+    scores = [math.nan] * 3 if audit.fatal else [audit.uds, *audit.uds_interval]
+    values = dict(zip(("uds", "uds_low", "uds_high"), scores, strict=True))
     rows = [
         Row(
             metric=metric,
             value=as_number(value),
-            reason=None if value == value else "no example is measurable",
+            reason=None if value == value else next(iter(audit.fatal), "undefined"),
             n=audit.n_measured,
             seconds=took,
             item=AUDIT,
@@ -259,7 +261,8 @@ def audit_values(audit: DepthAudit, *, took: float) -> Measured:
         for metric, value in values.items()
     ]
     ids = [example.id for example in audit.examples]
-    examples = pd.DataFrame({"metric": "uds", "example_id": ids, "value": audit.uds_per_example.tolist()})
+    each = [math.nan] * len(ids) if audit.fatal else audit.uds_per_example.tolist()
+    examples = pd.DataFrame({"metric": "uds", "example_id": ids, "value": each})
     return Measured(tuple(rows), audit.models["unlearned"].fingerprint, examples)
 
 

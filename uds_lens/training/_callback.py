@@ -24,11 +24,12 @@ from uds_lens._settings import as_settings, validated
 from uds_lens._storage import atomic_directory, check_writable, conform, parse_json, plain
 from uds_lens._types import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
 from uds_lens.audit import Baseline
+from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError, DataError, ModelError, Setting, warn_once
 from uds_lens.models import open_model
 from uds_lens.results import DepthAudit, RunOptions
 from uds_lens.results._records import versions
-from uds_lens.results._steering import BEST, FORMAT, RECORD, row_record
+from uds_lens.results._steering import BEST, FORMAT, RECORD, declare, row_record
 from uds_lens.training._curve import DepthCurve, DepthPoint, best_of, logs_of, points_in
 
 _WEIGHTS = "weights.safetensors"
@@ -84,8 +85,9 @@ class DepthCallback(TrainerCallback):
     to a file `depth.json` in the output directory and each checkpoint.
 
     With `stop` or `keep_best` the measured examples steer the training, so that they cannot score it: half of the
-    subjects are measured, and the final model is scored on the others (`score`). An audit of such a checkpoint on
-    examples that steered it has its reading withheld.
+    subjects are measured, and the final model is scored on the others (`score`). The model's configuration names, as
+    hashes (`uds_lens_steering`), the examples that steered it: an audit of it on these has its reading withheld, in
+    memory, from a copy and from the Hub.
 
     Args:
         baseline: Stage 1, measured with a `control` where damage is wanted; its `full` is the model before training.
@@ -155,7 +157,7 @@ class DepthCallback(TrainerCallback):
             self.held_out = baseline.subset(rest, control=rest_facts, options=self.options)
         self.score: DepthAudit | None = None
         """Audit of the final model on the examples that did not steer; None before the end and where nothing steers."""
-        self.seconds_told = float("nan")
+        self.seconds_estimated = float("nan")
         """Estimate of the time of all measurements, made before the first step."""
         self._key, self._points, self._stack = baseline.key, list[DepthPoint](), ExitStack()
         self._stopped: int | None = None
@@ -175,7 +177,6 @@ class DepthCallback(TrainerCallback):
     def curve(self) -> DepthCurve:
         """Return the points measured so far."""
         rest = self.held_out.examples if self.held_out else ()
-        facts = self.measured.control if self.settings.max_damage is not None else None
         return DepthCurve(
             points=tuple(self._points),
             settings=asdict(self.settings),
@@ -183,13 +184,19 @@ class DepthCallback(TrainerCallback):
             measured=[row_record(example) for example in self.measured.examples],
             held_out=[row_record(example) for example in rest],
             baseline=self._key,
-            control=[row_record(fact) for fact in facts.examples] if facts else [],
+            control=[row_record(fact) for fact in self._limiting],
             stopped=self._stopped,
             kept=self._best.step if self._best else None,
             score=None if self.score is None else self.score.summary(),
-            seconds_told=self.seconds_told,
+            seconds_estimated=self.seconds_estimated,
             versions=versions(),
         )
+
+    @property
+    def _limiting(self) -> Sequence[ForgetExample]:
+        """Retained facts whose damage limits what is kept."""
+        facts = self.measured.control if self.settings.max_damage is not None else None
+        return facts.examples if facts else ()
 
     # Events of the Trainer.
 
@@ -210,6 +217,8 @@ class DepthCallback(TrainerCallback):
         kept = first and self.settings.keep_best and self._points
         self._best = _saved_point(Path(args.output_dir) / BEST) if kept else None
         check_writable(Path(args.output_dir) / RECORD, directory=False, format=FORMAT)
+        if self.settings.steers and hasattr(model, "config"):
+            declare(model.config, self.measured.examples, self._limiting)
         if first:
             opened = self._stack.enter_context(open_model(model, dtype=self.measured.config.dtype))
             recorded = self._stack.enter_context(self.measured.recorded(models=[opened], options=self.options))
@@ -221,7 +230,7 @@ class DepthCallback(TrainerCallback):
                 each = self._seconds()
             every = self.settings.every
             steps = range(every * (state.global_step // every + 1), state.max_steps, every)
-            self.seconds_told = sum(point.seconds for point in self._points) + each * (len(steps) + 1)
+            self.seconds_estimated = sum(point.seconds for point in self._points) + each * (len(steps) + 1)
             rest = "" if self.held_out is None else f", then {len(self.held_out.examples)} that score"
             tell(
                 f"depth every {every} steps on {len(self.measured.examples)} examples{rest}: {len(steps) + 1} "
@@ -261,7 +270,7 @@ class DepthCallback(TrainerCallback):
             with self.held_out.recorded(models=[model], options=self.options) as recorded:
                 self.score = recorded.audit(model)
         spent = sum(point.seconds for point in self._points)
-        tell(f"depth: {len(self._points)} measurements took {spent:.1f} s (estimate: {self.seconds_told:.1f} s)")
+        tell(f"depth: {len(self._points)} measurements took {spent:.1f} s (estimate: {self.seconds_estimated:.1f} s)")
         if Path(args.output_dir).is_dir():
             self.curve.save(args.output_dir)
 

@@ -138,7 +138,7 @@ class DepthCurve:
     score: Mapping[str, Any] | None = None
     """Summary of the audit of the final model on the held-out examples (`DepthAudit.summary`)."""
 
-    seconds_told: FloatOrNaN = math.nan
+    seconds_estimated: FloatOrNaN = math.nan
     """Estimate of the time of all measurements, made before the first step of this process."""
 
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -1,5 +1,4 @@
 from ._data import load_refusals as load_refusals
-from ._grid import grid as grid
 from ._likelihood import (
     answer_lengths as answer_lengths,
     negative_log_likelihood as negative_log_likelihood,
@@ -40,6 +39,7 @@ from ._record import (
 from ._registry import (
     METHODS as METHODS,
     Objective as Objective,
+    grid as grid,
     make_config as make_config,
     objective as objective,
     withdraw_objective as withdraw_objective,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
@@ -42,7 +41,7 @@ from uds_lens.models._checkpoint import (
 )
 from uds_lens.models._gguf import SUFFIX
 from uds_lens.results._records import versions
-from uds_lens.results._steering import RECORD as STEERED
+from uds_lens.results._steering import inherit
 from uds_lens.unlearning._run_folder import file_sums
 
 FORMAT, RECORD = "uds_lens.quantisation", "quantisation.json"
@@ -94,11 +93,10 @@ def quantise(
     tokenizer = load_tokenizer(model, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
     own = {RECORD}
     with quiet_files(report=True), writing(place), atomic_directory(place, own=own) as folder:
+        inherit(quantised.config, source)
         quantised.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-        if (Path(source) / STEERED).is_file():  # examples that steered the model steered its copy
-            shutil.copyfile(Path(source) / STEERED, folder / STEERED)
         record = {
             "format": FORMAT,
             "version": 2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +16,7 @@ from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.results._records import versions
 from uds_lens.unlearning._registry import METHODS, make_config, objective_named
-from uds_lens.unlearning._settings import FinetuneConfig, LoraSettings, MethodConfig, RelearnConfig
+from uds_lens.unlearning._settings import FinetuneConfig, MethodConfig, RelearnConfig
 
 _ALWAYS = ("learning_rate", "beta", "alpha", "delta", "gamma", "layer", "scale", "epochs")
 """Fields that every name shows, where the method has them, in this order; others only where they differ."""
@@ -134,34 +134,15 @@ class _Members:
     versions: dict[str, str]
 
 
-def make_record(
-    config: MethodConfig,
-    *,
-    protocol: str,
-    key: str,
-    depends_on: Mapping[str, Any],
-    parent: Mapping[str, str],
-    data: Mapping[str, Mapping[str, Any]],
-    lora: LoraSettings | None,
-    options: Mapping[str, Any],
-    training: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the record of a finished run as plain values."""
+def dated(config: MethodConfig) -> dict[str, Any]:
+    """Return the members of a record that say what was run, when, and with which versions."""
     return {
         "format": FORMAT,
         "version": VERSION,
         "name": config_name(config),
         "method": config.method,
         "config": config.to_dict(),
-        "protocol": protocol,
         "seed": config.seed,
-        "lora": None if lora is None else asdict(lora),
-        "parent": parent,
-        "data": data,
-        "options": options,
-        **training,
-        "key": key,
-        "depends_on": depends_on,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": versions("accelerate", "peft"),
     }

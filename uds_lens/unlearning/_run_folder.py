@@ -18,7 +18,7 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from uds_lens._storage import atomic_write_text, is_scratch, parse_json, read_file, refuse_to_replace, sha256_file
 from uds_lens.errors import ConfigError, ResultFormatError, UdsLensWarning
 from uds_lens.results._steering import BEST, RECORD
-from uds_lens.unlearning._alternates import FILE as ALTERNATES
+from uds_lens.unlearning._data import ALTERNATES
 from uds_lens.unlearning._job import digest
 from uds_lens.unlearning._record import read_record
 

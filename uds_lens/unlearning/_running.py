@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
@@ -30,8 +30,7 @@ from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting,
 from uds_lens.models import fingerprint
 from uds_lens.models._checkpoint import PACKAGE, is_local, place_of, quiet_files
 from uds_lens.results._steering import RECORD
-from uds_lens.unlearning._alternates import FILE
-from uds_lens.unlearning._data import completed, encoded, load_refusals, pairs_of, preferred_answers
+from uds_lens.unlearning._data import ALTERNATES, completed, encoded, load_refusals, pairs_of, preferred_answers
 from uds_lens.unlearning._job import CheckedRows, Job, Parent, open_parent
 from uds_lens.unlearning._likelihood import negative_log_likelihood
 from uds_lens.unlearning._pairs import PairDataset, TrainingData
@@ -41,7 +40,7 @@ from uds_lens.unlearning._record import (
     FORMAT,
     RELEARNING_RECORD,
     UNLEARNING_RECORD,
-    make_record,
+    dated,
     read_record,
     write_record,
 )
@@ -142,11 +141,7 @@ def relearn(
         `out`.
 
     Raises:
-        ConfigError: A value is outside its range, or `out` holds the result of another run.
-        ResultFormatError: `out` holds something else.
-        ModelError: The model cannot be opened, or training diverged.
-        DataError: Data cannot be read, or an answer is too long for the model.
-        MissingDependencyError: Adapters or a log were requested, and their package is not installed.
+        UdsLensError: As `unlearn`, and for the same reasons.
     """
     job = Job(
         config=as_settings(RelearnConfig, config, name="config"),
@@ -190,11 +185,7 @@ def finetune(
         `out`.
 
     Raises:
-        ConfigError: A value is outside its range, or `out` holds the result of another run.
-        ResultFormatError: `out` holds something else.
-        ModelError: The model cannot be opened, or training diverged.
-        DataError: Data cannot be read, or an answer is too long for the model.
-        MissingDependencyError: Adapters or a log were requested, and their package is not installed.
+        UdsLensError: As `unlearn`, and for the same reasons.
 
     Example:
         >>> import tempfile, uds_lens as ul
@@ -292,21 +283,17 @@ def run(job: Job) -> Path:
             if place.is_finished():  # another process has finished it since
                 return job.out
             trained, training = _train(job, parent, TrainingData(forget, retain), folder, processes)
-            record = make_record(
-                asked,
-                protocol=job.config.protocol,
-                key=place.key,
-                depends_on=depends_on,
-                parent={"name": parent.name, "fingerprint": parent.fingerprint},
-                data=job.sides,
-                lora=job.lora,
-                options={
-                    name: value
-                    for name, value in vars(job.options).items()
-                    if name not in ("log_to", "callbacks", "redo")
-                },
-                training=training,
-            )
+            record = {
+                **dated(asked),
+                "protocol": job.config.protocol,
+                "lora": None if job.lora is None else asdict(job.lora),
+                "parent": {"name": parent.name, "fingerprint": parent.fingerprint},
+                "data": job.sides,
+                "options": {k: v for k, v in vars(job.options).items() if k not in ("log_to", "callbacks", "redo")},
+                **training,
+                "key": place.key,
+                "depends_on": depends_on,
+            }
             if processes.is_first:
                 _save(trained, parent, record, job, folder)
     return job.out
@@ -452,7 +439,7 @@ def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder
             model.config.dtype = dtype
             model.save_pretrained(place)
             parent.tokenizer.save_pretrained(place)
-        for name in (FILE, RECORD):
+        for name in (ALTERNATES, RECORD):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, place / name)
         record = {**record, "fingerprint": fingerprint(model.to(trained_dtype)), "files": file_sums(place)}

@@ -42,7 +42,7 @@ class MethodConfig:
     """Passes over the forget set."""
 
     batch_size: PositiveInt = 32
-    """Forget examples per optimiser step, over all devices and accumulation steps; as many retain examples."""
+    """Forget examples per optimiser step, over all devices and passes; as many retain examples where those are used."""
 
     weight_decay: NonNegativeFloat = 0.01
     """Weight decay of AdamW."""
@@ -66,7 +66,7 @@ class MethodConfig:
     """Date given to chat templates that print one."""
 
     seed: NonNegativeInt = 0
-    """Seed of the data order, refusals, alternates, steering vector and dropout."""
+    """Seed of everything random: data order, dropout, and what the method draws (refusals, alternates, a vector)."""
 
     def __post_init__(self) -> None:
         self.chat.require(self.protocol)
@@ -217,7 +217,7 @@ class TrainOptions:
     """Callbacks of transformers' `Trainer`, such as `uds_lens.training.DepthCallback`."""
 
     redo: bool = False
-    """Train again, and replace the finished result in `out`, even that of another run."""
+    """Train again, and replace the finished result, even that of another run."""
 
     offline: bool = False
     """Use only files already downloaded."""

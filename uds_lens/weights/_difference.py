@@ -316,7 +316,7 @@ def _shared_names(sources: Sequence[_Weights]) -> list[str]:
         if apart or shapes:
             first = ", ".join(sorted(apart)[:3] or shapes[:3])
             raise IncompatibleModelsError(
-                f"{other.name!r} holds other tensors than {full.name!r} ({first}, ...): weights can be compared only "
-                "between checkpoints of one architecture and size."
+                f"{other.name!r} does not hold the same tensors as {full.name!r} ({first}, ...): only checkpoints of "
+                "one architecture and size can be compared."
             )
     return [name for name in full.names if all(name in other.names for other in others)]

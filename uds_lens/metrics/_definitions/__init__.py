@@ -4,8 +4,8 @@ from importlib import import_module
 from pathlib import Path
 
 _ORDER = (
-    *("es", "em", "prob", "paraprob", "truth_ratio", "rouge", "membership_attacks", "cka", "fisher_masked"),
-    *("logit_lens", "uds", "model_utility", "fluency", "utility", "memorization", "mia_agg", "privacy", "overall"),
+    *("es", "prob", "truth_ratio", "rouge", "membership_attacks", "cka", "fisher_masked", "uds"),
+    *("model_utility", "utility", "aggregates"),
 )
 """Files in the order of the published tables, aggregates after their parts; a file not named here comes last."""
 

@@ -13,6 +13,7 @@ from uds_lens.metrics._declaration import (
     Pass,
     Role,
     geometric_mean,
+    harmonic_of_metrics,
     harmonic_of_parts,
     mean_outcome,
     metric,
@@ -137,5 +138,4 @@ for _short, _set in SETS.items():
 @metric(name="model_utility", label="Model Utility", group="utility", meaning=USEFUL, uses=PART_NAMES)
 def model_utility(evidence: Evidence) -> Outcome:
     """Return Model Utility: the harmonic mean of the nine parts."""
-    parts = {name: evidence.value(name) for name in PART_NAMES}
-    return Outcome(harmonic_of_parts(parts), details=parts)
+    return harmonic_of_metrics(evidence, PART_NAMES)

@@ -1,11 +1,20 @@
-"""Probability of the answer, by its length."""
+"""Probability of the answer, by its length, and of its paraphrases."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from uds_lens.metrics._declaration import KNOWN, Evidence, Outcome, Role, mean_outcome, metric, needs_answers
+from uds_lens.metrics._declaration import (
+    KNOWN,
+    Evidence,
+    Outcome,
+    Role,
+    geometric_mean,
+    mean_outcome,
+    metric,
+    needs_answers,
+)
 
 
 def probability(logprobs: Sequence[float]) -> float:
@@ -35,3 +44,16 @@ def probabilities(evidence: Evidence, name: str, role: Role = "model") -> list[l
 def prob(evidence: Evidence) -> Outcome:
     """Return the probability of the forget answers."""
     return mean_outcome(evidence.ids("forget"), [p for (p,) in probabilities(evidence, "forget")])
+
+
+@metric(
+    name="paraprob",
+    label="Para. Probability",
+    group="memorization",
+    meaning=KNOWN,
+    passes=needs_answers("forget/paraphrased"),
+)
+def paraprob(evidence: Evidence) -> Outcome:
+    """Return the probability of the paraphrased forget answers, the geometric mean over those of one example."""
+    values = [geometric_mean(values) for values in probabilities(evidence, "forget/paraphrased")]
+    return mean_outcome(evidence.ids("forget"), values)

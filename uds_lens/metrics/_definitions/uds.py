@@ -1,11 +1,12 @@
-"""UDS of any deltas, from patching or from a lens; the Unlearning Depth Score beside the other metrics."""
+"""UDS of any deltas: of each layer's state read by the head of `full` directly (Logit Lens), or patched into it."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from uds_lens.metrics._declaration import ERASED, Evidence, Outcome, Pass, metric, needs_states
+from uds_lens.metrics._declaration import ERASED, Evidence, Outcome, Pass, Undefined, metric, needs_states
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -29,6 +30,29 @@ def depth_of_deltas(
 
 
 @metric(
+    name="logit_lens",
+    label="Logit Lens",
+    group="representation",
+    meaning=ERASED,
+    passes=(
+        *needs_states("retain", "model", "full"),
+        *(Pass("full", "lens", role) for role in ("retain", "full", "model")),
+    ),
+)
+def logit_lens(evidence: Evidence) -> Outcome:
+    """Return Logit Lens, aggregated like UDS; its deltas per example and layer are kept for figures."""
+
+    def rounded(deltas: Float[Tensor, "example layer"]) -> list[list[float]]:
+        return [[round(value, 6) for value in row] for row in deltas.tolist()]
+
+    full = evidence.lens("full")
+    s1_delta, s2_delta = full - evidence.lens("retain"), full - evidence.lens("model")
+    outcome = depth_of_deltas(evidence, s1_delta, s2_delta)
+    deltas = {"s1_delta": rounded(s1_delta), "s2_delta": rounded(s2_delta)}
+    return replace(outcome, details={**outcome.details, **deltas})
+
+
+@metric(
     name="uds",
     label="UDS",
     group="representation",
@@ -36,5 +60,7 @@ def depth_of_deltas(
     passes=(*needs_states("retain", "model"), Pass("full", "patched", "retain"), Pass("full", "patched", "model")),
 )
 def uds(evidence: Evidence) -> Outcome:
-    """Return the Unlearning Depth Score."""
+    """Return the Unlearning Depth Score; it has none where training optimised the depth of these examples."""
+    if n := evidence.n_steering():
+        raise Undefined(f"{n} examples steered the training of this model, so that their depth is no score")
     return depth_of_deltas(evidence, evidence.patched_delta("retain"), evidence.patched_delta("model"))

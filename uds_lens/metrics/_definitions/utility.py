@@ -1,4 +1,4 @@
-"""Utility: useful and fluent; and relative to `full`."""
+"""Fluency (does the model still write language?) and Utility: useful and fluent; and relative to `full`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,34 @@ from uds_lens.metrics._declaration import (
     Evidence,
     Meaning,
     Outcome,
+    Role,
     Undefined,
+    harmonic_of_metrics,
     harmonic_of_parts,
+    mean_outcome,
     metric,
     needs_generations,
 )
-from uds_lens.metrics._definitions.fluency import fluency
 from uds_lens.metrics._definitions.model_utility import part_passes, utility_of
+
+
+@metric(
+    name="fluency",
+    label="Fluency",
+    group="utility",
+    meaning=Meaning("utility", "only gibberish", "no gibberish"),
+    passes=needs_generations("forget"),
+)
+def fluency(evidence: Evidence, *, role: Role = "model") -> Outcome:
+    """Return the share of fluent answers to the forget questions."""
+    values = evidence.fluency(evidence.generations("forget", role))
+    return mean_outcome(evidence.ids("forget"), values, scorer=evidence.fluency.name)
 
 
 @metric(name="utility", label="Utility", group="utility", meaning=USEFUL, uses=("model_utility", "fluency"))
 def utility(evidence: Evidence) -> Outcome:
     """Return the harmonic mean of Model Utility and Fluency."""
-    parts = {name: evidence.value(name) for name in ("model_utility", "fluency")}
-    return Outcome(harmonic_of_parts(parts), details=parts)
+    return harmonic_of_metrics(evidence, ("model_utility", "fluency"))
 
 
 @metric(

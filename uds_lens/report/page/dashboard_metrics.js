@@ -50,9 +50,9 @@ function metricFacts(row) {
     ["interval of Q, runs as clusters", twoLevels ? range(row.q_runs_low, row.q_runs_high) : null],
     ["interval of R, runs as clusters", twoLevels ? range(row.r_runs_low, row.r_runs_high) : null],
     ["first by Overall, share of resamples", share(row.p_first)],
-    ["R over the interval of retain's shift", range(row.r_shift_low, row.r_shift_high)],
+    ["range of R over the interval of retain's shift", range(row.r_shift_low, row.r_shift_high)],
     ["shift of retain", known(row.shift) ? `${number(row.shift)}${known(row.shift_low) ? ` (${range(row.shift_low, row.shift_high)})` : ""}` : null],
-    ["models that do not move, Q and R", known(row.unmoved_q) ? `${row.unmoved_q}, ${number(row.unmoved_r, 0)}` : null],
+    ["models whose value does not change (Q, R)", known(row.unmoved_q) ? `${row.unmoved_q}, ${number(row.unmoved_r, 0)}` : null],
   ])];
 }
 

@@ -18,7 +18,7 @@ function detail(model, index) {
   const lens = lensLayers(model, index), beside = element("div", { className: "plot lens" });
   if (lens) {
     cell.append(element("h3", { textContent: "Patching against Logit Lens" }), beside,
-      element("p", { className: "hint", textContent: inWords("Left: what the rest of the model makes of the layer's state (UDS). Right: the state decoded directly (Logit Lens). A gap in LER: nothing to erase.") }));
+      element("p", { className: "hint", textContent: inWords("Left: the layer's state passed through the rest of full (UDS). Right: the state decoded directly (Logit Lens). A gap in LER: nothing to erase.") }));
   }
   cell.append(...saidOf(model, index));
   const others = DATA.models.filter((other) => other.set === model.set);

@@ -41,5 +41,5 @@ function saidOf(model, index) {
       element("dd", { className: text ? role : "absent", textContent: text || "empty" }),
     ]))));
   return [element("h3", { textContent: "Generated texts" }), element("div", { className: "sayings" }, ...blocks),
-    element("p", { className: "hint", textContent: "Number: ROUGE-L recall of the reference (after a cloze the entity, else the whole answer)." })];
+    element("p", { className: "hint", textContent: "Number: ROUGE-L recall of the whole answer, or of the entity after a cloze prompt." })];
 }

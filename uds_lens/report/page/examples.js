@@ -72,10 +72,10 @@ function renderTable() {
 /* What is on paper, and what is in the file only. */
 function printedWords(model, count) {
   const all = examples(model).length, why = [];
-  if (state.search) why.push(`they match "${state.search}"`);
-  if (state.status !== "all") why.push(state.status === "measured" ? "they are measured" : "they are not measurable");
-  const rows = count === all ? `All ${all} examples.` : `${count} of ${all} examples, because ${why.join(" and ")}; the others are not printed.`;
-  return DATA.models.length > 1 ? `${rows} Layers and figures of ${model.name}; choose another model in the file to print its own.` : rows;
+  if (state.search) why.push(`match "${state.search}"`);
+  if (state.status !== "all") why.push(state.status === "measured" ? "are measured" : "are not measurable");
+  const rows = count === all ? `All ${all} examples.` : `${count} of ${all} examples: those that ${why.join(" and ")}. The others are not printed.`;
+  return DATA.models.length > 1 ? `${rows} Layers and figures are those of ${model.name}; choose another model in the file to print its own.` : rows;
 }
 
 function heading(column) {
