@@ -5,7 +5,7 @@ by hard links), and audits them in processes of their own. Nothing ever holds a 
 run in float32, unless `--dtype` says otherwise: few CPUs have instructions for bfloat16.
 
     python benchmarks/streaming.py --folder /tmp/streaming                       # 24 layers, d 2048: 3 GB a checkpoint
-    python benchmarks/streaming.py --folder /tmp/streaming --layers 40 --width 5120 --rows 4 --ways streamed   # 26 GB
+    python benchmarks/streaming.py --folder /tmp/streaming --layers 40 --width 5120 --rows 4 --shortest --ways streamed
     python benchmarks/streaming.py --folder /tmp/streaming --device cuda --dtype bfloat16 --out streaming.json
 
 Prints a Markdown table, a line as soon as a run is done. "Bound" is two blocks, the head and all states, with 0.4 GB
@@ -88,7 +88,7 @@ class Sampler(threading.Thread):
             time.sleep(0.01)
 
 
-def measure(folder: Path, *, stream: bool, rows: int, dtype: str, device: str) -> None:
+def measure(folder: Path, *, stream: bool, rows: int, shortest: bool, dtype: str, device: str) -> None:
     """Audit, and print what it took as JSON."""
     import torch
     from workloads import bytes_read
@@ -98,7 +98,8 @@ def measure(folder: Path, *, stream: bool, rows: int, dtype: str, device: str) -
     from uds_lens.audit._memory import estimate_memory, weight_sizes
     from uds_lens.models._checkpoint import load_config
 
-    examples = list(ul.toy.load().examples)[:rows]
+    examples = list(ul.toy.load().examples)
+    examples = sorted(examples, key=lambda example: len(example.entity))[:rows] if shortest else examples[:rows]
     config = ul.AuditConfig(dtype=dtype, protocol="raw")  # type: ignore[arg-type]
     options = ul.RunOptions(device=device, stream=stream, engine="wavefront", check_memory=False, progress=False)
     places = {role: str(folder / role) for role in ROLES}
@@ -152,6 +153,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--shortest", action="store_true", help="those with the shortest entities, not the first")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--device", nargs="+", default=["cpu"], help="one or more; checkpoints are made on the first")
     parser.add_argument("--ways", nargs="+", choices=["streamed", "memory"], default=["streamed", "memory"])
@@ -161,7 +163,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.measure:
         stream = given.ways == ["streamed"]
-        measure(given.folder, stream=stream, rows=given.rows, dtype=given.dtype, device=given.device[0])
+        rows = {"rows": given.rows, "shortest": given.shortest}
+        measure(given.folder, stream=stream, dtype=given.dtype, device=given.device[0], **rows)
         return
     told: list[dict[str, object]] = []
     try:
@@ -171,7 +174,7 @@ def main() -> None:
         for device in given.device:
             for way in given.ways:
                 arguments = ["--folder", given.folder, "--rows", given.rows, "--dtype", given.dtype]
-                arguments += ["--measure", "--ways", way, "--device", device]
+                arguments += ["--measure", "--ways", way, "--device", device, *["--shortest"] * given.shortest]
                 done = subprocess.run(
                     [sys.executable, __file__, *map(str, arguments)], capture_output=True, text=True, check=False
                 )

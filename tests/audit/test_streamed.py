@@ -3,12 +3,14 @@
 import dataclasses
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from tiny_models import EXAMPLES
 
+from uds_lens._storage.processes import this_process
 from uds_lens.audit import Baseline, _memory, _streamed
 from uds_lens.audit._inputs import make_plan
 from uds_lens.audit._memory import MemoryEstimate, memory_of_audit
@@ -74,7 +76,8 @@ def test_full_is_read_once_for_several_models(trio, readings):
         other.audit(paths.unlearned, options=STREAMED)
 
 
-def test_an_audit_that_was_stopped_goes_on_from_the_sources_read(trio, readings, temporary, monkeypatch):
+@pytest.mark.parametrize("killed", [False, True])
+def test_an_audit_that_was_stopped_goes_on_from_the_sources_read(killed, trio, readings, temporary, monkeypatch):
     paths = trio("llama")
     measure = lambda: DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=STREAMED)  # noqa: E731
     expected = measure()
@@ -83,12 +86,33 @@ def test_an_audit_that_was_stopped_goes_on_from_the_sources_read(trio, readings,
     with pytest.raises(KeyboardInterrupt):
         measure()
     assert len(kept(temporary)) == 2
+    for place in temporary.glob("uds_lens-kept-*/*") if killed else ():  # by the name that they have while it runs
+        place.rename(place.with_name(f"{place.name}.{this_process().machine}-999999999-1-00000000"))
     monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", run)
     readings.clear()
     audit = measure()
     assert [name for name, _, _ in readings] == [str(paths.full)]
     assert torch.equal(audit.s2_delta, expected.s2_delta)
     assert audit.models == expected.models
+    assert kept(temporary) == []
+
+
+def test_identical_audits_at_once_do_not_take_states_from_each_other(trio, readings, temporary, monkeypatch):
+    paths, options = trio("llama"), dataclasses.replace(STREAMED, memory_gib=1e-9)  # so that states are on disk alone
+    models = (paths.full, paths.retain, paths.unlearned)
+    audits, run = [], _streamed.StreamedTarget.run_batches
+
+    def meet_another(*given):
+        if not audits:
+            audits.append(None)
+            with ThreadPoolExecutor() as beside:
+                audits[0] = beside.submit(DepthAudit.run, *models, EXAMPLES, options=options).result()
+        run(*given)
+
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", meet_another)
+    audits.append(DepthAudit.run(*models, EXAMPLES, options=options))
+    assert torch.equal(*(audit.s2_delta for audit in audits))
+    assert len(readings) == 6  # neither took what the other is about to remove
     assert kept(temporary) == []
 
 

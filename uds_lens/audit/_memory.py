@@ -146,26 +146,28 @@ def estimate_memory(
         recorded = tokens * (1 if streamed else layers) * kv * size + 2 * resumed * width * size
         if plan.packed:  # where heads stand, for each number of variants
             recorded += resumed * (layers + 1) // 2 * Packing.bytes_to_move(heads, kv // (2 * head))
-        scores = heads * max(tokens * length, min(resumed * (length + per_row), SCORES_AT_ONCE // heads))
-        active = max(tokens, min(resumed, max(per_row, at_once))) * (2 * width + 3 * inner) * size + 3 * scores * size
+        together = min(resumed, max(per_row, at_once))  # rows are resumed in groups
+        scores = heads * max(tokens * length, min(together * (length + per_row), SCORES_AT_ONCE // heads))
+        active = max(tokens, together) * (2 * width + 3 * inner) * size + 3 * scores * size
         largest = max(largest, recorded + masks + active)
         kept += recorded + masks // 3
     sizes = weight_sizes(config, size, trust_remote_code)
     logits = 3 * min(logits_at_once(torch.device(device)), windows * layers * int(text.vocab_size)) * 4
     weights, of_batch, available = sizes.whole, largest + logits, free_bytes(device)
     if streamed:  # a block and the bytes of the next (a GPU is given both as weights), and later the head alone
-        stored = _stored_size(config, size)
-        beside = size if torch.device(device).type == "cuda" else stored
-        held = (sizes.block * (size + beside) // size, largest), (sizes.head * (size + stored) // size, logits)
+        beside = size if torch.device(device).type == "cuda" else _stored_size(config, size)
+        held = (sizes.block * (size + beside) // size, largest), (sizes.head, logits)
         weights, of_batch = max(held, key=sum)
         weights += sizes.around
     states = min(states_budget, n_sources * windows * layers * width * size)
     parts: tuple[tuple[int, ...], ...] = ()
     if streamed:
-        # Of every row: its tokens' states; at the window, those of the model and of the sources, and all variants.
-        at_window = (1 + 2 * n_sources) * layers
-        waiting = [sum(len(rows[i].ids) + at_window * len(rows[i].window) for i in batch) for batch in plan.batches]
-        waiting = [numbers * width * size for numbers in waiting]
+        # Of every row: its tokens' states, and all variants; padded to the widest window, those of model and sources.
+        waiting = []
+        for batch in plan.batches:
+            widths, ids = [len(rows[i].window) for i in batch], sum(len(rows[i].ids) for i in batch)
+            at_window = n_sources * sum(widths) + (1 + n_sources) * len(batch) * max(widths)
+            waiting.append((ids + layers * at_window) * width * size)
         parts = _parts_that_fit(waiting, available - weights - states - of_batch)
         states += max((sum(waiting[number] for number in part) for part in parts), default=0)
     else:

@@ -43,8 +43,9 @@ class StateStore:
     def put(self, batch: TokenBatch, states: Float[Tensor, "batch layer win d_model"]) -> None:
         """Keep the states of a batch's rows."""
         widths = batch.window_mask.sum(1).tolist()
+        # Copies: a view of the widest row would keep all rows of the batch, padded.
         parts = {
-            row: states[i, :, :width].cpu().contiguous()
+            row: states[i, :, :width].to("cpu", copy=True).contiguous()
             for i, (row, width) in enumerate(zip(batch.rows, widths, strict=True))
         }
         size = sum(part.numel() * part.element_size() for part in parts.values())

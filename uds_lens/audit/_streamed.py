@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
 import tempfile
 import time
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from uds_lens._progress import tell
 from uds_lens._storage import IN_TEMPORARY, atomic_directory, atomic_write_text
+from uds_lens._storage.processes import ProcessId, is_gone, this_process
 from uds_lens._types import Engine
 from uds_lens.audit._inputs import Plan
 from uds_lens.audit._memory import GIB, memory_of_audit, run_halving
@@ -41,6 +44,7 @@ from uds_lens.results._settings import AuditConfig, RunOptions
 from uds_lens.results._steering import declared_in
 
 _RECORD = "record.json"
+_OWNER = re.compile(r"[0-9a-f]{32}\.([0-9a-f]+)-([0-9]+)-([0-9]+)-[0-9a-f]{8}")
 _FORGOTTEN = 7 * 24 * 3600
 """Seconds after which states that no audit came back for are removed."""
 
@@ -247,27 +251,36 @@ def _report_reads(streamed: StreamedModel) -> Iterator[None]:
     )
 
 
-# States of sources that were read, for an audit that is stopped and begun again.
+# States of sources that were read, for an audit that is stopped and begun again. Each audit has directories of its own,
+# whose names say whose they are: a stopped one leaves them to whoever comes first, a killed one is seen to be gone.
 
-_to_remove: ContextVar[list[Path] | None] = ContextVar("uds_lens_kept_states", default=None)
+_held: ContextVar[dict[str, Path] | None] = ContextVar("uds_lens_kept_states", default=None)
 
 
 @contextmanager
 def states_kept() -> Iterator[None]:
     """Keep the states of streamed sources until the outermost such block ends well; then remove them."""
-    if _to_remove.get() is not None:
+    if _held.get() is not None:
         yield
         return
-    places: list[Path] = []
-    token = _to_remove.set(places)
+    held: dict[str, Path] = {}
+    token = _held.set(held)
     try:
         yield
+    except BaseException:
+        for key, own in held.items():
+            try:
+                (own / "states").stat()
+                own.rename(own.with_name(key))
+            except OSError:  # there are none, or another audit left the same
+                shutil.rmtree(own, ignore_errors=True)
+        raise
     finally:
-        _to_remove.reset(token)
-    for place in places:
-        shutil.rmtree(place, ignore_errors=True)
+        _held.reset(token)
+    for own in held.values():
+        shutil.rmtree(own, ignore_errors=True)
         with suppress(OSError):  # others' states are in it
-            place.parent.rmdir()
+            own.parent.rmdir()
 
 
 def _key(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, options: RunOptions) -> str:
@@ -280,23 +293,48 @@ def _key(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, option
 
 
 def _kept_place(key: str) -> Path | None:
-    """Return the directory of a key; None, with a warning, where nothing of ours can be kept."""
-    user = getattr(os, "getuid", lambda: 0)()
-    top = Path(tempfile.gettempdir()) / f"uds_lens-kept-{user}"
-    try:
-        top.mkdir(mode=0o700, exist_ok=True)
-        if top.is_symlink() or getattr(top.stat(), "st_uid", user) != user:
-            raise PermissionError(f"{str(top)!r} belongs to somebody else")
-        for old in top.iterdir():
-            if time.time() - old.stat().st_mtime > _FORGOTTEN:
-                shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        warn_once(f"states of sources are not kept, so a stopped audit starts again: {error}. {IN_TEMPORARY}")
+    """Return the directory for states, which a stopped audit may have filled; None where nothing is to be kept.
+
+    Warns where nothing of ours can be kept.
+    """
+    held = _held.get()
+    if held is None:
         return None
-    place = top / key
-    if (places := _to_remove.get()) is not None:
-        places.append(place)
-    return place
+    if key not in held:
+        user = getattr(os, "getuid", lambda: 0)()
+        top = Path(tempfile.gettempdir()) / f"uds_lens-kept-{user}"
+        own = top / "{}.{}-{}-{}-{}".format(key, *this_process(), secrets.token_hex(4))
+        try:
+            top.mkdir(mode=0o700, exist_ok=True)
+            if top.is_symlink() or getattr(top.stat(), "st_uid", user) != user:
+                raise PermissionError(f"{str(top)!r} belongs to somebody else")
+            left = [place for place in top.iterdir() if _is_left(place)]
+        except OSError as error:
+            warn_once(f"states of sources are not kept, so a stopped audit starts again: {error}. {IN_TEMPORARY}")
+            return None
+        for place in left:
+            with suppress(OSError):  # another audit was faster
+                if _is_old(place):
+                    shutil.rmtree(place, ignore_errors=True)
+                elif place.name.partition(".")[0] == key and not own.exists():
+                    place.rename(own)
+        held[key] = own
+    return held[key] / "states"
+
+
+def _is_left(place: Path) -> bool:
+    """Whether no audit works with these states any more; nothing is known about other machines."""
+    if (owner := _OWNER.fullmatch(place.name)) is None:
+        return True
+    process = ProcessId(owner[1], int(owner[2]), int(owner[3]))
+    return is_gone(process) or (process.machine != this_process().machine and _is_old(place))
+
+
+def _is_old(place: Path) -> bool:
+    try:
+        return time.time() - place.stat().st_mtime > _FORGOTTEN
+    except OSError:  # it was removed
+        return False
 
 
 def _load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
@@ -320,8 +358,9 @@ def _keeping(place: Path | None) -> Iterator[Path | None]:
         folder = None
         if place is not None:
             with _warned():
-                with suppress(OSError):  # said by the next line
-                    place.parent.mkdir(mode=0o700, exist_ok=True)  # another process may have removed it, empty
+                for parent in (place.parent.parent, place.parent):
+                    with suppress(OSError):  # said by the next line
+                        parent.mkdir(mode=0o700, exist_ok=True)  # another process may have removed it, empty
                 folder = stack.enter_context(atomic_directory(place))
         yield folder
         with _warned():

@@ -6,7 +6,8 @@ the fingerprint, the same as that of the open model, costs no reading of its own
 
 All blocks pass through the same two pieces of memory: bytes as the file has them, and weights as the model takes them.
 Fresh memory for each would cost more than filling it (every page is fetched anew), and what allocators keep of it
-would grow with the model.
+would grow with the model. What lies around the blocks is read a piece at a time, straight into weights. What the
+allocator keeps of the work of a block goes back to the system before the next.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -24,6 +26,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from uds_lens._compat.glibc import give_back_memory
 from uds_lens._compat.transformers import QUANTISED_ENTRY, empty_model, fill_weights
 from uds_lens._progress import tell
 from uds_lens.errors import ModelError
@@ -53,6 +56,9 @@ from uds_lens.models._hooked import HookedModel
 
 Part: TypeAlias = "int | Literal['around', 'embedding', 'head']"
 """Weights that are read together: a block, what lies around the blocks, the input embedding, the head."""
+
+_PIECE = 1 << 22
+"""Numbers of a large weight that are converted at one time while it is read."""
 
 _INDEX, _ALONE = "model.safetensors.index.json", "model.safetensors"
 
@@ -163,6 +169,7 @@ class StreamedModel:
     def __exit__(self, *error: object) -> None:
         self._rooms.clear()
         self.model.close()
+        give_back_memory()
 
     @property
     def bytes_read(self) -> int:
@@ -264,13 +271,14 @@ class StreamedModel:
         return [place for place, other in self._part_of.items() if other == part]
 
     def _read(self, part: Part) -> None:
-        self._load(part)
+        if isinstance(part, int):
+            self._load(part)
         self._fill(part)
 
-    def _load(self, part: Part) -> None:
-        """Read the bytes of a part."""
-        keys = self._keys.get(part, [])
-        self._files.load(keys, self._room("stored", part, sum(_padded(self._files.empty[key]) for key in keys)))
+    def _load(self, layer: int) -> None:
+        """Read the bytes of a block."""
+        keys = self._keys[layer]
+        self._files.load(keys, self._room("stored", layer, sum(_padded(self._files.empty[key]) for key in keys)))
 
     def _fill(self, part: Part) -> None:
         """Fill the weights of a part that was loaded, hash those that were not, and move them to the device."""
@@ -279,6 +287,9 @@ class StreamedModel:
             return
         filled = {key: self._files.empty[key].to(self._dtypes[key]) for key in keys if key in self._plain}
         places = _laid_out(self._room("filled", part, sum(map(_padded, filled.values()))), filled)
+        if not isinstance(part, int):
+            for key in keys:
+                self._files.read(key, places.get(key))
         hf = self.model.hf
         with quiet_files():
             weights = {key: _Weight(self._files.take(key), self._dtypes[key], places.get(key)) for key in keys}
@@ -329,6 +340,7 @@ class StreamedModel:
         for place in self._places(part):
             owner, _, leaf = place.rpartition(".")
             setattr(self.model.hf.get_submodule(owner), leaf, self._empty[place])
+        give_back_memory()
 
 
 class _Files:
@@ -376,19 +388,27 @@ class _Files:
         """Read tensors, as they are stored, into memory for them."""
         places = _laid_out(room, {key: self.empty[key] for key in keys})
         for key in sorted(keys, key=self._places.__getitem__):
-            name, start = self._places[key]
-            left = places[key].flatten().view(torch.uint8).numpy().data
-            try:
-                with open(self.folder / name, "rb", buffering=0) as file:
-                    file.seek(start)
-                    while left:
-                        if not (n := file.readinto(left)):
-                            raise EOFError("it ends early")
-                        left = left[n:]
-            except (OSError, EOFError) as error:
-                raise self._broken(name, error) from error
-            self._loaded[key] = places[key]
-            self.bytes_read += self.nbytes(key)
+            self.read(key, places[key])
+
+    def read(self, key: str, place: Tensor | None) -> None:
+        """Read a tensor into memory of any dtype, or into new one of its own, in pieces where that converts it."""
+        name, start = self._places[key]
+        like = self.empty[key]
+        place = torch.empty_like(like, device="cpu") if place is None else place
+        same = place.dtype == like.dtype
+        pieces = place.flatten().split(max(1, place.numel()) if same else _PIECE)
+        room = None if same else torch.empty(len(pieces[0]), dtype=like.dtype)
+        try:
+            with open(self.folder / name, "rb", buffering=0) as file:
+                file.seek(start)
+                for piece in pieces:
+                    stored = piece if room is None else room[: len(piece)]
+                    _read_into(file, stored)
+                    piece.copy_(stored)
+        except (OSError, EOFError) as error:
+            raise self._broken(name, error) from error
+        self._loaded[key] = place
+        self.bytes_read += self.nbytes(key)
 
     def take(self, key: str) -> Tensor:
         """Return a tensor that was loaded, once."""
@@ -412,6 +432,15 @@ class _Files:
             f"cannot read {what!r} of {self.name!r}: {first}. Is the file complete, and the disk healthy? Copy or "
             "download it again; what was measured before is kept."
         )
+
+
+def _read_into(file: FileIO, place: Tensor) -> None:
+    """Read the next bytes of a file into a tensor."""
+    left = place.view(torch.uint8).numpy().data
+    while left:
+        if not (n := file.readinto(left)):
+            raise EOFError("it ends early")
+        left = left[n:]
 
 
 def _padded(tensor: Tensor) -> int:
