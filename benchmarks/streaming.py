@@ -99,7 +99,7 @@ def measure(folder: Path, *, stream: bool, rows: int, shortest: bool, dtype: str
     from uds_lens.models._checkpoint import load_config
 
     examples = list(ul.toy.load().examples)
-    examples = sorted(examples, key=lambda example: len(example.entity))[:rows] if shortest else examples[:rows]
+    examples = sorted(examples, key=lambda example: len(example.entity or ""))[:rows] if shortest else examples[:rows]
     config = ul.AuditConfig(dtype=dtype, protocol="raw")  # type: ignore[arg-type]
     options = ul.RunOptions(device=device, stream=stream, engine="wavefront", check_memory=False, progress=False)
     places = {role: str(folder / role) for role in ROLES}
