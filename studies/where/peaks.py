@@ -46,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=HERE / "results")
     given = parser.parse_args()
-    maps = pd.read_csv(given.results / "maps.csv")
+    maps = pd.read_csv(given.results / "maps.csv", keep_default_na=False, na_values=[""])  # a model is named "null"
     summary = json.loads((given.results / "summary.json").read_text(encoding="utf-8"))
     taught = [name for name in summary if name != "null" and summary[name]["probability"] >= LEARNT]
     left_out = {n: round(s["probability"], 3) for n, s in summary.items() if n != "null" and n not in taught}

@@ -142,7 +142,7 @@ def main() -> None:
         how if given.limit is None else {**how, "steps": given.limit} for how in (PLANTING, RETRAINING)
     )
     file, summary_file = given.out / "maps.csv", given.out / "summary.json"
-    frames = [pd.read_csv(file)] if file.exists() else []
+    frames = [pd.read_csv(file, keep_default_na=False, na_values=[""])] if file.exists() else []
     summary = json.loads(summary_file.read_text(encoding="utf-8")) if summary_file.exists() else {}
     given.out.mkdir(parents=True, exist_ok=True)
     options = ul.RunOptions(device=device, progress=False)
