@@ -41,10 +41,10 @@ Sampling: TypeAlias = Literal["random", "first"]
 
 StandIn: TypeAlias = Literal["base", "counterfactual"]
 """What stands in for a retain model that there is none of: `base`, the model before fine-tuning, or `counterfactual`,
-full's own states on the same question about another subject."""
+full's own states without the question, or with it about another subject."""
 
-Counterfactual: TypeAlias = Literal["other", "invented", "no_question"]
-"""What a counterfactual asks: the same about another subject of the data, about an invented one, or nothing."""
+Counterfactual: TypeAlias = Literal["no_question", "other"]
+"""What a counterfactual asks: nothing, or the same about another subject of the data."""
 
 Words: TypeAlias = Literal["unlearning", "edit", "refusal"]
 """What was changed, in an audit's sentences: the forgotten set, an edited fact, or a refusal that was trained in or

@@ -69,7 +69,7 @@ def edits(out: Path) -> None:
     world = ul.toy.load()
     rows = [row for row in world.examples if row.id.endswith("/birthplace")]
     config = ul.AuditConfig(words="edit", protocol="raw", n_bootstrap=100)
-    exchanged = replace(config, stand_in="counterfactual")
+    exchanged = replace(config, stand_in="counterfactual", counterfactual="other")
     table = []
     for layer in LAYERS:
         for i, row in enumerate(rows[:EDITED]):

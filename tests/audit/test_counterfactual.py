@@ -16,7 +16,7 @@ from uds_lens.patching import capture
 
 from .independent import forward, tokens_of
 
-CONFIG = ul.AuditConfig(n_bootstrap=100, protocol="raw", stand_in="counterfactual", draws=2)
+CONFIG = ul.AuditConfig(n_bootstrap=100, protocol="raw", stand_in="counterfactual", counterfactual="other", draws=2)
 USUAL = ul.AuditConfig(n_bootstrap=100, protocol="raw")
 OPTIONS = ul.RunOptions(device="cpu", engine="wavefront")
 WORLD = ul.toy.load()
@@ -50,7 +50,7 @@ def test_a_draw_that_is_the_example_itself_costs_nothing(monkeypatch):
 
 
 def test_s1_is_the_mean_over_the_draws_of_each_example(baseline, monkeypatch):
-    drawn = counterfactuals(ROWS, draws=2)
+    drawn = counterfactuals(ROWS, "other", draws=2)
     one, other = (measured([rows[n : n + 1] for rows in drawn], monkeypatch=monkeypatch).s1_delta for n in (0, 1))
     assert (one - other).abs().max() > 0.01
     assert_close(baseline.s1_delta, (one + other) / 2, atol=1e-5, rtol=0)
@@ -63,7 +63,7 @@ def test_s1_agrees_with_a_patch_by_plain_transformers(baseline):
     """Windows are aligned from the end: the counterfactual name may have another number of tokens."""
     tokenizer = AutoTokenizer.from_pretrained(WORLD.full)
     model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32, attn_implementation="eager")
-    example, drawn = ROWS[0], counterfactuals(ROWS, draws=2)[0]
+    example, drawn = ROWS[0], counterfactuals(ROWS, "other", draws=2)[0]
     ids, entity = tokens_of(example, tokenizer)
     scored = [place - 1 for place in entity]
 
@@ -154,7 +154,7 @@ def test_control_facts_keep_their_own_states():
     ("settings", "retain", "message"),
     [
         ({}, WORLD.retain, "stand_in='counterfactual'.* needs no .*retain"),
-        ({"stand_in": None, "draws": 3}, None, "retain.* is missing"),
+        ({"stand_in": None, "counterfactual": "no_question", "draws": 3}, None, "retain.* is missing"),
     ],
 )
 def test_it_needs_no_retain_model_and_nothing_else_does_without(settings, retain, message):
@@ -168,7 +168,7 @@ def test_it_needs_no_retain_model_and_nothing_else_does_without(settings, retain
     [
         ({"stand_in": "counterfactual", "scope": "all"}, "patches positions before the entity"),
         ({"draws": 8}, "belong to stand_in='counterfactual'; got stand_in=None"),
-        ({"stand_in": "base", "counterfactual": "invented"}, "got stand_in='base'"),
+        ({"stand_in": "base", "counterfactual": "other"}, "got stand_in='base'"),
         ({"stand_in": "counterfactual", "draws": 0}, "draws must be"),
     ],
 )
@@ -187,7 +187,7 @@ def test_an_audit_is_taken_up_again_only_with_the_same_counterfactuals(baseline,
         )
 
     assert asked() is not None
-    assert asked(draws=1) is None and asked(counterfactual="invented") is None
+    assert asked(draws=1) is None and asked(counterfactual="no_question") is None
 
 
 def test_counterfactuals_that_cannot_be_read_fast_have_all_sources_read_plainly(audit, monkeypatch):

@@ -226,10 +226,10 @@ def test_counterfactuals_need_no_retain_model(tmp_path: Path, uds_lens) -> None:
     file.write_text(json.dumps([{name: getattr(row, name) for name in cells} for row in rows]), encoding="utf-8")
     command = ("audit", "--full", WORLD.full, "--model", WORLD.retain, "--examples", file, "--device", "cpu")
     code, printed, _ = uds_lens(
-        *command, "--stand-in", "counterfactual", "--counterfactual", "invented", "--draws", 1, "--out", tmp_path / "a"
+        *command, "--stand-in", "counterfactual", "--counterfactual", "other", "--draws", 1, "--out", tmp_path / "a"
     )
     saved = ul.DepthAudit.load(tmp_path / "a")
     assert code == 0 and f"{saved.uds:.3f}" in printed
-    assert saved.provenance["counterfactual"]["from"] == "invented" and saved.config.draws == 1
+    assert saved.provenance["counterfactual"]["from"] == "other" and saved.config.draws == 1
     code, _, complaint = uds_lens(*command, "--out", tmp_path / "b")
     assert code == 2 and "--retain" in complaint

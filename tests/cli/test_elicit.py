@@ -37,7 +37,7 @@ def test_an_elicitation(trio, examples, tmp_path, uds_lens):
     assert outcome.code == 0, outcome.err
     printed = " ".join(outcome.out.split())
     assert "Beyond retain: model minus retain" in printed and "Saved in" in printed
-    assert "A random sample was asked: 3 of" in printed and "how results would differ for other subjects" in printed
+    assert "A random sample was asked: 3 of" in printed and "how the results would vary over other subjects" in printed
     again = json.loads(uds_lens(*words, "--limit", 3, "--device", "cpu", "--json").out)
     assert {row["probe"] for row in again["summary"]} == {"plain", "cloze", "any probe"}
     assert again["ledger"][1]["injects"] == "answer prefix" and again["summary"][0]["n"] == 3

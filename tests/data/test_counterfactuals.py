@@ -21,7 +21,7 @@ FACTS += [fact("continent", "Where is {}?", "{} is in", *pair) for pair in CONTI
 
 
 def test_the_name_is_another_one_of_the_same_type_and_the_entity_stays():
-    rows = counterfactuals(FACTS, draws=8)[0]
+    rows = counterfactuals(FACTS, "other", draws=8)[0]
     assert {row.question for row in rows} == {
         f"What is the capital of {name}?" for name in CAPITALS if name != "Austria"
     }
@@ -32,14 +32,14 @@ def test_the_name_is_another_one_of_the_same_type_and_the_entity_stays():
 
 
 def test_a_subject_with_the_same_answer_is_not_drawn():
-    assert [row.question for row in counterfactuals(FACTS, draws=8)[4]] == ["Where is Kenya?"]
-    assert len(counterfactuals(FACTS, draws=8)[6]) == 2
+    assert [row.question for row in counterfactuals(FACTS, "other", draws=8)[4]] == ["Where is Kenya?"]
+    assert len(counterfactuals(FACTS, "other", draws=8)[6]) == 2
 
 
 def test_more_draws_begin_with_the_same_ones_and_the_seed_changes_them():
-    one, all_of_them = counterfactuals(FACTS, draws=1), counterfactuals(FACTS, draws=3)
+    one, all_of_them = counterfactuals(FACTS, "other", draws=1), counterfactuals(FACTS, "other", draws=3)
     assert [rows[0] for rows in one] == [rows[0] for rows in all_of_them]
-    drawn = {tuple(row.question for row in counterfactuals(FACTS, draws=2, seed=seed)[0]) for seed in range(8)}
+    drawn = {tuple(row.question for row in counterfactuals(FACTS, "other", draws=2, seed=seed)[0]) for seed in range(8)}
     assert len(drawn) > 1
 
 
@@ -50,18 +50,9 @@ def test_names_stand_alone_in_part_too_and_words_are_left_whole():
         ForgetExample("2", "Is iron in the environment?", "Iron is Fe.", entity="Fe", subject="iron"),
     ]
     drawn = {row.subject: {(r.question, r.prefix or r.answer) for r in some} for row, some in
-             zip(rows, counterfactuals(rows, draws=9), strict=True)}  # fmt: skip
+             zip(rows, counterfactuals(rows, "other", draws=9), strict=True)}  # fmt: skip
     assert ("Did Ada Vey sail?", "Vey's lindens:") in drawn["Bo Lind"]
     assert ("Is Bo Lind in the environment?", "Bo Lind is") in drawn["iron"]
-
-
-def test_invented_names_are_nobodys():
-    rows = counterfactuals(FACTS, "invented", draws=3)[1]
-    names = [row.question.removeprefix("What is the capital of ").removesuffix("?") for row in rows]
-    assert len(set(names)) == 3 and not set(names) & {*CAPITALS, *CONTINENTS}
-    people = [fact("city", "Where does {} live?", "{} lives in", f"Ada{n} Mid{n} Vey{n}", f"Oslo{n}") for n in range(3)]
-    (row,) = counterfactuals(people, "invented", draws=1)[0]
-    assert row.question in ("Where does Ada1 Mid1 Vey2 live?", "Where does Ada2 Mid2 Vey1 live?")
 
 
 def test_without_the_question_the_name_goes_too():
@@ -80,9 +71,9 @@ def test_without_the_question_the_name_goes_too():
 )
 def test_a_row_without_a_counterfactual_says_why(changes, reason):
     rows = [dataclasses.replace(FACTS[0], **changes), *FACTS[1:]]
-    assert reason in counterfactuals(rows)[0]
+    assert reason in counterfactuals(rows, "other")[0]
 
 
 def test_facts_beside_the_examples_lend_their_names():
-    assert "No counterfactual" in counterfactuals(FACTS[:1])[0]
-    assert len(counterfactuals(FACTS[:1], draws=8, more=FACTS[1:])[0]) == 3
+    assert "No counterfactual" in counterfactuals(FACTS[:1], "other")[0]
+    assert len(counterfactuals(FACTS[:1], "other", draws=8, more=FACTS[1:])[0]) == 3

@@ -234,7 +234,7 @@ def depth_map(
     config = replace(as_settings(AuditConfig, config, name="config"), last_layer="resid_post")
     options = as_settings(RunOptions, options, name="options")
     # Whole rows at a site inside a block: rows are padded, and every position lies in the window.
-    whole = replace(config, scope="all", site="mlp_out", stand_in=None, counterfactual="other", draws=3)
+    whole = replace(config, scope="all", site="mlp_out", stand_in=None, counterfactual="no_question", draws=3)
     chosen = forget_set(examples, config).examples
     plan = make_plan({"full": full, "source": source}, chosen, config=whole, options=options)
     record, read = _read(source, plan, sites, config=whole, options=options)

@@ -1,13 +1,12 @@
-"""The same question about another subject: states of a model that do not carry the fact."""
+"""No question, or the same about another subject: states of a model that do not carry the fact."""
 
 from __future__ import annotations
 
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
 
 from uds_lens._settings import check_value
 from uds_lens._types import Counterfactual, NonNegativeInt, PositiveInt, check_choice
@@ -16,22 +15,21 @@ from uds_lens.data._examples import ForgetExample, entity_span, short
 
 def counterfactuals(
     examples: Sequence[ForgetExample],
-    kind: Counterfactual = "other",
+    kind: Counterfactual = "no_question",
     *,
     draws: int = 3,
     seed: int = 0,
     more: Iterable[ForgetExample] = (),
 ) -> list[tuple[ForgetExample, ...] | str]:
-    """Rewrite each example so that its prompt asks about another subject; the entity stays.
+    """Rewrite each example so that its prompt asks nothing, or about another subject; the entity stays.
 
-    The subject's name is replaced in the question and in the answer up to the entity: the whole name, and its
-    capitalised words where they stand alone.
+    The subject's name is left out, or replaced, in the question and in the answer up to the entity: the whole name,
+    and its capitalised words where they stand alone.
 
     Args:
         examples: Examples with an entity and a subject.
-        kind: "other": subjects of `examples` and `more` that have the same `type` and no example with the same entity.
-            "invented": names made of halves of two of those. "no_question": the question is left out, and the name in
-            the answer too.
+        kind: "no_question": the question is left out, and the name in the answer too. "other": subjects of `examples`
+            and `more` that have the same `type` and no example with the same entity.
         draws: Rewritten examples of each; there are fewer where there are not as many names, and one without question.
             The first draws of more are the same.
         seed: Of the names that are drawn. An example's draws depend on it and on the names alone.
@@ -45,7 +43,7 @@ def counterfactuals(
         ...     ForgetExample(place, f"Where was {name} born?", f"In {place}.", entity=place, subject=name)
         ...     for name, place in (("Ada Vey", "Oslo"), ("Bo Lind", "Rome"))
         ... ]
-        >>> [row.question for row in counterfactuals(rows)[0]]
+        >>> [row.question for row in counterfactuals(rows, "other")[0]]
         ['Where was Bo Lind born?']
     """
     check_choice("kind", kind, Counterfactual)
@@ -87,13 +85,9 @@ def _rewritten(
         name for name, entities in subjects[example.type].items() if entity not in entities and _plain(name) != itself
     )
     random.Random(f"{seed} {example.id} {example.question}").shuffle(names)
-    if kind == "invented":
-        names = list(islice(_invented(names, {*map(_plain, names), itself}), draws))
     if not names:
-        least = "two other subjects" if kind == "invented" else "no other subject"
         of_type = f" of type {short(example.type)}" if example.type else ""
-        verb = "are needed" if kind == "invented" else "is there"
-        return f"No counterfactual: {least}{of_type} with another answer {verb}."
+        return f"No counterfactual: no other subject{of_type} with another answer is there."
     renamed = (_renamed(parts, subject, name) for name in names[:draws])
     return tuple(replace(example, question=q, prefix=p, answer=p + rest) for q, p in renamed)
 
@@ -122,20 +116,6 @@ def _renamed(parts: tuple[str, str, str], subject: str, name: str) -> tuple[str,
 
     question, prefix, _ = parts
     return pattern.sub(put, question), pattern.sub(put, prefix)
-
-
-def _invented(names: Sequence[str], taken: set[str]) -> Iterator[str]:
-    """Yield names made of the first half of one name and the last half of another."""
-    for step in range(1, len(names)):
-        for i, one in enumerate(names):
-            first, last = one.split(), names[(i + step) % len(names)].split()
-            if len(first) > 1 and len(last) > 1:
-                name = " ".join(first[: (len(first) + 1) // 2] + last[(len(last) + 1) // 2 :])
-            else:
-                name = first[0][: (len(first[0]) + 1) // 2] + last[-1][len(last[-1]) // 2 :].lower()
-            if _plain(name) not in taken:
-                taken.add(_plain(name))
-                yield name
 
 
 def _plain(text: str | None) -> str:

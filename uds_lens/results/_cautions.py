@@ -55,8 +55,8 @@ class Caution(NamedTuple):
 
 WITHHELD = "withheld"  # the verdict where a warning is fatal: the number exists but does not mean what a score means
 
-STANDS_IN = {None: "retain", "base": "base", "counterfactual": "another subject"}
-"""What 1 is like, in a reading, by the stand-in for a retain model."""
+STANDS_IN = {"base": "base", "no_question": "the answer without its question", "other": "another subject"}
+"""What 1 is like, in a reading, by the stand-in for a retain model or by what its counterfactuals ask."""
 
 _READINGS = (
     (0.05, "intact, as in full"),
@@ -131,8 +131,8 @@ def _knowledge(audit: DepthAudit) -> Caution | None:
     helped = float((audit.s1_delta.mean(-1) < -audit.config.tau).double().mean())
     if helped > 0.5 and audit.config.stand_in == "counterfactual":
         text = (
-            f"On {helped:.0%} of the examples, another subject's states make the answer more likely in full, not less: "
-            "full does not connect these answers with their subjects, so there is no scale to measure on."
+            f"On {helped:.0%} of the examples, full's states on {_ASKED[audit.config.counterfactual]} make the entity "
+            "more likely in full, not less: they lack nothing of it, so there is no scale to measure on."
         )
         return Caution("fatal", text, "no scale")
     if helped > 0.5:
@@ -152,11 +152,7 @@ def _knowledge(audit: DepthAudit) -> Caution | None:
     return None
 
 
-_ASKED = {
-    "other": "the same question about another subject",
-    "invented": "the same question about an invented subject",
-    "no_question": "the answer without the question",
-}
+_ASKED = {"other": "the same question about another subject", "no_question": "the answer without the question"}
 
 
 def _count(drawn: Mapping[str, Any]) -> str:
@@ -170,10 +166,11 @@ def _stand_in(audit: DepthAudit) -> Caution | None:
         return None
     if audit.config.stand_in == "counterfactual":
         drawn = audit.provenance.get("counterfactual", {})
+        counted = "" if audit.config.counterfactual == "no_question" else f" ({_count(drawn)} for each example)"
         text = (
-            f"No retain model: full's own states on {_ASKED[audit.config.counterfactual]} stand in for it "
-            f"({_count(drawn)} for each example), so a score of 1 means as little knowledge as in those states. Such "
-            "scores can be compared with each other, but not with scores against a retain model."
+            f"No retain model: full's own states on {_ASKED[audit.config.counterfactual]} stand in for it{counted}, so "
+            "a score of 1 means as little knowledge as in those states. Such scores can be compared with each other, "
+            "but not with scores against a retain model."
         )
         return Caution("caution", text, "no retain model")
     text = (

@@ -292,10 +292,11 @@ class DepthAudit(Stage1):
     @property
     def reading(self) -> str:
         """The verdict, such as "mostly erased"; "withheld" where a warning is fatal."""
-        words, stand_in = reading(self.uds), STANDS_IN[self.config.stand_in]
+        config, words = self.config, reading(self.uds)
+        stand_in = config.counterfactual if config.stand_in == "counterfactual" else config.stand_in
         if self.fatal and self.n_measured:
             return WITHHELD
-        return worded(words.replace("retain", stand_in), self.config.words)
+        return worded(words.replace("retain", STANDS_IN.get(stand_in or "", "retain")), config.words)
 
     def with_tau(self: Audit, tau: float) -> Audit:
         """Score the same measurement with another threshold; runs no model."""

@@ -71,14 +71,14 @@ class AuditConfig:
 
     stand_in: StandIn | None = None
     """What replaces a missing retain model: "base", the model before fine-tuning (given as `retain`; the numbers stay
-    the same), or "counterfactual", full's own states on the same question about another subject (`retain` is left
+    the same), or "counterfactual", full's own states without the question or about another subject (`retain` is left
     out). It changes what 1 means, so such scores compare with each other only. None: `retain` is a retain model."""
 
-    counterfactual: Counterfactual = "other"
-    """What a counterfactual asks: the same about another subject of the data, about an invented one, or nothing."""
+    counterfactual: Counterfactual = "no_question"
+    """What a counterfactual asks: nothing (the question is left out), or the same about another subject of the data."""
 
     draws: PositiveInt = 3
-    """Counterfactuals per example; S1 is the mean over them. Fewer where the data have too few subjects."""
+    """Other subjects per example; S1 is the mean over them. Fewer where the data have too few."""
 
     words: Words = "unlearning"
     """Wording of warnings, verdicts, tables, figures and reports: `edit` and `refusal` call the models knows,
@@ -123,7 +123,7 @@ class AuditConfig:
                 Setting("scope", "entity"),
                 ".",
             )
-        if self.stand_in != "counterfactual" and (self.counterfactual, self.draws) != ("other", 3):
+        if self.stand_in != "counterfactual" and (self.counterfactual, self.draws) != ("no_question", 3):
             raise ConfigError(
                 Setting("counterfactual"),
                 " and ",

@@ -68,8 +68,10 @@ def rows_hash(rows: list[ForgetExample] | None) -> str | None:
 
 
 def _settings_of(config: AuditConfig) -> dict[str, Any]:
-    """Return the settings of an audit; the usual words are no part of a key, since studies from before have none."""
+    """Return the settings of an audit; those that studies from before lack, or had another default of, as they were."""
     settings = asdict(config)
+    if config.stand_in != "counterfactual":
+        settings["counterfactual"] = "other"
     return {name: value for name, value in settings.items() if (name, value) != ("words", "unlearning")}
 
 
