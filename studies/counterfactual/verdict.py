@@ -21,7 +21,7 @@ from scipy.stats import spearmanr
 from uds_lens.results import ke_mask, layer_erasure_ratio, uds_per_example
 
 HERE = Path(__file__).resolve().parent
-TAU = 0.05
+TAU, FAR = 0.05, 0.15
 ENOUGH = 9
 """Unlearned models that claims.md speaks of at least; claims about their scores are not judged from fewer."""
 CANDIDATES = ("other-3", "invented-3", "other-8", "invented-8", "other-1", "invented-1", "no_question")
@@ -215,6 +215,12 @@ def best_of(distances: Mapping[str, Mapping[str, float]]) -> str:
     return next(name for name in there if distances[name]["mean"] <= least + 0.01)
 
 
+def far_off(distances: Mapping[str, Mapping[str, float]]) -> str:
+    """Name the scales that order models at most, by the last rules of claims.md."""
+    names = [name for name, d in distances.items() if d["largest"] > FAR]
+    return f"- Largest difference above {FAR}, so that scores order models at most: {', '.join(names) or 'none'}."
+
+
 def study_a(results: Path) -> Iterator[str]:
     """Yield the page of the small Llamas."""
     study = Study(results, "a")
@@ -246,6 +252,7 @@ def study_a(results: Path) -> Iterator[str]:
     n = study.s1["truth"].shape[1]
     text = f"layers below retain90: {below} of {n}"
     yield verdict("a4", text, min(below.values()) == n, max(below.values()) <= n // 2)
+    yield far_off(d)
     yield ""
 
 
@@ -284,6 +291,7 @@ def study_b(results: Path) -> Iterator[str]:
     rows = {name: {id_ for id_, s1 in study._all[name].items() if max(s1) > TAU} for name in d}
     more = {name: len(rows[name] - rows[best]) for name in CANDIDATES if name in d and name != best}
     yield f"- Facts that another candidate can measure and {best} cannot: {more}."
+    yield far_off(d)
     yield ""
 
 
@@ -391,7 +399,10 @@ def follows(pages: Mapping[str, str]) -> Iterator[str]:
     advised = ", ".join(name for name, yes in base.items() if yes) or "nowhere yet (a1 and b6 are not decided)"
     yield f"- Base, where the start of the fine-tuning is at hand: advised for {advised}."
     against = [claim for claim, what in found.items() if what == "contradicted"]
-    yield f"- Neither gives values to quote where a claim is contradicted: {', '.join(against) or 'none'}."
+    yield (
+        "- Neither gives values to quote where a claim is contradicted "
+        f"({', '.join(against) or 'none'}), or with the scales named last under (a) and (b)."
+    )
     yield '- Readings such as "erased, as in retain" and comparisons with scores against a retain model stay refused.'
     yield ""
 

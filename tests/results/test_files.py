@@ -187,6 +187,11 @@ def test_a_manifest_that_does_not_fit_is_refused(saved, change, words):
         DepthAudit.load(saved)
 
 
+def test_an_earlier_default_of_an_unused_setting_is_read(saved):
+    audit = DepthAudit.load(with_manifest(saved, lambda m: m["config"].update(counterfactual="other")))
+    assert audit.config.counterfactual == "no_question" and audit.config.stand_in is None
+
+
 @pytest.mark.parametrize(
     "change",
     [

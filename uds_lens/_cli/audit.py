@@ -73,7 +73,7 @@ def audit(
     Exit code 3: a warning is fatal, and the verdict is withheld.
 
     No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, --stand-in counterfactual
-    (without --retain) full's own states on the same questions about other subjects; the results say so.
+    (without --retain) full's own states without the question, or on other subjects; the results say so.
 
     \b
     Example:

@@ -310,8 +310,11 @@ def _fields(manifest: Mapping[str, Any], folder: Path, kind: SavedKind) -> dict[
             )
             for i, record in enumerate(records)
         )
+    settings = manifest["config"]
+    if settings.get("stand_in") != "counterfactual":  # kept though unused, and with another default before
+        settings = {name: value for name, value in settings.items() if name != "counterfactual"}
     return {
-        "config": conform(AuditConfig, manifest["config"], where=f"{where}: config"),
+        "config": conform(AuditConfig, settings, where=f"{where}: config"),
         "models": {
             role: conform(ModelRecord, record, where=f"{where}: models.{role}")
             for role, record in manifest["models"].items()
