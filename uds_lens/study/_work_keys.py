@@ -207,11 +207,10 @@ class WorkKeys:
         wanted = self._options[AUDIT]
         if wanted is not None and wanted["protocol"] == "auto":
             config = replace(config, protocol="auto")  # a finished audit holds the prompts that were chosen
-        if wanted is None or any(
-            getattr(config, name) != value for name, value in wanted.items() if name not in RESCORED
-        ):
+        settings = _settings_of(config)
+        if wanted is None or any(settings.get(name) != wanted[name] for name in wanted if name not in RESCORED):
             return None
-        return self._key(model, state, AUDIT, digest(_settings_of(config)))
+        return self._key(model, state, AUDIT, digest(settings))
 
     def _key(self, model: StudyModel, state: StudyState, item: str, options: str) -> str:
         references = [self.source(place, None) for place in (self.plan.full, self.plan.retain)]
