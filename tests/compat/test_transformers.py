@@ -326,6 +326,6 @@ def test_empty_model_and_fill_weights(llama):
     assert made.filled_by == {name: name for name in stored}
     assert fill_weights(made.model, stored, made.settings) == []
     ids = torch.arange(6)[None]
-    assert torch.equal(made.model(ids).logits, llama(ids).logits)
+    torch.testing.assert_close(made.model(ids).logits, llama(ids).logits)  # buffers, too; products may round
     del files["lm_head.weight"]
     assert unset_weights(empty_model(llama.config, files, dtype=torch.float32).loading_info) == ["lm_head.weight"]
