@@ -71,6 +71,7 @@ def test_the_entitys_cell_is_stage_1():
     frame = cells.bypass_frame()
     entity, everywhere = (cells.at("resid_post", name).mean(0) for name in ("entity", "all"))
     assert frame["bypass"].tolist() == pytest.approx((1 - entity / everywhere).tolist())
+    assert (everywhere >= 0.98 * entity).all()  # a tendency, no identity: at layer 6 of 8 it is 0.7% less
     assert frame["bypass"].iloc[-1] == pytest.approx(0, abs=1e-4)  # nothing passes the last layer by
     assert frame["past"].iloc[0] > 0.1
 
