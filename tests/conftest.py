@@ -113,6 +113,12 @@ def broken(trio: Callable, tmp_path: Path) -> Path:
     return tmp_path / "broken"
 
 
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patched:
+        yield patched
+
+
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch the run-time type checker off: what a user without it meets is the library's own message."""

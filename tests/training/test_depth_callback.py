@@ -229,7 +229,7 @@ def test_unlearn_gives_the_same_weights_with_it(world, baseline, tmp_path):
 
     def trained(name: str, *callbacks, **more) -> Path:
         options = TrainOptions(device="cpu", progress=False, callbacks=callbacks)
-        rows = world.examples[:8], world.retain_examples[:8]
+        rows = world.examples[:12], world.retain_examples[:12]
         return unlearn(world.full, *rows, method=config, out=tmp_path / name, options=options, **more)
 
     callback = DepthCallback(baseline, every=2, options=RUN)
