@@ -31,6 +31,20 @@ def forward_hooks_by_number(module: nn.Module) -> Iterator[tuple[int, Callable[.
         yield from getattr(module, name).items()
 
 
+def altered_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """List, by name, the modules with forward hooks or a forward of their own, which no class gave them."""
+    found, pending, seen = [], [("", model)], {id(model)}
+    while pending:  # without torch's chain of generators: every pass asks
+        place, module = pending.pop()
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+            found.append((place, module))
+        for name, part in module._modules.items():
+            if part is not None and id(part) not in seen:
+                seen.add(id(part))
+                pending.append((f"{place}.{name}" if place else name, part))
+    return found
+
+
 def compiled_module(module: nn.Module) -> nn.Module | None:
     """Return the module that `torch.compile` wrapped; None for any other module."""
     return getattr(module, COMPILED, None)

@@ -21,7 +21,7 @@ from torch import nn
 from uds_lens._compat.accelerate import is_moved, is_offloaded, is_placed
 from uds_lens._compat.glibc import give_back_memory
 from uds_lens._compat.peft import adapter_state
-from uds_lens._compat.torch import forward_hooks_by_number, hook_tables, is_out_of_memory
+from uds_lens._compat.torch import altered_modules, forward_hooks_by_number, hook_tables, is_out_of_memory
 from uds_lens._compat.transformer_lens import boot, is_own_hook
 from uds_lens._compat.transformers import forget_longer_texts, is_plain_decoder
 from uds_lens._storage import SpillFolder
@@ -149,7 +149,7 @@ class LiveChange(NamedTuple):
 def behaviour_changes(model: nn.Module) -> list[LiveChange]:
     """Return the user's hooks and replaced forwards on a model; a Bridge's include those on its hook points."""
     changes = []
-    for place, module in _named_modules(model):
+    for place, module in altered_modules(model):
         for number, hook in forward_hooks_by_number(module):
             if not _is_ours(hook):
                 changes.append(LiveChange("hook", place, f"{_process} {number}"))
@@ -157,18 +157,6 @@ def behaviour_changes(model: nn.Module) -> list[LiveChange]:
         if forward is not None and not is_moved(module) and not _is_ours(forward):
             changes.append(LiveChange("forward", place, f"{_process} {_number(forward)}"))
     return changes
-
-
-def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules like torch's, without its chain of generators: every pass asks for changes."""
-    pending, seen = [("", model)], {id(model)}
-    while pending:
-        place, module = pending.pop()
-        yield place, module
-        for name, part in module._modules.items():
-            if part is not None and id(part) not in seen:
-                seen.add(id(part))
-                pending.append((f"{place}.{name}" if place else name, part))
 
 
 def module_changes(model: Any) -> list[LiveChange]:
