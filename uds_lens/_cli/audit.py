@@ -69,7 +69,7 @@ def audit(
     baseline they share. When run again, the command keeps finished audits of the same weights, examples and
     settings, and measures the rest.
 
-    With --control the same is measured on retained facts. Several --retain give one score each.
+    With --control the same is measured on retained facts. With several --retain there is one score for each.
     Exit code 3: a warning is fatal, and the verdict is withheld.
 
     No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, --stand-in counterfactual
