@@ -89,6 +89,13 @@ def test_an_adapter_that_is_its_own_base_is_refused(tmp_path):
         open_model(one)
 
 
+def test_an_adapter_without_its_weights_is_no_wrong_hub_id(tmp_path, copy_of):
+    folder = save_adapter(tmp_path / "adapter", copy_of())
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"without its weights: expected adapter_model.safetensors"):
+        open_model(folder)
+
+
 def test_an_adapter_on_a_hub_model_never_asks_the_network(tmp_path, monkeypatch):
     folder = save_adapter(tmp_path / "adapter", "owner/base")
     asked = []

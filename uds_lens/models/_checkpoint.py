@@ -268,6 +268,11 @@ def load_weights(
     name = os.fspath(source)
     if is_adapter(source):
         require_package("peft", needed_by="an adapter needs")
+        if not any(place_of(source).glob("adapter_model*")):  # PEFT would ask the Hub for them, by this path
+            raise ModelError(
+                f"{name!r} has the settings of a PEFT adapter (adapter_config.json) without its weights: expected "
+                "adapter_model.safetensors beside them. Copy the whole directory again, or train the adapter again."
+            )
         # merged on the CPU, so that the same adapter gives the same bytes wherever it is used afterwards
         more = {"dtype": dtype, "device": "cpu", "device_map": device_map}
         base = _of_base(load_weights, source, trust_remote_code=trust_remote_code, **more)

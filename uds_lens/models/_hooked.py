@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from uds_lens._compat.accelerate import is_moved, is_offloaded, is_placed
+from uds_lens._compat.glibc import give_back_memory
 from uds_lens._compat.peft import adapter_state
 from uds_lens._compat.torch import forward_hooks_by_number, hook_tables, is_out_of_memory
 from uds_lens._compat.transformer_lens import boot, is_own_hook
@@ -296,6 +297,8 @@ class HookedModel:
                 gc.collect()
             if on_gpu:
                 torch.cuda.empty_cache()
+            # glibc keeps what lies between small blocks that live on: a sweep would grow from model to model.
+            give_back_memory()
 
     @property
     def hf(self) -> PreTrainedModel:

@@ -123,15 +123,22 @@ class AuditConfig:
                 Setting("scope", "entity"),
                 ".",
             )
-        if self.stand_in != "counterfactual" and (self.counterfactual, self.draws) != ("no_question", 3):
+        if self.stand_in != "counterfactual" and self.counterfactual != "no_question":
             raise ConfigError(
                 Setting("counterfactual"),
-                " and ",
-                Setting("draws"),
-                " belong to ",
+                " belongs to ",
                 Setting("stand_in", "counterfactual"),
                 "; got ",
                 Setting("stand_in", self.stand_in),
+                ".",
+            )
+        if self.draws != 3 and self.counterfactual != "other":
+            raise ConfigError(
+                Setting("draws"),
+                " belongs to ",
+                Setting("counterfactual", "other"),
+                "; got ",
+                Setting("counterfactual", self.counterfactual),
                 ".",
             )
 
