@@ -15,7 +15,7 @@ from uds_lens._cli.terminal import print_audits, print_audits_as_json
 def test_table_holds_the_numbers(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
     print_audits({"npo": make_audit(0.2), "rmu": make_audit(0.7)})
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["model", "UDS", "95%", "interval", "N", "NaN", "layers", "reading"]
+    assert lines[0].split() == ["model", "UDS", "95%", "interval", "N", "NaN", "layers", "verdict"]
     assert lines[2].split() == ["npo", "0.200", "0.079", "-", "0.682", "3", "1", "1.5", "of", "2", "mostly", "intact"]
     assert lines[3].split()[:2] == ["rmu", "0.700"]
 

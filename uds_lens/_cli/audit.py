@@ -41,7 +41,7 @@ def audit(
         typer.Option(
             metavar="TASK",
             help="Folder of an Open-Unlearning run (saves/unlearn/TASK): audits its checkpoints against the full and "
-            "retain that its record names, and writes UDS_EVAL.json beside its results. Other options override.",
+            "retain that its record names, and writes UDS_EVAL.json beside its results. Other options override these.",
             file_okay=False,
         ),
     ] = None,
@@ -69,7 +69,7 @@ def audit(
     baseline they share. When run again, the command keeps finished audits of the same weights, examples and
     settings, and measures the rest.
 
-    With --control the same is measured on retained facts. With several --retain there is a score against each.
+    With --control the same is measured on retained facts. With several --retain there is one score for each.
     Exit code 3: a warning is fatal, and the verdict is withheld.
 
     No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, --stand-in counterfactual

@@ -286,7 +286,10 @@ CONTROL = data_option("Facts to retain, known to both full and retain; a loss on
 Out: TypeAlias = Annotated[Path, typer.Option(metavar="DIR", help="Directory for the results.", file_okay=False)]
 Protocol: TypeAlias = Annotated[_Protocol, typer.Option(help="Plain question and answer, or the chat template.")]
 AnswerProtocol: TypeAlias = Annotated[
-    _AnswerProtocol, typer.Option(help="How a question becomes text; auto is the chat template where there is one.")
+    _AnswerProtocol,
+    typer.Option(
+        help="How a question becomes text; auto: as the model's record says, else the chat template, else raw."
+    ),
 ]
 DType: TypeAlias = Annotated[_DType, typer.Option(help="Dtype of the models.")]
 Limit: TypeAlias = Annotated[
@@ -312,7 +315,7 @@ class Adapters:
     save: Annotated[
         _Save | None,
         typer.Option(
-            help="With --lora: save only the adapter (a few MB, which need the model it was trained on), or a merged "
+            help="With --lora: save only the adapter (a few MB; it needs the model it was trained on), or a merged "
             "copy of the whole model. Default: adapter for finetune, else merged."
         ),
     ] = None

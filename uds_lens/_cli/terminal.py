@@ -80,7 +80,7 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
         row += [str(summary["n_measured"]), str(summary["n_not_measurable"])]
         row.append(f"{summary['ke_layers_mean']:.1f} of {summary['n_layers']}")
         rows.append([*row, f"{WITHHELD} (!!)" if audit.reading == WITHHELD else audit.reading])
-    titles += [*["Prob"] * beside, *["all examples"] * sampled, "N", "NaN", "layers", "reading"]
+    titles += [*["Prob"] * beside, *["all examples"] * sampled, "N", "NaN", "layers", "verdict"]
     print_table(titles, rows, right=("UDS", "Prob", "N", "NaN", "layers"), bold="UDS")
     by_weight: dict[str, list[str]] = {}
     for name, audit in audits.items():
@@ -189,7 +189,7 @@ def score_in_words(audit: DepthAudit) -> str:
     low, high = audit.uds_interval
     interval = "" if math.isnan(low) else f", {audit.config.confidence:.0%} interval {low:.3f} to {high:.3f}"
     sample = "" if audit.sample_error is None else f"; {audit.sample_error.words}"
-    return f"UDS {audit.uds:.3f}{interval}{sample}{'; its reading is withheld' if audit.fatal else ''}"
+    return f"UDS {audit.uds:.3f}{interval}{sample}{'; its verdict is withheld' if audit.fatal else ''}"
 
 
 def print_audits_as_json(audits: Mapping[str, DepthAudit], directories: Mapping[str, Path]) -> None:

@@ -183,9 +183,8 @@ def unlearn(
 ) -> None:
     """Train a model to forget, by a published or a custom method.
 
-    --out receives a checkpoint and unlearning.json, which records how it was made. If it is
-    killed, run the same command again to resume. With --depth-every it also measures depth during training, against
-    --retain.
+    --out receives a checkpoint and unlearning.json, which records how it was made. The same command
+    resumes a killed run. With --depth-every it also measures depth during training, against --retain.
 
     \b
     Example:

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand
 
 OUTPUT = "Output"  # the group of options that stands last, with --help
+_HYPHEN, _UNBROKEN = "-", "\u2011"  # options such as --stand-in stay whole where help is wrapped
 
 
 class PlainCommand(TyperCommand):
@@ -29,6 +30,17 @@ class PlainCommand(TyperCommand):
             error.message = error.message.removeprefix("Value error, ") or self._also_missing(given, error)
             raise
 
+    def get_help(self, ctx: Any) -> str:
+        """Write the help, with no option broken at a hyphen."""
+        return super().get_help(ctx).replace(_UNBROKEN, _HYPHEN)
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does."""
+        text = self.help
+        self.help = text and text.replace(_HYPHEN, _UNBROKEN)
+        super().format_help_text(ctx, formatter)
+        self.help = text
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options of each group under its title (`typer.Option(rich_help_panel=...)`)."""
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -36,7 +48,9 @@ class PlainCommand(TyperCommand):
             record = parameter.get_help_record(ctx)
             title = "Arguments" if isinstance(parameter, TyperArgument) else "Options"
             if record is not None:
-                groups.setdefault(getattr(parameter, "rich_help_panel", None) or title, []).append(record)
+                name, text = record
+                unbroken = (name, text.replace(_HYPHEN, _UNBROKEN))
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or title, []).append(unbroken)
         last = [groups.pop(title) for title in (OUTPUT,) if title in groups]
         for title, records in [*groups.items(), *((OUTPUT, records) for records in last)]:
             with formatter.section(title):

@@ -703,8 +703,9 @@ def rank_probabilities(ranks: pd.DataFrame, *, theme: Theme = "light", title: st
     if not len(table):
         note(figure, "No probabilities: every method has only one configuration." if len(ranks) else "No methods.")
     elif 1 in table.columns:
-        first = table[1].idxmax()
-        finding = f"{short(first)} is first in {table.loc[first, 1]:.0%} of resamples"
+        first = table.index[table[1] == table[1].max()]
+        named = f"{short(first[0])} is" if len(first) == 1 else f"{len(first)} methods are"
+        finding = f"{named} first in {table[1].max():.0%} of resamples"
     figure.update_xaxes(type="category", title_text="rank", showline=False, ticks="")
     figure.update_yaxes(autorange="reversed", showgrid=False)
     subtitle = "Percent of resamples; each method's configuration is chosen anew in each."

@@ -67,7 +67,7 @@ def ranking(
         ends = [row.uds_low, row.uds_high]
         figure.add_scatter(x=ends, y=[place, place], mode="lines", line=line, opacity=0.55, hoverinfo="skip")
         interval = "" if math.isnan(row.uds_low) else f" ({row.uds_low:.3f} to {row.uds_high:.3f})"
-        warned = "<br>reading withheld: fatal warning" if withheld else ""
+        warned = "<br>verdict withheld: fatal warning" if withheld else ""
         fill, edge = (colours.paper, colour) if withheld else (colour, colours.paper)
         figure.add_scatter(
             x=[row.uds],

@@ -79,6 +79,16 @@ def count(n: float, thing: str) -> str:
     return f"{word} {thing}" + ("" if n == 1 else "s")
 
 
+def ordinal(n: float) -> str:
+    """Write a place.
+
+    >>> ordinal(1), ordinal(3), ordinal(12), ordinal(22)
+    ('1st', '3rd', '12th', '22nd')
+    """
+    last = 0 if 10 < n % 100 < 14 else n % 10
+    return f"{n:.0f}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(int(last), 'th') }"
+
+
 def metric_label(name: str) -> str:
     """Return the label of a metric of ours, else its name."""
     return METRICS[name].label if name in METRICS else name
@@ -153,8 +163,8 @@ def _of_filters(tables: Tables, metric: str, first: str, settings: list[str], la
             continue
         best = table.loc[table["rob"].idxmax()]
         others.append(
-            f"with {words[setting]} it ranks {row['rank_rob'].iloc[0]:.0f} ({row['rob'].iloc[0]:.3f}; the first is "
-            f"{label[best['metric']]}, {best['rob']:.3f})"
+            f"with {words[setting]} it ranks {ordinal(row['rank_rob'].iloc[0])} ({row['rob'].iloc[0]:.3f}; the first "
+            f"is {label[best['metric']]}, {best['rob']:.3f})"
         )
     if others:
         yield f"The rank of {label[metric]} in robustness depends on the filter: {', '.join(others)}."
@@ -173,15 +183,16 @@ def _of_methods(tables: Tables) -> Iterator[str]:
         for row in ranking.to_dict("records")
         if row["rank_without"] != row["rank_with"] and not math.isnan(row["score_with"])
     ]
+    tied = int((ranking["rank_with"] == 1).sum())
+    first = f"{method_name(top['method'])} ranks first of" if tied == 1 else f"{tied} methods tie for first place among"
     yield (
-        f"With depth in the score, {method_name(top['method'])} ranks first of {len(ranking)} methods "
-        f"({top['score_with']:.3f})."
+        f"With depth in the score, {first} {len(ranking)} methods ({top['score_with']:.3f})."
         + (f" Depth changes ranks: {', '.join(moved)}." if moved else " Depth changes no rank.")
     )
     other = _ranking(tables, "with" if by == "without" else "without")
     places = dict(zip(other["method"], other["rank_with"], strict=True))
     differ = [
-        f"{method_name(row['method'])} would rank {places[row['method']]:.0f}"
+        f"{method_name(row['method'])} would rank {ordinal(places[row['method']])}"
         for row in ranking.to_dict("records")
         if places[row["method"]] != row["rank_with"] and not math.isnan(row["rank_with"])
     ]
@@ -236,8 +247,8 @@ def _open_order(tables: Tables) -> Iterator[str]:
     if top[1]["high"] > top[0]["low"]:
         one, other = (f"{label[row['metric']]} {row['auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for row in top)
         yield (
-            f"The intervals of the two highest F overlap: {one}, {other}. A paired test needs the values of the pool "
-            "models, which are not in the released files: the order is undecided."
+            f"The intervals of the two highest F values overlap: {one}, {other}. A paired test needs the values of "
+            "the pool models, which are not in the released files: the order is undecided."
         )
 
 
@@ -259,11 +270,19 @@ def _ties(tables: Tables) -> Iterator[str]:
     if not tables.ranked:
         return
     ranking = _ranking(tables, tables.options.select_by)
-    for row in ranking[ranking["n_tied"] > 1].to_dict("records"):
+    ties = ranking[ranking["n_tied"] > 1].to_dict("records")
+    if len(ties) > 2:
+        named = ", ".join(f"{method_name(row['method'])} {row['n_tied']:.0f}" for row in ties)
         yield (
-            f"{method_name(row['method'])}: {row['reason']}; its {row['n_tied']:.0f} configurations cannot be "
-            "distinguished."
+            f"In {len(ties)} methods, several configurations have the same score and cannot be distinguished "
+            f"({named}); the one shown is best in its other parts."
         )
+    else:
+        for row in ties:
+            yield (
+                f"{method_name(row['method'])}: {row['reason']}; its {row['n_tied']:.0f} configurations cannot be "
+                "distinguished."
+            )
     scores = tables.models["score_with"]
     if zero := int((scores == 0).sum()):
         yield f"{zero} of {len(scores)} scores are exactly 0: a harmonic mean is 0 as soon as one part is."

@@ -51,7 +51,7 @@ class RelearnGrid:
     """Passes over the rows."""
 
     share: Annotated[tuple[Annotated[float, Gt(0), Le(1)], ...], BeforeValidator(_tuple)] = (1.0,)
-    """Shares of the forget rows, spread over the subjects; the rows left out show what comes back untaught."""
+    """Shares of the forget rows, spread over the subjects; the rest shows what comes back without being taught."""
 
     lora_rank: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_tuple)] = (0,)
     """Ranks of low-rank adapters; 0 trains all weights."""
