@@ -8,9 +8,9 @@ run in float32, unless `--dtype` says otherwise: few CPUs have instructions for 
     python benchmarks/streaming.py --folder /tmp/streaming --layers 40 --width 5120 --rows 4 --shortest --ways streamed
     python benchmarks/streaming.py --folder /tmp/streaming --device cuda --dtype bfloat16 --out streaming.json
 
-Prints a Markdown table, a line as soon as a run is done. "Bound" is two blocks, the head and all states, with 0.4 GB
-for the program. "Beyond imports" is what the estimate is about: the largest memory that is no page of a file, beyond
-that of the program. GB are 10^9 bytes.
+Prints a Markdown table, a line as soon as a run is done. "Bound" is two blocks, the head and all states, without
+padding, with 0.4 GB for the program. "Beyond imports" is what the estimate is about: the largest memory that is no page
+of a file, beyond that of the program. GB are 10^9 bytes.
 """
 
 from __future__ import annotations
@@ -119,11 +119,15 @@ def measure(folder: Path, *, stream: bool, rows: int, shortest: bool, dtype: str
     with bytes_read() as read:
         audit = ul.DepthAudit.run(full, retain, unlearned, examples, config=config, options=options)
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - start_cpu
-    sizes = weight_sizes(llama, getattr(torch, dtype).itemsize)
+    size = getattr(torch, dtype).itemsize
+    sizes = weight_sizes(llama, size)
+    # The tokens at a block, and at the entities those of all layers: of full, of both sources, and their variants.
+    at_entities = llama.num_hidden_layers * sum(len(row.window) for row in plan.rows)
+    states = (sum(plan.lengths) + 5 * at_entities) * llama.hidden_size * size
     told = {
         "way": f"{'streamed' if stream else 'in memory'}, {dtype}, {len(audit.examples)} rows, {device}",
         "weights_gb": sizes.whole / GB,
-        "bound_gb": (2 * sizes.block + sizes.head + sizes.around + estimate.states) / GB + 0.4,
+        "bound_gb": (2 * sizes.block + sizes.head + sizes.around + states) / GB + 0.4,
         "estimate_gb": estimate.total / GB,
         "imports_gb": before / GB,
         "peak_gb": peak() / GB,

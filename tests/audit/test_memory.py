@@ -168,7 +168,7 @@ def test_the_estimate_counts_keys_states_masks_and_attention_of_a_batch(plan):
         length = max(len(plain.rows[i].ids) for i in batch)
         variants = n_layers * max(len(plain.rows[i].window) for i in batch)  # their tokens, side by side
         mask = len(batch) * variants * (length + variants) * 4
-        recorded = len(batch) * (length * n_layers * 64 + variants * 2 * 32) * 4
+        recorded = len(batch) * (length * n_layers * 64 + variants * 2 * 32 + length * (length + 64)) * 4
         held.append(recorded + 3 * mask + 3 * mask)  # masks as they are built, attention scores
         kept += recorded + mask
     logits = 3 * n_layers * 200 * 4 * sum(len(row.window) for row in plain.rows)
@@ -217,8 +217,9 @@ def test_the_check_can_be_switched_off(trio, monkeypatch):
 
 
 def test_an_estimate_reads_as_a_sentence():
-    estimate = MemoryEstimate(weights=2 * GIB, states=GIB, batch=GIB // 2, available=4 * GIB)
-    assert str(estimate) == "needs about 3.50 GiB (weights 2.00, states 1.00, batch 0.50) of 4.00 GiB free"
+    estimate = MemoryEstimate(weights=2 * GIB, states=GIB, batch=GIB // 4, available=4 * GIB, program=GIB // 4)
+    shares = "weights 2.00, states 1.00, batch 0.25, program 0.25"
+    assert str(estimate) == f"needs about 3.50 GiB ({shares}) of 4.00 GiB free"
     estimate.require()
 
 

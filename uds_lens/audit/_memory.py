@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 GIB = 1 << 30
 
+_PROGRAM = 150_000_000
+"""Bytes that running models takes on the CPU beside what is counted, once: code of libraries, buffers of products."""
+
 
 def run_halving(
     rows: Sequence[int],
@@ -77,6 +80,7 @@ class MemoryEstimate:
     states: int  # of all sources at the windows, and recordings that are kept; streamed, all that waits for a block
     batch: int  # the largest batch: recorded keys and values, activations, logits
     available: int  # free memory of the device now
+    program: int = 0  # what running models takes beside all that, on the CPU
     streamed: bool = False  # whether the model is read a block at a time
     parts: tuple[tuple[int, ...], ...] = ()  # streamed, batches that wait for a block together: one reading for each
 
@@ -88,10 +92,10 @@ class MemoryEstimate:
     @property
     def total(self) -> int:
         """Sum of the parts."""
-        return self.weights + self.states + self.batch
+        return self.weights + self.states + self.batch + self.program
 
     def __str__(self) -> str:
-        parts = (("weights", self.weights), ("states", self.states), ("batch", self.batch))
+        parts = (("weights", self.weights), ("states", self.states), ("batch", self.batch), ("program", self.program))
         shares = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts)
         return f"needs about {self.total / GIB:.2f} GiB ({shares}) of {self.available / GIB:.2f} GiB free"
 
@@ -136,43 +140,53 @@ def estimate_memory(
     inner = int(getattr(text, "intermediate_size", None) or 4 * width)
     rows = plan.rows
     windows = sum(len(row.window) for row in rows)
-    largest = kept = 0
+    largest = kept = closing = 0
+    waiting = []
     at_once = int(ModelCosts.of(config, device).variant_tokens_at_once)
     for batch in plan.batches:
-        length = max(len(rows[i].ids) for i in batch)
-        per_row = max(len(rows[i].window) for i in batch) * layers
+        length, widest = max(len(rows[i].ids) for i in batch), max(len(rows[i].window) for i in batch)
+        per_row = widest * layers
         tokens, resumed = len(batch) * length, len(batch) * per_row
-        masks = 3 * resumed * (length + per_row) * size  # of the window, beside them while they are built
-        recorded = tokens * (1 if streamed else layers) * kv * size + 2 * resumed * width * size
-        if plan.packed:  # where heads stand, for each number of variants
-            recorded += resumed * (layers + 1) // 2 * Packing.bytes_to_move(heads, kv // (2 * head))
         together = min(resumed, max(per_row, at_once))  # rows are resumed in groups
-        scores = heads * max(tokens * length, min(together * (length + per_row), SCORES_AT_ONCE // heads))
+        most_scores = SCORES_AT_ONCE // heads
+        mask = resumed * (length + per_row) * size  # of the window
+        arguments = tokens * (length + 2 * head) * size  # mask and rotary tables of the own pass
+        to_move = Packing.bytes_to_move(heads, kv // (2 * head)) if plan.packed else 0  # where heads stand
+        scores = heads * max(tokens * length, min(together * (length + per_row), most_scores))
         active = max(tokens, together) * (2 * width + 3 * inner) * size + 3 * scores * size
-        largest = max(largest, recorded + masks + active)
-        kept += recorded + masks // 3
+        # At last the states are compared with those that they replace, in float32.
+        compared = resumed * width * (3 if size == 4 else 5) * 4
+        if streamed:
+            own = sum(len(rows[i].ids) for i in batch) if plan.packed else tokens
+            variants = sum(len(rows[i].window) for i in batch) if plan.packed else len(batch) * widest
+            cut = min(mask, -(-resumed // together) * most_scores * size) + variants * layers * 2 * head * size
+            at_window = resumed + n_sources * variants * layers
+            waiting.append((own + at_window) * width * size + arguments + (cut if n_sources else 0))
+            one_layer = tokens * kv * size + 2 * len(batch) * widest * width * size + resumed * to_move
+            largest = max(largest, one_layer + 2 * min(mask, most_scores * size) + active)
+            closing = max(closing, resumed * width * size + compared)
+            continue
+        recorded = tokens * layers * kv * size + 2 * resumed * width * size + arguments
+        recorded += resumed * (layers + 1) // 2 * to_move  # for each number of variants
+        largest = max(largest, recorded + max(3 * mask + active, compared))  # masks beside them while they are built
+        kept += recorded + mask
     sizes = weight_sizes(config, size, trust_remote_code)
     logits = 3 * min(logits_at_once(torch.device(device)), windows * layers * int(text.vocab_size)) * 4
     weights, of_batch, available = sizes.whole, largest + logits, free_bytes(device)
     if streamed:  # a block and the bytes of the next (a GPU is given both as weights), and later the head alone
         beside = size if torch.device(device).type == "cuda" else _stored_size(config, size)
-        held = (sizes.block * (size + beside) // size, largest), (sizes.head, logits)
+        held = (sizes.block * (size + beside) // size, largest), (sizes.head, logits), (0, closing)
         weights, of_batch = max(held, key=sum)
         weights += sizes.around
+    program = 0 if torch.device(device).type == "cuda" else _PROGRAM
     states = min(states_budget, n_sources * windows * layers * width * size)
     parts: tuple[tuple[int, ...], ...] = ()
     if streamed:
-        # Of every row: its tokens' states, and all variants; padded to the widest window, those of model and sources.
-        waiting = []
-        for batch in plan.batches:
-            widths, ids = [len(rows[i].window) for i in batch], sum(len(rows[i].ids) for i in batch)
-            at_window = n_sources * sum(widths) + (1 + n_sources) * len(batch) * max(widths)
-            waiting.append((ids + layers * at_window) * width * size)
-        parts = _parts_that_fit(waiting, available - weights - states - of_batch)
+        parts = _parts_that_fit(waiting, available - weights - states - of_batch - program)
         states += max((sum(waiting[number] for number in part) for part in parts), default=0)
     else:
         states += min(states_budget, kept) if keep else 0
-    return MemoryEstimate(weights, states, of_batch, available, streamed, parts)
+    return MemoryEstimate(weights, states, of_batch, available, program, streamed, parts)
 
 
 def _stored_size(config: Any, size: int) -> int:

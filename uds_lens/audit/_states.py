@@ -87,20 +87,20 @@ class StateStore:
                 store._files.update(dict.fromkeys(map(int, file.keys()), path))
         return store
 
-    def get(self, row: int) -> Float[Tensor, "layer win d_model"]:
-        """Return the states of one row.
+    def get(self, row: int, layers: slice = slice(None)) -> Float[Tensor, "layer win d_model"]:
+        """Return the states of one row, at all layers or some.
 
         Raises:
             DataError: The row was never put.
         """
         if row in self._rows:
-            return self._rows[row]
+            return self._rows[row][layers]
         if row not in self._files:
             raise DataError(f"no states for row {row}: read the source on the same plan.")
         from safetensors import safe_open
 
         with safe_open(self._files[row], framework="pt") as file:
-            return file.get_tensor(str(row))
+            return file.get_slice(str(row))[layers]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,11 +128,11 @@ class SourceStates:
     steered_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Which examples steered its training, as its configuration says (`results._steering.declared_in`)."""
 
-    def cache(self, batch: TokenBatch) -> SpanCache:
+    def cache(self, batch: TokenBatch, layers: slice = slice(None)) -> SpanCache:
         """Return the states of a batch's rows, padded to its window by repeating each row's last position."""
         width, parts = batch.window.shape[1], []
         for row in batch.rows:
-            states = self.store.get(row if self.rows is None else self.rows[row])
+            states = self.store.get(row if self.rows is None else self.rows[row], layers)
             filler = states[:, -1:].expand(-1, width - states.shape[1], -1)
             parts.append(torch.cat([states, filler], dim=1) if filler.shape[1] else states)
         return SpanCache(torch.stack(parts), self.site, self.last_layer, self.record.name)

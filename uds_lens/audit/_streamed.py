@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -173,7 +174,7 @@ class StreamedTarget:
                 StreamedBatch(
                     self.model,
                     batch,
-                    [source.cache(batch) for source in sources],
+                    [partial(source.cache, batch) for source in sources],
                     packed=self.plan.packed,
                     exact_noop=config.exact_noop,
                     wanted=None if knowledge is None else knowledge[self._batches[number]],

@@ -169,7 +169,6 @@ class StreamedModel:
     def __exit__(self, *error: object) -> None:
         self._rooms.clear()
         self.model.close()
-        give_back_memory()
 
     @property
     def bytes_read(self) -> int:

@@ -83,6 +83,10 @@ class Packing:
             self._repeated[n] = Packing(order.flatten(1), places.flatten(), n)
         return self._repeated[n]
 
+    def forget_copies(self) -> None:
+        """Forget the packings of copies that were asked for."""
+        self._repeated.clear()
+
     def pack(self, padded: Tensor) -> Tensor:
         """`[batch, pos, ...]` to `[1, token, ...]`; a batch of 1 counts for every row."""
         rows = padded.expand(self.order.shape[0], *padded.shape[1:])

@@ -213,6 +213,15 @@ class Recording:
         )
         return self
 
+    def forget_numbers(self) -> None:
+        """Forget what was made for a number of variants that a streamed wave has once, at one block."""
+        self.resumed.clear()
+        self.packings.clear()
+        if self.windows is not None:
+            self.windows.forget_copies()
+        if self.variant_rows is not None:
+            self.cuts.clear()
+
     @property
     def _costs(self) -> costs.ModelCosts:
         return costs.ModelCosts.of(self.anatomy.causal_lm.config, self.batch.window.device)

@@ -7,10 +7,10 @@ The batches, the rows that are resumed together and the products are those of a 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -34,6 +34,9 @@ from uds_lens.patching._side_by_side import PACKED_FAMILIES
 from uds_lens.patching._states import PatchEngine, SpanCache, at_window
 from uds_lens.patching._wave import Wave
 
+SourceLayers: TypeAlias = Callable[[slice], SpanCache]
+"""Takes layers, returns the states of a source there: those of all layers, padded, are not held while rows wait."""
+
 
 class StreamedBatch(PatchEngine):
     """A batch on its way through the blocks of a streamed model; measured once the last block is behind it."""
@@ -42,15 +45,15 @@ class StreamedBatch(PatchEngine):
         self,
         model: HookedModel,
         batch: TokenBatch,
-        caches: Sequence[SpanCache] = (),
+        sources: Sequence[SourceLayers] = (),
         *,
         packed: bool,
         exact_noop: bool = True,
         scores_at_once: int | None = None,
         wanted: Bool[Tensor, "batch layer"] | None = None,
     ) -> None:
-        self.model, self.caches, self._exact_noop, self._wanted = model, list(caches), exact_noop, wanted
-        self._first_pass = OwnPass(model, batch, keep_prefix=bool(caches), by_bridge=False, packed=packed)
+        self.model, self.sources, self._exact_noop, self._wanted = model, list(sources), exact_noop, wanted
+        self._first_pass = OwnPass(model, batch, keep_prefix=bool(sources), by_bridge=False, packed=packed)
         self.own = self._first_pass.recording
         self.own.scores_at_once = scores_at_once
         self.batch, self.configs = self.own.batch, self.own.configs
@@ -62,7 +65,7 @@ class StreamedBatch(PatchEngine):
     def run(self, layer: int) -> None:
         """Run the block that was just read: the own pass, then the variants of every source."""
         self._first_pass.run(layer)
-        if not self.caches:
+        if not self.sources:
             return
         own = self.own
         if own.kept.writes[layer] != 1:
@@ -79,38 +82,42 @@ class StreamedBatch(PatchEngine):
                 group.kept.write(layer, keys[rows], values[rows], keep=True)
                 if not isinstance(rows, slice):  # of which the states are no views
                     group.states[:, layer] = own.states[rows, layer, : group.states.shape[2]]
-        for place, cache in enumerate(self.caches):
+        for place, source in enumerate(self.sources):
+            cache = source(slice(layer, layer + 1))
             joins = self._changes_something(cache, layer)
             for number, (rows, group) in enumerate(self._groups):
                 waves = self._waves.setdefault((place, number), [])
                 if joins and (self._wanted is None or self._wanted[rows, layer].any()):
                     if not waves or len(waves[-1].layers) == group.variants_at_once:
-                        width = group.batch.window.shape[1]
-                        states = replace(cache, states=cache.states[rows, :, :width])
                         riding = group if self._wanted is None else group.with_rows()
-                        waves.append(Wave(self.model, riding, cache=states, layers=[]))
+                        waves.append(Wave(self.model, riding, layers=[]))
+                    here = cache.states[rows, :, : group.batch.window.shape[1]]
+                    waves[-1].cache = replace(cache, states=here.expand(-1, own.anatomy.n_layers, -1, -1))
                     waves[-1].layers = [*waves[-1].layers, layer]
                     if self._wanted is not None:
                         waves[-1].recording.add_rows(self._wanted[rows, layer])
                 for wave in waves:
                     wave.run(layer)
-        for recording in {id(r): r for r in (own, *(group for _, group in self._groups))}.values():
+                    wave.cache = None
+        resumed = [wave.recording for waves in self._waves.values() for wave in waves]
+        for recording in {id(r): r for r in (own, *(group for _, group in self._groups), *resumed)}.values():
             recording.kept.keys[layer] = recording.kept.values[layer] = None
+            recording.forget_numbers()
 
     def _changes_something(self, cache: SpanCache, layer: int) -> bool:
         """Whether patching a layer is more than a no-op in some row; as `SpanCache.same_as` for all layers."""
         if not self._exact_noop:
             return True
         own = self.own.states[:, layer : layer + 1]
-        one = replace(cache, states=cache.states[:, layer : layer + 1].to(own.device, own.dtype))
-        return not bool(one.same_as(own, self.batch.patched_mask).all())
+        here = replace(cache, states=cache.states.to(own.device, own.dtype))
+        return not bool(here.same_as(own, self.batch.patched_mask).all())
 
     @torch.no_grad()
     def read_out(self) -> None:
         """Take log-probabilities from the states that left the last block, with the head there."""
         own, batch = self.own, self.batch
         own.logprobs = target_logprobs(own.anatomy, own.states[:, -1], batch.targets, batch.scored_mask)
-        for place in range(len(self.caches)):
+        for place in range(len(self.sources)):
             shape = (len(batch), own.anatomy.n_layers, batch.window.shape[1])
             result = torch.full(shape, torch.nan, dtype=torch.float32, device=batch.window.device)
             for number, (rows, group) in enumerate(self._groups):
@@ -141,7 +148,7 @@ class StreamedBatch(PatchEngine):
 
     def placed(self, place: int) -> SpanCache:
         """Return the states of one of the sources on the device, to ask `patched` with; one at a time."""
-        cache, states = self.caches[place], self.own.states
+        cache, states = self.sources[place](slice(None)), self.own.states
         self._placed = replace(cache, states=cache.states.to(states.device, states.dtype)), place
         return self._placed[0]
 
