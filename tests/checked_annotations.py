@@ -10,10 +10,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import is_dataclass
 from types import FunctionType, SimpleNamespace
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 from weakref import WeakSet
 
 import jaxtyping
@@ -49,43 +48,51 @@ def checked(what: Any = None, *, typechecker: Callable[..., Any]) -> Any:
 
 def checked_function(function: FunctionType, typechecker: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its checks before and after, switched off where jaxtyping's are."""
-    checks: Checks | None = None
+    run: Callable[..., Any] | None = None
+    name_axes = False
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        nonlocal checks
+        nonlocal run, name_axes
         if jaxtyping.config.jaxtyping_disable:
             return function(*args, **kwargs)
-        if checks is None:
-            checks = checks_of(function, typechecker)
-        with by_jaxtyping("context") if checks.name_axes else NO_AXES:
-            try:
-                checks.arguments(*args, **kwargs)
-            except BeartypeCallHintViolation as error:
-                raise TypeCheckError(str(error)) from error
-            found = function(*args, **kwargs)
-            try:
-                return checks.result(found)
-            except BeartypeCallHintViolation as error:
-                raise TypeCheckError(str(error)) from error
+        if run is None:
+            run, name_axes = checking(function, typechecker)
+        try:
+            if not name_axes:
+                return run(*args, **kwargs)
+            with by_jaxtyping("context"):
+                return run(*args, **kwargs)
+        except BeartypeCallHintViolation as error:
+            raise TypeCheckError(str(error)) from error
 
     CHECKING.add(call)
     return call
 
 
-NO_AXES = nullcontext()
-
-
-class Checks(NamedTuple):
-    """What is done before and after each call of a function."""
-
-    arguments: Callable[..., Any]
-    result: Callable[[Any], Any]
-    name_axes: bool
-
+Checks = tuple[Callable[..., Any], Callable[[Any], Any], bool]
+"""What is done before and after each call of a function, and whether the sizes of axes are kept in mind meanwhile."""
 
 KNOWN: dict[tuple[object, ...], Checks] = {}
+
+
+def checking(function: FunctionType, typechecker: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
+    """The function that checks each call, and whether its annotations name axes."""
+    code = function.__code__
+    if not (function.__closure__ or "<locals>" in function.__qualname__ or code.co_flags & inspect.CO_GENERATOR):
+        hints = {name: resolved(hint, function) for name, hint in function.__annotations__.items()}
+        whole = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
+        whole.__kwdefaults__, whole.__annotations__ = function.__kwdefaults__, hints
+        whole.__qualname__, whole.__module__ = function.__qualname__, function.__module__
+        return typechecker(whole), any(map(names_axes, hints.values()))
+    before, after, name_axes = checks_of(function, typechecker)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before(*args, **kwargs)
+        return after(function(*args, **kwargs))
+
+    return run, name_axes
 
 
 def checks_of(function: FunctionType, typechecker: Callable[..., Any]) -> Checks:
@@ -102,7 +109,7 @@ def checks_of(function: FunctionType, typechecker: Callable[..., Any]) -> Checks
         for check in (result, arguments := signature_alone(function)):
             check.__qualname__, check.__module__ = function.__qualname__, function.__module__
         arguments.__annotations__ = hints
-        KNOWN[key] = Checks(typechecker(arguments), typechecker(result), name_axes)
+        KNOWN[key] = typechecker(arguments), typechecker(result), name_axes
     return KNOWN[key]
 
 

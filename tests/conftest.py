@@ -30,7 +30,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Everywhere())
     slow = [hypothesis.HealthCheck.too_slow]  # on a busy machine, which is not a failure
     hypothesis.settings.register_profile("no clock", deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("no clock")
@@ -71,11 +72,7 @@ def shared_dir() -> Path:
 @pytest.fixture(scope="session")
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Callable:
     """`trio(family)`: directories of a tiny random model in full, retain and unlearned versions."""
-    import transformer_lens  # noqa: F401 - its objects, too, shall not be walked by each collection
     from tiny_models import save_trio
-
-    gc.collect()
-    gc.freeze()
 
     @functools.cache
     def of(family: str):
@@ -116,6 +113,12 @@ def broken(trio: Callable, tmp_path: Path) -> Path:
     return tmp_path / "broken"
 
 
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patched:
+        yield patched
+
+
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch the run-time type checker off: what a user without it meets is the library's own message."""
@@ -124,10 +127,35 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
-@pytest.fixture
-def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fast engine without its self-check, which takes as long as a whole audit of a tiny model."""
-    monkeypatch.setattr("uds_lens.audit._runner.choose_engine", lambda *_, **__: "wavefront")
+class Everywhere:
+    """Fixtures that doctests have, too, though their files lie outside this folder."""
+
+    @pytest.fixture
+    def trusted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The fast engine without its self-check, which takes as long as a whole audit of a tiny model."""
+        for module in ("_runner", "_map"):
+            monkeypatch.setattr(f"uds_lens.audit.{module}.choose_engine", lambda *_, **__: "wavefront")
+
+    @pytest.fixture
+    def words_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Pages without their figures, which take most of the time: tests/report and tests/plots look at those."""
+        from plotly.graph_objects import Figure
+
+        from uds_lens.plots import template
+
+        class Blank:
+            def __getattr__(self, name: str) -> Callable:
+                return template if name == "template" else lambda *_, **__: Figure()
+
+        for part in ("_model_figures", "_shared_figures"):
+            monkeypatch.setattr(f"uds_lens.report._payload.{part}", lambda *_: {})
+        monkeypatch.setattr("uds_lens.report._dashboard.plots", Blank())
+
+    @pytest.fixture(autouse=True)
+    def _doctests_are_quick(self, request: pytest.FixtureRequest) -> None:
+        if isinstance(request.node, pytest.DoctestItem):
+            request.getfixturevalue("trusted")
+            request.getfixturevalue("words_only")
 
 
 @pytest.fixture(scope="session")
@@ -148,6 +176,13 @@ def sweep(trio: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
     baseline.save(folder / "out" / "baseline")
     baseline.audit(folder / "unlearned", options=run).save(folder / "out" / "unlearned")
     return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _what_is_there_stays() -> None:
+    """Modules, shared models and figures are not walked by each collection of garbage that follows."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

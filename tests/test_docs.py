@@ -28,7 +28,7 @@ def name(page: Path) -> str:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: None) -> Path:
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: None, words_only: None) -> Path:
     """A folder with the files the pages speak of, made of the toy world."""
     world = ul.toy.load()
     (tmp_path / "ckpt").mkdir()
@@ -41,8 +41,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: None) ->
         (tmp_path / f"{target}.json").write_text(json.dumps(rows[::10]), encoding="utf-8")
     small = dataclasses.replace(world, examples=world.examples[::10])
     monkeypatch.setattr("uds_lens.toy.load", lambda: small)
-    for part in ("_model_figures", "_shared_figures"):  # of reports: they have tests of their own
-        monkeypatch.setattr(f"uds_lens.report._payload.{part}", lambda *_: {})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

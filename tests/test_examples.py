@@ -1,9 +1,7 @@
 """The example scripts: each explains itself, and those that need no download run on the toy world."""
 
 import dataclasses
-import os
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,18 +11,7 @@ import uds_lens as ul
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
-pytestmark = pytest.mark.usefixtures("trusted")
-
-
-def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess:
-    python = [sys.executable] if str(words[0]).endswith(".py") else []
-    return subprocess.run(
-        [*python, *map(str, words)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        timeout=240,
-    )
+pytestmark = pytest.mark.usefixtures("trusted", "words_only")
 
 
 def run_here(monkeypatch: pytest.MonkeyPatch, script: Path, *words: str | Path) -> None:
@@ -60,10 +47,12 @@ def test_compare_methods_on_the_toy_world(
     assert (tmp_path / "report.html").stat().st_size > 1_000_000
 
 
-def test_compare_methods_wants_all_or_nothing(tmp_path: Path) -> None:
-    done = run(EXAMPLES / "compare_methods.py", "--full", tmp_path)
-    assert done.returncode == 2
-    assert "--retain" in done.stderr
+def test_compare_methods_wants_all_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        run_here(monkeypatch, EXAMPLES / "compare_methods.py", "--full", tmp_path)
+    assert "--retain" in capsys.readouterr().err
 
 
 @pytest.mark.long  # tests/study/test_model_runner.py runs a study, too

@@ -12,6 +12,7 @@ README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding=
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.usefixtures("trusted")
 @pytest.mark.parametrize("block", BLOCKS)
 def test_python_runs(
     block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture(autouse=True)
-def _trusted(trusted):
+def _quick(trusted, words_only):
     return
 
 

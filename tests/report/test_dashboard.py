@@ -64,26 +64,25 @@ def test_the_papers_page_has_its_rows(published):
     assert len(told["sources"]) == 22
 
 
-def test_own_values_are_judged_and_ranked(own):
+def test_own_values_are_judged_and_ranked(own, figures):
     data = payload(own)
     faithful = meta.faithfulness(own.pools, n_resamples=20).set_index("metric")
     for row in data["metrics"]:
         assert row["auc"] == faithful["auc"][row["metric"]]
         assert row["cluster_low"] == faithful["cluster_low"][row["metric"]]
     assert [key.split()[1] for key in data["settings"]].count("common") == 4
-    figures = data["figures"]
+    drawn = data["figures"]
     for name in ("forest", "pairs", "slopes", "frontier", "pools uds", "quantised both uds", "relearned utility es"):
-        assert figures[name]["data"], name
-    assert figures["ranks with without configurations"] and "heatmap none common" in figures
-    kept = [len(figures[f"quantised {key} uds"]["data"][1]["x"]) for key in ("both", "utility")]
+        assert drawn[name]["data"], name
+    assert drawn["ranks with without configurations"] and "heatmap none common" in drawn
+    kept = [len(drawn[f"quantised {key} uds"]["data"][1]["x"]) for key in ("both", "utility")]
     points = own.points[own.points["metric"] == "uds"]
     complete = points["before"].notna() & points["quantised"].notna()
     assert kept == [int((points["kept"] & complete).sum()), int((points["useful"] & complete).sum())]
     assert "(Holm-adjusted p < 0.05)" in " ".join(cautions(own))
     assert "cover only further models of the variants in the pools" in " ".join(cautions(own))
-    told = payload(own)
-    assert all("new_variants_low" in row for row in told["metrics"])
-    assert {"q_runs_low", "p_first", "clusters"} <= set(told["robust"]["none own"]["uds"])
+    assert all("new_variants_low" in row for row in data["metrics"])
+    assert {"q_runs_low", "p_first", "clusters"} <= set(data["robust"]["none own"]["uds"])
     share = own.robust.assign(p_first=0.72)
     sure = replace(own, robust=share)
     assert "it comes first in 72% of resamples." in " ".join(findings(sure))

@@ -158,7 +158,7 @@ def test_a_home_that_does_not_exist_is_a_name():
     assert str(located("~nobody-of-that-name/x")) == "~nobody-of-that-name/x"
 
 
-def test_reports_figures_and_tables_overwrite_only_their_like(tmp_path):
+def test_reports_figures_and_tables_overwrite_only_their_like(tmp_path, words_only):
     audit = synthetic_audit(n=3)
     for name, write in (
         ("report.html", lambda path: ul.report.write(audit, path)),

@@ -30,12 +30,6 @@ def judge(monkeypatch_module):
 
 
 @pytest.fixture(scope="module")
-def monkeypatch_module():
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
-
-
-@pytest.fixture(scope="module")
 def metrics():
     return ul.study.plan(FOLDER / "plan.toml").measure.metrics
 

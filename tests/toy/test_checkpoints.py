@@ -48,9 +48,9 @@ def mean_entity_probability(path, tokenizer, examples):
     rows = list(entity_rows(tokenizer, examples))
     width = max(len(ids) for ids, _ in rows)
     batch = torch.tensor([ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids, _ in rows])
-    log_probs = model(batch).logits.log_softmax(-1)
+    logits = model(batch).logits
     chances = [
-        torch.stack([log_probs[row, at - 1, ids[at]] for at in spots]).mean().exp()
+        logits[row, [at - 1 for at in spots]].log_softmax(-1)[range(len(spots)), [ids[at] for at in spots]].mean().exp()
         for row, (ids, spots) in enumerate(rows)
     ]
     return torch.stack(chances).mean().item()
