@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from synthetic_audits import synthetic_audit, with_control, with_retains
 from tiny_models import EXAMPLES
 
-from uds_lens._storage import checksum_of, plain, sha256_bytes, with_checksum
+from uds_lens._storage import checksum_of, digest, plain, sha256_bytes, with_checksum
 from uds_lens.audit import Baseline
 from uds_lens.elicitation import ElicitationResults, ElicitOptions
 from uds_lens.elicitation._options import ProbeRecord
@@ -28,7 +28,6 @@ from uds_lens.metrics._results import Cost, MetricValue
 from uds_lens.results import DepthAudit
 from uds_lens.study import plan
 from uds_lens.study._folder import Part as StudyPart, Row, StudyFolder
-from uds_lens.study._work_keys import digest
 from uds_lens.unlearning import TrainOptions, make_config, read_record, recorded_config
 from uds_lens.unlearning._data import read_alternates, write_alternates
 from uds_lens.unlearning._record import dated, write_record

@@ -6,6 +6,7 @@ anew.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -32,6 +33,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def digest(value: Any) -> str:
+    """Hash plain JSON values, whatever the order of names: BLAKE2b, 32 hexadecimal digits.
+
+    >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    True
+    """
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def with_checksum(record: Mapping[str, Any]) -> bytes:

@@ -21,7 +21,7 @@ from uds_lens.audit._counterfactual import mean_of_models, origin_of_draws
 from uds_lens.audit._inputs import AuditInputs, Plan, Source, make_plan, sources_of, where_of
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Target, read_source, read_sources, target_of
-from uds_lens.audit._streamed import StreamedTarget, states_kept
+from uds_lens.audit._streamed import StreamedTarget, streamed_states_kept
 from uds_lens.data import Encoded, ExamplesLike
 from uds_lens.errors import ModelError, warn_once
 from uds_lens.models import ModelSource, RetainSource, check_compatible, read_checkpoint_info
@@ -147,7 +147,7 @@ class Baseline(Stage1):
         sources = sources_of("unlearned", list(models))
         plan = self._stage_2_plan(sources, options)
         options = settled(full, plan, n_sources=len(sources), config=config, options=options)
-        with states_kept():
+        with streamed_states_kept():
             states = read_sources(sources, plan, config=config, options=options)
             with target_of(full, plan, config=config, options=options) as target:
                 return measure_stage_2(self, states, target)

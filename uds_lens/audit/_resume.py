@@ -15,7 +15,7 @@ from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import Plan, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import opened
-from uds_lens.audit._streamed import states_kept, streamed_model
+from uds_lens.audit._streamed import streamed_model, streamed_states_kept
 from uds_lens.errors import ConfigError, ResultFormatError, warn_once
 from uds_lens.models import check_compatible, read_checkpoint_info
 from uds_lens.results._comparing import STAGE_1_SETTINGS
@@ -232,7 +232,7 @@ def audit_alone(
     question: Question, models: Mapping[str, str], place: Path, *, on_saved: OnSaved | None = None
 ) -> dict[str, DepthAudit]:
     """Measure both stages of one model in one run, saved in `place` itself; nothing where `models` has none."""
-    with states_kept():
+    with streamed_states_kept():
         return {name: _saved(name, name, partial(question.measured, m), place, on_saved) for name, m in models.items()}
 
 
@@ -256,7 +256,7 @@ def audit_many(
     else:
         tell(f"prompts: {baseline.prompts}")
     if question.is_streamed and not keep_full:  # so that `full` is read once for all of them
-        with states_kept():
+        with streamed_states_kept():
             audits = baseline.audit_all(list(models.values()), options=question.options)
             done = dict(zip(models, audits, strict=True))
             return {name: _saved(name, name, partial(done.__getitem__, name), out / name, on_saved) for name in models}

@@ -81,6 +81,8 @@ def read_source(
         packed = runs_packed(model, plan)
         engine = plan.reading(model, site=config.site, packed=packed, engine=options.engine)
         batches, side = plan.batches_for(model), row_layout(model).padding_side
+        s_source = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
+        store: StateStore  # outlives the model; a new one for each attempt
 
         def read(rows: Sequence[int]) -> None:
             nonlocal engine
@@ -99,9 +101,8 @@ def read_source(
                 raise _MeasureAgain from error
             states = cache.states
             plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
-            store.put(batch, states)
+            store.put(batch, states)  # a copy in memory or on disk: those on the device are gone after this batch
 
-        s_source = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
         while True:
             store = StateStore(budget=int(options.memory_gib * GIB / share))
             try:

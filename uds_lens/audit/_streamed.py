@@ -259,7 +259,7 @@ _held: ContextVar[dict[str, Path] | None] = ContextVar("uds_lens_kept_states", d
 
 
 @contextmanager
-def states_kept() -> Iterator[None]:
+def streamed_states_kept() -> Iterator[None]:
     """Keep the states of streamed sources until the outermost such block ends well; then remove them."""
     if _held.get() is not None:
         yield

@@ -22,7 +22,7 @@ from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, retain
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Target, read_sources, target_of
 from uds_lens.audit._states import SourceStates, closeness, mean_over_tokens
-from uds_lens.audit._streamed import StreamedTarget, require_all_layers, states_kept
+from uds_lens.audit._streamed import StreamedTarget, require_all_layers, streamed_states_kept
 from uds_lens.data import ExamplesLike
 from uds_lens.models import ModelSource, RetainSource
 from uds_lens.patching import SpanCache, capture
@@ -30,6 +30,72 @@ from uds_lens.patching._states import PatchEngine
 from uds_lens.results._depth_audit import DepthAudit
 from uds_lens.results._scores import ke_mask
 from uds_lens.results._settings import AuditConfig, RunOptions
+
+
+def measure_stages(
+    full: ModelSource,
+    retain: RetainSource | None,
+    unlearned: ModelSource | None,
+    examples: ExamplesLike,
+    *,
+    control: ExamplesLike | None = None,
+    config: AuditConfig | None = None,
+    options: RunOptions | None = None,
+) -> tuple[Baseline, DepthAudit | None]:
+    """Measure stage 1, and with an unlearned model both stages in one pass over `full`."""
+    config = as_settings(AuditConfig, config, name="config")
+    options = as_settings(RunOptions, options, name="options")
+    sources = retain_sources(retain, config)
+    n_retains = len(sources)
+    if unlearned is not None:
+        sources.append(Source("unlearned", 0, unlearned))
+    inputs = audit_inputs(examples, control, config)
+    models, facts = {"full": full, **{source.name: source.model for source in sources}}, inputs.forget.examples
+    retained = inputs.control_examples
+    plan = make_plan(models, facts, control=retained, drawn=inputs.drawn, config=config, options=options)
+    config, draws = replace(config, protocol=plan.protocol), plan.counterfactual
+    n_sources = len(sources) + (draws.draws if draws else 0)
+    options = settled(full, plan, n_sources=n_sources, config=config, options=options)
+    only_knowledge = unlearned is not None and _only_knowledge(options, plan)
+    if only_knowledge:
+        require_all_layers(options)
+    with streamed_states_kept():
+        states = read_sources(sources, plan, config=config, options=options)
+        if draws:
+            states = with_draws(states, full, sources, plan, config=config, options=options)
+            n_retains = draws.draws
+        retains = [source.record for source in states[:n_retains]]
+        # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
+        of_retains = {record.fingerprint for record in retains}
+        new = [source for source in states[n_retains:] if source.record.fingerprint not in of_retains]
+        with target_of(full, plan, config=config, options=options) as target:
+            n_stage_1 = n_retains if only_knowledge else 0
+            s_full, scores = patch_sources(target, [*states[:n_retains], *new], n_stage_1=n_stage_1)
+            if draws:
+                scores, retains = with_mean_of_draws(scores, draws), retains[:1]
+            baseline = baseline_of(target, s_full, scores, retains, inputs, full=full)
+    if unlearned is None:
+        return baseline, None
+    return baseline, join_stages(baseline, states[-1], scores[-1] if new else None, plan, baseline.provenance)
+
+
+def _only_knowledge(options: RunOptions, plan: Plan) -> bool:
+    """Whether stage 2 is measured only where `full` holds knowledge; damage, with a control, is about all layers."""
+    return options.stage_2 == "knowledge" and plan.control is None
+
+
+def measure_stage_2(
+    baseline: Baseline, sources: Sequence[SourceStates], target: Target | StreamedTarget
+) -> list[DepthAudit]:
+    """Measure stage 2 of unlearned models whose states were read, in a target that must be the `full` of stage 1."""
+    retains = {record.fingerprint for role, record in baseline.roles.items() if role != "full"}
+    new = [source for source in sources if source.record.fingerprint not in retains]
+    target.require_weights(baseline.models["full"].fingerprint, now=not new)
+    knowledge = baseline.ke_mask if _only_knowledge(target.options, target.plan) else None
+    scores = patch_sources(target, new, knowledge=knowledge)[1] if new else []
+    by_source = dict(zip(map(id, new), scores, strict=True))
+    origin = origin_of_stage_2(baseline, target)
+    return [join_stages(baseline, s, by_source.get(id(s)), target.plan, origin) for s in sources]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +148,9 @@ def patch_sources(
                 if place == n_stage_1 > 0:
                     knowledge[rows] = ke_mask(mean_stage_1(deltas[:place, rows], rows, target.plan), config.tau)
                 wanted = knowledge[rows]
-            true_states = config.exact_noop and config.last_layer == "resid_post"
-            if true_states and source.record.fingerprint == target.record.fingerprint:
+            # The weights of `full` give its own states (but for a last layer read after the final norm): no patch.
+            exact = config.exact_noop and config.last_layer == "resid_post"
+            if exact and source.record.fingerprint == target.record.fingerprint:
                 delta[rows], norm[rows], cosine[rows] = 0.0, 1.0, 1.0
                 continue
             cache = target.states_of(source, engine)
@@ -119,69 +186,3 @@ def lost_logprob(
         lost[:, layers] = mean_over_tokens(difference, engine.batch)
     lost = lost.masked_fill(same, 0.0)
     return lost if wanted is None else lost.masked_fill(~wanted, torch.nan)
-
-
-def measure_stages(
-    full: ModelSource,
-    retain: RetainSource | None,
-    unlearned: ModelSource | None,
-    examples: ExamplesLike,
-    *,
-    control: ExamplesLike | None = None,
-    config: AuditConfig | None = None,
-    options: RunOptions | None = None,
-) -> tuple[Baseline, DepthAudit | None]:
-    """Measure stage 1, and with an unlearned model both stages in one pass over `full`."""
-    config = as_settings(AuditConfig, config, name="config")
-    options = as_settings(RunOptions, options, name="options")
-    sources = retain_sources(retain, config)
-    n_retains = len(sources)
-    if unlearned is not None:
-        sources.append(Source("unlearned", 0, unlearned))
-    inputs = audit_inputs(examples, control, config)
-    models, facts = {"full": full, **{source.name: source.model for source in sources}}, inputs.forget.examples
-    retained = inputs.control_examples
-    plan = make_plan(models, facts, control=retained, drawn=inputs.drawn, config=config, options=options)
-    config, draws = replace(config, protocol=plan.protocol), plan.counterfactual
-    n_sources = len(sources) + (draws.draws if draws else 0)
-    options = settled(full, plan, n_sources=n_sources, config=config, options=options)
-    only_knowledge = unlearned is not None and _only_knowledge(options, plan)
-    if only_knowledge:
-        require_all_layers(options)
-    with states_kept():
-        states = read_sources(sources, plan, config=config, options=options)
-        if draws:
-            states = with_draws(states, full, sources, plan, config=config, options=options)
-            n_retains = draws.draws
-        retains = [source.record for source in states[:n_retains]]
-        # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
-        of_retains = {record.fingerprint for record in retains}
-        new = [source for source in states[n_retains:] if source.record.fingerprint not in of_retains]
-        with target_of(full, plan, config=config, options=options) as target:
-            n_stage_1 = n_retains if only_knowledge else 0
-            s_full, scores = patch_sources(target, [*states[:n_retains], *new], n_stage_1=n_stage_1)
-            if draws:
-                scores, retains = with_mean_of_draws(scores, draws), retains[:1]
-            baseline = baseline_of(target, s_full, scores, retains, inputs, full=full)
-    if unlearned is None:
-        return baseline, None
-    return baseline, join_stages(baseline, states[-1], scores[-1] if new else None, plan, baseline.provenance)
-
-
-def _only_knowledge(options: RunOptions, plan: Plan) -> bool:
-    """Whether stage 2 is measured only where `full` holds knowledge; damage, with a control, is about all layers."""
-    return options.stage_2 == "knowledge" and plan.control is None
-
-
-def measure_stage_2(
-    baseline: Baseline, sources: Sequence[SourceStates], target: Target | StreamedTarget
-) -> list[DepthAudit]:
-    """Measure stage 2 of unlearned models whose states were read, in a target that must be the `full` of stage 1."""
-    retains = {record.fingerprint for role, record in baseline.roles.items() if role != "full"}
-    new = [source for source in sources if source.record.fingerprint not in retains]
-    target.require_weights(baseline.models["full"].fingerprint, now=not new)
-    knowledge = baseline.ke_mask if _only_knowledge(target.options, target.plan) else None
-    scores = patch_sources(target, new, knowledge=knowledge)[1] if new else []
-    by_source = dict(zip(map(id, new), scores, strict=True))
-    origin = origin_of_stage_2(baseline, target)
-    return [join_stages(baseline, s, by_source.get(id(s)), target.plan, origin) for s in sources]

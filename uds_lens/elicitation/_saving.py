@@ -18,6 +18,7 @@ from uds_lens._storage import (
     check_writable,
     checksum_of,
     conform,
+    digest,
     located,
     parse_json,
     plain,
@@ -90,7 +91,7 @@ def part_key(
     names += ["samples", "temperature", "top_k"] if decoding == "sampled" else []
     settings = {name: getattr(options, name) for name in names}
     whole = [fingerprint, probe, decoding, rows, settings, sorted(ends)]
-    return hashlib.blake2b(json.dumps(whole, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return digest(whole)
 
 
 def parts_folder(out: str | os.PathLike[str]) -> Path:
@@ -194,7 +195,7 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     record = read_with_checksum(folder / _MANIFEST, format=FORMAT, versions=(VERSION,))
     members = {name: value for name, value in record.items() if name not in ("format", "version")}
     manifest = conform(_Manifest, members, where=where)
-    content = {name: _checked(folder, name, digest) for name, digest in manifest.files.items()}
+    content = {name: _checked(folder, name, known) for name, known in manifest.files.items()}
     if _EXAMPLES not in content:
         raise ResultFormatError(f"{where} is not a complete elicitation: it names no {_EXAMPLES}.")
     rows = parse_json(content.pop(_EXAMPLES), where=where)
@@ -231,10 +232,10 @@ def _examples(rows: Any, where: str) -> list[ForgetExample]:
         raise ResultFormatError(f"{where}: {str(error)[:300]}") from error
 
 
-def _checked(folder: Path, name: str, digest: str) -> bytes:
+def _checked(folder: Path, name: str, known: str) -> bytes:
     if Path(name).name != name:
         raise ResultFormatError(f"{str(folder)!r} names a file outside itself: {name[:80]!r}.")
     content = read_file(folder / name)
-    if sha256_bytes(content) != digest:
+    if sha256_bytes(content) != known:
         raise ResultFormatError(f"{str(folder / name)!r} was altered after it was saved: ask again.")
     return content

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from uds_lens._storage import read_file
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, warn_once
 from uds_lens.meta import _hydra as hydra
 from uds_lens.meta._columns import MODELS, REASONS
@@ -171,7 +172,7 @@ def _fits(setup: Setup, there: Sequence[Setup]) -> bool:
 
 # Reading JSON that others wrote.
 
-LARGEST = 1 << 30  # bytes of a file that is still read
+LARGEST = 1 << 30  # bytes of JSON that are still read
 
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number"}
 
@@ -189,13 +190,9 @@ def read_object(path: Path, *, expected: str) -> dict[str, Any]:
     """Read the object in a JSON file; `expected` says for the message what should be there."""
     if not path.is_file():
         raise ResultFormatError(f"no file at {str(path)!r}: expected {expected}.")
-    size = path.stat().st_size
-    if size > LARGEST:
-        raise ResultFormatError(
-            f"{str(path)!r} has {size >> 20} MiB: expected {expected} of at most {LARGEST >> 20} MiB."
-        )
+    text = read_file(path, most=LARGEST)
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError, MemoryError) as error:
         raise ResultFormatError(f"{str(path)!r} is not JSON ({str(error)[:120]}): expected {expected}.") from error
     if not isinstance(content, dict):
@@ -252,8 +249,6 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
     file = Path(path)
     if not file.is_file():
         raise DataError(f"no file at {str(file)!r}: expected a CSV with one row per model.")
-    if file.stat().st_size > LARGEST:
-        raise DataError(f"{str(file)!r} is larger than {LARGEST >> 20} MiB: expected a table with one row per model.")
     try:
         frame = pd.read_csv(file, dtype=dict.fromkeys(_TEXT, str), encoding="utf-8-sig")
     except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -13,6 +11,7 @@ from typing import Annotated, Any, TypeAlias, cast
 from pydantic import PlainValidator
 
 from uds_lens._settings import validated
+from uds_lens._storage import digest
 from uds_lens._types import Sampling
 from uds_lens.data import ForgetExample, as_examples, load_tofu, sample_examples
 from uds_lens.data._readers import check_limit, sorted_by
@@ -158,7 +157,7 @@ def data_hash(data: MetricData) -> str:
     """Return a hash of all examples of all sets, whatever their rows in a file."""
     sets = {each.name: getattr(data, each.name) for each in fields(data) if each.name != "sample"}
     plain = {name: rows and [{**vars(row), "row": None} for row in rows] for name, rows in sets.items()}
-    return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return digest(plain)
 
 
 def load_tofu_data(

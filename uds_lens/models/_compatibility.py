@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
+from uds_lens._storage import digest
 from uds_lens._types import AnswerProtocol, Protocol
 from uds_lens.data import chosen_protocol
 from uds_lens.errors import IncompatibleModelsError, ModelError, Setting, warn_once
@@ -208,4 +208,4 @@ def _tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
     state: dict[str, Any] = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
     for last_call in ("padding", "truncation"):
         state.pop(last_call, None)
-    return hashlib.blake2b(json.dumps(state, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return digest(state)

@@ -44,7 +44,7 @@ class OwnPass:
             anatomy=anatomy,
             batch=batch,
             entry=window,
-            states=window[:, None],
+            states=window[:, None],  # until the first block has run: its output says which dtype all of them have
             calls=calls,
             kept=kept,
             first_column=int(batch.window[:, 0].max()),

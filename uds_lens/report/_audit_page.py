@@ -34,6 +34,7 @@ from uds_lens.report._payload import (
     utility_metric,
 )
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, compare_all, site_groups
+from uds_lens.results._cards import number as score
 from uds_lens.results._cautions import DAMAGED, LEVELS, OVER_SHARE, WITHHELD, Level
 from uds_lens.results._comparing import differing_settings, references_of, score_settings, weights_of
 from uds_lens.results._frames import thirds_in_words
@@ -46,15 +47,6 @@ if TYPE_CHECKING:
 TITLE = "How deep did unlearning go?"
 MOSTLY = 0.65  # UDS from which on a reading says "mostly erased"
 FEW_SUBJECTS = 10  # subjects below which intervals are rough
-
-
-def score(value: float, digits: int = 3) -> str:
-    """Write a score; NaN in words.
-
-    >>> score(0.5), score(float("nan"))
-    ('0.500', 'not measurable')
-    """
-    return "not measurable" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def percent(value: float) -> str:

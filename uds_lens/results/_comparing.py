@@ -231,9 +231,8 @@ _ALIKE_WITHIN = 0.02
 in 50 is of another kind, this catches what the mean alone does not (`benchmarks/sign_flips.py`)."""
 
 _ALIKE = (
-    "All but a few subjects differ in the same way, and the difference is small: a kind of subject that was not "
-    "asked could turn "
-    "its sign, so the interval may be too narrow and p too small."
+    "All but a few subjects differ in the same way, and the difference is small: a kind of subject that was not asked "
+    "could turn its sign, so the interval may be too narrow and p too small."
 )
 
 

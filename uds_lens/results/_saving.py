@@ -49,8 +49,6 @@ PLAIN = 2  # version of results without any of it
 
 _MANIFEST, _TENSORS, _EXAMPLES = "manifest.json", "tensors.safetensors", "examples.parquet"
 _CONTROL = "control.parquet"
-_MEMBERS = {"config": dict, "models": dict, "provenance": dict, "skipped": list, "files": dict}
-_OPTIONAL = {"control": dict, "retains": list}
 _OWN = ("s_unlearned", "control_s_unlearned")  # the second where there is a control
 _RETAIN_TENSORS = ("s1_delta", "s1_norm_ratio", "s1_cosine")
 _MOST_ATTEMPTS = 100  # attempts to read a result that is being saved again all the time
@@ -175,7 +173,7 @@ def load_result(path: str | os.PathLike[str], kind: SavedKind) -> dict[str, Any]
                 raise ResultFormatError(
                     f"no saved {kind.name} in {str(folder)!r}: expected a directory with {_MANIFEST}."
                 )
-            return _fields(_manifest(read_file(folder / _MANIFEST), folder, kind), folder, kind)
+            return _fields(_read_manifest(folder, kind), folder, kind)
         except ResultFormatError:
             # Was another version put in place meanwhile? Bytes alone do not tell: it may be put back again.
             if _identity(settled(path)) == before or attempt + 1 == _MOST_ATTEMPTS:
@@ -199,6 +197,20 @@ class _Control:
     ids_hash: str
     sample: dict[str, Any] | None
     skipped: tuple[SkippedExample, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Manifest:
+    """What is read of a manifest; a provenance may hold more than `_Provenance` says."""
+
+    version: int
+    config: AuditConfig
+    models: dict[str, ModelRecord]
+    provenance: dict[str, Any]
+    skipped: tuple[SkippedExample, ...]
+    control: _Control | None = None
+    retains: tuple[ModelRecord, ...] | None = None
+    files: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,19 +247,20 @@ class _Provenance:
     stage_2: _Stage2 | None = None
 
 
-def _manifest(content: bytes, folder: Path, kind: SavedKind) -> dict[str, Any]:
-    """Parse a manifest and check its members' types; their content is checked where it is used."""
+def _read_manifest(folder: Path, kind: SavedKind) -> _Manifest:
     where = repr(str(folder))
-    manifest = checked_record(content, where=where, format=kind.format, versions=(PLAIN, CONTROLLED, VERSION))
-    members = _MEMBERS | {name: shape for name, shape in _OPTIONAL.items() if name in manifest}
-    wrong = sorted({*_MEMBERS, "format", "version", kind.more} ^ (set(manifest) - set(_OPTIONAL)))
-    wrong += [name for name, shape in members.items() if not isinstance(manifest.get(name), shape)]
-    if wrong:
-        raise ResultFormatError(f"{where} is not a complete {kind.name}: see {wrong[0][:60]!r} in it.")
-    if set(manifest["models"]) != set(kind.roles):
+    versions = (PLAIN, CONTROLLED, VERSION)
+    record = checked_record(read_file(folder / _MANIFEST), where=where, format=kind.format, versions=versions)
+    members = {name: value for name, value in record.items() if name not in ("format", kind.more)}
+    settings = members.get("config")
+    if isinstance(settings, dict) and settings.get("stand_in") != "counterfactual":
+        # kept though unused, and with another default before
+        members["config"] = {name: value for name, value in settings.items() if name != "counterfactual"}
+    manifest = conform(_Manifest, members, where=where)
+    if set(manifest.models) != set(kind.roles):
         raise ResultFormatError(
             f"{where} is not a complete {kind.name}: expected models {', '.join(kind.roles)}, got "
-            f"{', '.join(sorted(manifest['models']))[:100]}."
+            f"{', '.join(sorted(manifest.models))[:100]}."
         )
     return manifest
 
@@ -272,61 +285,37 @@ def _check_sample(sample: Any, where: str) -> None:
     conform(_Sample, sample, where=where)
 
 
-def _fields(manifest: Mapping[str, Any], folder: Path, kind: SavedKind) -> dict[str, Any]:
+def _fields(manifest: _Manifest, folder: Path, kind: SavedKind) -> dict[str, Any]:
     where = repr(str(folder))
 
     def content(name: str) -> bytes:
         text = read_file(folder / name)
-        if sha256_bytes(text) != manifest["files"].get(name):
+        if sha256_bytes(text) != manifest.files.get(name):
             raise ResultFormatError(f"{str(folder / name)!r} was altered after it was saved: measure again.")
         return text
 
     def table(name: str) -> tuple[ForgetExample, ...]:
         return examples_from_parquet(content(name), where=repr(str(folder / name)))
 
-    _check_provenance(manifest["provenance"], f"{where}: provenance")
+    _check_provenance(manifest.provenance, f"{where}: provenance")
     stored, examples = content(_TENSORS), table(_EXAMPLES)
-    facts = table(_CONTROL) if "control" in manifest else ()
+    facts = table(_CONTROL) if manifest.control else ()
     shapes = _shapes(kind, manifest, len(examples), len(facts))
     tensors = tensors_from(stored, shapes, where=repr(str(folder / _TENSORS)))
     optional: dict[str, Any] = {}
-    if "control" in manifest:
-        entry = conform(_Control, manifest["control"], where=f"{where}: control")
-        if entry.sample is not None:
-            _check_sample(entry.sample, f"{where}: control.sample")
+    if manifest.control:
+        if manifest.control.sample is not None:
+            _check_sample(manifest.control.sample, f"{where}: control.sample")
         measured: dict[str, Any] = {name: tensors.pop(f"control_{name}") for name in ("n_tokens", "s_full", "s1_delta")}
-        optional["control"] = ControlFacts(examples=facts, **vars(entry), **measured)
-    if "retains" in manifest:
-        records = manifest["retains"]
-        if len(records) < 2:
-            raise ResultFormatError(
-                f"{where}: retains must hold several retain models, or be missing; got {len(records)}."
-            )
+        optional["control"] = ControlFacts(examples=facts, **vars(manifest.control), **measured)
+    if manifest.retains is not None:
         stacks = {name.removeprefix("retains_"): tensors.pop(name) for name in shapes if name.startswith("retains_")}
         optional["retains"] = tuple(
-            RetainStage1(
-                model=conform(ModelRecord, record, where=f"{where}: retains[{i}]"),
-                **{name: stack[i] for name, stack in stacks.items()},
-            )
-            for i, record in enumerate(records)
+            RetainStage1(model=model, **{name: stack[i] for name, stack in stacks.items()})
+            for i, model in enumerate(manifest.retains)
         )
-    settings = manifest["config"]
-    if settings.get("stand_in") != "counterfactual":  # kept though unused, and with another default before
-        settings = {name: value for name, value in settings.items() if name != "counterfactual"}
-    return {
-        "config": conform(AuditConfig, settings, where=f"{where}: config"),
-        "models": {
-            role: conform(ModelRecord, record, where=f"{where}: models.{role}")
-            for role, record in manifest["models"].items()
-        },
-        "provenance": manifest["provenance"],
-        "skipped": tuple(
-            conform(SkippedExample, row, where=f"{where}: skipped[{i}]") for i, row in enumerate(manifest["skipped"])
-        ),
-        "examples": examples,
-        **optional,
-        **tensors,
-    }
+    saved = {name: getattr(manifest, name) for name in ("config", "models", "provenance", "skipped")}
+    return {**saved, "examples": examples, **optional, **tensors}
 
 
 # Tensors and tables.
@@ -334,18 +323,18 @@ def _fields(manifest: Mapping[str, Any], folder: Path, kind: SavedKind) -> dict[
 Shape = tuple[int | None, ...]  # of a tensor; None is the number of layers, which `s1_delta` defines
 
 
-def _shapes(kind: SavedKind, manifest: Mapping[str, Any], n: int, n_facts: int) -> dict[str, Shape]:
+def _shapes(kind: SavedKind, manifest: _Manifest, n: int, n_facts: int) -> dict[str, Shape]:
     """Return the shapes of the tensors that a manifest promises, with `n` examples and `n_facts` control facts."""
     shapes: dict[str, Shape] = {name: (n,) if name in ("n_tokens", "s_full") else (n, None) for name in kind.tensors}
-    if "control" in manifest:
+    if manifest.control:
         shapes |= {"control_n_tokens": (n_facts,), "control_s_full": (n_facts,)}
         shapes |= dict.fromkeys(("control_s1_delta", *kind.control), (n_facts, None))
-    if manifest["version"] == VERSION:
-        shapes |= {_OWN[0]: (n,)} | ({_OWN[1]: (n_facts,)} if "control" in manifest else {})
-    if "retains" in manifest:
-        several = len(manifest["retains"])
+    if manifest.version == VERSION:
+        shapes |= {_OWN[0]: (n,)} | ({_OWN[1]: (n_facts,)} if manifest.control else {})
+    if manifest.retains is not None:
+        several = len(manifest.retains)
         shapes |= {f"retains_{name}": (several, n, None) for name in _RETAIN_TENSORS}
-        if "control" in manifest:
+        if manifest.control:
             shapes["retains_control_s1_delta"] = (several, n_facts, None)
     return shapes
 

@@ -17,6 +17,7 @@ from uds_lens._storage import (
     atomic_write_bytes,
     check_writable,
     conform,
+    digest,
     located,
     plain,
     read_file,
@@ -30,7 +31,7 @@ from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.study._models import AUDIT, StudyModel, StudyState, study_models
 from uds_lens.study._plan import StudyPlan, as_mapping, plan
-from uds_lens.study._work_keys import WorkKeys, digest
+from uds_lens.study._work_keys import WorkKeys
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -11,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from uds_lens._storage import atomic_write_bytes, read_with_checksum, sha256_file, with_checksum
+from uds_lens._storage import atomic_write_bytes, digest, read_with_checksum, sha256_file, with_checksum
 from uds_lens.data import ForgetExample, chat_style_named
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError
 from uds_lens.study._models import (
@@ -50,16 +48,6 @@ RESCORED = ("tau", "confidence", "n_bootstrap")
 
 _WEIGHTS = (".safetensors", ".bin", ".json", ".jinja", ".model")
 _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json", "quantisation.json", "manifest.json")
-
-
-def digest(value: Any) -> str:
-    """Hash plain values: BLAKE2b, 32 hexadecimal digits.
-
-    >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
-    True
-    """
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def rows_hash(rows: list[ForgetExample] | None) -> str | None:

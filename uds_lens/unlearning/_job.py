@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from uds_lens._compat.transformers import has_torch_attention, longest_text, rope_limit
+from uds_lens._storage import digest
 from uds_lens._types import Protocol
 from uds_lens.data import AnswerSequence, ForgetExample, chosen_protocol
 from uds_lens.errors import ModelError
@@ -78,12 +77,6 @@ def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent
     if device.startswith("cuda") and has_torch_attention(model):
         model.set_attn_implementation("sdpa")
     return Parent(model, tokenizer, name, fingerprint(model), recorded_protocol(source))
-
-
-def digest(value: Any) -> str:
-    """Hash plain values with BLAKE2b: 32 hexadecimal digits."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 RULES = 2  # raised when equal settings begin to give another model, so that older results are not taken for new ones

@@ -15,11 +15,18 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
-from uds_lens._storage import atomic_write_text, is_scratch, parse_json, read_file, refuse_to_replace, sha256_file
+from uds_lens._storage import (
+    atomic_write_text,
+    digest,
+    is_scratch,
+    parse_json,
+    read_file,
+    refuse_to_replace,
+    sha256_file,
+)
 from uds_lens.errors import ConfigError, ResultFormatError, UdsLensWarning
 from uds_lens.results._steering import BEST, RECORD
 from uds_lens.unlearning._data import ALTERNATES
-from uds_lens.unlearning._job import digest
 from uds_lens.unlearning._record import read_record
 
 CONTENTS = "uds_lens_contents.json"  # file in a checkpoint, written last: size and hash of every other file
