@@ -8,12 +8,22 @@ from torch import nn
 
 from uds_lens._compat.torch import (
     COMPILED,
+    altered_modules,
     compiled_module,
     forward_hooks_by_number,
     forward_hooks_of,
     hook_tables,
     is_out_of_memory,
 )
+
+
+def test_modules_with_hooks_or_a_forward_of_their_own_are_found_by_name() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), nn.ReLU())
+    assert altered_modules(model) == []
+    model[0].register_forward_hook(print)
+    model[1][1].register_forward_pre_hook(repr)
+    model[2].forward = len
+    assert dict(altered_modules(model)) == {"0": model[0], "1.1": model[1][1], "2": model[2]}
 
 
 def test_a_module_keeps_its_hooks_in_four_tables() -> None:
