@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
@@ -205,7 +206,12 @@ def _one_vocabulary(one: CheckpointInfo, other: CheckpointInfo) -> bool:
 
 def _tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    state: dict[str, Any] = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
+    return digest(tokenizer.get_vocab()) if backend is None else _hash_of_backend(backend.to_str())
+
+
+@lru_cache(maxsize=1)  # the models of an audit have the same one, and reading it costs more than asking for it
+def _hash_of_backend(text: str) -> str:
+    state: dict[str, Any] = json.loads(text)
     for last_call in ("padding", "truncation"):
         state.pop(last_call, None)
     return digest(state)
