@@ -86,7 +86,7 @@ def main() -> None:
 def print_ratios(tries: int, resamples: int) -> None:
     """How often the interval of a ratio holds it."""
     truth = 0.1
-    print("| subjects above | scatter | ICC | holds the ratio | width |")
+    print("| subjects in the numerator | scatter | ICC | covers the ratio | width |")
     print("|---|---|---|---|---|")
     for above in (8, 20):
         for scatter in (0.33, 0.5, 1.0):

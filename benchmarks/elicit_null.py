@@ -3,7 +3,7 @@
     python benchmarks/elicit_null.py
 
 Unlearned and retain score alike: a question's difference has mean 0, and part of it is its subject's. Prints, for three
-kinds of scores, how often the p-value of beyond retain lies below .05, how often its interval leaves 0 out, and how
+kinds of scores, how often the p-value of beyond retain lies below .05, how often its interval excludes 0, and how
 often any of 4 probes on the same questions does so after Holm's adjustment.
 """
 
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--icc", type=float, nargs="*", default=[0.3])
     parser.add_argument("--resamples", type=int, default=999)
     asked = parser.parse_args()
-    print("| scores | ICC | p below .05 | interval leaves 0 out | any of the probes, after Holm |\n" + "|---" * 5 + "|")
+    print("| scores | ICC | p below .05 | interval excludes 0 | any of the probes, after Holm |\n" + "|---" * 5 + "|")
     for name, score in SCORES.items():
         for icc in asked.icc:
             counts = np.zeros(3)

@@ -38,7 +38,7 @@ def main() -> None:
     baseline = ul.Baseline.measure(models / "full", models / "retain90", examples)
     print(
         "| unlearned | UDS, all | interval over authors, width | limit | spread of samples | standard error reported "
-        "| ratio | 95% intervals that hold UDS of all |\n|---|---|---|---|---|---|---|---|"
+        "| ratio | 95% intervals that cover UDS of all |\n|---|---|---|---|---|---|---|---|"
     )
     for unlearned in UNLEARNED:
         audit = baseline.audit(models / unlearned)

@@ -179,7 +179,7 @@ def test_headings_state_what_the_numbers_say(audit, figures):
         "heatmap": f"{int((audit.uds_per_example < 0.5).sum())} of 23 examples are less than half erased",
         "forest": "x is the most faithful metric (F 0.900)",
         "summary": "uds is best overall (0.700)",
-        "pairs": "0 of 3 pairs differ in F (Holm-adjusted)",
+        "pairs": "0 of 3 pairs differ significantly in F (Holm-adjusted)",
         "dumbbell": "With depth in the score, 2 of 3 methods change rank",
         "ranks": "x is first in 100% of resamples",
         "slopes": "Which metric has the highest Rob depends on the filter",

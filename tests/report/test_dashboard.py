@@ -36,8 +36,8 @@ def own():
 
 def test_the_papers_page_says_what_its_files_say(published):
     told = " ".join(findings(published))
-    assert "UDS has the highest Overall score, 0.951 (F 0.971, Rob 0.932, and is first in both)" in told
-    assert "with the utility filter alone it ranks 3rd (0.753; the first is Exact Memorization, 0.797)" in told
+    assert "UDS has the highest Overall score, 0.951 (F 0.971, Rob 0.932, both the highest)" in told
+    assert "with the utility filter alone it ranks 3rd (0.753), and Exact Memorization first (0.797)" in told
     assert "SimNPO 3 to 2, NPO 2 to 3" in told and "SimNPO would rank 3rd; NPO would rank 2nd" in told
     warned = " ".join(cautions(published))
     assert "UDS 0.971 (0.875 to 0.994), Truth Ratio 0.947 (0.845 to 0.983)" in warned

@@ -264,7 +264,7 @@ def test_references_are_known_by_their_weights_or_named(audits):
     page = Page(render(named, references=["ga"]))
     assert [model["reference"] for model in page.data["models"]] == [False, False, True, True]
     rows = [name for tag, kind, name in page.attributes if tag == "tr" and kind == "class"]
-    assert rows.count("reference") == 2 and "Grey: references, ga, old." in page.words
+    assert rows.count("reference") == 2 and "Grey: reference models (ga, old)." in page.words
     assert "note old: full and unlearned have identical weights." in page.words
     with pytest.raises(ConfigError, match=r"names of audits; expected .*npo.*; got 'gone'"):
         render(audits, references=["gone"])
@@ -323,18 +323,18 @@ def test_what_could_be_significant_is_said(audits):
     pairs = differences(few)
     needed = (
         "The smallest possible p is 0.094 (with 6 subjects, adjusted for 3 pairs), so no difference could be "
-        "significant. That takes at least 7 subjects, or fewer models."
+        "significant; at least 7 subjects, or fewer models, would be needed."
     )
     sentence = difference_words(pairs, "95%")["sentence"]
     assert sentence == f"0 of 3 pairs differ significantly (adjusted p < 0.05). {needed}"
     page = Page(render(few))
     assert "With 6 subjects, no difference between models is significant (Holm-adjusted p < 0.05)." in page.words
-    assert f"Add subjects so that the models can be put in order. {needed}" in page.words
+    assert f"Add subjects, so that the models can be ranked. {needed}" in page.words
     full = replace(few["npo"], models={**few["npo"].models, "unlearned": few["npo"].models["full"]})
     found = difference_words(differences({"npo": few["npo"], "full": full}, ["full"]), "95%")
     assert found["sentence"] == "No pair could be tested; the table says why."
     (row,) = found["rows"]
-    assert row["verdict"] == "withheld" or row["verdict"] == "reference"
+    assert row["verdict"] == "withheld" or row["verdict"] == "not tested"
     assert row["p"] is None and "full is a reference" in row["why"]
 
 
@@ -355,12 +355,12 @@ def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     assert "--control retained.json" in words and "'ckpt/</script>&<b>rmu'" in words
     shallow = {f"m{i}": synthetic_audit(seed=i, erased=0.2) for i in range(2)}
     found = verdict_of(Page(render(shallow)))
-    assert found.startswith("No model has lost most of the knowledge; the deepest is m")
+    assert found.startswith("No model has lost most of the knowledge; the highest score is m")
     kept = with_control(synthetic_audit(seed=1, erased=0.8), lost=0.01)
     calm = replace(kept, s2_delta=kept.s1_delta.clamp(min=0) * 0.8)
     other = Page(render({"one": calm, "two": replace(calm, models=shallow["m0"].models)}))
     found = verdict_of(other)
-    assert "All models have lost most of the knowledge" in found and "None shows signs of damage." in found
+    assert "All models have lost most of the knowledge" in found and "None of them shows signs of damage." in found
     assert "uds-lens audit --" not in other.words.split("Before you quote")[0]
     swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
     found = verdict_of(Page(render({"npo": audits["npo"], "swapped": swapped})))

@@ -220,7 +220,7 @@ def test_references_are_not_tested_and_do_not_weigh_on_the_others():
     assert len(inside) == 9 and inside["p_holm"].isna().all() and inside["p_holm_least"].isna().all()
     row = inside.loc["full", "again"]
     assert row["difference"] == -1.0 and row["p"] == 2.0**-11
-    assert row["reason"] == "full and again are references: the score is known in advance and not tested"
+    assert row["reason"] == "full and again are reference models, so the difference is not tested"
     named = compare_all(models, references=["a"])
     assert named["reference"].tolist() == [True] * 3 + [False] * 3
     with pytest.raises(ConfigError, match="names of audits; expected some of a, b, c, d; got 'gone'"):

@@ -46,7 +46,7 @@ def sweep(
     """Make and measure all models of a plan.
 
     Models are fine-tuned, unlearned, relearned and quantised as the plan says, and measured
-    in every state. The command resumes if it is killed and run again; several may share one --out.
+    in every state. If it is killed, the same command resumes; several can run at once with the same --out.
     The exit code is 1 where something failed or is left to do.
 
     \b

@@ -257,7 +257,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "whp": Benchmark(
         title="Who's Harry Potter, questions",
         hub=None,
-        licence="as the file says: the questions circulate with the code of several papers (hp_qa.jsonl)",
+        licence="see your copy: the questions (hp_qa.jsonl) are distributed with the code of several papers",
         parts={"forget": Part(None, "train", ("hp_qa.jsonl", "data/hp/hp_qa.jsonl", "*.jsonl", "*.json", "*.csv"))},
         read=prompt_and_response,
         lacks=("a retain model", _NO_ENTITIES, _NO_PARAPHRASES, _NO_SUBJECTS),

@@ -349,8 +349,8 @@ def _row(method: str, scores: pd.DataFrame, rows: np.ndarray, by: View, min_util
     if len(choice.tied) > 1:
         row["tied"] = " ".join(str(scores["model"].iloc[at]) for at in choice.tied)
         row["reason"] = (
-            f"{len(choice.tied)}-way tie at {float(chosen[f'score_{by}']):.3f}: the one shown is best in its "
-            "other parts"
+            f"{len(choice.tied)}-way tie at {float(chosen[f'score_{by}']):.3f}; the configuration shown is the "
+            "best in the other parts of the score"
         )
     return row
 

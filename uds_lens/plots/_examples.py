@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Order: TypeAlias = Literal["input", "uds", "cluster"]
 """Rows as in the data, by score (not measurable ones last), or similar ones together."""
 
-_ORDER_WORDS = {"input": "in input order", "uds": "by UDS, lowest on top", "cluster": "similar ones together"}
+_ORDER_WORDS = {"input": "in input order", "uds": "by UDS, lowest on top", "cluster": "clustered by similarity"}
 _NAMED_ROWS = 50
 _GROUPS = 1000
 """Rows that are clustered one by one; more join the most similar of half as many: all pairs of 20,000 take 3 GB."""
@@ -431,7 +431,7 @@ def clip_bars(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None
     finding = "Clipping changes nothing: raw LER lies between 0 and 1"
     if largest > 0:
         finding = f"Raw LER exceeds 1 on up to {above:.0%} of examples, and falls below 0 on up to {below:.0%}"
-    subtitle = "Raw LER: S2 / S1 before clipping to [0, 1]. Share of examples outside, by layer."
+    subtitle = "Raw LER: S2 / S1 before clipping to [0, 1]. Share of examples outside this range, by layer."
     return style(figure, theme, title, finding, subtitle, height=360)
 
 

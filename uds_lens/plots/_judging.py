@@ -174,7 +174,7 @@ _FILTERS = {
     "utility+threshold": "enough utility, unlearned",
 }
 _ROBUSTNESS = {"q": "Q", "r": "R", "rob": "Rob"}
-_ROBUSTNESS_AXIS = {"q": "Q (quantisation)", "r": "R (relearning)", "rob": "Rob (mean of Q and R)"}
+_ROBUSTNESS_AXIS = {"q": "Q (quantisation)", "r": "R (relearning)", "rob": "Rob (harmonic mean of Q and R)"}
 
 
 def filter_slopes(

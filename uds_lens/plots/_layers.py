@@ -345,7 +345,7 @@ def lens_against_uds(
 
 Value: TypeAlias = Literal["ler", "s2"]  # what is compared: LER, or S2 in nats per token
 
-_PARTLY = "A gap in S2: measured only in the examples whose score counts the layer."
+_PARTLY = "A gap in S2: some examples were not measured there, because the layer does not count in their score."
 
 _VALUE_WORDS = {
     "ler": ("mean LER", "Mean LER over the examples with knowledge at the layer; 0 intact, 1 erased."),

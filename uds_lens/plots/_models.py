@@ -154,7 +154,7 @@ def difference_matrix(
                 f"{shown(one, width=48, limit=120)} \u2212 {shown(other, width=48, limit=120)}: {number(value, 3)}",
                 ("no interval" if math.isnan(row.low) else f"{number(low, 3)} to {number(high, 3)}")
                 + (", not tested" if math.isnan(p_value) else f", {adjusted} {p_value:.2g}"),
-                *(["a reference: its score is known in advance"] if getattr(row, "reference", False) else []),
+                *(["not tested: a reference model"] if getattr(row, "reference", False) else []),
                 *(["withheld: an audit has a fatal warning"] if withheld else []),
             ]
             cells[str(one), str(other)] = value, text, "<br>".join(lines)
@@ -185,7 +185,7 @@ def difference_matrix(
     figure.update_xaxes(side="bottom", tickangle=-45, title_text="minus", showline=False, ticks="", **ticks)
     figure.update_yaxes(autorange="reversed", **ticks)
     label = "UDS" if score == "uds" else "F"
-    finding = f"{decided} of {tested} pairs differ in {label}" + (" (Holm-adjusted)" if p != "p" else "")
+    finding = f"{decided} of {tested} pairs differ significantly in {label}" + (" (Holm-adjusted)" if p != "p" else "")
     finding = finding if tested else f"Pairwise differences in {label}: none could be tested"
     subtitle = (
         f"{label} of the row minus {label} of the column. Star: {adjusted} below {level:g}; "

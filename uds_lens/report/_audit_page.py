@@ -183,8 +183,8 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
         models_have = f"{some} models {verb}" if len(own) > 1 else "The model has"
         sentences.append(f"{models_have} lost most of the knowledge: {_scores(erased)}.")
     elif scored:
-        deepest = f"; {'the deepest is ' if len(scored) > 1 else ''}{_scores(scored[:1])}"
-        sentences.append(f"No model has lost most of the knowledge{deepest}.")
+        highest = f"; the highest score is {_scores(scored[:1])}" if len(scored) > 1 else f": {_scores(scored)}"
+        sentences.append(f"No model has lost most of the knowledge{highest}.")
     if withheld:
         names = ", ".join(model["name"] for model in withheld[:4])
         sentences.append(f"The verdict is withheld for {names} (fatal warning).")
@@ -193,7 +193,7 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
         who = ", ".join(f"{model['name']} ({_signs(model)})" for model in damaged[:4])
         sentences.append(f"Signs of damage rather than forgetting: {who}.")
     elif erased and judged_damage:
-        sentences.append("None shows signs of damage." if len(erased) > 1 else "It shows no sign of damage.")
+        sentences.append("None of them shows signs of damage." if len(erased) > 1 else "It shows no sign of damage.")
     elif erased:
         sentences.append(f"{'Its' if len(erased) == 1 else 'Their'} utility was not measured.")
     tested = None if pairs is None else _tested(pairs)
@@ -270,7 +270,7 @@ def next_steps(
     subjects = min((a.interval_basis.n for a in own.values() if a.interval_basis.by == "subject"), default=99)
     needed = None if pairs is None else _subjects_needed(pairs)
     if needed is not None:
-        steps.append(Step(f"Add subjects so that the models can be put in order. {needed}", ""))
+        steps.append(Step(f"Add subjects, so that the models can be ranked. {needed}", ""))
     elif subjects < FEW_SUBJECTS:
         steps.append(
             Step(f"Add subjects: there are only {subjects}, and reliable intervals need {FEW_SUBJECTS} or more.", "")
@@ -310,7 +310,7 @@ def sections(
         ("examples", "Examples"),
         ("closer", "Details"),
         *([("skipped", "Skipped")] if any(audit.skipped for audit in audits.values()) else []),
-        *([("retains", "Retains")] if any(audit.retains for audit in audits.values()) else []),
+        *([("retains", "Retain models")] if any(audit.retains for audit in audits.values()) else []),
         ("method", "Method"),
         ("provenance", "Provenance"),
         ("reproduce", "Reproduce"),
@@ -542,7 +542,7 @@ def _between(audits: Mapping[str, DepthAudit]) -> list[Note]:
     ]
     for role in ("full", "retain"):
         if len({weights_of(audit, role) for audit in every}) > 1:
-            notes.append(Note((), f"The audits use different {role} models: their scores have different meanings."))
+            notes.append(Note((), f"The audits use different {role} models: their scores are on different scales."))
     if differing := differing_settings(every):
         notes.append(Note((), f"The audits differ in {', '.join(differing)}: their scores are not comparable."))
     if len({audit.provenance.get("ids_hash") for audit in every}) > 1:
@@ -582,7 +582,7 @@ def difference_words(pairs: pd.DataFrame | None, confidence: str, words: Words =
         sentence = f"{real} of {len(tested)} {differ} significantly (adjusted p < {LEVEL:g}). " + (
             _subjects_needed(pairs) or _least_p(pairs) + "."
         )
-    rank = {"significant": 0, "reference": 2}
+    rank = {"significant": 0, "not tested": 2}
     return {
         "sentence": sentence,
         "confidence": confidence,
@@ -606,8 +606,10 @@ def _subjects_needed(pairs: pd.DataFrame) -> str | None:
     enough, size = 2, len(tested)
     while size * 2.0 ** (1 - enough) >= LEVEL:  # of all sign patterns, the observed one and its opposite
         enough += 1
-    fewer = "" if size == 1 else ", or fewer models"
-    return f"{_least_p(pairs)}, so no difference could be significant. That takes at least {enough} subjects{fewer}."
+    fewer = "" if size == 1 else ", or fewer models,"
+    return (
+        f"{_least_p(pairs)}, so no difference could be significant; at least {enough} subjects{fewer} would be needed."
+    )
 
 
 def _difference_row(row: Any) -> dict[str, Any]:
@@ -618,12 +620,10 @@ def _difference_row(row: Any) -> dict[str, Any]:
         one, other, low, high = other, one, -high, -low
     if row.fatal:
         verdict = "withheld"
-    elif row.reference:
-        verdict = "reference"
-    elif not tested:
+    elif row.reference or not tested:
         verdict = "not tested"
     else:
-        verdict = "significant" if row.p_holm < LEVEL else "open"
+        verdict = "significant" if row.p_holm < LEVEL else "not significant"
     why = (row.fatal, row.reason, f"left out: {row.left_out}" if row.left_out else "")
     return {
         "one": one,

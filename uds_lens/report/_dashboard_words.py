@@ -133,7 +133,7 @@ def _of_metrics(tables: Tables) -> Iterator[str]:
     table = judged(tables, first)
     if len(table) and table["overall"].notna().any():
         top = table.loc[table["overall"].idxmax()]
-        both = ", and is first in both" if top["rank_auc"] == top["rank_rob"] == 1 else ""
+        both = ", both the highest" if top["rank_auc"] == top["rank_rob"] == 1 else ""
         share = "" if math.isnan(top["p_first"]) else f"; it comes first in {100 * top['p_first']:.0f}% of resamples"
         yield (
             f"{label[top['metric']]} has the highest Overall score, {top['overall']:.3f} (F {top['auc']:.3f}, Rob "
@@ -163,8 +163,8 @@ def _of_filters(tables: Tables, metric: str, first: str, settings: list[str], la
             continue
         best = table.loc[table["rob"].idxmax()]
         others.append(
-            f"with {words[setting]} it ranks {ordinal(row['rank_rob'].iloc[0])} ({row['rob'].iloc[0]:.3f}; the first "
-            f"is {label[best['metric']]}, {best['rob']:.3f})"
+            f"with {words[setting]} it ranks {ordinal(row['rank_rob'].iloc[0])} ({row['rob'].iloc[0]:.3f}), "
+            f"and {label[best['metric']]} first ({best['rob']:.3f})"
         )
     if others:
         yield f"The rank of {label[metric]} in robustness depends on the filter: {', '.join(others)}."
@@ -275,14 +275,11 @@ def _ties(tables: Tables) -> Iterator[str]:
         named = ", ".join(f"{method_name(row['method'])} {row['n_tied']:.0f}" for row in ties)
         yield (
             f"In {len(ties)} methods, several configurations have the same score and cannot be distinguished "
-            f"({named}); the one shown is best in its other parts."
+            f"({named}); the one shown is the best in the other parts of the score."
         )
     else:
         for row in ties:
-            yield (
-                f"{method_name(row['method'])}: {row['reason']}; its {row['n_tied']:.0f} configurations cannot be "
-                "distinguished."
-            )
+            yield f"{method_name(row['method'])}: {row['reason']}."
     scores = tables.models["score_with"]
     if zero := int((scores == 0).sum()):
         yield f"{zero} of {len(scores)} scores are exactly 0: a harmonic mean is 0 as soon as one part is."
@@ -293,8 +290,8 @@ def _ties(tables: Tables) -> Iterator[str]:
 def _published(tables: Tables) -> Iterator[str]:
     if tables.published:
         yield (
-            "R compares each model with the shift of one relearned retain model, the same number for all. Its interval "
-            "is not published; where the shift is near 0, R is small whatever a model does."
+            "R compares each model with the shift of one relearned retain model, the same number for all. The "
+            "interval of that shift is not published; where it is near 0, R is small whatever a model does."
         )
         yield (
             "The intervals of F are computed from the sizes of the pools alone (Hanley and McNeil). Epochs of one run "

@@ -132,7 +132,7 @@ def _knowledge(audit: DepthAudit) -> Caution | None:
     if helped > 0.5 and audit.config.stand_in == "counterfactual":
         text = (
             f"On {helped:.0%} of the examples, full's states on {_ASKED[audit.config.counterfactual]} make the entity "
-            "more likely in full, not less: they lack nothing of it, so there is no scale to measure on."
+            "more likely in full, not less: they still encode all of it, so there is no scale to measure on."
         )
         return Caution("fatal", text, "no scale")
     if helped > 0.5:
@@ -187,7 +187,7 @@ def _several_retains(audit: DepthAudit) -> Caution | None:
     low, high, _ = audit.retain_spread
     text = f"Measured against {len(audit.retains)} retain models"
     if math.isnan(low):
-        return Caution("note", f"{text}; against at least one of them nothing is measurable.", "several retains")
+        return Caution("note", f"{text}; against at least one of them nothing is measurable.", "several retain models")
     text += f": the scores against them range from {low:.3f} to {high:.3f}."
     return Caution("caution" if high - low > RETAINS_APART else "note", text, f"{low:.2f}-{high:.2f} by retain model")
 
@@ -252,7 +252,7 @@ def _steering(audit: DepthAudit) -> Caution | None:
             f"The depth of {of} examples about other subjects steered the training of this model (depth.json and its "
             "configuration name them); none of the examples measured here did."
         )
-        return Caution("note", text, "steered by others") if of else None
+        return Caution("note", text, "steered by other subjects") if of else None
     text = (
         f"{n} of {len(audit.examples)} examples steered the training of this model, or are about the same "
         "subjects as examples that did (depth.json and its configuration name them). A depth that was optimised in "
@@ -401,7 +401,7 @@ def _damage(audit: DepthAudit) -> Caution | None:
     text = (
         f"Mostly damage: on retained facts, the unlearned states cost {damage.control_loss:.2f} nats per token, "
         f"{damage.value:.0%} of the {damage.forget_loss:.2f} that they cost on the forget facts (retain's states: "
-        f"{damage.retain_loss:.2f}). What the score counts as erased is largely not about the forget set."
+        f"{damage.retain_loss:.2f}). Much of what the score counts as erased has nothing to do with the forget set."
     )
     return Caution("caution", text, f"{damage.value:.0%} damage")
 

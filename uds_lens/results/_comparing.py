@@ -496,7 +496,7 @@ def compare_all(
 ) -> pd.DataFrame:
     """Compare every pair of audits as `compare` does, with Holm's adjustment over the pairs of the table.
 
-    References are not tested, since their score is known in advance (0, or 1): their rows have no `p_holm`.
+    Pairs with a reference model are not tested: their rows have no `p_holm`.
 
     Args:
         audits: Name to audit; or several, named after their unlearned models.
@@ -536,8 +536,8 @@ def compare_all(
         inside = [name for name in known if name in (one, other)]
         row["reference"] = bool(inside)
         if inside and row["reason"] is None:
-            which = "are references" if len(inside) == 2 else "is a reference"
-            row["reason"] = f"{' and '.join(inside)} {which}: the score is known in advance and not tested"
+            which = "are reference models" if len(inside) == 2 else "is a reference model"
+            row["reason"] = f"{' and '.join(inside)} {which}, so the difference is not tested"
         rows.append(row)
     family = [math.nan if row["reference"] else row["p"] for row in rows]
     tested = [not math.isnan(p) for p in family]

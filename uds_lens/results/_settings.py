@@ -197,7 +197,8 @@ class RunOptions:
     while training. With control facts always all: damage is about all layers."""
 
     token_budget: PositiveInt = 4096
-    """Most tokens per batch, padding included; wide models take fewer on a CPU. Lower it when memory runs out."""
+    """Maximum number of tokens per batch, padding included; wide models take fewer on a CPU. Lower it when memory runs
+    out."""
 
     memory_gib: NonNegativeFloat = 4.0
     """Memory for states and recordings, GiB. States beyond it go to temporary files, recordings are repeated."""

@@ -41,7 +41,7 @@ class SlurmOptions:
     """Memory per task, GiB."""
 
     parallel: PositiveInt | None = None
-    """Most tasks at a time; None is no limit."""
+    """Maximum number of tasks at a time; None is no limit."""
 
     requeues: NonNegativeInt = 10
     """How often a task that reached its time limit is submitted again."""
