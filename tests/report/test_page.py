@@ -265,7 +265,7 @@ def test_references_are_known_by_their_weights_or_named(audits):
     assert [model["reference"] for model in page.data["models"]] == [False, False, True, True]
     rows = [name for tag, kind, name in page.attributes if tag == "tr" and kind == "class"]
     assert rows.count("reference") == 2 and "Grey: reference models (ga, old)." in page.words
-    assert "note old: full and unlearned have identical weights." in page.words
+    assert "note old: full and the unlearned model have identical weights." in page.words
     with pytest.raises(ConfigError, match=r"names of audits; expected .*npo.*; got 'gone'"):
         render(audits, references=["gone"])
 

@@ -215,7 +215,7 @@ def by_contrast(
         with open_model(source, dtype=options.dtype, device=run.device, device_map=run.device_map, **where) as model:
             require_embedded(model.hf, ((row.example.question, row.ids) for row in encoded.rows), name=model.name)
             fitting = row_layout(model).split(batches, [len(row.ids) for row in encoded.rows])
-            shown = progress(fitting, desc=f"annotate: {role}", unit="batch", enabled=run.progress)
+            shown = progress(fitting, desc=f"annotating: {role}", unit="batch", enabled=run.progress)
             logprobs.append(_answer_logprobs(model, encoded, shown, tokenizer.pad_token_id))
     reasons: dict[str, Found] = {skipped.id: skipped.reason for skipped in encoded.skipped}
     by_id = dict(reasons)

@@ -274,7 +274,9 @@ def _read(
                 plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
                 read[site].store.put(batch, states)
 
-        for rows in progress(plan.batches_for(model), desc="read source", unit="batch", enabled=options.progress):
+        for rows in progress(
+            plan.batches_for(model), desc="reading the source", unit="batch", enabled=options.progress
+        ):
             run_halving(rows, keep, about=f"map {model.name}")
     return record, read
 
@@ -322,7 +324,7 @@ def _patch_cells(
                         of_entity = change[i][:, batch.scored_mask[i].cpu()]
                         lost[row, :, number, : of_entity.shape[1]] = of_entity
 
-    for rows in progress(plan.batches_for(model), desc="patch into full", unit="batch", enabled=options.progress):
+    for rows in progress(plan.batches_for(model), desc="patching into full", unit="batch", enabled=options.progress):
         run_halving(rows, work, about=f"map {model.name}")
     return lost
 

@@ -106,7 +106,7 @@ def read_source(
         while True:
             store = StateStore(budget=int(options.memory_gib * GIB / share))
             try:
-                for rows in progress(batches, desc=f"read {role}", unit="batch", enabled=options.progress):
+                for rows in progress(batches, desc=f"reading {role}", unit="batch", enabled=options.progress):
                     run_halving(rows, read, about=f"read {model.name} {options.token_budget}")
             except _MeasureAgain:  # all rows are read in one way
                 continue
@@ -228,7 +228,7 @@ class Target:
 
         label, show = f"patch {self.model.name} {self.options.token_budget}", self.options.progress
         while True:
-            batches = progress(self._batches, desc="patch into full", unit="batch", enabled=show)
+            batches = progress(self._batches, desc="patching into full", unit="batch", enabled=show)
             try:
                 self._batches = [
                     piece

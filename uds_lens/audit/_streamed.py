@@ -72,7 +72,7 @@ def read_streamed(
         def read(numbers: list[int]) -> None:
             batches = [plan.batch_of(rows_of[number], side) for number in numbers]
             riders = [StreamedBatch(model, batch, packed=plan.packed) for batch in batches]
-            run_streamed(streamed, riders, desc=f"read {role}", show=options.progress)
+            run_streamed(streamed, riders, desc=f"reading {role}", show=options.progress)
             with streamed.head():
                 require_finite_head(model)
                 for number, batch, rider in zip(numbers, batches, riders, strict=True):
@@ -181,7 +181,7 @@ class StreamedTarget:
                 )
                 for number, batch in zip(numbers, batches, strict=True)
             ]
-            run_streamed(self._streamed, riders, desc="patch into full", show=self.options.progress)
+            run_streamed(self._streamed, riders, desc="patching into full", show=self.options.progress)
             with self._streamed.head():
                 for rider in riders:
                     rider.read_out()

@@ -158,7 +158,7 @@ class SoftGCG(SuffixProbe):
             [ordered[n : n + self.rows_at_once] for n in range(0, len(ordered), self.rows_at_once)], lengths
         )
         prefilled = 0
-        for rows in progress(batches, desc=f"{asking.desc}: optimise", unit="batch", enabled=asking.show):
+        for rows in progress(batches, desc=f"{asking.desc}: optimising", unit="batch", enabled=asking.show):
             suffixes, losses = self.optimise(
                 model, [ids[r] for r in rows], [slots[r].target for r in rows], [places[r] for r in rows]
             )

@@ -96,7 +96,7 @@ def read_passes(
             *at_entities,
         ]
         if riders:
-            run_streamed(streamed, riders, desc=f"read {os.path.basename(os.fspath(source))}", show=run.progress)
+            run_streamed(streamed, riders, desc=f"reading {os.path.basename(os.fspath(source))}", show=run.progress)
         store = StateStore(budget=int(run.memory_gib * GIB))
         for rows_of, batch, rider in zip(entities, entity_batches, at_entities, strict=True):
             hidden = rider.source_states(config.last_layer).states

@@ -114,9 +114,16 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
 def _equal_weights(audit: DepthAudit) -> list[Caution]:
     """Two references of equal weights make all scores meaningless; the audit of a reference is a known number."""
     return [
-        Caution("fatal" if _both_references(a, b) else "note", f"{a} and {b} have identical weights.", f"{a} = {b}")
+        Caution(
+            "fatal" if _both_references(a, b) else "note",
+            f"{a} and {_THE_UNLEARNED.get(b, b)} have identical weights.",
+            f"{a} = {b}",
+        )
         for a, b in audit.equal_weights
     ]
+
+
+_THE_UNLEARNED = {"unlearned": "the unlearned model"}  # a role that is no name, in a sentence
 
 
 def _both_references(a: str, b: str) -> bool:

@@ -195,7 +195,7 @@ def difference(
         sources = [_Weights(place, stack) for place in (full, other, *([] if retain is None else [retain]))]
         names = _shared_names(sources)
         tensors = []
-        for name in progress(names, desc="compare weights", unit="tensor", enabled=show_progress):
+        for name in progress(names, desc="comparing weights", unit="tensor", enabled=show_progress):
             before, after, *rest = (source.tensor(name) for source in sources)
             if not before.is_floating_point():
                 continue
