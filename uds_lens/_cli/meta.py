@@ -324,9 +324,9 @@ def _published(values: Published, out: Path | None, printing: Printing) -> None:
     print_table(["metric", "Overall", "F", "Rob", "Q", "R", "models"], rows, right=["models"])
     print_wrapped(
         "\nF: faithfulness, probability that a model that knows ranks above one that does not. Q, R: robustness to "
-        "quantisation (1 = unaffected) and to relearning (1 = moves as retain does); Rob: harmonic mean of Q and R; "
-        "Overall: of F and Rob. F, Q and R are quoted from the UDS paper's files, which lack the "
-        "models they are computed from."
+        "quantisation (1 = unaffected) and to relearning (1 = same change as in retain); Rob: harmonic mean of Q "
+        "and R; Overall: of F and Rob. F, Q and R are quoted from the UDS paper's files, which lack the models they "
+        "are computed from."
     )
     unprinted = table.loc[table["n"].isna(), "metric"]
     if len(unprinted):

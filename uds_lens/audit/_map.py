@@ -274,9 +274,7 @@ def _read(
                 plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
                 read[site].store.put(batch, states)
 
-        for rows in progress(
-            plan.batches_for(model), desc="reading the source", unit="batch", enabled=options.progress
-        ):
+        for rows in progress(plan.batches_for(model), desc="reading source", unit="batch", enabled=options.progress):
             run_halving(rows, keep, about=f"map {model.name}")
     return record, read
 
