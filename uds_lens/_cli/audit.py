@@ -41,7 +41,8 @@ def audit(
         typer.Option(
             metavar="TASK",
             help="Folder of an Open-Unlearning run (saves/unlearn/TASK): audits its checkpoints against the full and "
-            "retain that its record names, and writes UDS_EVAL.json beside its results. Other options override these.",
+            "retain models that its record names, and writes UDS_EVAL.json beside its results. Other options override "
+            "these.",
             file_okay=False,
         ),
     ] = None,

@@ -258,7 +258,7 @@ def _print(ranking: _Ranking) -> None:
     how = f" P(first): share of resamples in first place, resampling {resampled}." if resampled else ""
     print_wrapped(
         f"\n{ranking.n_models} models, ranked {ranking.by} depth. Score: harmonic mean of memorization, privacy (MIA; "
-        f"with depth, MIA and UDS) and utility, of each method's best configuration; place in brackets.{how}"
+        f"with depth, MIA and UDS) and utility, of each method's best configuration; rank in brackets.{how}"
     )
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LEGEND = (
     "UDS 0 = knowledge intact (as in full), 1 = erased (as in retain). "
     "Interval: bootstrap over subjects, or over examples where there are none. N: examples measured. "
-    "NaN: examples that are not measurable, because at no layer full encodes more than retain (S1 <= tau). "
+    "NaN: examples that are not measurable, because full encodes no more than retain at any layer (S1 <= tau). "
     "layers: knowledge-encoding layers, mean over examples."
 )
 _SAMPLED = (
@@ -39,8 +39,9 @@ _SAMPLED = (
 _DAMAGE = (
     "Loss: mean log-probability lost when the unlearned states are patched in, nats per token, on forget facts and on "
     "retained facts; then the same with retain's states. Damage: loss on retained facts as a share of the loss on "
-    "forget facts. It covers entities after the correct beginning of their answer. Prob: probability of the retained "
-    "entities under full and under the model itself; for whole answers, see uds-lens metrics --retain-data."
+    "forget facts. It is measured at the entities, after the correct beginning of the answer. Prob: probability of "
+    "the retained entities under full and under the model itself; for whole answers, see uds-lens metrics "
+    "--retain-data."
 )
 _PROB = (
     " Prob: probability per token that the model itself gives the entity, after the correct beginning of its answer "

@@ -266,8 +266,8 @@ class MetricResults:
         ]
         if failing:
             messages.append(
-                f"At or below chance (0.5) in {_STUDY}, for at least one kind of model that knows against one that "
-                f"does not (F in the worst of nine pairs of kinds, five runs each): {', '.join(failing)}. "
+                f"In {_STUDY}, faithfulness was at or below chance (0.5) for at least one of nine pairs of a kind of "
+                f"model that knows and one that does not (F of the worst pair, five runs each): {', '.join(failing)}. "
                 "This rule was made after the results were seen (docs: The other metrics)."
             )
         return tuple(messages)
