@@ -362,6 +362,14 @@ def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     found = verdict_of(other)
     assert "All models have lost most of the knowledge" in found and "None of them shows signs of damage." in found
     assert "uds-lens audit --" not in other.words.split("Before you quote")[0]
+    assert "With 23 subjects, no difference" in found
+    over = with_control(audits["ga"], lost=0.01)  # damage was measured, and it is small
+    found = verdict_of(Page(render({"ga": over, "npo": audits["npo"]})))
+    share, damage = f"{over.over_erased_share:.0%}", f"{over.damage:.3f}"
+    assert f"Over-erased: ga (on {share} of the layers; measured damage {damage})." in found
+    assert "Signs of damage" not in found and "ga and npo differ significantly (Holm" in found
+    found = verdict_of(Page(render({"ga": with_control(audits["ga"], lost=9.0), "npo": audits["npo"]})))
+    assert "Signs of damage rather than forgetting: ga (over-erased on" in found and "of the layers, damage " in found
     swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
     found = verdict_of(Page(render({"npo": audits["npo"], "swapped": swapped})))
     assert "The verdict is withheld for swapped (fatal warning)." in found

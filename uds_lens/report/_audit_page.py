@@ -89,7 +89,8 @@ def headlines(
                 "confidence": percent(audit.config.confidence),
                 "reading": audit.reading,
                 "withheld": audit.reading == WITHHELD,
-                "damaged": over >= OVER_SHARE or damage > DAMAGED,
+                # over-erasure is a sign of damage only as long as damage itself was not measured
+                "damaged": over >= OVER_SHARE if math.isnan(damage) else damage > DAMAGED,
                 "fatal": " ".join(audit.fatal),
                 "cautions": [caution.mark for caution in cautions],
                 "reference": name in references,
@@ -189,12 +190,18 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
         names = ", ".join(model["name"] for model in withheld[:4])
         sentences.append(f"The verdict is withheld for {names} (fatal warning).")
     damaged = [model for model in erased if model["damaged"]]
+    spared = [model for model in erased if model["over_marked"] and not model["damaged"]]
+    if spared:
+        who = (
+            f"{m['name']} (on {m['over']} of the layers; measured damage {m['damage']['value']})" for m in spared[:4]
+        )
+        sentences.append(f"Over-erased: {', '.join(who)}.")
     if damaged:
         who = ", ".join(f"{model['name']} ({_signs(model)})" for model in damaged[:4])
         sentences.append(f"Signs of damage rather than forgetting: {who}.")
-    elif erased and judged_damage:
+    elif erased and judged_damage and not spared:
         sentences.append("None of them shows signs of damage." if len(erased) > 1 else "It shows no sign of damage.")
-    elif erased:
+    elif erased and not spared:
         sentences.append(f"{'Its' if len(erased) == 1 else 'Their'} utility was not measured.")
     tested = None if pairs is None else _tested(pairs)
     if tested is not None and len(tested):
@@ -202,6 +209,8 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
         many = count(int(tested["n_subjects"].max()), "subject")
         pairs_differ = f"{real} of {count(len(tested), 'pair')} differ{'s' if real == 1 else ''} significantly"
         which = pairs_differ if real else "no difference between models is significant"
+        if real and len(tested) == 1:
+            which = f"{tested['one'].iloc[0]} and {tested['other'].iloc[0]} differ significantly"
         sentences.append(f"With {many}, {which} (Holm-adjusted p < {LEVEL:g}).")
     return sentences
 
