@@ -185,7 +185,8 @@ def difference_matrix(
     figure.update_xaxes(side="bottom", tickangle=-45, title_text="minus", showline=False, ticks="", **ticks)
     figure.update_yaxes(autorange="reversed", **ticks)
     label = "UDS" if score == "uds" else "F"
-    finding = f"{decided} of {tested} pairs differ significantly in {label}" + (" (Holm-adjusted)" if p != "p" else "")
+    differ = "pair differs" if tested == 1 else "pairs differ"
+    finding = f"{decided} of {tested} {differ} significantly in {label}" + (" (Holm-adjusted)" if p != "p" else "")
     finding = finding if tested else f"Pairwise differences in {label}: none could be tested"
     subtitle = (
         f"{label} of the row minus {label} of the column. Star: {adjusted} below {level:g}; "
