@@ -192,10 +192,9 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
     damaged = [model for model in erased if model["damaged"]]
     spared = [model for model in erased if model["over_marked"] and not model["damaged"]]
     if spared:
-        who = (
-            f"{m['name']} (on {m['over']} of the layers; measured damage {m['damage']['value']})" for m in spared[:4]
-        )
-        sentences.append(f"Over-erased: {', '.join(who)}.")
+        costs = ((model["name"], model["over"], model["damage"]["value"]) for model in spared[:4])
+        who = ", ".join(f"{name} (on {over} of the layers; measured damage {cost})" for name, over, cost in costs)
+        sentences.append(f"Over-erased: {who}.")
     if damaged:
         who = ", ".join(f"{model['name']} ({_signs(model)})" for model in damaged[:4])
         sentences.append(f"Signs of damage rather than forgetting: {who}.")
