@@ -222,6 +222,7 @@ def test_wrong_arguments(trio, data, given, error, message, unchecked):
 def test_relative_utility_by_hand(trio, data, monkeypatch):
     """Random models recall nothing: let ROUGE, Truth Ratio and Fluency be 0.5, so that the quotient exists."""
     from uds_lens import generation
+    from uds_lens.metrics._definitions import aggregates
 
     monkeypatch.setattr(generation, "rouge_l_recall", lambda references, answers: [0.5] * len(references))
     monkeypatch.setattr(aggregates, "kept_truth", lambda correct, wrong: 0.5)
