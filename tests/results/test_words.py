@@ -34,7 +34,7 @@ def audits(words):
 
 def wrong(text):
     """Words of unlearning with what stands around them, in text or HTML."""
-    bare = re.sub(r"(?s)<(style|script|pre|code)\b.*?</\1>", " ", text).replace("<wbr>", "")
+    bare = re.sub(r"(?s)<(style|script|pre|code)\b.*?</\1>", " ", text)
     bare = " ".join(re.sub(r"<[^>]*>", " ", bare).replace("&#39;", "'").split())
     return [bare[max(0, match.start() - 50) : match.end() + 20] for match in WRONG.finditer(bare)]
 
