@@ -87,7 +87,7 @@ def read_passes(
         entities = plan.batches_for(model) if own is not None and plan is not None else []
         entity_batches = [plan.batch_of(rows, layout.padding_side) for rows in entities] if plan is not None else []
         batches = [batch for parts in sets.values() for _, batch in parts]
-        if batches or entity_batches:
+        if wanted:  # the logit lens alone embeds no token, and takes the final norm, with a tied head
             streamed.embed(tokens_in([*batches, *entity_batches]))
         whole = {p: [(part, StreamedRows(model, batch)) for part, batch in parts] for p, parts in sets.items()}
         at_entities = [StreamedBatch(model, batch, packed=plan.packed) for batch in entity_batches] if plan else []
