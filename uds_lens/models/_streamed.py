@@ -242,9 +242,8 @@ class StreamedModel:
             ModelError: The files were changed meanwhile.
         """
         hf = self.model.hf
-        unread = [
-            part for part in self._keys if any(self._hashed_as[p] not in self._digests for p in self._places(part))
-        ]
+        hashed = self._hashed_as
+        unread = [part for part in self._keys if any(hashed[p] not in self._digests for p in self._places(part))]
         before = known_fingerprint(hf, self._files.state) if unread else None
         if before is None:
             for part in unread:
