@@ -19,7 +19,7 @@ from elicit_models import rows
 
 import uds_lens as ul
 from uds_lens.data import answer_prompt, prompt_ids
-from uds_lens.elicitation._prompts import keyed_seed
+from uds_lens.elicitation._probes import keyed_seed
 from uds_lens.generation import SamplingSettings, answer_end_ids, sample_continuations
 
 

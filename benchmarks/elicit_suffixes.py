@@ -23,8 +23,7 @@ import uds_lens as ul
 from uds_lens.elicitation import GCG, ElicitOptions, SoftGCG, elicit
 from uds_lens.elicitation._asking import Asked, Asking, ByPrompt, ask_rows
 from uds_lens.elicitation._gcg import TARGET, first_suffix, target_loss
-from uds_lens.elicitation._probes import ICL, Plain
-from uds_lens.elicitation._prompts import keyed_seed
+from uds_lens.elicitation._probes import ICL, Plain, keyed_seed
 from uds_lens.elicitation._run import estimate_hours
 from uds_lens.models import HookedModel
 

@@ -36,7 +36,7 @@ from uds_lens.metrics import (
     truth_ratio,
     zlib_score,
 )
-from uds_lens.metrics._definitions.model_utility import MULTIPLE_CHOICE, SETS
+from uds_lens.metrics._definitions.aggregates import MULTIPLE_CHOICE, SETS
 from uds_lens.models import HookedModel
 
 ROWS_AT_ONCE = 32

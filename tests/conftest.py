@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -111,6 +112,26 @@ def broken(trio: Callable, tmp_path: Path) -> Path:
     model.save_pretrained(tmp_path / "broken")
     tokenizer.save_pretrained(tmp_path / "broken")
     return tmp_path / "broken"
+
+
+@pytest.fixture(scope="session")
+def world() -> Any:
+    """The toy world."""
+    from uds_lens import toy
+
+    return toy.load()
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """An entry for each time a model's weights are hashed during the test."""
+    from uds_lens.models import fingerprint
+
+    hashes: list[bool] = []
+    for module in ("_fingerprint", "_hooked"):
+        name = f"uds_lens.models.{module}.fingerprint"
+        monkeypatch.setattr(name, lambda model: hashes.append(True) or fingerprint(model))
+    return hashes
 
 
 @pytest.fixture(scope="module")

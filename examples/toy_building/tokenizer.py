@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from uds_lens.toy._word_lists import REFUSALS
+from uds_lens.toy._facts import REFUSALS
 
 Row = dict[str, Any]
 

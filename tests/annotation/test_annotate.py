@@ -7,7 +7,7 @@ import pytest
 
 import uds_lens as ul
 from uds_lens.annotation import AnnotateOptions, annotate, words_of
-from uds_lens.annotation._ways import best_run, span_of
+from uds_lens.annotation._annotate import best_run, span_of
 from uds_lens.data import entity_span
 from uds_lens.errors import ConfigError, DataError, MissingDependencyError, ResultFormatError
 

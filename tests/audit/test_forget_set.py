@@ -11,11 +11,6 @@ from uds_lens.errors import DataError
 pytestmark = pytest.mark.usefixtures("trusted")
 
 
-@pytest.fixture(scope="module")
-def world():
-    return ul.toy.load()
-
-
 def test_a_limit_measures_a_sample_of_every_subject_and_says_so(world, tmp_path):
     config = ul.AuditConfig(limit=12, n_bootstrap=100)
     audit = ul.DepthAudit.run(world.full, world.retain, world.retain, world.examples, config=config)

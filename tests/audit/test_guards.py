@@ -11,7 +11,7 @@ from tiny_models import EXAMPLES, SHAPE, build_tokenizer, load_plain
 
 from uds_lens.audit import Baseline
 from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
-from uds_lens.models import fingerprint, open_model
+from uds_lens.models import open_model
 from uds_lens.models._checkpoint import adapter_base
 from uds_lens.patching import capture, open_target
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
@@ -190,14 +190,10 @@ def test_examples_may_be_rows_a_path_or_a_table(trio, audited, tmp_path, uncheck
     assert [e.id for e in baseline.examples] == [e.id for e in EXAMPLES]
 
 
-def test_each_set_of_files_is_hashed_once(trio, monkeypatch, tmp_path):
+def test_each_set_of_files_is_hashed_once(trio, hashed, tmp_path):
     import shutil
 
     paths = [shutil.copytree(path, tmp_path / path.name) for path in trio("llama")]
-    hashed = []
-    for module in ("_fingerprint", "_hooked"):
-        name = f"uds_lens.models.{module}.fingerprint"
-        monkeypatch.setattr(name, lambda model: hashed.append(1) or fingerprint(model))
     baseline = Baseline.measure(*paths[:2], EXAMPLES, options=FAST)
     baseline.audit_all([paths[2], paths[1]], options=FAST)
     assert len(hashed) == 3

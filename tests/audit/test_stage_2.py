@@ -21,11 +21,6 @@ PART = replace(ALL, stage_2="knowledge")
 
 
 @pytest.fixture(scope="module")
-def world():
-    return ul.toy.load()
-
-
-@pytest.fixture(scope="module")
 def examples(world):
     return world.examples[:10]
 

@@ -110,7 +110,7 @@ TAKEN = {
 
 @pytest.mark.parametrize("command", TAKEN)
 def test_what_stands_there_is_seen_before_any_weight_is_read(command: str, home: Path, uds_lens, monkeypatch) -> None:
-    for place in ("models._opening.load_weights", "unlearning._job.load_weights"):
+    for place in ("models._hooked.load_weights", "unlearning._job.load_weights"):
         monkeypatch.setattr(f"uds_lens.{place}", lambda *_, **__: pytest.fail("weights were read"))
     monkeypatch.setattr("uds_lens.unlearning._quantise._load_in_4_bits", lambda *_, **__: pytest.fail("read"))
     (home / "plan.toml").write_text(

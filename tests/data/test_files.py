@@ -1,7 +1,7 @@
 import pytest
 
 from uds_lens.data import load_examples
-from uds_lens.data._files import read_rows
+from uds_lens.data._readers import read_rows
 from uds_lens.errors import DataError
 
 ROW = {"question": "Who?", "answer": "Ada."}

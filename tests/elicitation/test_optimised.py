@@ -10,9 +10,16 @@ from tiny_models import EXAMPLES
 
 from uds_lens.elicitation import GCG, ActPert, Context, ElicitOptions, Skip, SoftGCG, elicit
 from uds_lens.elicitation._asking import Ask, Asking, changed_output
-from uds_lens.elicitation._gcg import SharedBeginning, first_suffix, replacing, target_loss, writable_tokens
-from uds_lens.elicitation._prompts import first_prompt, rendered
-from uds_lens.elicitation._soft_gcg import padded, padded_loss
+from uds_lens.elicitation._gcg import (
+    SharedBeginning,
+    first_suffix,
+    padded,
+    padded_loss,
+    replacing,
+    target_loss,
+    writable_tokens,
+)
+from uds_lens.elicitation._probes import first_prompt, rendered
 from uds_lens.errors import ConfigError
 from uds_lens.models import HookedModel
 from uds_lens.results import RunOptions
@@ -118,7 +125,7 @@ def test_softgcg_that_does_not_step_changes_nothing(model, asks):
 def _by_hand(model, ask, probe, seed):
     """ActPert in few lines: deltas by whole forwards, generation by feeding everything again."""
     from uds_lens.elicitation._act_pert import subject_positions
-    from uds_lens.elicitation._prompts import keyed_seed
+    from uds_lens.elicitation._probes import keyed_seed
 
     ids = torch.tensor([ask.rendered.ids])
     at = subject_positions(model, ask)

@@ -7,8 +7,7 @@ import pytest
 from uds_lens.data import ForgetExample, render
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.elicitation import AOA, ICL, PROMPT_PROBES, Context, Mask, Shot, Skip, find_probe, prompt_probe
-from uds_lens.elicitation._probes import Combined
-from uds_lens.elicitation._prompts import first_prompt, rendered, written
+from uds_lens.elicitation._probes import Combined, first_prompt, rendered, written
 from uds_lens.errors import ConfigError
 
 ROWS = [

@@ -10,7 +10,7 @@ from scipy.stats import t
 
 from uds_lens.elicitation import GCG, ElicitOptions, Prompt, share
 from uds_lens.elicitation._asking import Ask, Asked
-from uds_lens.elicitation._prompts import Rendered
+from uds_lens.elicitation._probes import Rendered
 from uds_lens.elicitation._run import estimate_hours
 from uds_lens.elicitation._scoring import best_of, budgets, cut, leak_at, score_texts
 

@@ -100,7 +100,7 @@ def test_an_answer_that_ends_where_the_reference_ends_is_not_generated(llama, mo
     model = llama()
     prompt = prompt_ids(model.tokenizer, [answer_prompt(QUESTIONS[0])], protocol="raw")[0]
     own = greedy(model, [prompt], max_new_tokens=5)[0]
-    place = "uds_lens.generation._greedy"
+    place = "uds_lens.generation._decoding"
     monkeypatch.setattr(f"{place}.answer_end_ids", lambda *args, **options: frozenset({own[3]}))
     row = reference(prompt, own[:4])
     known = [known_beginning(row, score_answers(model, [row], show=False).first_choices[0].tolist())]

@@ -222,10 +222,10 @@ def test_wrong_arguments(trio, data, given, error, message, unchecked):
 def test_relative_utility_by_hand(trio, data, monkeypatch):
     """Random models recall nothing: let ROUGE, Truth Ratio and Fluency be 0.5, so that the quotient exists."""
     from uds_lens import generation
-    from uds_lens.metrics._definitions import model_utility
+    from uds_lens.metrics._definitions import aggregates
 
     monkeypatch.setattr(generation, "rouge_l_recall", lambda references, answers: [0.5] * len(references))
-    monkeypatch.setattr(model_utility, "kept_truth", lambda correct, wrong: 0.5)
+    monkeypatch.setattr(aggregates, "kept_truth", lambda correct, wrong: 0.5)
     models, few = trio("llama"), data.limited(3)
     unlearned, full = (
         ask(model, few, ["utility_rel", "utility"], full=models.full, options=HALF)

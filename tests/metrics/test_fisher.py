@@ -9,7 +9,7 @@ from tiny_models import EXAMPLES, build_model, build_tokenizer, load_plain
 from uds_lens.data import encode
 from uds_lens.errors import ModelError
 from uds_lens.metrics import FisherMasks, _fisher, diagonal_fisher, fisher_erasure, fisher_masks, masked_fisher
-from uds_lens.metrics._definitions.fisher_masked import FRACTIONS
+from uds_lens.metrics._definitions.white_box import FRACTIONS
 from uds_lens.models import HookedModel, open_model
 
 ROOMY, TIGHT = 1.0, 1e-9

@@ -12,7 +12,7 @@ import uds_lens as ul
 from uds_lens.data import ForgetExample, answer_sequences
 from uds_lens.errors import UdsLensWarning, forget_warnings
 from uds_lens.metrics import MetricCache, MetricData, score_answers
-from uds_lens.models import fingerprint, open_model
+from uds_lens.models import open_model
 from uds_lens.patching import WavefrontTarget
 
 from .conftest import RAW, RUN, ask as ask_all, total
@@ -154,12 +154,8 @@ def test_the_base_of_an_adapter_counts(trio, data, tmp_path):
     assert then["prob"].value == ask(trio("llama").retain, data, ["prob"])["prob"].value
 
 
-def test_each_models_weights_are_hashed_once(trio, data, monkeypatch, tmp_path):
+def test_each_models_weights_are_hashed_once(trio, data, hashed, tmp_path):
     full, retain, unlearned = (shutil.copytree(path, tmp_path / path.name) for path in trio("llama"))
-    hashed = []
-    for module in ("_fingerprint", "_hooked"):
-        name = f"uds_lens.models.{module}.fingerprint"
-        monkeypatch.setattr(name, lambda model: hashed.append(1) or fingerprint(model))
     metrics = ["uds", "logit_lens", "cka", "fisher_masked_0.01", "prob"]
     ask(unlearned, data.limited(1), metrics, retain=retain, full=full)
     assert len(hashed) == 3

@@ -10,8 +10,7 @@ from uds_lens import meta
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
 from uds_lens.report import DashboardOptions, dashboard, render_dashboard
 from uds_lens.report._dashboard import context, payload
-from uds_lens.report._dashboard_tables import gather
-from uds_lens.report._dashboard_words import cautions, findings, method_name
+from uds_lens.report._dashboard_tables import cautions, findings, gather, method_name
 from uds_lens.unlearning import METHODS
 
 from . import model_tables as made

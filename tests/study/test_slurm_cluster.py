@@ -13,7 +13,7 @@ from study.conftest import PLAN as SMALL
 from study.one_node_slurm import missing_parts, one_node_slurm
 from uds_lens import study
 from uds_lens.study._folder import StudyFolder
-from uds_lens.study._slurm import SlurmOptions, submit_array, wait_for
+from uds_lens.study._run import SlurmOptions, submit_array, wait_for
 
 pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
 pytestmark = [

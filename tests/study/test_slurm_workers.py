@@ -7,7 +7,7 @@ import pytest
 from uds_lens import study
 from uds_lens.errors import ConfigError
 from uds_lens.study._folder import StudyFolder
-from uds_lens.study._slurm import ArrayTask, submit_array
+from uds_lens.study._run import ArrayTask, submit_array
 
 
 def test_settings_are_checked():

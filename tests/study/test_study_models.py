@@ -3,8 +3,8 @@
 from collections import Counter
 
 from uds_lens import study
+from uds_lens.study._folder import WorkKeys
 from uds_lens.study._models import training_answers
-from uds_lens.study._work_keys import WorkKeys
 
 
 def test_every_model_of_the_plan(small):

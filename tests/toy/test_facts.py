@@ -6,8 +6,8 @@ import pytest
 
 from uds_lens.data import encode, entity_span, load_examples
 from uds_lens.data._examples import Span
-from uds_lens.toy import _word_lists as word_lists, generate, load
-from uds_lens.toy._facts import GROUPS, strangers
+from uds_lens.toy import generate, load
+from uds_lens.toy._facts import DEEDS, GROUPS, PEOPLE, strangers
 
 TYPES = {
     "Yes/No",
@@ -45,7 +45,7 @@ def test_nobody_is_in_two_groups_and_no_value_belongs_to_two_people(rows):
 
 
 def test_yes_and_no_are_balanced_for_every_deed(rows):
-    for do, did in word_lists.DEEDS:
+    for do, did in DEEDS:
         about = [row["entity"] for row in everything(rows) if do in row["question"] or did in row["question"]]
         assert about.count("Yes") == about.count("No") == 3
     for group in ("forget", "holdout"):
@@ -94,7 +94,7 @@ def test_paraphrases_say_it_and_wrong_answers_do_not(rows):
 
 def test_strangers_have_new_names_and_retained_values(rows):
     met = list(itertools.islice(strangers(0, rows["retain"]), 400))
-    assert not {row["subject"] for row in met} & set(word_lists.PEOPLE)
+    assert not {row["subject"] for row in met} & set(PEOPLE)
     assert {row["entity"] for row in met} <= {row["entity"] for row in rows["retain"]}
     assert len({row["subject"] for row in met}) == 50
     assert next(strangers(1, rows["retain"])) != met[0]

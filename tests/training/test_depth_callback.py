@@ -26,11 +26,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def world():
-    return ul.toy.load()
-
-
-@pytest.fixture(scope="module")
 def baseline(world):
     return toy_baseline(world)
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 
 from uds_lens.data import ForgetExample, answer_sequences
 from uds_lens.unlearning import LoraSettings, MethodConfig, TrainOptions, make_config, unlearn
-from uds_lens.unlearning._likelihood import pad_sequences
+from uds_lens.unlearning._passes import pad_sequences
 
 NAMES = ("Ada Vey", "Bo Lund", "Cyr Moss", "Dee Park", "Eli Roth", "Fay Senn")
 CHAT = (

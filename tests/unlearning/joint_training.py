@@ -22,8 +22,8 @@ from uds_lens.unlearning import (
     unlearn,
     withdraw_objective,
 )
+from uds_lens.unlearning._data import length_groups
 from uds_lens.unlearning._job import Parent
-from uds_lens.unlearning._pairs import length_groups
 
 UNEVEN = ({"n": 3, "passes": 2}, {"n": 3, "steps": 2, "passes": 2}, {"n": 3, "steps": 3, "passes": 4})
 """The last of the batches of four, over two processes: three rows; two rows, in two groups by length, and none for the

@@ -27,9 +27,16 @@ from uds_lens.unlearning import (
     unlearn,
     withdraw_objective,
 )
-from uds_lens.unlearning._data import completed, encoded, pairs_of, preferred_answers
+from uds_lens.unlearning._data import (
+    PairDataset,
+    TrainingData,
+    completed,
+    encoded,
+    length_groups,
+    pairs_of,
+    preferred_answers,
+)
 from uds_lens.unlearning._job import Job, Parent
-from uds_lens.unlearning._pairs import PairDataset, TrainingData, length_groups
 from uds_lens.unlearning._registry import objective_named
 from uds_lens.unlearning._trainer import UnlearningTrainer, training_arguments
 

@@ -9,8 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from uds_lens.data import answer_sequences
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning import METHODS, MethodConfig, Terms, answer_log_probs, make_config
-from uds_lens.unlearning._likelihood import pad_sequences
-from uds_lens.unlearning._passes import FrozenModel, Passes, states_after
+from uds_lens.unlearning._passes import FrozenModel, Passes, pad_sequences, states_after
 from uds_lens.unlearning._registry import objective_named
 
 
@@ -69,7 +68,7 @@ def test_gradients_reach_the_model_and_nothing_else(method: str, passes: Passes)
 
 
 def test_reference_is_the_sum_over_the_answer(passes: Passes) -> None:
-    from uds_lens.unlearning._likelihood import sequence_log_probs
+    from uds_lens.unlearning._passes import sequence_log_probs
 
     frozen = sequence_log_probs(passes.frozen_logits("forget"), passes.labels("forget"))
     torch.testing.assert_close(passes.reference("forget"), frozen, atol=1e-4, rtol=1e-4)

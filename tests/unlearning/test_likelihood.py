@@ -13,7 +13,7 @@ from uds_lens.errors import DataError
 from uds_lens.unlearning import answer_log_probs, gradient_ascent, make_config
 from uds_lens.unlearning._data import encoded, pairs_of
 from uds_lens.unlearning._job import Parent
-from uds_lens.unlearning._likelihood import (
+from uds_lens.unlearning._passes import (
     answer_lengths,
     label_log_probs,
     negative_log_likelihood,

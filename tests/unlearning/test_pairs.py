@@ -11,9 +11,8 @@ from torch.utils.data import BatchSampler
 
 from uds_lens.data import AnswerSequence
 from uds_lens.errors import DataError
-from uds_lens.unlearning._likelihood import pad_sequences
-from uds_lens.unlearning._pairs import PairCollator, PairDataset, TrainingData, length_groups
-from uds_lens.unlearning._passes import SideTotals, batch_totals
+from uds_lens.unlearning._data import PairCollator, PairDataset, TrainingData, length_groups
+from uds_lens.unlearning._passes import SideTotals, batch_totals, pad_sequences
 
 
 def rows(n: int, first: int = 10) -> list[AnswerSequence]:

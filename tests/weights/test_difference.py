@@ -9,16 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import load_plain
 
-import uds_lens as ul
 from uds_lens._compat.peft import quiet_wrapping
 from uds_lens.errors import IncompatibleModelsError, ModelError
 from uds_lens.weights import difference
 from uds_lens.weights._difference import _EXACT, spectral_norm
-
-
-@pytest.fixture(scope="module")
-def world():
-    return ul.toy.load()
 
 
 def test_a_model_does_not_differ_from_itself_and_retains_change_has_cosine_1(world):

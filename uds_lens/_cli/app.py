@@ -14,20 +14,17 @@ import typer
 from uds_lens import __version__
 from uds_lens._cli.annotate import annotate
 from uds_lens._cli.audit import audit, demo, watch
-from uds_lens._cli.doctor import doctor
+from uds_lens._cli.checkpoints import doctor, weights
 from uds_lens._cli.elicit import elicit
-from uds_lens._cli.export import export
 from uds_lens._cli.meta import meta
 from uds_lens._cli.metrics import metrics
 from uds_lens._cli.options import with_records
 from uds_lens._cli.published import conformance, published
 from uds_lens._cli.rank import rank, table
-from uds_lens._cli.report import dashboard, report
-from uds_lens._cli.stopping import stoppable
+from uds_lens._cli.report import dashboard, export, report
 from uds_lens._cli.sweep import relearn_grid, sweep
-from uds_lens._cli.terminal import progress_printed
+from uds_lens._cli.terminal import progress_printed, stoppable
 from uds_lens._cli.training import finetune, quantise, relearn, unlearn
-from uds_lens._cli.weights import weights
 from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of, program_of
 from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
 

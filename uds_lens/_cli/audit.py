@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uds_lens._cli.options import CONTROL, FORGET_SET, FULL, RETAINS, Out, Printing, model_option
-from uds_lens._cli.stopping import saying_what_is_saved
-from uds_lens._cli.terminal import print_audits, print_audits_as_json, say, score_in_words
+from uds_lens._cli.terminal import print_audits, print_audits_as_json, say, saying_what_is_saved, score_in_words
 from uds_lens._compat.typer import missing_options
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError, UdsLensError

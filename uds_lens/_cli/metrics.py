@@ -25,7 +25,6 @@ from uds_lens._cli.options import (
     require_options,
     running_files,
 )
-from uds_lens._cli.stopping import saying_what_is_saved
 from uds_lens._cli.terminal import (
     interval,
     print_cautions,
@@ -33,6 +32,7 @@ from uds_lens._cli.terminal import (
     print_table,
     print_wrapped,
     say,
+    saying_what_is_saved,
     shortened_names,
     width,
 )

@@ -34,7 +34,7 @@ from uds_lens._types import (
     Protocol as _Protocol,
     Sampling as _Sampling,
 )
-from uds_lens.data._files import SUFFIXES
+from uds_lens.data._readers import SUFFIXES
 from uds_lens.errors import ConfigError, DataError, ModelError
 from uds_lens.results._settings import RunOptions
 from uds_lens.unlearning._settings import Save as _Save

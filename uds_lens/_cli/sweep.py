@@ -13,11 +13,10 @@ import typer
 
 from uds_lens._cli import options as opt
 from uds_lens._cli.options import Only, Printing, asked_for, data_option, model_option, require_options
-from uds_lens._cli.stopping import saying_what_is_saved
-from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say
+from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, saying_what_is_saved
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.study._relearn_settings import RelearnGrid
-from uds_lens.study._slurm import SlurmOptions
+from uds_lens.study._run import SlurmOptions
 from uds_lens.unlearning._settings import RelearnConfig, TrainOptions
 
 if TYPE_CHECKING:

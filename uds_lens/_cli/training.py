@@ -15,8 +15,7 @@ import typer
 
 from uds_lens._cli import options as opt
 from uds_lens._cli.options import Adapters, Printing, Quantising, data_option, model_option, running_files
-from uds_lens._cli.stopping import saying_what_is_saved
-from uds_lens._cli.terminal import interval, number, print_json, print_table, print_wrapped, say
+from uds_lens._cli.terminal import interval, number, print_json, print_table, print_wrapped, say, saying_what_is_saved
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError, UdsLensError
 from uds_lens.unlearning._registry import method_words

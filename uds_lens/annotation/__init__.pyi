@@ -1,3 +1,2 @@
-from ._annotate import annotate as annotate
+from ._annotate import Word as Word, annotate as annotate, words_of as words_of
 from ._annotations import AnnotateOptions as AnnotateOptions, Annotations as Annotations, Finding as Finding
-from ._ways import Word as Word, words_of as words_of

@@ -1,22 +1,274 @@
-"""`annotate`: mark in every answer the words that carry the knowledge."""
+"""`annotate`: mark in every answer the words that carry the knowledge.
+
+Each way to find an entity gives a score to each word of the answer's first sentence; the run of words that stands
+out is the entity.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import torch
+
+from uds_lens._optional_packages import require_package
+from uds_lens._progress import progress, tell
 from uds_lens._settings import as_settings
 from uds_lens._types import check_choice
 from uds_lens.annotation._annotations import AnnotateOptions, Annotations, Finding, Way
-from uds_lens.annotation._ways import by_answer, by_contrast, by_difference, by_name
-from uds_lens.data import ForgetExample, as_examples
-from uds_lens.errors import ConfigError, DataError, Setting
-from uds_lens.models import ModelSource
+from uds_lens.audit._inputs import where_of
+from uds_lens.data import Encoded, ForgetExample, Span, as_examples, encode, make_batch
+from uds_lens.data._prompts import describe_protocol
+from uds_lens.errors import ConfigError, DataError, MissingDependencyError, Setting
+from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, pick_device, read_checkpoint_info
+from uds_lens.models._compatibility import protocol_of, require_embedded
+from uds_lens.patching import ModelCosts, capture, row_layout, target_logprobs
 from uds_lens.results import RunOptions
 
 if TYPE_CHECKING:
     from uds_lens.data._readers import ExampleSource
+
+
+_WORD = re.compile(r"\S+")
+_SENTENCE_END = re.compile(r"[.!?][\"')\u201d]?\s+(?=[A-Z\"\u201c])")
+_OPENING = frozenset("\"'\u201c\u2018")
+_CLOSING = frozenset("\"'\u201d\u2019")
+_CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)
+
+_SMALL_WORDS = """
+a an and are as at be been being but by for from had has have he her hers him his i in into is it its of on or she so
+than that the their them they this to was were which who whom whose will with you your
+"""
+_SMALL = frozenset(_SMALL_WORDS.split())
+"""Words that carry nothing alone; a run neither starts nor ends with one where that can be avoided."""
+
+_SPACY_MODEL = "en_core_web_sm"
+
+Found: TypeAlias = Span | str  # characters of the answer, or the reason why there are none, as a sentence
+
+
+class Word(NamedTuple):
+    """A word of an answer, without the punctuation around it."""
+
+    text: str
+    start: int
+    end: int
+
+    @property
+    def key(self) -> str:
+        """The word without case and without a possessive ending, for comparisons.
+
+        >>> Word("Ada's", 0, 5).key
+        'ada'
+        """
+        return re.sub(r"['\u2019]s$", "", self.text.casefold())
+
+
+def words_of(text: str) -> list[Word]:
+    """Return the words of a text in order; punctuation around them and lone signs are left out.
+
+    >>> [word.text for word in words_of('It was "Ada Vey" -- of 1999.')]
+    ['It', 'was', 'Ada', 'Vey', 'of', '1999']
+    """
+    cores = ((match.start(), _CORE.search(match[0])) for match in _WORD.finditer(text))
+    return [Word(core[0], start + core.start(), start + core.end()) for start, core in cores if core]
+
+
+def first_sentence(answer: str) -> list[Word]:
+    """Return the words of the first sentence.
+
+    >>> [word.text for word in first_sentence("Ada Vey. She wrote Ash.")]
+    ['Ada', 'Vey']
+    """
+    end = _SENTENCE_END.search(answer)
+    return [word for word in words_of(answer) if end is None or word.end <= end.start() + 1]
+
+
+def best_run(scores: Sequence[float]) -> range:
+    """Return the contiguous run with the largest sum; empty where no score is above 0.
+
+    >>> best_run([-1.0, 2.0, -0.5, 3.0, -4.0])
+    range(1, 4)
+    """
+    best, run = 0.0, range(0)
+    total, start = 0.0, 0
+    for place, score in enumerate(scores):
+        if total <= 0:
+            total, start = 0.0, place
+        total += score
+        if total > best:
+            best, run = total, range(start, place + 1)
+    return run
+
+
+def span_of(answer: str, words: Sequence[Word], run: range) -> Span:
+    """Return the characters of a run, with the quotation marks directly around it.
+
+    >>> text = 'She wrote "Ash and Ember".'
+    >>> span = span_of(text, words_of(text), range(2, 5))
+    >>> text[span.start : span.end]
+    '"Ash and Ember"'
+    """
+    start, end = words[run.start].start, words[run.stop - 1].end
+    if start > 0 and answer[start - 1] in _OPENING and answer[end : end + 1] in _CLOSING:
+        return Span(start - 1, end + 1)
+    return Span(start, end)
+
+
+def _standing_out(
+    example: ForgetExample, words: Sequence[Word], scores: Sequence[float], otherwise: Found | range
+) -> Found:
+    """Return the run with the largest sum, without small words at its ends; a leading "Yes" or "No" is one by itself.
+
+    Words of the question score 0 at most.
+    """
+    in_question = _keys(example.question)
+    new = [min(score, 0.0) if word.key in in_question else score for word, score in zip(words, scores, strict=True)]
+    run = range(1) if words and words[0].key in ("yes", "no") else best_run(new) or otherwise
+    if not isinstance(run, range):
+        return run
+    content = [place for place in run if words[place].key not in _SMALL]
+    return span_of(example.answer, words, range(content[0], content[-1] + 1) if content else run)
+
+
+def _keys(text: str) -> set[str]:
+    return {word.key for word in words_of(text)}
+
+
+def by_answer(example: ForgetExample) -> Found:
+    """Find the longest stretch of the first sentence that the question does not contain."""
+    words = first_sentence(example.answer)
+    if not words:
+        return "The answer has no word."
+    in_question = _keys(example.question)
+    scores = [-1.0 if word.key in in_question else float(word.key not in _SMALL) for word in words]
+    return _standing_out(example, words, scores, range(len(words)))
+
+
+def by_difference(example: ForgetExample) -> Found:
+    """Find what the answer says and its perturbed variants do not, and its paraphrases do.
+
+    Each word scores the share of perturbed answers that lack it (aligned word by word) minus one half, plus, with half
+    the weight, the share of paraphrased answers that have it minus one half.
+    """
+    if not example.perturbed_answers and not example.paraphrased_answers:
+        return "There is neither a perturbed nor a paraphrased answer to compare with."
+    words = first_sentence(example.answer)
+    keys, scores = [word.key for word in words], [0.0] * len(words)
+    for answer in example.perturbed_answers:
+        theirs = [word.key for word in words_of(answer)]
+        blocks = SequenceMatcher(None, keys, theirs, autojunk=False).get_matching_blocks()
+        common = {place for block in blocks for place in range(block.a, block.a + block.size)}
+        for place in range(len(words)):
+            scores[place] -= ((place in common) - 0.5) / len(example.perturbed_answers)
+    for answer in example.paraphrased_answers:
+        theirs_anywhere = _keys(answer)
+        for place, key in enumerate(keys):
+            scores[place] += 0.5 * ((key in theirs_anywhere) - 0.5) / len(example.paraphrased_answers)
+    return _standing_out(example, words, scores, "The answer does not differ from its variants in any word.")
+
+
+def by_name(examples: Sequence[ForgetExample], nlp: Callable[[str], Any] | None = None) -> list[Found]:
+    """Find the longest named entity of spaCy in each answer that the question does not contain, else the first."""
+    if nlp is None:
+        require_package(
+            "spacy",
+            needed_by="finding names needs",
+            instead=f"Then python -m spacy download {_SPACY_MODEL}. Without it there are the ways contrast, difference "
+            "and answer.",
+        )
+        import spacy
+
+        try:
+            nlp = spacy.load(_SPACY_MODEL)
+        except OSError as error:
+            raise MissingDependencyError(
+                f"spaCy's model {_SPACY_MODEL} is not installed: python -m spacy download {_SPACY_MODEL}."
+            ) from error
+    spans: list[Found] = []
+    for example in examples:
+        names = nlp(example.answer).ents
+        new = [name for name in names if name.text.casefold() not in example.question.casefold()]
+        chosen = max(new or names[:1], key=lambda name: len(name.text), default=None)
+        spans.append("No name was found in the answer." if chosen is None else Span(chosen.start_char, chosen.end_char))
+    return spans
+
+
+def by_contrast(
+    examples: Sequence[ForgetExample],
+    *,
+    full: ModelSource,
+    retain: ModelSource,
+    options: AnnotateOptions,
+    run: RunOptions,
+) -> list[Found]:
+    """Find the run of words on which `full` and `retain` differ most in log-probability per token.
+
+    With d_t the log-probability of answer token t under `full` minus that under `retain`, and m the mean of d over
+    the answer, the run of words of its first sentence with the largest sum of d_t - m is the entity: the part that
+    stands out from the rest.
+    """
+    where, sources = where_of(run), {"full": full, "retain": retain}
+    infos = {role: read_checkpoint_info(s, **where) for role, s in sources.items()}
+    tokenizer = check_compatible(infos)
+    whole = [replace(example, entity=example.answer.strip(), prefix="") for example in examples]
+    protocol = protocol_of(options.protocol, infos, tokenizer)
+    tell(f"prompts: {describe_protocol(options.protocol, protocol, tokenizer=tokenizer, chat=options.chat)}")
+    encoded = encode(whole, tokenizer, protocol=protocol, scope="entity", chat=options.chat)
+    costs = ModelCosts.of(infos["full"].config, pick_device(run.device))
+    batches = costs.batches(encoded.rows, token_budget=run.token_budget)
+    logprobs = []
+    for role, source in sources.items():
+        with open_model(source, dtype=options.dtype, device=run.device, device_map=run.device_map, **where) as model:
+            require_embedded(model.hf, ((row.example.question, row.ids) for row in encoded.rows), name=model.name)
+            fitting = row_layout(model).split(batches, [len(row.ids) for row in encoded.rows])
+            shown = progress(fitting, desc=f"annotate: {role}", unit="batch", enabled=run.progress)
+            logprobs.append(_answer_logprobs(model, encoded, shown, tokenizer.pad_token_id))
+    reasons: dict[str, Found] = {skipped.id: skipped.reason for skipped in encoded.skipped}
+    by_id = dict(reasons)
+    for row, known, unknown in zip(encoded.rows, *logprobs, strict=True):
+        text = row.rendered.continuation
+        coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        shift = len(row.example.answer) - len(row.example.answer.lstrip()) - row.rendered.entity.start
+        places = [(start + shift, end + shift) for start, end in coded["offset_mapping"][: len(known)]]
+        by_id[row.example.id] = _by_tokens(row.example, places, (known - unknown).tolist())
+    return [by_id[example.id] for example in examples]
+
+
+@torch.no_grad()
+def _answer_logprobs(
+    model: HookedModel, encoded: Encoded, batches: Any, pad_token_id: int | None
+) -> list[torch.Tensor]:
+    """Return the log-probability of every answer token of every row, float32 on the CPU."""
+    logprobs: list[torch.Tensor] = [torch.empty(0)] * len(encoded.rows)
+    side = row_layout(model).padding_side
+    for indices in batches:
+        batch = make_batch(encoded.rows, indices=indices, pad_token_id=pad_token_id, padding_side=side)
+        batch = batch.to(model.device)
+        states = capture(model, batch).states[:, -1]
+        values = target_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
+        for place, row in enumerate(batch.rows):
+            logprobs[row] = values[place][batch.scored_mask[place].cpu()]
+    return logprobs
+
+
+def _by_tokens(example: ForgetExample, tokens: Sequence[tuple[int, int]], difference: Sequence[float]) -> Found:
+    words = first_sentence(example.answer)
+    if not words:
+        return "The answer has no word."
+    mean = sum(difference) / len(difference)
+    scores = [
+        sum(
+            d - mean
+            for (start, end), d in zip(tokens, difference, strict=True)
+            if start < word.end and end > word.start
+        )
+        for word in words
+    ]
+    return _standing_out(example, words, scores, "full and retain differ nowhere in the answer.")
 
 
 def annotate(

@@ -1,8 +1,8 @@
 """The two stages of an audit: read each source's states, patch them into `full`, take the log-probability it loses.
 
 Stage 1 patches the retain models, stage 2 the unlearned ones. A source is opened, its states at the windows are copied
-to the CPU (`read_sources`), and it is closed; then `full` is opened (`Target`), and every batch of it is patched with
-the states of every source. Both stages in one run cost one pass over `full`.
+to the CPU or to disk (`read_sources`), and it is closed; then `full` is opened (`Target`), and every batch of it is
+patched with the states of every source. Both stages in one run cost one pass over `full`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,13 @@ from ._batches import (
     plan_batches as plan_batches,
     positions_of as positions_of,
 )
-from ._benchmarks import BENCHMARKS as BENCHMARKS, Benchmark as Benchmark, load_benchmark as load_benchmark
+from ._benchmarks import (
+    BENCHMARKS as BENCHMARKS,
+    Benchmark as Benchmark,
+    load_benchmark as load_benchmark,
+    load_tofu as load_tofu,
+    with_author_names as with_author_names,
+)
 from ._counterfactuals import counterfactuals as counterfactuals
 from ._examples import (
     ForgetExample as ForgetExample,
@@ -32,7 +38,6 @@ from ._readers import (
     load_examples as load_examples,
     sample_examples as sample_examples,
 )
-from ._tofu import load_tofu as load_tofu, with_author_names as with_author_names
 from ._tokens import (
     AnswerSequence as AnswerSequence,
     Encoded as Encoded,

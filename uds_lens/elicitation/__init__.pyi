@@ -1,5 +1,5 @@
 from ._act_pert import ActPert as ActPert
-from ._gcg import GCG as GCG
+from ._gcg import GCG as GCG, SoftGCG as SoftGCG
 from ._options import ElicitOptions as ElicitOptions, ProbeRecord as ProbeRecord, Winner as Winner
 from ._probes import (
     AOA as AOA,
@@ -7,13 +7,16 @@ from ._probes import (
     PRESETS as PRESETS,
     PROMPT_PROBES as PROMPT_PROBES,
     Cloze as Cloze,
+    Context as Context,
     Mask as Mask,
     Plain as Plain,
+    Prompt as Prompt,
+    Shot as Shot,
+    Skip as Skip,
     Start as Start,
     find_probe as find_probe,
     prompt_probe as prompt_probe,
 )
-from ._prompts import Context as Context, Prompt as Prompt, Shot as Shot, Skip as Skip
 from ._results import (
     ElicitationResults as ElicitationResults,
     RankCorrelation as RankCorrelation,
@@ -21,4 +24,3 @@ from ._results import (
 )
 from ._run import ElicitData as ElicitData, elicit as elicit
 from ._scoring import Share as Share, best_of as best_of, leak_at as leak_at, share as share
-from ._soft_gcg import SoftGCG as SoftGCG

@@ -22,8 +22,7 @@ from uds_lens._settings import validated
 from uds_lens._types import NonNegativeInt, PositiveInt
 from uds_lens.elicitation._asking import Answers, Ask, Asking, changed_output, groups_of_one_length
 from uds_lens.elicitation._options import Access, Injection
-from uds_lens.elicitation._probes import name_pattern, name_with_settings
-from uds_lens.elicitation._prompts import Context, Prompt, Skip, keyed_seed
+from uds_lens.elicitation._probes import Context, Prompt, Skip, keyed_seed, name_pattern, name_with_settings
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching import row_layout

@@ -14,8 +14,16 @@ from torch import Tensor, nn
 from uds_lens._types import Protocol as PromptProtocol
 from uds_lens.data import ForgetExample
 from uds_lens.elicitation._options import Access, Decoding, ElicitOptions, Injection, ProbeRecord
-from uds_lens.elicitation._probes import PromptProbe
-from uds_lens.elicitation._prompts import Context, Prompt, Rendered, Skip, first_prompt, keyed_seed, rendered
+from uds_lens.elicitation._probes import (
+    Context,
+    Prompt,
+    PromptProbe,
+    Rendered,
+    Skip,
+    first_prompt,
+    keyed_seed,
+    rendered,
+)
 from uds_lens.generation import SamplingSettings, sample_continuations, way_of
 from uds_lens.models import HookedModel
 from uds_lens.patching._hooks import first_tensor

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from uds_lens._types import Protocol
 from uds_lens.data import ForgetExample
 from uds_lens.elicitation._options import Decoding, ElicitOptions, ProbeRecord, Winner
-from uds_lens.elicitation._prompts import keyed_seed
+from uds_lens.elicitation._probes import keyed_seed
 from uds_lens.elicitation._saving import HOLDOUT, Part, Response, load_members, save_elicitation
 from uds_lens.elicitation._scoring import NOT_ASKED, Scores, Share, best_of, budgets, cut, leak_at, score_texts, share
 from uds_lens.errors import DataError

@@ -23,12 +23,11 @@ from uds_lens.audit._inputs import where_of
 from uds_lens.data import ForgetExample, as_examples, sample_examples
 from uds_lens.elicitation._act_pert import ActPert
 from uds_lens.elicitation._asking import Asked, Asking, ByPrompt, Probe, ask_rows
-from uds_lens.elicitation._gcg import GCG
+from uds_lens.elicitation._gcg import GCG, SoftGCG
 from uds_lens.elicitation._options import Decoding, ElicitOptions
 from uds_lens.elicitation._probes import PRESETS, PromptProbe, find_probe
 from uds_lens.elicitation._results import ElicitationResults
 from uds_lens.elicitation._saving import FORMAT, HOLDOUT, Part, Response, part_key, parts_folder, read_part, write_part
-from uds_lens.elicitation._soft_gcg import SoftGCG
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.generation import answer_end_ids, growing_way
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info

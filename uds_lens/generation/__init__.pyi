@@ -1,10 +1,14 @@
-from ._greedy import (
+from ._decoding import (
+    Continuations as Continuations,
     GenerationSettings as GenerationSettings,
     KnownBeginning as KnownBeginning,
+    SamplingSettings as SamplingSettings,
     answer_end_ids as answer_end_ids,
+    choose_tokens as choose_tokens,
     generate_answers as generate_answers,
     greedy as greedy,
     known_beginning as known_beginning,
+    sample_continuations as sample_continuations,
 )
 from ._reading import (
     CachedTexts as CachedTexts,
@@ -18,9 +22,3 @@ from ._reading import (
     way_of as way_of,
 )
 from ._rouge import rouge_l_recall as rouge_l_recall
-from ._sampling import (
-    Continuations as Continuations,
-    SamplingSettings as SamplingSettings,
-    choose_tokens as choose_tokens,
-    sample_continuations as sample_continuations,
-)

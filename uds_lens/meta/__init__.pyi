@@ -25,10 +25,10 @@ from ._faithfulness import (
     compare_all as compare_all,
     faithfulness as faithfulness,
     leave_one_variant_out as leave_one_variant_out,
+    references_apart as references_apart,
     thresholds as thresholds,
     variant_table as variant_table,
 )
-from ._filters import filter_counts as filter_counts
 from ._open_unlearning import read_open_unlearning as read_open_unlearning
 from ._our_results import join_audits as join_audits, read_audits as read_audits, read_metrics as read_metrics
 from ._perturbation import (
@@ -41,16 +41,16 @@ from ._perturbation import (
 )
 from ._published import hanley_mcneil as hanley_mcneil, read_published as read_published
 from ._ranking import ScoreParts as ScoreParts, rank as rank, score_models as score_models, shifts as shifts
-from ._references import references_apart as references_apart
 from ._robustness import (
     Tables as Tables,
+    filter_counts as filter_counts,
     perturbation_points as perturbation_points,
     robustness as robustness,
     robustness_by_filter as robustness_by_filter,
+    summary as summary,
     tied_cuts as tied_cuts,
 )
 from ._stability import Stability as Stability, stability as stability
-from ._summary import summary as summary
 from ._tables import (
     ModelTable as ModelTable,
     Published as Published,

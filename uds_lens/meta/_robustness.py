@@ -1,4 +1,9 @@
-"""Robustness: does a metric hold when a model is quantised, or relearns as a model that never knew would?"""
+"""Robustness: does a metric hold when a model is quantised, or relearns as a model that never knew would?
+
+First the filters of unlearned models, those that keep their utility and those that a metric calls unlearned.
+
+At the end faithfulness and robustness together: one table that judges metrics.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from uds_lens.errors import DataError
-from uds_lens.meta._columns import POINTS, ROBUSTNESS, TIED_CUTS
-from uds_lens.meta._direction import Points, directions, oriented, oriented_columns
-from uds_lens.meta._filters import as_cuts, useful_models
+from uds_lens.errors import ConfigError, DataError
+from uds_lens.meta._columns import POINTS, ROBUSTNESS, SUMMARY, TIED_CUTS
+from uds_lens.meta._direction import Points, check_numbers, directions, oriented, oriented_columns
 from uds_lens.meta._perturbation import (
     EPSILON,
     RetainShift,
@@ -24,9 +28,95 @@ from uds_lens.meta._perturbation import (
     symmetric_quantisation,
 )
 from uds_lens.meta._pools import Placements, PoolBootstrap, check_resampling, clustered_mean, dominated_by, split_pools
-from uds_lens.meta._summary import summary
+from uds_lens.meta._ranking import places
 from uds_lens.meta._tables import harmonic_means
 from uds_lens.results import spearman
+
+_UTILITY = "utility_rel"  # column of the utility filter
+
+
+def filter_counts(
+    frame: pd.DataFrame,
+    thresholds: pd.DataFrame | Mapping[str, float],
+    *,
+    min_utility: float | None = 0.8,
+    decimals: int | None = None,
+    metrics: Sequence[str] | None = None,
+    direction: Mapping[str, Points] | None = None,
+) -> pd.DataFrame:
+    """Count the models that pass each filter.
+
+    Args:
+        frame: Unlearned models: metrics and `utility_rel`.
+        thresholds: Cut on m per metric, as a mapping or a table with `metric` and `threshold`.
+        min_utility: Smallest `utility_rel`; None lets all pass.
+        decimals: The cuts are known to so many decimals only: `n_low` and `n_high` are the counts for the lowest and
+            the highest cut that rounds to them.
+        metrics: As in `directions`.
+        direction: As in `directions`.
+
+    Returns:
+        One row per metric: `metric`, `threshold`, `n_models` (with a value), `n_useful`, `n_forgot` (m <= threshold),
+        `n` (both), `n_low`, `n_high`, `reason` (why there is no count).
+
+    Raises:
+        DataError: A column is missing or not numeric.
+        ConfigError: A metric has no direction.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"x": [0.1, 0.2, 0.7], "utility_rel": [0.9, 0.5, 1.0]})
+        >>> counts = filter_counts(frame, {"x": 0.3}, direction={"x": "knowledge"})
+        >>> counts[["n_useful", "n_forgot", "n"]].values.tolist()
+        [[2, 2, 1]]
+    """
+    cuts, useful = as_cuts(thresholds), useful_models(frame, min_utility)
+    half = 0.0 if decimals is None else 0.5 * 10.0**-decimals
+    rows = []
+    for name, m in oriented_columns(frame, directions(frame, metrics, direction)).items():
+        cut, measured = cuts.get(name, math.nan), ~np.isnan(m)
+        rows.append(
+            {
+                "metric": name,
+                "threshold": cut,
+                "n_models": int(measured.sum()),
+                "n_useful": int((useful & measured).sum()),
+                "n_forgot": int((m <= cut).sum()),
+                "n": int((useful & (m <= cut)).sum()),
+                "n_low": int((useful & (m <= cut - half)).sum()),
+                "n_high": int((useful & (m <= cut + half)).sum()),
+                "reason": "no threshold" if math.isnan(cut) else None,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def as_cuts(thresholds: pd.DataFrame | Mapping[str, float]) -> dict[str, float]:
+    """Return cuts by metric, from a mapping, the result of `thresholds` or any table with `metric` and `threshold`."""
+    if not isinstance(thresholds, pd.DataFrame):
+        return {str(name): float(cut) for name, cut in thresholds.items()}
+    if missing := [name for name in ("metric", "threshold") if name not in thresholds.columns]:
+        raise DataError(f"the thresholds lack the column {', '.join(missing)}: pass the result of thresholds(...).")
+    rows = thresholds[thresholds["chosen"].astype(bool)] if "chosen" in thresholds.columns else thresholds
+    twice = rows["metric"][rows["metric"].duplicated()]
+    if len(twice):
+        raise DataError(f"there are two thresholds for {twice.iloc[0]!r}: mark one with a column 'chosen'.")
+    return {str(name): float(cut) for name, cut in zip(rows["metric"], rows["threshold"], strict=True)}
+
+
+def useful_models(frame: pd.DataFrame, min_utility: float | None) -> np.ndarray:
+    """Mark the models that keep enough utility; all of them without the filter, none without a value."""
+    if min_utility is None:
+        return np.ones(len(frame), dtype=bool)
+    if not min_utility >= 0:
+        raise ConfigError(f"min_utility must be >= 0 or None; got {min_utility!r}.")
+    if _UTILITY not in frame.columns:
+        raise DataError(
+            f"the table lacks the column {_UTILITY!r} (utility relative to full): add it, or pass min_utility=None."
+        )
+    check_numbers(frame, [_UTILITY])
+    return np.asarray(pd.to_numeric(frame[_UTILITY]).to_numpy(dtype=float) >= min_utility)
+
 
 _FILTERS = {
     "none": (False, False),
@@ -657,3 +747,79 @@ def _overall(
     rob = harmonic_means(np.stack([means(states["q"][None]), means(states.r_over(distinct), which)], axis=1))
     overall = harmonic_means(np.stack([np.clip(aucs, 0, 1), rob], axis=1))
     return np.where(np.isnan(overall), -1.0, overall)
+
+
+def summary(
+    faithful: pd.DataFrame,
+    robust: pd.DataFrame | None = None,
+    *,
+    printed: pd.DataFrame | None = None,
+    decimals: int = 3,
+) -> pd.DataFrame:
+    """Combine F, Q and R of every metric into robustness and Overall, with places.
+
+    `Rob = HM(Q, R)` and `Overall = HM(F, Rob)`; HM is the harmonic mean, 0 if a part is 0 and NaN if one is NaN.
+
+    Args:
+        faithful: `metric` and `auc`, from `faithfulness` or `read_published(...).metrics`.
+        robust: `metric`, `q`, `r` and perhaps `n` and `p_first`, from `robustness` at one filter setting; None:
+            `faithful` has them.
+        printed: `metric` with `rob_printed` and `overall_printed` to compare with; adds `rob_agrees` and
+            `overall_agrees` (missing where nothing is printed).
+        decimals: Of the comparison.
+
+    Returns:
+        One row per metric of `faithful`, columns as in `uds_lens.meta.SUMMARY`; higher is better everywhere. Places
+        count only metrics that have the number.
+
+    Raises:
+        DataError: A column is missing, a metric occurs twice, or a number is negative.
+
+    Example:
+        >>> import pandas as pd
+        >>> row = summary(pd.DataFrame({"metric": ["x"], "auc": [0.9], "q": [0.9], "r": [0.6]})).iloc[0]
+        >>> f"{row['rob']:.3f} {row['overall']:.3f}"
+        '0.720 0.800'
+    """
+    robust = faithful if robust is None else robust
+    left = _by_metric(faithful, ["auc"], "faithfulness(...)")
+    right = _by_metric(robust, ["q", "r"], "robustness(...) at one filter setting").reindex(left.index)
+    table = pd.DataFrame({"auc": left["auc"], "q": right["q"], "r": right["r"]}).astype(float)
+    if (table < 0).any(axis=None):
+        raise DataError("F, Q and R must be >= 0; the tables hold a negative number.")
+    table["rob"] = harmonic_means(table[["q", "r"]].to_numpy())
+    table["overall"] = harmonic_means(table[["auc", "rob"]].to_numpy())
+    for name in ("n", "p_first"):
+        table[name] = right[name] if name in right.columns else np.nan
+    for name in ("auc", "rob", "overall"):
+        table[f"rank_{name}"] = places(table[name].to_numpy())
+    table["reason"] = [_reason(left.loc[name], right.loc[name]) for name in table.index]
+    table = table.rename_axis("metric").reset_index()[list(SUMMARY)]
+    if printed is None:
+        return table
+    reported = _by_metric(printed, ["rob_printed", "overall_printed"], "read_published(...).metrics")
+    for name in ("rob", "overall"):
+        expected: Any = reported[f"{name}_printed"].reindex(table["metric"]).to_numpy(dtype=float)
+        # Half a unit in the last place, and a hair for binary fractions.
+        close = np.abs(table[name].to_numpy(dtype=float) - expected) <= 0.5 * 10.0**-decimals + 1e-9
+        table[f"{name}_printed"] = expected
+        table[f"{name}_agrees"] = np.where(np.isnan(expected), None, close)
+    return table
+
+
+def _by_metric(frame: pd.DataFrame, columns: list[str], source: str) -> pd.DataFrame:
+    if missing := [name for name in ("metric", *columns) if name not in frame.columns]:
+        raise DataError(f"the table lacks {', '.join(missing)}: pass the result of {source}.")
+    twice = frame["metric"][frame["metric"].duplicated()]
+    if len(twice):
+        raise DataError(f"{twice.iloc[0]!r} occurs twice: pass the result of {source}.")
+    return frame.set_index("metric")
+
+
+def _reason(left: pd.Series, right: pd.Series) -> str | None:
+    reasons = []
+    for row, value, name in ((left, "auc", "reason"), (right, "q", "q_reason"), (right, "r", "r_reason")):
+        if pd.isna(row[value]):
+            why = row.get(name)
+            reasons.append(f"{value}: {why if isinstance(why, str) else 'not given'}")
+    return "; ".join(reasons) or None

@@ -30,6 +30,7 @@ from ._declaration import (
     needs_generations as needs_generations,
     needs_states as needs_states,
 )
+from ._definitions.aggregates import kept_truth as kept_truth, option_probability as option_probability
 from ._definitions.es import exact_memorization as exact_memorization, extraction_strength as extraction_strength
 from ._definitions.membership_attacks import (
     auc as auc,
@@ -38,9 +39,7 @@ from ._definitions.membership_attacks import (
     normalised_auc as normalised_auc,
     zlib_score as zlib_score,
 )
-from ._definitions.model_utility import kept_truth as kept_truth, option_probability as option_probability
-from ._definitions.prob import probability as probability
-from ._definitions.truth_ratio import truth_ratio as truth_ratio
+from ._definitions.prob import probability as probability, truth_ratio as truth_ratio
 from ._evaluation import evaluate as evaluate
 from ._fisher import (
     FisherMasks as FisherMasks,

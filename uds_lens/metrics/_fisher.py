@@ -23,7 +23,7 @@ from uds_lens._storage import IN_TEMPORARY, SpillFolder, writing
 from uds_lens.data import TokenBatch, TokenRow, make_batch
 from uds_lens.errors import ModelError
 from uds_lens.generation import normed_at_window, raise_not_finite
-from uds_lens.metrics._definitions.fisher_masked import FRACTIONS
+from uds_lens.metrics._definitions.white_box import FRACTIONS
 from uds_lens.models import HookedModel, clone_sharing_weights
 from uds_lens.patching import ModelCosts
 from uds_lens.patching._hooks import split_call

@@ -12,12 +12,10 @@ from ._fingerprint import (
 )
 from ._hooked import (
     HookedModel as HookedModel,
-    bridge_on_shared_weights as bridge_on_shared_weights,
-    clone_sharing_weights as clone_sharing_weights,
-)
-from ._opening import (
     ModelSource as ModelSource,
     RetainSource as RetainSource,
+    bridge_on_shared_weights as bridge_on_shared_weights,
+    clone_sharing_weights as clone_sharing_weights,
     open_model as open_model,
     pick_device as pick_device,
 )

@@ -28,7 +28,7 @@ from uds_lens.models._hooked import HookedModel
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from uds_lens.models._opening import ModelSource
+    from uds_lens.models._hooked import ModelSource
 
 
 _SHAPE = {
@@ -78,7 +78,7 @@ def read_checkpoint_info(
     if isinstance(source, HookedModel):
         return _info(source.name, source.hf.config, source.tokenizer)
     if isinstance(source, nn.Module):
-        from uds_lens.models._opening import adopt
+        from uds_lens.models._hooked import adopt
 
         with adopt(source, None) as model:
             return _info(model.name, model.hf.config, model.tokenizer)

@@ -103,7 +103,7 @@ class Recording:
     """Arguments of each block."""
 
     kept: KeptKeys
-    """Keys and values of every layer."""
+    """Keys and values of every layer; where only states are read, of the last."""
 
     first_column: int
     """Keys from this position on are replaced by the variants' own."""

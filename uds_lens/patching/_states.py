@@ -86,11 +86,8 @@ class SpanCache:
 class PatchEngine(ABC):
     """The target on one batch, ready to be patched."""
 
-    model: HookedModel
-    """The target."""
-
-    batch: TokenBatch
-    """The tokens, on the target's device."""
+    model: HookedModel  # the target
+    batch: TokenBatch  # the tokens, on the target's device
 
     @property
     @abstractmethod

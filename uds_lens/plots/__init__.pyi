@@ -29,15 +29,15 @@ from ._layers import (
     forget_and_kept as forget_and_kept,
     layer_profile as layer_profile,
     lens_against_uds as lens_against_uds,
+    patch_heatmap as patch_heatmap,
     weight_profile as weight_profile,
 )
 from ._models import (
     audit_differences as audit_differences,
+    depth_by_step as depth_by_step,
     depth_utility as depth_utility,
     differences_by_metric as differences_by_metric,
     ranking as ranking,
     utility_frontier as utility_frontier,
 )
-from ._patches import patch_heatmap as patch_heatmap
 from ._style import Theme as Theme, template as template
-from ._training import depth_by_step as depth_by_step

@@ -8,14 +8,17 @@ from ._compare import (
 )
 from ._conformance import check_conformance as check_conformance, export_conformance as export_conformance
 from ._conformance_check import Verdict as Verdict
+from ._measured import ReleasedRuns as ReleasedRuns, read_released as read_released
 from ._plan import DEFAULT_METRICS as DEFAULT_METRICS, plan as plan, write_plan as write_plan
-from ._registry import ModelGroup as ModelGroup, PublishedModel as PublishedModel, find as find, models as models
-from ._released import ReleasedRuns as ReleasedRuns, read_released as read_released
-from ._run import run as run
-from ._values import (
+from ._registry import (
     POOL_VALUES as POOL_VALUES,
     VALUES as VALUES,
+    ModelGroup as ModelGroup,
+    PublishedModel as PublishedModel,
+    find as find,
+    models as models,
     pool_values as pool_values,
     registry_frame as registry_frame,
     values as values,
 )
+from ._run import run as run

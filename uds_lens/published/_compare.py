@@ -16,8 +16,7 @@ from uds_lens.meta import REASONS, Published, read_published
 from uds_lens.meta._pools import SMALLEST
 from uds_lens.plots._style import count, number, recolouring
 from uds_lens.published._measured import MeasuredRun, read_run, same_prompts
-from uds_lens.published._registry import models
-from uds_lens.published._values import KNOWN_PROBLEMS, MARGIN, MARGINS, pool_values, values
+from uds_lens.published._registry import KNOWN_PROBLEMS, MARGIN, MARGINS, models, pool_values, values
 from uds_lens.report._page import fill
 from uds_lens.report._payload import jsonable, plain_figure
 

@@ -11,8 +11,7 @@ from typing import Any
 from uds_lens import study
 from uds_lens._storage import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError
-from uds_lens.published._registry import PublishedModel
-from uds_lens.published._values import metrics_published
+from uds_lens.published._registry import PublishedModel, metrics_published
 from uds_lens.study import StudyPlan
 
 DEFAULT_METRICS = ("uds", "es")

@@ -20,11 +20,10 @@ from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting
 from uds_lens.models._checkpoint import not_on_the_hub
 from uds_lens.published._registry import find
 from uds_lens.study import StudyModel, StudyPlan, StudyStatus
-from uds_lens.study._folder import StudyFolder
+from uds_lens.study._folder import StudyFolder, located_source
 from uds_lens.study._models import study_models
 from uds_lens.study._plan import metric_settings, require_packages_of, style_of
 from uds_lens.study._status import estimate, weight_bytes
-from uds_lens.study._work_keys import located_source
 from uds_lens.study._worker import ModelRunner, Weights
 
 _LOG = logging.getLogger("uds_lens.study")

@@ -16,13 +16,15 @@ from uds_lens.errors import ConfigError
 from uds_lens.meta import ModelTable
 from uds_lens.metrics import METRICS
 from uds_lens.plots._style import recolouring
-from uds_lens.report._dashboard_tables import DashboardOptions as DashboardOptions, Tables, gather
-from uds_lens.report._dashboard_words import (
+from uds_lens.report._dashboard_tables import (
+    DashboardOptions as DashboardOptions,
+    Tables,
     cautions,
     count,
     default_title,
     definition,
     findings,
+    gather,
     judged,
     labels,
     method_name,

@@ -16,8 +16,7 @@ from ._plan import (
 )
 from ._relearn_grid import GRID as GRID, RelearnGridResults as RelearnGridResults, relearn_grid as relearn_grid
 from ._relearn_settings import RelearnGrid as RelearnGrid, RelearnSetting as RelearnSetting
-from ._run import run as run
-from ._slurm import SlurmOptions as SlurmOptions
+from ._run import SlurmOptions as SlurmOptions, run as run
 from ._status import (
     StateFailure as StateFailure,
     StudyEstimate as StudyEstimate,

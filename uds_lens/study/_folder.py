@@ -1,4 +1,7 @@
-"""The directory of a study: its plan, finished parts, failures, claims, models and their audits."""
+"""Keys of work: hashes of weights, metric, options and data. Work whose key exists is never repeated.
+
+Then the directory of a study: its plan, finished parts, failures, claims, models and their audits.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from uds_lens._storage import (
     atomic_write_bytes,
@@ -23,20 +26,255 @@ from uds_lens._storage import (
     read_file,
     read_with_checksum,
     sha256_bytes,
+    sha256_file,
     with_checksum,
 )
 from uds_lens._storage.claims import Claims
 from uds_lens._storage.tables import LargeTableError, UnreadableTableError, read_parquet
 from uds_lens._types import FloatOrNaN
-from uds_lens.errors import ConfigError, ResultFormatError
-from uds_lens.study._models import AUDIT, StudyModel, StudyState, study_models
-from uds_lens.study._plan import StudyPlan, as_mapping, plan
-from uds_lens.study._work_keys import WorkKeys
+from uds_lens.data import ForgetExample, chat_style_named
+from uds_lens.errors import ConfigError, ModelError, ResultFormatError
+from uds_lens.study._models import (
+    AUDIT,
+    ELICITATION,
+    StudyModel,
+    StudyState,
+    read_questions,
+    read_rows,
+    relearn_config,
+    study_models,
+    toy_world,
+    training_answers,
+)
+from uds_lens.study._plan import (
+    StudyPlan,
+    TrainingRows,
+    as_mapping,
+    audit_settings,
+    elicitation_settings,
+    metric_settings,
+    plan,
+    style_of,
+    training_settings,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from uds_lens.results import DepthAudit
+    from uds_lens.results import AuditConfig, DepthAudit
+
+
+T = TypeVar("T")
+
+RULES = 1  # counts up when equal plans begin to give other values
+
+_NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("max_hours", "rows_at_once")}
+"""Settings that change speed and memory and no value: keys are made with their defaults, whatever a plan says."""
+
+RESCORED = ("tau", "confidence", "n_bootstrap")
+"""Settings of an audit that are applied to its saved deltas: changing one needs no model."""
+
+_WEIGHTS = (".safetensors", ".bin", ".json", ".jinja", ".model")
+_RECORDS = ("unlearning.json", "relearning.json", "finetuning.json", "quantisation.json", "manifest.json")
+
+
+def rows_hash(rows: list[ForgetExample] | None) -> str | None:
+    """Hash everything in some examples but their position."""
+    return None if rows is None else digest([{**asdict(row), "row": 0} for row in rows])
+
+
+def _settings_of(config: AuditConfig) -> dict[str, Any]:
+    """Return the settings of an audit; those that studies from before lack, or had another default of, as they were."""
+    settings = asdict(config)
+    if config.stand_in != "counterfactual":
+        settings["counterfactual"] = "other"
+    return {name: value for name, value in settings.items() if (name, value) != ("words", "unlearning")}
+
+
+def located_source(place: str) -> str | Path:
+    """Return a checkpoint that a plan names: a directory, or a Hub id."""
+    if place.startswith("toy:"):
+        checkpoints = toy_world().checkpoints
+        name = place.removeprefix("toy:")
+        if name not in checkpoints:
+            raise ConfigError(f"the toy world has no checkpoint {name[:40]!r}; it has {', '.join(checkpoints)}.")
+        return checkpoints[name]
+    if place.startswith("package:"):
+        from uds_lens.models._checkpoint import place_of
+
+        return place_of(place)
+    path = Path(place)
+    if path.is_absolute() and not path.exists():
+        raise ConfigError(f"no checkpoint at {place[-200:]!r}: expected a directory with a model, or a Hub id.")
+    return path if path.exists() else place
+
+
+def folders_of(checkpoint: Path) -> list[Path]:
+    """Return the places of a checkpoint's weights; a folder that holds none fails by itself when it is opened."""
+    from uds_lens.models import checkpoint_folders
+
+    try:
+        return [Path(place) for place in checkpoint_folders(checkpoint)]
+    except ModelError:
+        return [checkpoint]
+
+
+class FileHashes:
+    """SHA-256 of large files, kept for as long as a file has the same size and time."""
+
+    _FORMAT, _VERSION = "uds_lens.FileHashes", 1
+
+    def __init__(self, place: Path | None = None) -> None:
+        self._place, self._known, self._new = place, self._read(place), False
+
+    def of(self, file: Path) -> str:
+        """Return the hash of a file."""
+        stat = file.stat()
+        name = f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
+        if name not in self._known:
+            self._known[name], self._new = sha256_file(file), True
+        return self._known[name]
+
+    def save(self) -> None:
+        """Write new hashes."""
+        if self._place is not None and self._new:
+            self._known = {**self._read(self._place), **self._known}
+            record = {"format": self._FORMAT, "version": self._VERSION, "files": self._known}
+            atomic_write_bytes(self._place, with_checksum(record))
+            self._new = False
+
+    @classmethod
+    def _read(cls, place: Path | None) -> dict[str, str]:
+        if place is None or not place.is_file():
+            return {}
+        try:
+            files = read_with_checksum(place, format=cls._FORMAT, versions=(cls._VERSION,)).get("files")
+        except ResultFormatError:  # it only saves time
+            return {}
+        return {str(k): str(v) for k, v in files.items()} if isinstance(files, dict) else {}
+
+
+class WorkKeys:
+    """Keys of everything in a plan."""
+
+    def __init__(self, plan: StudyPlan, remembered: Path | None = None) -> None:
+        self.plan, self._hashes = plan, FileHashes(remembered)
+        self._sources: dict[str, str] = {}
+        self._weights: dict[tuple[str, str], str] = {}
+        self._data: dict[TrainingRows, str | None] = {}
+        self._option_hashes: dict[tuple[str, str | None], str] = {}
+        self._read = cache(read_rows)
+        self.questions = read_questions(plan.data)
+        self.data_hash = digest({name: rows_hash(rows) for name, rows in self.questions.sets.items()})
+        self._audit, self._metrics = audit_settings(plan.measure), metric_settings(plan.measure)
+        elicitation = elicitation_settings(plan.measure)
+        self._options: dict[str, Any] = {
+            "metrics": asdict(_with_defaults(self._metrics, _NO_VALUE["metrics"])) | {"fluency": plan.measure.fluency},
+            AUDIT: None if self._audit is None else _settings_of(self._audit),
+            ELICITATION: None
+            if elicitation is None
+            else [elicitation[0], asdict(_with_defaults(elicitation[1], _NO_VALUE[ELICITATION]))],
+        }
+
+    def weights(self, model: StudyModel, state: StudyState) -> str:
+        """Return the key of the weights of a model in a state."""
+        at = (model.model_id, state.label)
+        if at not in self._weights:
+            parts: dict[str, Any] = {"rules": RULES, "start": self.source(model.source, model.revision)}
+            if model.config is not None:
+                parts |= {
+                    "method": model.config.method,
+                    "config": model.config.to_dict(),
+                    "forget": [self._rows(part) for part in model.forget],
+                    "retain": [self._rows(part) for part in model.retain],
+                    "options": self._training(),
+                }
+            if state.state == "quantised":
+                parts["quantised"] = "nf4"
+            if state.state == "relearned":
+                parts["relearned"] = {
+                    "config": relearn_config(self.plan, int(state.seed or 0)).to_dict(),
+                    "data": [self._rows(part) for part in self.plan.train.forget],
+                    "options": self._training(),
+                }
+            self._weights[at] = digest(parts)
+        return self._weights[at]
+
+    def items(self, model: StudyModel, state: StudyState) -> dict[str, str]:
+        """Return the key of each item that is measured of a model in a state."""
+        items = model.items_of(state)
+        return {item: self._key(model, state, item, self.options_hash(model, state, item)) for item in items}
+
+    def options_hash(self, model: StudyModel, state: StudyState, item: str) -> str:
+        """Hash the settings of an item; those that do not change its value are left at their defaults."""
+        is_metric = item not in (AUDIT, ELICITATION)
+        style = style_of(self.plan.measure, item, model.role, state.state) if is_metric else None
+        if (item, style) not in self._option_hashes:
+            options = self._options["metrics" if is_metric else item]
+            if is_metric and not self._depends_on_tau(item):
+                options = options | {"tau": type(self._metrics)().tau}
+            if style is not None:
+                options = options | asdict(chat_style_named(style))
+            self._option_hashes[item, style] = digest(options)
+        return self._option_hashes[item, style]
+
+    def audit_key(self, model: StudyModel, state: StudyState, config: AuditConfig) -> str | None:
+        """Return the key of the audit with other settings of `RESCORED`; None where others differ."""
+        wanted = self._options[AUDIT]
+        if wanted is not None and wanted["protocol"] == "auto":
+            config = replace(config, protocol="auto")  # a finished audit holds the prompts that were chosen
+        settings = _settings_of(config)
+        if wanted is None or any(settings.get(name) != wanted[name] for name in wanted if name not in RESCORED):
+            return None
+        return self._key(model, state, AUDIT, digest(settings))
+
+    def _key(self, model: StudyModel, state: StudyState, item: str, options: str) -> str:
+        references = [self.source(place, None) for place in (self.plan.full, self.plan.retain)]
+        return digest([self.weights(model, state), item, options, self.data_hash, references])
+
+    def _depends_on_tau(self, item: str) -> bool:
+        """Check whether a metric reads UDS or Logit Lens passes; custom metrics are assumed to."""
+        from uds_lens.metrics._catalogue import resolve
+
+        return any(
+            not spec.origin.startswith("uds_lens.") or any(needed.kind in ("patched", "lens") for needed in spec.passes)
+            for spec in resolve([item], options=self._metrics)
+        )
+
+    def source(self, place: str, revision: str | None) -> str:
+        """Identify a checkpoint: by the hashes of its files, or its name on the Hub."""
+        name = f"{place}@{revision}"
+        if name not in self._sources:
+            folder = located_source(place)
+            if isinstance(folder, str):
+                self._sources[name] = digest(["hub", name])
+            else:
+                parts = [self._files(path) if path.exists() else os.fspath(path) for path in folders_of(folder)]
+                self._hashes.save()
+                self._sources[name] = digest(parts if len(parts) > 1 else parts[0])
+        return self._sources[name]
+
+    def _files(self, place: Path) -> dict[str, str]:
+        """Hash the files of a checkpoint: a directory, or one file."""
+        files = [place] if place.is_file() else [file for file in sorted(place.iterdir()) if file.suffix in _WEIGHTS]
+        return {file.name: self._hashes.of(file) for file in files if file.is_file() and file.name not in _RECORDS}
+
+    def _rows(self, part: TrainingRows) -> str | None:
+        if part not in self._data:
+            self._data[part] = rows_hash(training_answers([part], read=self._read))
+        return self._data[part]
+
+    def _training(self) -> dict[str, Any]:
+        """Options that change weights by more than rounding."""
+        options = training_settings(self.plan)
+        names = ("dtype", "save_dtype", "mixed_precision", "device_batch_size")
+        return {name: getattr(options, name) for name in names}
+
+
+def _with_defaults(settings: T, names: Sequence[str]) -> T:
+    """Return settings with some of them at their defaults."""
+    defaults = type(settings)()
+    return replace(settings, **{name: getattr(defaults, name) for name in names})  # type: ignore[type-var]
 
 
 FORMAT, PART, FAILURE = "uds_lens.Study", "uds_lens.StudyPart", "uds_lens.StudyFailure"

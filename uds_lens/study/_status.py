@@ -13,10 +13,9 @@ from statistics import fmean
 from typing import Any
 
 from uds_lens.errors import ConfigError
-from uds_lens.study._folder import StudyFolder
+from uds_lens.study._folder import StudyFolder, folders_of, located_source
 from uds_lens.study._models import AUDIT, ELICITATION, StudyModel, StudyState, training_answers
 from uds_lens.study._plan import TrainingRows, metric_settings
-from uds_lens.study._work_keys import folders_of, located_source
 
 _LOG = logging.getLogger("uds_lens.study")
 

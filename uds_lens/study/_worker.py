@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from uds_lens._storage import atomic_directory, writing
 from uds_lens._types import ChatStyleName
 from uds_lens.errors import ResultFormatError, StorageError
-from uds_lens.study._folder import Part, Row, StudyFolder, as_number
+from uds_lens.study._folder import Part, Row, StudyFolder, as_number, located_source
 from uds_lens.study._models import (
     AUDIT,
     ELICITATION,
@@ -37,7 +37,6 @@ from uds_lens.study._plan import (
     style_of,
     training_settings,
 )
-from uds_lens.study._work_keys import located_source
 
 if TYPE_CHECKING:
     import pandas as pd

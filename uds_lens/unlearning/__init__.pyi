@@ -1,9 +1,4 @@
 from ._data import load_refusals as load_refusals
-from ._likelihood import (
-    answer_lengths as answer_lengths,
-    negative_log_likelihood as negative_log_likelihood,
-    sequence_log_probs as sequence_log_probs,
-)
 from ._objectives.altpo import AltPOConfig as AltPOConfig
 from ._objectives.ga import GAConfig as GAConfig, gradient_ascent as gradient_ascent
 from ._objectives.graddiff import GradDiffConfig as GradDiffConfig
@@ -24,10 +19,13 @@ from ._passes import (
     Mean as Mean,
     Passes as Passes,
     Terms as Terms,
+    answer_lengths as answer_lengths,
     answer_log_probs as answer_log_probs,
+    negative_log_likelihood as negative_log_likelihood,
     per_answer as per_answer,
     per_token as per_token,
     retained as retained,
+    sequence_log_probs as sequence_log_probs,
 )
 from ._quantise import quantise as quantise
 from ._record import (

@@ -30,11 +30,18 @@ from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting,
 from uds_lens.models import fingerprint
 from uds_lens.models._checkpoint import PACKAGE, is_local, place_of, quiet_files
 from uds_lens.results._steering import RECORD
-from uds_lens.unlearning._data import ALTERNATES, completed, encoded, load_refusals, pairs_of, preferred_answers
+from uds_lens.unlearning._data import (
+    ALTERNATES,
+    PairDataset,
+    TrainingData,
+    completed,
+    encoded,
+    load_refusals,
+    pairs_of,
+    preferred_answers,
+)
 from uds_lens.unlearning._job import CheckedRows, Job, Parent, open_parent
-from uds_lens.unlearning._likelihood import negative_log_likelihood
-from uds_lens.unlearning._pairs import PairDataset, TrainingData
-from uds_lens.unlearning._passes import Passes, Terms, answer_log_probs, per_token
+from uds_lens.unlearning._passes import Passes, Terms, answer_log_probs, negative_log_likelihood, per_token
 from uds_lens.unlearning._record import (
     FINETUNING_RECORD,
     FORMAT,

@@ -21,9 +21,8 @@ from uds_lens._compat.transformers_trainer import OrderedTrainer, checkpoint_act
 from uds_lens._progress import progress
 from uds_lens._storage import atomic_write_marked
 from uds_lens.errors import ConfigError, ModelError, Setting, UdsLensWarning
-from uds_lens.unlearning._likelihood import widened
-from uds_lens.unlearning._pairs import PairCollator, PairDataset, length_groups
-from uds_lens.unlearning._passes import FILLER, FrozenModel, Passes, SideTotals, batch_totals
+from uds_lens.unlearning._data import PairCollator, PairDataset, length_groups
+from uds_lens.unlearning._passes import FILLER, FrozenModel, Passes, SideTotals, batch_totals, widened
 from uds_lens.unlearning._registry import OWN_WORDS, Objective
 from uds_lens.unlearning._run_folder import seal
 from uds_lens.unlearning._settings import MethodConfig, RelearnConfig, TrainOptions

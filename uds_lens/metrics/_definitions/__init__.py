@@ -1,12 +1,9 @@
-"""The metrics of the library: one file for each, or for the variants of one idea. None of them loads torch."""
+"""The metrics of the library: one file for each, or for those of one idea. None of them loads torch."""
 
 from importlib import import_module
 from pathlib import Path
 
-_ORDER = (
-    *("es", "prob", "truth_ratio", "rouge", "membership_attacks", "cka", "fisher_masked", "uds"),
-    *("model_utility", "utility", "aggregates"),
-)
+_ORDER = ("es", "prob", "rouge", "membership_attacks", "white_box", "uds", "aggregates")
 """Files in the order of the published tables, aggregates after their parts; a file not named here comes last."""
 
 # Whichever file is imported first, all are loaded in this order: it is that of METRICS.

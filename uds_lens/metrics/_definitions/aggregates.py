@@ -1,18 +1,195 @@
-"""Aggregates: harmonic means of other metrics."""
+"""Harmonic means of other metrics: Model Utility, Utility, and the aggregates of the published tables.
+
+Model Utility: what a model should still be able to do, in nine parts on three sets. Fluency asks whether it still
+writes language; Utility is useful and fluent, also relative to `full`.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from uds_lens.metrics._declaration import (
+    USEFUL,
     Evidence,
     Meaning,
     MetricSpec,
     Outcome,
+    Pass,
+    Role,
+    Undefined,
     add_metric,
+    geometric_mean,
     harmonic_of_metrics,
     harmonic_of_parts,
+    mean_outcome,
     metric,
+    needs_answers,
+    needs_generations,
 )
 from uds_lens.metrics._definitions.membership_attacks import ATTACKS
+from uds_lens.metrics._definitions.prob import probabilities
+
+SETS = {"retain": "retain", "ra": "real_authors", "wf": "world_facts"}
+"""Sets of Model Utility by the short names of their metrics."""
+
+MULTIPLE_CHOICE = ("real_authors", "world_facts")  # sets whose Probability is normalised over the options
+
+_SET_LABELS = {"retain": "retain", "ra": "real authors", "wf": "world facts"}
+
+
+def option_probability(answer: float, options: Sequence[float]) -> float:
+    """Return the probability of the answer among the options: `p / (p + sum of the others)`, for multiple-choice sets.
+
+    Args:
+        answer: Length-normalised probability of the right answer.
+        options: Those of the wrong answers.
+
+    Returns:
+        In [0, 1]; NaN without another option, or where all are 0.
+
+    Example:
+        >>> option_probability(0.5, [0.25, 0.25])
+        0.5
+    """
+    total = answer + math.fsum(options)
+    return answer / total if options and total > 0 else math.nan
+
+
+def kept_truth(correct: Sequence[float], wrong: Sequence[float]) -> float:
+    """Return the Truth Ratio as utility: `max(0, 1 - p_w / p_c)`, geometric means of wrong and right answers.
+
+    Returns:
+        1 = wrong answers are impossible, 0 = at least as likely as the truth; NaN where a side is empty or both are 0.
+
+    Example:
+        >>> kept_truth([0.5], [0.25]), kept_truth([0.25], [0.5])
+        (0.5, 0.0)
+    """
+    p_c, p_w = geometric_mean(correct), geometric_mean(wrong)
+    if math.isnan(p_c) or math.isnan(p_w) or p_c == p_w == 0:
+        return math.nan
+    return max(0.0, 1 - p_w / p_c) if p_c > 0 else 0.0
+
+
+def q_prob(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
+    """Return the probability on a utility set."""
+    values = [p for (p,) in probabilities(evidence, name, role)]
+    if name in MULTIPLE_CHOICE:
+        options = probabilities(evidence, f"{name}/perturbed", role)
+        values = [option_probability(*pair) for pair in zip(values, options, strict=True)]
+    return mean_outcome(evidence.ids(name), values)
+
+
+def q_rouge(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
+    """Return ROUGE-L recall on a utility set."""
+    from uds_lens.generation import rouge_l_recall
+
+    references = [example.answer for example in evidence.data.examples(name)]
+    return mean_outcome(evidence.ids(name), rouge_l_recall(references, evidence.generations(name, role)))
+
+
+def q_truth_ratio(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
+    """Return the Truth Ratio on a utility set; right answers are the paraphrases, or the answer without any."""
+    answers = probabilities(evidence, name, role)
+    paraphrases = probabilities(evidence, f"{name}/paraphrased", role)
+    wrong = probabilities(evidence, f"{name}/perturbed", role)
+    correct = [several or one for several, one in zip(paraphrases, answers, strict=True)]
+    return mean_outcome(evidence.ids(name), [kept_truth(*pair) for pair in zip(correct, wrong, strict=True)])
+
+
+_PARTS: dict[str, tuple[str, Callable[..., Outcome]]] = {
+    "q_prob": ("Probability", q_prob),
+    "q_rouge": ("ROUGE", q_rouge),
+    "truth_ratio": ("Truth Ratio", q_truth_ratio),
+}
+"""Parts on each of the three sets: label and function."""
+
+PART_NAMES = tuple(f"{short}_{kind}" for short in SETS for kind in _PARTS)  # the nine parts of Model Utility
+
+
+def part_passes(role: Role) -> dict[str, tuple[Pass, ...]]:
+    """Return the passes of each of the nine parts."""
+    passes = {}
+    for short, name in SETS.items():
+        answers = needs_answers(name, role=role)
+        wrong = needs_answers(f"{name}/perturbed", role=role)
+        paraphrases = needs_answers(f"{name}/paraphrased", role=role, optional=True)
+        passes[f"{short}_q_prob"] = (*answers, *wrong) if name in MULTIPLE_CHOICE else answers
+        passes[f"{short}_q_rouge"] = needs_generations(name, role=role)
+        passes[f"{short}_truth_ratio"] = (*answers, *paraphrases, *wrong)
+    return passes
+
+
+def utility_of(evidence: Evidence, role: Role) -> float:
+    """Return the Model Utility of a reference model: the harmonic mean of its nine parts."""
+    parts = {
+        f"{short}_{kind} of {role}": score(evidence, name=name, role=role).value
+        for short, name in SETS.items()
+        for kind, (_, score) in _PARTS.items()
+    }
+    return harmonic_of_parts(parts)
+
+
+for _short, _set in SETS.items():
+    for _kind, (_label, _score) in _PARTS.items():
+        metric(
+            name=f"{_short}_{_kind}",
+            label=f"{_label}, {_SET_LABELS[_short]}",
+            group="utility",
+            meaning=USEFUL,
+            passes=part_passes("model")[f"{_short}_{_kind}"],
+            packages=("rouge_score",) if _kind == "q_rouge" else (),
+        )(partial(_score, name=_set))
+
+
+@metric(name="model_utility", label="Model Utility", group="utility", meaning=USEFUL, uses=PART_NAMES)
+def model_utility(evidence: Evidence) -> Outcome:
+    """Return Model Utility: the harmonic mean of the nine parts."""
+    return harmonic_of_metrics(evidence, PART_NAMES)
+
+
+@metric(
+    name="fluency",
+    label="Fluency",
+    group="utility",
+    meaning=Meaning("utility", "only gibberish", "no gibberish"),
+    passes=needs_generations("forget"),
+)
+def fluency(evidence: Evidence, *, role: Role = "model") -> Outcome:
+    """Return the share of fluent answers to the forget questions."""
+    values = evidence.fluency(evidence.generations("forget", role))
+    return mean_outcome(evidence.ids("forget"), values, scorer=evidence.fluency.name)
+
+
+@metric(name="utility", label="Utility", group="utility", meaning=USEFUL, uses=("model_utility", "fluency"))
+def utility(evidence: Evidence) -> Outcome:
+    """Return the harmonic mean of Model Utility and Fluency."""
+    return harmonic_of_metrics(evidence, ("model_utility", "fluency"))
+
+
+@metric(
+    name="utility_rel",
+    label="Utility (rel.)",
+    group="utility",
+    meaning=Meaning("utility", "useless", "as full (no limit)", high=float("inf")),
+    passes=(
+        *dict.fromkeys(p for passes in part_passes("full").values() for p in passes),
+        *needs_generations("forget", role="full"),
+    ),
+    uses=("utility",),
+)
+def utility_rel(evidence: Evidence) -> Outcome:
+    """Return Utility relative to that of `full`."""
+    model = evidence.value("utility")
+    full = harmonic_of_parts(
+        {"Model Utility of full": utility_of(evidence, "full"), "Fluency of full": fluency(evidence, role="full").value}
+    )
+    if full == 0:
+        raise Undefined("the Utility of full is 0")
+    return Outcome(model / full, details={"utility_model": model, "utility_full": full})
+
 
 _KNOWLEDGE = ("es", "em", "paraprob", "truth_ratio")
 _OVERALL = ("memorization", "privacy", "utility_rel")

@@ -1,4 +1,4 @@
-"""Probability of the answer, by its length, and of its paraphrases."""
+"""Probability of the answer, by its length, and of its paraphrases; Truth Ratio: is it likelier than falsehoods?"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from uds_lens.metrics._declaration import (
     KNOWN,
     Evidence,
+    Meaning,
     Outcome,
     Role,
     geometric_mean,
@@ -57,3 +58,37 @@ def paraprob(evidence: Evidence) -> Outcome:
     """Return the probability of the paraphrased forget answers, the geometric mean over those of one example."""
     values = [geometric_mean(values) for values in probabilities(evidence, "forget/paraphrased")]
     return mean_outcome(evidence.ids("forget"), values)
+
+
+def truth_ratio(correct: Sequence[float], wrong: Sequence[float]) -> float:
+    """Return `p_c / (p_c + p_w)`: does the model still prefer the truth over wrong answers of the same form?
+
+    Args:
+        correct: Probabilities of the paraphrased answers; p_c is their geometric mean.
+        wrong: Probabilities of the perturbed answers; p_w is their geometric mean.
+
+    Returns:
+        In [0, 1]; 0.5 = no preference, 1 = only the truth. NaN where a side is empty or both are 0.
+
+    References:
+        Maini et al. 2024, TOFU; in the form of Dorna et al. 2025, OpenUnlearning.
+
+    Example:
+        >>> round(truth_ratio([0.6], [0.2]), 6)
+        0.75
+    """
+    p_c, p_w = geometric_mean(correct), geometric_mean(wrong)
+    return p_c / (p_c + p_w) if p_c + p_w > 0 else math.nan
+
+
+@metric(
+    name="truth_ratio",
+    label="Truth Ratio",
+    group="memorization",
+    meaning=Meaning("knowledge", "prefers falsehoods", "prefers truth (0.5: neither)"),
+    passes=needs_answers("forget/paraphrased", "forget/perturbed"),
+)
+def forget_truth_ratio(evidence: Evidence) -> Outcome:
+    """Return the Truth Ratio on the forget set."""
+    sides = (probabilities(evidence, f"forget/{kind}") for kind in ("paraphrased", "perturbed"))
+    return mean_outcome(evidence.ids("forget"), [truth_ratio(*pair) for pair in zip(*sides, strict=True)])

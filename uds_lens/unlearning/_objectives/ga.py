@@ -8,8 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from uds_lens.unlearning._likelihood import negative_log_likelihood
-from uds_lens.unlearning._passes import Passes, Terms, per_token
+from uds_lens.unlearning._passes import Passes, Terms, negative_log_likelihood, per_token
 from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._settings import MethodConfig
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from uds_lens.unlearning._likelihood import negative_log_likelihood
-from uds_lens.unlearning._passes import Passes, Terms, per_token, retained
+from uds_lens.unlearning._passes import Passes, Terms, negative_log_likelihood, per_token, retained
 from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._settings import RetainConfig
 

@@ -8,9 +8,8 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from uds_lens.unlearning._likelihood import at_least_float32, labelled
 from uds_lens.unlearning._objectives.ga import gradient_ascent
-from uds_lens.unlearning._passes import Passes, Terms, per_answer, per_token
+from uds_lens.unlearning._passes import Passes, Terms, at_least_float32, labelled, per_answer, per_token
 from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._settings import ReducedConfig, Reduction
 

@@ -11,8 +11,18 @@ from torch import Tensor, nn
 
 from uds_lens._types import NonNegativeInt, PositiveFloat
 from uds_lens.errors import ConfigError, DataError, Setting
-from uds_lens.unlearning._likelihood import IGNORED, at_least_float32, predicting
-from uds_lens.unlearning._passes import Mean, Passes, Side, Terms, decoder_blocks, per_answer, per_token
+from uds_lens.unlearning._passes import (
+    IGNORED,
+    Mean,
+    Passes,
+    Side,
+    Terms,
+    at_least_float32,
+    decoder_blocks,
+    per_answer,
+    per_token,
+    predicting,
+)
 from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._settings import ReducedConfig
 

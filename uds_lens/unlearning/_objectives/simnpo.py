@@ -10,8 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from uds_lens._types import NonNegativeFloat, PositiveFloat
-from uds_lens.unlearning._likelihood import answer_lengths
-from uds_lens.unlearning._passes import Passes, Terms, per_answer, retained
+from uds_lens.unlearning._passes import Passes, Terms, answer_lengths, per_answer, retained
 from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._settings import RetainConfig
 

@@ -12,8 +12,16 @@ from torch import Tensor
 
 from uds_lens._types import PositiveFloat
 from uds_lens.errors import ConfigError, Setting
-from uds_lens.unlearning._likelihood import IGNORED, at_least_float32, labelled
-from uds_lens.unlearning._passes import Passes, Terms, per_answer, per_token, retained
+from uds_lens.unlearning._passes import (
+    IGNORED,
+    Passes,
+    Terms,
+    at_least_float32,
+    labelled,
+    per_answer,
+    per_token,
+    retained,
+)
 from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._settings import ReducedConfig, Reduction
 

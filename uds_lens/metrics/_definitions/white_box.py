@@ -1,0 +1,61 @@
+"""Baselines from inside a model: linear CKA of its states, and masked Fisher information of its weights.
+
+CKA: have the states at the entities moved from those of `full` towards those of `retain`? Masked Fisher: do weights
+that `full` no longer adapts to the forget set still do their work?
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from uds_lens.metrics._declaration import ERASED, Evidence, Outcome, Pass, Undefined, metric, needs_states
+
+_ROUNDING = 1e-9  # distance of a CKA from 1 that float64 sums of equal states can leave
+
+
+@metric(name="cka", label="CKA", group="representation", meaning=ERASED, passes=needs_states("retain", "model", "full"))
+def cka(evidence: Evidence) -> Outcome:
+    """Return the mean over layers of `cka_erasure`, weighted by `1 - CKA(full, retain)` (`linear_cka`)."""
+    import torch
+
+    from uds_lens.metrics._white_box import cka_erasure, linear_cka, weighted_erasure
+
+    full_retain, model_retain = [], []
+    for layer in range(evidence.n_layers()):
+        retain = evidence.stacked_states("retain", layer)
+        full_retain.append(linear_cka(evidence.stacked_states("full", layer), retain))
+        model_retain.append(linear_cka(evidence.stacked_states("model", layer), retain))
+    c_fr, c_ur = (torch.tensor(values, dtype=torch.float64) for values in (full_retain, model_retain))
+    erasure, weights = cka_erasure(c_fr, c_ur), 1 - c_fr
+    weights[weights < _ROUNDING] = 0.0
+    value = weighted_erasure(erasure, weights)
+    if math.isnan(value):
+        raise Undefined("no layer separates full from retain: their states have CKA 1, or do not vary")
+    details = {"full_retain": full_retain, "model_retain": model_retain, "erasure": erasure.tolist()}
+    return Outcome(value, details=details)
+
+
+FRACTIONS = (0.0001, 0.001, 0.01)  # shares of a layer's weights that the masks hold
+
+
+def fisher_masked(evidence: Evidence, *, fraction: float) -> Outcome:
+    """Return the mean over layers of `fisher_erasure`, weighted by what `retain` has more than `full`."""
+    from uds_lens.metrics._fisher import fisher_erasure
+    from uds_lens.metrics._white_box import weighted_erasure
+
+    erasure, weights = fisher_erasure(evidence.masks(), evidence.fisher(), fraction)
+    value = weighted_erasure(erasure, weights)
+    if math.isnan(value):
+        raise Undefined("no weight has more Fisher information in retain than in full")
+    return Outcome(value, details={"erasure": erasure.tolist(), "excess": weights.tolist()})
+
+
+for _fraction in FRACTIONS:
+    metric(
+        name=f"fisher_masked_{_fraction:g}",
+        label=f"Fisher Masked ({100 * _fraction:g}%)",
+        group="representation",
+        meaning=ERASED,
+        passes=(Pass("retain", "fisher_spill"), Pass("full", "fisher_masks"), Pass("model", "fisher_sums")),
+    )(partial(fisher_masked, fraction=_fraction))
