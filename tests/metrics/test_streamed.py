@@ -14,22 +14,28 @@ RUN = ul.RunOptions(device="cpu", progress=False)
 NAMES = ["prob", "em", "es", "mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp", "logit_lens", "cka", "uds"]
 
 
-def measured(**run):
+def measured(names=NAMES, model=None, cache=None, **run):
     data = MetricData(forget=WORLD.examples[:6], holdout=WORLD.examples[6:10])
-    model = next(iter(WORLD.unlearned.values()))
+    model = next(iter(WORLD.unlearned.values())) if model is None else model
     run = dataclasses.replace(RUN, **run)
-    return ul.metrics.evaluate(model, data, metrics=NAMES, full=WORLD.full, retain=WORLD.retain, run=run)
+    return ul.metrics.evaluate(model, data, metrics=names, full=WORLD.full, retain=WORLD.retain, run=run, cache=cache)
 
 
-def test_teacher_forced_metrics_stream(monkeypatch):
-    readings = []
+@pytest.fixture
+def readings(monkeypatch):
+    """Name of every model that was streamed, and whether each of its weights was read once."""
+    seen = []
     leave = StreamedModel.__exit__
 
     def spy(model, *error):
-        readings.append((model.model.name, model.bytes_read == model.bytes_stored))
+        seen.append((model.model.name, model.bytes_read == model.bytes_stored))
         leave(model, *error)
 
     monkeypatch.setattr(StreamedModel, "__exit__", spy)
+    return seen
+
+
+def test_teacher_forced_metrics_stream(readings):
     streamed, memory = measured(stream=True), measured()
     for name in NAMES:
         assert streamed[name].value == pytest.approx(memory[name].value, abs=1e-4), name
@@ -37,6 +43,21 @@ def test_teacher_forced_metrics_stream(monkeypatch):
     model = str(next(iter(WORLD.unlearned.values())))
     # the patches of UDS read full once more
     assert readings == [(str(name), True) for name in (WORLD.retain, model, WORLD.full, WORLD.full)]
+
+
+@pytest.mark.parametrize("first_streamed", [True, False])
+def test_a_cache_serves_streamed_models(first_streamed, readings):
+    """What was measured of `full` and `retain` is not read again; of `full`, the lens needs norm and head alone."""
+    cache, names, model = ul.metrics.MetricCache(), ["prob", "logit_lens"], WORLD.unlearned["npo"]
+    measured(names, cache=cache, stream=first_streamed)
+    readings.clear()
+    streamed = measured(names, model, cache, stream=True)
+    assert readings == [(str(model), True), (str(WORLD.full), False)]
+    expected = measured(names, model)
+    for name in names:
+        assert streamed[name].value == pytest.approx(expected[name].value, abs=1e-4), name
+    generated = measured(["rouge"], model, cache)  # whose end tokens a streamed model does not know
+    assert generated["rouge"].value == measured(["rouge"], model)["rouge"].value
 
 
 def test_generation_says_that_it_cannot_stream():

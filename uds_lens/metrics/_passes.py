@@ -80,7 +80,7 @@ class MetricCache:
 
     def __init__(self) -> None:
         self.results: dict[_Key, PassResult] = {}
-        self._known: dict[_Key, tuple[ModelRecord, frozenset[int]]] = {}
+        self._known: dict[_Key, tuple[ModelRecord, frozenset[int] | None]] = {}
 
     def __len__(self) -> int:
         return len(self.results)
@@ -103,8 +103,8 @@ class MetricCache:
 
     def identity(
         self, source: ModelSource, dtype: str, protocol: Protocol, chat: ChatStyle, model: HookedModel | None = None
-    ) -> tuple[ModelRecord, frozenset[int]] | None:
-        """Return who a source is, and the tokens that end its answers.
+    ) -> tuple[ModelRecord, frozenset[int] | None] | None:
+        """Return who a source is, and the tokens that end its answers; None for those of a model only streamed so far.
 
         The end tokens are partly those of the generation config, which is no part of the fingerprint. Without the
         opened `model`, both are known of open models, and of directories whose files have not changed since.
@@ -120,6 +120,14 @@ class MetricCache:
         if files is not None:
             self._known[key] = identity
         return identity
+
+    def remember_streamed(
+        self, source: str | os.PathLike[str], dtype: str, protocol: Protocol, chat: ChatStyle, record: ModelRecord
+    ) -> None:
+        """Note who a model is that was streamed; `identity` tells it as long as its files do not change."""
+        files = checkpoint_files(*checkpoint_folders(source))
+        if files is not None:
+            self._known.setdefault((files, dtype, protocol, chat), (record, None))
 
 
 _STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -157,7 +165,7 @@ class Session:
         self.results: dict[Pass, PassResult] = {}
         self.fresh: set[Pass] = set()
         self.records: dict[str, ModelRecord] = {}
-        self._ends: dict[str, frozenset[int]] = {}
+        self._ends: dict[str, frozenset[int] | None] = {}
         self.device = "none"
         self.rows: str | None = None
         self._rows: dict[str, tuple[list[AnswerText], list[TokenSequence]]] = {}
@@ -268,6 +276,8 @@ class Session:
                 check=lambda model: require_embedded(model.hf, inputs, name=model.name),
             )
             values, self.records[role], self.device, self.rows = measured
+            options = self.options
+            self._cache.remember_streamed(source, options.dtype, self.protocol, options.chat, self.records[role])
         patched = [p for p in wanted if p.kind == "patched"]
         for p, value in values.items():
             self._keep(p, PassResult(value, 0.0, 1))
@@ -309,7 +319,9 @@ class Session:
             return None
         depends: _Key = tuple(self.records[role].fingerprint for role in roles)
         if wanted.kind == "generations":
-            depends = (*depends, self._ends[wanted.role])
+            if (ends := self._ends.get(wanted.role)) is None:  # it was only streamed so far
+                return None
+            depends = (*depends, ends)
         rows = ("packed",) if wanted.kind in ("states", "patched", "lens") and self.plan.packed else ()
         return (wanted.kind, *depends, self.inputs_hash(wanted), self.options.dtype, *rows, __version__)
 
@@ -535,7 +547,7 @@ def read_passes(
         entities = plan.batches_for(model) if own is not None and plan is not None else []
         entity_batches = [plan.batch_of(rows, layout.padding_side) for rows in entities] if plan is not None else []
         batches = [batch for parts in sets.values() for _, batch in parts]
-        if batches or entity_batches:
+        if wanted:  # the logit lens alone embeds no token, and takes the final norm, with a tied head
             streamed.embed(tokens_in([*batches, *entity_batches]))
         whole = {p: [(part, StreamedRows(model, batch)) for part, batch in parts] for p, parts in sets.items()}
         at_entities = [StreamedBatch(model, batch, packed=plan.packed) for batch in entity_batches] if plan else []

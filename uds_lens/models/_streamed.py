@@ -242,15 +242,18 @@ class StreamedModel:
             ModelError: The files were changed meanwhile.
         """
         hf = self.model.hf
-        if not self._digests and (before := known_fingerprint(hf, self._files.state)) is not None:
-            self.model.has_fingerprint(before)
-            return before
-        for part in self._keys:
-            if any(self._hashed_as[place] not in self._digests for place in self._places(part)):
+        hashed = self._hashed_as
+        unread = [part for part in self._keys if any(hashed[p] not in self._digests for p in self._places(part))]
+        before = known_fingerprint(hf, self._files.state) if unread else None
+        if before is None:
+            for part in unread:
                 self._read(part)
                 self._drop(part)
-        self._rooms.clear()
+            self._rooms.clear()
         self._files.require_unchanged()
+        if before is not None:
+            self.model.has_fingerprint(before)
+            return before
         known = fingerprint_of_digests(hf, self._digests)
         self.model.has_fingerprint(known)
         remember_fingerprint(hf, self._files.state, known)

@@ -201,7 +201,8 @@ def run_streamed(
 
 def tokens_in(batches: Sequence[TokenBatch]) -> Int[Tensor, "token"]:
     """Return every token of some batches once, in increasing order."""
-    return torch.cat([batch.input_ids.flatten() for batch in batches]).unique()
+    none = torch.empty(0, dtype=torch.long)
+    return torch.cat([none, *(batch.input_ids.flatten() for batch in batches)]).unique()
 
 
 def why_not_streamed(source: object, *, revision: str | None = None, offline: bool = False) -> str | None:
