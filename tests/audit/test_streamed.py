@@ -1,6 +1,7 @@
 """Audits of streamed models: the numbers of models in memory, each weight read once, and what was read is not lost."""
 
 import dataclasses
+import json
 import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_models import EXAMPLES
 
 from uds_lens._storage.processes import this_process
@@ -61,6 +63,32 @@ def test_an_audit_is_that_of_models_in_memory_and_reads_each_weight_once(config,
     assert [name for name, _, _ in readings] == [str(paths.retain), str(paths.unlearned), str(paths.full)]
     assert all(read == stored for _, read, stored in readings)
     assert kept(temporary) == []
+
+
+@pytest.mark.parametrize("stored", ["head differs", "both alike", "head alone"])
+def test_a_tied_head_that_is_stored_is_the_same_model_as_in_memory(stored, trio):
+    paths = trio("llama-tied")
+    for folder in paths:
+        weights = load_file(folder / "model.safetensors")
+        embedding = weights["model.embed_tokens.weight"]
+        weights["lm_head.weight"] = embedding * 1.5 if stored == "head differs" else embedding.clone()
+        if stored == "head alone":
+            del weights["model.embed_tokens.weight"]
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    memory = dataclasses.replace(STREAMED, stream=False)
+    baseline = Baseline.measure(paths.full, paths.retain, EXAMPLES, options=memory)
+    streamed, plain = (baseline.audit(paths.unlearned, options=options) for options in (STREAMED, memory))
+    assert torch.equal(streamed.s2_delta, plain.s2_delta)
+    assert streamed.models == plain.models
+
+
+def test_an_adapter_is_refused_before_anything_is_read(trio, readings, tmp_path):
+    paths, adapter = trio("llama"), tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(paths.full)}))
+    with pytest.raises(ModelError, match=r"'.*adapter' cannot be streamed: it is an adapter: merge it into its base"):
+        DepthAudit.run(paths.full, paths.retain, adapter, EXAMPLES, options=STREAMED)
+    assert readings == []
 
 
 def test_full_is_read_once_for_several_models(trio, readings):

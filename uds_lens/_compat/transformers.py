@@ -325,7 +325,8 @@ def empty_model(config: Any, tensors: dict[str, Tensor], *, dtype: Any) -> Empty
     missing = set(info.missing_keys)
     model.mark_tied_weights_as_initialized(info)
     model._adjust_missing_and_unexpected_keys(info)
-    info.missing_keys -= set(model.all_tied_weights_keys)
+    tied = model.all_tied_weights_keys  # the head, by default, and the weight it shares: either may be the one stored
+    info.missing_keys -= {*tied, *(source for place, source in tied.items() if place not in missing)}
     if not unset_weights(info.to_dict()):  # so that nothing but buffers is computed
         model._move_missing_keys_from_meta_to_device(set(), None, None, None)
         model._initialize_missing_keys(False)

@@ -24,7 +24,7 @@ from uds_lens._types import Engine
 from uds_lens.audit._inputs import Plan, Source, where_of
 from uds_lens.audit._memory import GIB, run_halving
 from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head, require_same_full
-from uds_lens.audit._streamed import StreamedTarget, read_streamed
+from uds_lens.audit._streamed import StreamedTarget, read_streamed, require_streamable
 from uds_lens.errors import ModelBusyError, ModelError, warn_once
 from uds_lens.models import HookedModel, ModelSource, open_model
 from uds_lens.patching import SpanCache, WavefrontTarget, capture, choose_engine, fall_back, open_target, row_layout
@@ -47,6 +47,8 @@ def read_sources(
 ) -> list[SourceStates]:
     """Read all sources, one open at a time; where fast reading fails on one, all are read again plainly."""
     share = len(sources) + (plan.counterfactual is not None)
+    if options.stream is True:  # each would be refused when its turn comes, after the others were read
+        require_streamable([source.model for source in sources], options)
     while True:
         n_fallen, states = len(plan.fallen), []
         for number, source in enumerate(sources, start=1):

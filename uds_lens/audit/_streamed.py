@@ -36,7 +36,7 @@ from uds_lens.audit._memory import GIB, memory_of_audit, run_halving
 from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head, require_same_full
 from uds_lens.errors import ModelError, Setting, StorageError, warn_once
 from uds_lens.models import pick_device
-from uds_lens.models._streamed import StreamedModel, files_of
+from uds_lens.models._streamed import StreamedModel, files_of, why_not_streamed
 from uds_lens.patching import SpanCache, row_layout
 from uds_lens.patching._states import PatchEngine
 from uds_lens.patching._streamed import StreamedBatch, run_streamed, tokens_in
@@ -48,6 +48,15 @@ _RECORD = "record.json"
 _OWNER = re.compile(r"[0-9a-f]{32}\.([0-9a-f]+)-([0-9]+)-([0-9]+)-[0-9a-f]{8}")
 _FORGOTTEN = 7 * 24 * 3600
 """Seconds after which states that no audit came back for are removed."""
+
+
+def require_streamable(sources: Sequence[object], options: RunOptions) -> None:
+    """Raise `ModelError` where a source that is to be read is none whose weights can be read block by block."""
+    for source in sources:
+        if not isinstance(source, str | os.PathLike):
+            continue
+        if (why := why_not_streamed(source, revision=options.revision, offline=options.offline)) is not None:
+            raise ModelError(f"{os.fspath(source)!r} cannot be streamed: {why}.")
 
 
 def read_streamed(

@@ -144,6 +144,12 @@ class StreamedModel:
         first: dict[int, str] = {}
         self._hashed_as = {place: first.setdefault(id(weight), place) for place, weight in self._empty.items()}
         self._digests: dict[str, bytes] = {}
+        self._stored_twice: tuple[str, str] | None = None
+        """Names of a head and an embedding that are both stored, although the config ties them."""
+        if not self.is_tied and getattr(made.model.config.get_text_config(), "tie_word_embeddings", False):
+            name_of = {id(weight): place for place, weight in self._empty.items()}
+            self._stored_twice = name_of[id(self._head.weight)], name_of[id(self._embedding.weight)]
+        self._head_as_embedding: bytes | None = None
         self._part_of = self._parts()
         self._keys: dict[Part, list[str]] = {part: [] for part in self._part_of.values()}
         self._dtypes: dict[str, torch.dtype] = {}
@@ -254,7 +260,12 @@ class StreamedModel:
         if before is not None:
             self.model.has_fingerprint(before)
             return before
-        known = fingerprint_of_digests(hf, self._digests)
+        digests = dict(self._digests)
+        if (twice := self._stored_twice) is not None and self._head_as_embedding == digests[twice[1]]:
+            del digests[
+                max(twice)
+            ]  # equal, so an open model has them as one tensor, hashed by the name that sorts first
+        known = fingerprint_of_digests(hf, digests)
         self.model.has_fingerprint(known)
         remember_fingerprint(hf, self._files.state, known)
         return known
@@ -301,6 +312,8 @@ class StreamedModel:
         there = {place: weight for place in self._places(part) if not (weight := self._weight(place)).is_meta}
         new = {name: weight for place, weight in there.items() if (name := self._hashed_as[place]) not in self._digests}
         self._digests.update(digests_of(new))
+        if self._stored_twice is not None and (head := there.get(self._stored_twice[0])) is not None:
+            self._head_as_embedding = digests_of({self._stored_twice[1]: head})[self._stored_twice[1]]
         self._put(there)
 
     def _room(self, kind: str, part: Part, size: int) -> Tensor:
