@@ -110,5 +110,5 @@ def test_metrics_references_and_short_paths(saved: Path, uds_lens) -> None:
     found.save(saved / "metrics" / "npo.json")
     code, _, err = uds_lens("report", saved / "npo", saved / "rmu", *options)
     page = (saved / "page.html").read_text(encoding="utf-8")
-    assert (code, err) == (0, "") and "0.875" in page and "Grey: references, rmu." in page
+    assert (code, err) == (0, "") and "0.875" in page and "Grey: reference models (rmu)." in page
     assert str(saved) not in page
