@@ -161,5 +161,5 @@ def test_equal_weights_are_reported_whatever_the_file_layout(trio, tmp_path):
     paths = trio("llama")
     audit = DepthAudit.run(paths.full, paths.retain, tmp_path / "sharded", EXAMPLES, options=CPU)
     assert audit.equal_weights == [("full", "unlearned")]
-    assert "full and the unlearned model have identical weights." in audit.warnings
+    assert "full and the audited model have identical weights." in audit.warnings
     assert audit.uds == 0.0

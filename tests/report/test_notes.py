@@ -26,7 +26,7 @@ def test_warnings_that_differ_in_percentages_become_one():
 
 def test_two_audits_of_the_same_weights_are_noticed():
     same = {"npo": synthetic_audit(seed=3), "rmu": synthetic_audit(seed=3), "ga": synthetic_audit(seed=4)}
-    assert Note(("npo", "rmu"), "These audits are of models with identical weights.") in notes(same)
+    assert Note(("npo", "rmu"), "The audited models have identical weights.") in notes(same)
 
 
 def test_audits_that_cannot_be_compared_say_why():

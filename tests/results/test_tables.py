@@ -187,7 +187,7 @@ def lines(value):
 
 
 UNKNOWN = torch.full((MANY,), -3.0, dtype=torch.float64)
-SAME = "retain and the unlearned model have identical weights."
+SAME = "retain and the audited model have identical weights."
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,8 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
         which = pairs_differ if real else "no difference between models is significant"
         if real and len(tested) == 1:
             which = f"{tested['one'].iloc[0]} and {tested['other'].iloc[0]} differ significantly"
-        sentences.append(f"With {many}, {which} (Holm-adjusted p < {LEVEL:g}).")
+        level = f"{'' if real else 'none has a '}Holm-adjusted p {'<' if real else 'below'} {LEVEL:g}"
+        sentences.append(f"With {many}, {which} ({level}).")
     return sentences
 
 
@@ -544,9 +545,7 @@ def _between(audits: Mapping[str, DepthAudit]) -> list[Note]:
     for name, audit in audits.items():  # one model measured in several ways is no surprise
         same.setdefault((audit.models["unlearned"].fingerprint, *score_settings(audit)), []).append(name)
     notes = [
-        Note(tuple(names), "These audits are of models with identical weights.")
-        for names in same.values()
-        if len(names) > 1
+        Note(tuple(names), "The audited models have identical weights.") for names in same.values() if len(names) > 1
     ]
     for role in ("full", "retain"):
         if len({weights_of(audit, role) for audit in every}) > 1:
@@ -554,7 +553,7 @@ def _between(audits: Mapping[str, DepthAudit]) -> list[Note]:
     if differing := differing_settings(every):
         notes.append(Note((), f"The audits differ in {', '.join(differing)}: their scores are not comparable."))
     if len({audit.provenance.get("ids_hash") for audit in every}) > 1:
-        notes.append(Note((), "The audits were measured on different examples, or tokenized them differently."))
+        notes.append(Note((), "The audits were measured on different examples, or tokenised them differently."))
     return notes
 
 

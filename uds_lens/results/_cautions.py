@@ -123,7 +123,7 @@ def _equal_weights(audit: DepthAudit) -> list[Caution]:
     ]
 
 
-_THE_UNLEARNED = {"unlearned": "the unlearned model"}  # a role that is no name, in a sentence
+_THE_UNLEARNED = {"unlearned": "the audited model"}  # a role that is no name, in a sentence
 
 
 def _both_references(a: str, b: str) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _CHANGE = (  # the longer phrase first
     ("unlearning depth report", "depth report"),
     ("full, the model before unlearning", "the knowing model"),
-    ("retain, a model that never saw it", "the ignorant model"),
+    ("retain, a model that never saw (?:it|the forget set)", "the ignorant model"),
     ("the entity that should be forgotten", "the entity"),
     ("what it should retain", "what should stay as it was"),
     ("a model that never saw it", "a model that does not hold it"),
