@@ -2,8 +2,9 @@
 
     python studies/smollm2/audits.py --device cuda
 
-The scales are `retain-0`, `base` (the pretrained model as stand-in) and `retains` (the mean of three seeds), each with
-the kept rows as control. A model is opened once for all scales. Run again, it measures what is missing: one folder for
+The scales are `retain-0`, `base` (the pretrained model as stand-in) and `retains` (the mean of three seeds). Damage,
+with the kept rows as control, and stage 2 at all layers are measured on the first; the others give scores, for which the
+layers that count are enough. A model is opened once for all scales. Run again, it measures what is missing: one folder for
 each model and scale in `audits/`. At the end three tables are written, which `decide.py` reads:
 
     models.csv      scale, model, UDS with interval, damage with interval, warnings
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -27,6 +29,8 @@ from uds_lens.study import StudyPlan
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parents[1] / "runs" / "smollm2-audits"
 SCALES = ("retain-0", "base", "retains")
+WHOLE = "retain-0"
+"""The scale with damage, and with stage 2 at all layers."""
 
 
 def scale_of(name: str, places: Mapping[str, str]) -> tuple[str | list[str], ul.AuditConfig]:
@@ -51,10 +55,11 @@ def measure(plan: StudyPlan, places: Mapping[str, str], out: Path, *, options: u
                 baseline = Baseline.load(place).with_full(plan.full)
             else:
                 retain, config = scale_of(scale, places)
-                rows, kept = str(plan.data.forget), str(plan.data.retain)
+                rows, kept = str(plan.data.forget), str(plan.data.retain) if scale == WHOLE else None
                 baseline = Baseline.measure(plan.full, retain, rows, control=kept, config=config, options=options)
                 baseline.save(place)
-            recorded[scale] = stack.enter_context(baseline.recorded(options=options))
+            stage_2 = "all" if scale == WHOLE else "knowledge"
+            recorded[scale] = stack.enter_context(baseline.recorded(options=replace(options, stage_2=stage_2)))
         for number, name in enumerate(wanted, 1):
             with ul.open_model(places[name], device=options.device) as model:
                 for scale in SCALES:

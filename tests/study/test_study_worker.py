@@ -9,8 +9,9 @@ from subprocess import CalledProcessError
 
 import pytest
 
-from uds_lens import study
+from uds_lens import study, toy
 from uds_lens.errors import ConfigError, ResultFormatError
+from uds_lens.study import _status
 from uds_lens.study._folder import StudyFolder
 from uds_lens.study._worker import work
 
@@ -218,3 +219,24 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path):
     killer.join()
     assert any(len(list(claims.glob("*.claim"))) == 2 for claims in (tmp_path / "s" / "claims").iterdir())
     assert not study.table(tmp_path / "s").duplicated(["model_id", "state", "metric"]).any()
+
+
+def test_the_estimate_counts_what_each_metric_reads(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(_status, "_multiplications", lambda device: lambda weights: weights)  # a token takes a second
+
+    def seconds(*metrics, elicitation=None):
+        measure = {"metrics": list(metrics), "elicitation": elicitation}
+        data = {"forget": "toy:forget", "holdout": "toy:holdout", "limit": 4}
+        given = {key: small[key] for key in ("name", "full", "retain", "model")}
+        folder = StudyFolder.begin(study.plan({**given, "data": data, "measure": measure}), tmp_path / "s")
+        assert f"about {_status.duration(_status.estimate(folder).seconds)}" in str(_status.estimate(folder))
+        return _status.estimate(folder).seconds
+
+    prob, texts = seconds("prob"), toy.load().examples[:4]
+    assert seconds("prob", "es") == prob  # one pass gives both
+    expected = 3 * (0.5 + sum(8 + len(row.question + row.answer) / 4 for row in texts))
+    assert prob == pytest.approx(expected, rel=0.3)
+    assert 1.5 * prob < seconds("prob", "mia_loss") < 3 * prob  # holdout too
+    assert seconds("prob", "uds") > 3 * prob
+    plain = seconds("prob", elicitation={"probes": ["plain"], "samples": 0})
+    assert seconds("prob", elicitation={"probes": ["plain"], "samples": 9}) - prob == pytest.approx(10 * (plain - prob))

@@ -431,12 +431,15 @@ def ways_to_run(
 
 def _costs(models: Mapping[str, str], plan: Plan, config: AuditConfig) -> str:
     """Say what is read, and how long reading and computing take at the rates of this disk and this device."""
+    from uds_lens.models import pick_device
+    from uds_lens.patching._costs import product_rate
+
     files = [file for model in models.values() for file in sorted(Path(model).expanduser().glob("*.safetensors"))]
     stored = sum(file.stat().st_size for file in files)
     if not files:
         return "each model is read once, from the Hub's cache"
     reading = stored / disk_rate(max(files, key=lambda file: file.stat().st_size))
-    floats, products = _work(models["full"], plan, len(models)), product_rate(config.dtype)
+    floats, products = _work(models["full"], plan, len(models)), product_rate(config.dtype, pick_device("auto"))
     count = "1 model" if len(models) == 1 else f"{len(models)} models"
     return (
         f"reads {stored / 1e9:.2f} GB, each weight of {count} once: about {_duration(reading)} at this disk's rate, "
@@ -465,22 +468,6 @@ def disk_rate(file: Path) -> float:
         start = time.perf_counter()
         opened.read(length)
         return length / max(time.perf_counter() - start, 1e-6)
-
-
-def product_rate(dtype: str) -> float:
-    """Multiply matrices as blocks do, on the device that audits would use; operations per second."""
-    import torch
-
-    from uds_lens.models import pick_device
-
-    n, device = 512, pick_device("auto")
-    matrix = torch.ones(n, n, dtype=getattr(torch, dtype), device=device)
-    done = []
-    for _ in range(3):
-        start = time.perf_counter()
-        float((matrix @ matrix)[0, 0])
-        done.append(time.perf_counter() - start)
-    return 2 * n**3 / max(min(done), 1e-9)
 
 
 def _duration(seconds: float) -> str:

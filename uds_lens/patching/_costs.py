@@ -6,6 +6,7 @@ resumed at the window, block l of L also sees the windows of the l variants that
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,18 @@ CALL = {"cpu": (64, 4_000_000), "cuda": (2048, 0)}
 PAIR = 25
 """Cost of one query and key in attention, in tokens, times d_model squared, by head. More than their multiplications:
 scores are written and read several times."""
+
+
+def product_rate(dtype: str, device: str) -> float:
+    """Multiply matrices on a device as blocks do, and return how many operations it does per second."""
+    n = 512
+    matrix = torch.ones(n, n, dtype=getattr(torch, dtype), device=device)
+    seconds = []
+    for _ in range(8):
+        start = time.perf_counter()
+        float((matrix @ matrix)[0, 0])
+        seconds.append(time.perf_counter() - start)
+    return 2 * n**3 / max(min(seconds), 1e-9)
 
 
 def logits_at_once(device: torch.device) -> int:

@@ -10,12 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError
 from uds_lens.study._folder import StudyFolder, folders_of, located_source
-from uds_lens.study._models import AUDIT, ELICITATION, StudyModel, StudyState, training_answers
-from uds_lens.study._plan import TrainingRows, metric_settings
+from uds_lens.study._models import AUDIT, ELICITATION, StudyModel, StudyState, relearn_config, training_answers
+from uds_lens.study._plan import TrainingRows, elicitation_settings, metric_settings
+
+if TYPE_CHECKING:
+    from uds_lens.metrics._declaration import Pass
 
 _LOG = logging.getLogger("uds_lens.study")
 
@@ -137,14 +141,18 @@ def _seconds_left(spent: dict[str, list[float]], left: list[tuple[StudyModel, St
     return sum(fmean(spent[state.state] or everything) for _, state in left)
 
 
-_RATE = {"cpu": 1.2e10, "cuda": 2e13}
-"""Multiplications and additions in a second, by device; measured on one busy CPU core (a model of 3.9 million
-parameters, training and scoring), guessed for the other."""
+_CUDA_RATE = 2e13  # multiply-adds per second, guessed, where the GPU is not at hand to be timed
+
+_SMALL = 1.5e7
+"""Weights of a model that keeps a CPU busy with products half of the time; larger ones come near the rate of plain
+products. Measured on one core with 3.9 and 135 million weights."""
 
 _TRAINING_COPIES = 4  # weights, gradients and the two averages of AdamW, each in float32; activations come on top
 
-_PASSES = {"uds": 6, "logit_lens": 2, "cka": 1, "fisher": 3, "rouge": 1}
-"""Forward passes over the data that metrics take beyond one that all share, by part of their names."""
+_PASSES = {"patched": 2.5, "lens": 1.0, "fisher_spill": 3.0, "fisher_masks": 3.0, "fisher_sums": 3.0}
+"""Forward passes over its texts that a pass takes, by kind; 1 for others. `patched` runs `full` too."""
+
+_AUDIT_PASSES = 4  # `full`, the unlearned model and its patched variants, with whatever control there is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,42 +245,80 @@ def weight_bytes(place: str) -> int:
 
 
 def _guessed_seconds(folder: StudyFolder, models: list[StudyModel], sizes: Mapping[str, int]) -> float:
-    """Seconds of one worker, from parameters and tokens."""
-    import torch
+    """Seconds of one worker, from parameters and the tokens of each pass; passes over references are left out."""
+    from uds_lens.elicitation._run import chosen_probes
+    from uds_lens.metrics._catalogue import resolve
 
     plan = folder.plan
-    device = str(plan.running.get("device", "auto"))
-    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
-    rate = _RATE["cuda" if on_gpu else "cpu"]
-    questions = [row for rows in folder.keys.questions.sets.values() for row in rows or ()]
-    tokens = sum(_tokens(row.question + row.answer) for row in questions)
-    written = metric_settings(plan.measure).max_new_tokens * len(questions) / 4
+    options, asked = metric_settings(plan.measure), elicitation_settings(plan.measure)
+    sets = {name: rows or [] for name, rows in folder.keys.questions.sets.items()}
+    facts = sets.get("entities") or sets["forget"]
+    by_items: dict[frozenset[str], float] = {}
+
+    def tokens_of(items: frozenset[str]) -> float:
+        """Tokens that a model reads and writes for some items."""
+        specs = resolve(items - {AUDIT, ELICITATION} or ["prob"], options=options)
+        passes = {each for spec in specs for each in spec.passes if "model" in (each.role, each.what)}
+        total = sum(_PASSES.get(p.kind, 1.0) * _tokens_of(p, sets, facts, options.max_new_tokens) for p in passes)
+        if AUDIT in items:
+            total += _AUDIT_PASSES * sum(map(_tokens, facts))
+        if ELICITATION in items and asked is not None:
+            n_probes, (_, ways) = len(chosen_probes(asked[0])), asked
+            texts = sum(ways.samples if way == "sampled" else 1 for way in ways.decodings)
+            total += n_probes * texts * sum(2 * _tokens(row) + ways.max_new_tokens for row in sets["forget"])
+        return total
+
     lengths = {parts: _length(parts) for model in models for parts in (model.forget, model.retain)}
-    relearned = _length(plan.train.forget)
-    seconds = 0.0
+    relearned = relearn_config(plan, 0).epochs * _length(plan.train.forget) if plan.perturb.relearn else 0.0
+    rate_of, seconds = _multiplications(str(plan.running.get("device", "auto"))), 0.0
     for model in models:
         weights = sizes[model.source] / 4
         if not weights:
             return math.nan
+        rate = rate_of(weights)
         if model.config is not None:
             forget, retain = lengths[model.forget], lengths[model.retain]
             seconds += 3 * weights * (forget + min(forget, retain)) * model.config.epochs / rate
         for state in model.states:
-            if not (items := folder.missing(model, state)):
+            if not (items := frozenset(folder.missing(model, state))):
                 continue
-            if state.state == "relearned":
-                seconds += 3 * weights * relearned / rate
-            passes = 1 + sum(n for item in items for part, n in _PASSES.items() if part in item)
-            passes += 8 * (AUDIT in items) + 40 * (ELICITATION in items)
-            texts = sum("rouge" in item for item in items)
-            seconds += weights * (passes * tokens + texts * written) / rate + 0.5
+            if items not in by_items:
+                by_items[items] = tokens_of(items)
+            trained = 3 * relearned * (state.state == "relearned")
+            seconds += weights * (trained + by_items[items]) / rate + 0.5
     return seconds
+
+
+def _tokens_of(
+    measured: Pass, sets: Mapping[str, list[ForgetExample]], facts: list[ForgetExample], max_new_tokens: int
+) -> float:
+    """Tokens of the texts that a pass runs over."""
+    name, _, answers = measured.set_name.partition("/")
+    rows = facts if name == "entities" else sets.get(name, [])
+    if measured.kind == "generations":
+        return sum(_tokens(row) + max_new_tokens for row in rows)
+    others = [getattr(row, f"{answers}_answers", ()) if answers else (row.answer,) for row in rows]
+    return sum(_tokens(row) * len(texts) for row, texts in zip(rows, others, strict=True))
+
+
+def _multiplications(device: str) -> Callable[[float], float]:
+    """Return a function from a model's weights to the multiply-adds per second of its passes; times one product."""
+    import torch
+
+    from uds_lens.models import pick_device
+    from uds_lens.patching._costs import product_rate
+
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        return lambda weights: _CUDA_RATE
+    device = pick_device(device)
+    rate, small = product_rate("float32", device) / 2, _SMALL if device == "cpu" else 0.0
+    return lambda weights: rate * weights / (weights + small)
 
 
 def _length(parts: tuple[TrainingRows, ...]) -> float:
     """Tokens to train on."""
-    return sum(_tokens(row.question + row.answer) for row in training_answers(parts))
+    return sum(map(_tokens, training_answers(parts)))
 
 
-def _tokens(text: str) -> float:
-    return 8 + len(text) / 4
+def _tokens(row: ForgetExample) -> float:
+    return 8 + len(row.question + row.answer) / 4
