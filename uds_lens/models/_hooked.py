@@ -233,6 +233,8 @@ class HookedModel:
         self._lender: HookedModel | None = None
         self._fingerprint: str | None = None
         self._turn = _Turn()
+        self._in_pass = False
+        self._runs_hooks: bool | None = None  # remembered until the pass ends
         self._swapped = [] if owned or bridge is not None else module_changes(hf)
         self.keeps_weights = False
         """Set by an opener that shows the model to nobody: its weights do not change, and are hashed once."""
@@ -290,7 +292,13 @@ class HookedModel:
             ModelBusyError: Another thread holds the model.
         """
         with self.held(), torch.autocast(self.device.type, enabled=False):
-            yield
+            inside, self._in_pass = self._in_pass, True
+            try:
+                yield
+            finally:
+                self._in_pass = inside
+                if not inside:
+                    self._runs_hooks = None
 
     def close(self) -> None:
         """Release the model; free its memory if `open_model` loaded it. Closing twice is harmless."""
@@ -364,7 +372,12 @@ class HookedModel:
     @property
     def runs_hooks(self) -> bool:
         """Whether user hooks or forwards are on the model, so that its blocks may not be run apart from it."""
-        return any(change.kind != "module" for change in self.changes)
+        if self._runs_hooks is not None:
+            return self._runs_hooks
+        answer = any(change.kind != "module" for change in self.changes)
+        if self._in_pass:  # asked several times in a pass; on a small model, each walk costs as much as a block
+            self._runs_hooks = answer
+        return answer
 
     @property
     def fingerprint(self) -> str:
