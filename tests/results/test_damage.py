@@ -128,7 +128,7 @@ FOREIGN = torch.full((12, 2), 0.6, dtype=torch.float64)
         (
             lambda: with_control(made(KNOWN, [[1.2, 1.2]] * MANY), lost=0.3),
             "caution",
-            "On retained facts it costs 25% of what it costs on the forget facts.",
+            "On retained facts, the unlearned states cost 25% of what they cost on the forget facts.",
         ),
         (sound, "note", "1 control fact could not be scored (the entity is not in the answer)."),
         (

@@ -19,8 +19,8 @@ def annotate(
     by: Annotated[
         Literal["contrast", "difference", "names", "answer"],
         typer.Option(
-            help="contrast: where full and retain differ most; difference: from other answers; names: spaCy's; "
-            "answer: the words that are not in the question."
+            help="contrast: the words on which full and retain differ most; difference: by comparison with other "
+            "answers; names: named entities (spaCy); answer: the words that are not in the question."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON file to write.", dir_okay=False)],

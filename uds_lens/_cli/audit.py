@@ -56,7 +56,7 @@ def audit(
         ),
     ] = False,
     redo: Annotated[
-        bool, typer.Option("--redo", help="Measure again what --out already holds for the same inputs.")
+        bool, typer.Option("--redo", help="Repeat audits that --out already holds for the same inputs.")
     ] = False,
     *,
     config: AuditConfig,
@@ -178,7 +178,7 @@ def watch(
     ] = "checkpoint-*",
     poll: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between two polls.")] = 10.0,
     once: Annotated[bool, typer.Option("--once", help="Poll twice, audit the complete checkpoints and exit.")] = False,
-    redo: Annotated[bool, typer.Option("--redo", help="Measure again what --out already holds.")] = False,
+    redo: Annotated[bool, typer.Option("--redo", help="Repeat audits that --out already holds.")] = False,
     *,
     config: AuditConfig,
     options: RunOptions,

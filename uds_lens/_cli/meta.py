@@ -136,7 +136,7 @@ def _runs(
     names = [name for name in named if name not in METRICS or "retain" not in all_needs(METRICS[name])]
     names = [name for name in names if metric or references[name].notna().any()]
     if not names:
-        raise DataError("no metric can be judged on full and retain: those that were named are computed from retain.")
+        raise DataError("no metric can be judged on full and retain: the named ones are computed from retain.")
     apart = judge.references_apart(references, metrics=names, direction=ways)
     parts: dict[str, Judged] = {}
     for group in setups(models.frame) if "knows" in models.frame.columns else ():

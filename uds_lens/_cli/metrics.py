@@ -250,7 +250,7 @@ def metrics(
     preset: Annotated[
         Literal["open-unlearning"] | None,
         typer.Option(
-            help="Measure what Open-Unlearning's default configuration of TOFU writes, with its prompts, unless "
+            help="Measure the metrics of Open-Unlearning's default TOFU configuration, with its prompts, unless "
             "--metric names others."
         ),
     ] = None,

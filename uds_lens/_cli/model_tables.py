@@ -64,15 +64,15 @@ class References:
     preset: Annotated[
         Literal["open-unlearning"] | None,
         typer.Option(
-            help="Read and score what Open-Unlearning's default configuration writes: memorization from es, paraprob "
+            help="Score the metrics of Open-Unlearning's default configuration: memorization from es, paraprob "
             "and truth_ratio (MUSE: es and both forget ROUGE), the attack mia_min_k, Model Utility."
         ),
     ] = None
     utility: Annotated[
         Literal["with_fluency", "model_utility"] | None,
         typer.Option(
-            help="Parts of utility_rel; model_utility where runs have no fluency. Default: with_fluency, with --preset "
-            "model_utility."
+            help="Parts of utility_rel; choose model_utility if runs have no fluency. Default: with_fluency; with "
+            "--preset, model_utility."
         ),
     ] = None
     measured: Annotated[
@@ -165,7 +165,7 @@ class Score:
     membership: Annotated[list[str] | None, _csv("Metric of privacy; repeat. Default: the four s_mia_*.", "NAME")] = (
         None
     )
-    depth: Annotated[str, _csv("Metric of depth, with and without which the score is computed.", "NAME")] = "uds"
+    depth: Annotated[str, _csv("Metric of depth; the score is computed with and without it.", "NAME")] = "uds"
 
     def parts(self, default: ScoreParts | None = None) -> ScoreParts:
         """Return the library's record, with the parts of `default` where none were named."""

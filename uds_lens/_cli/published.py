@@ -23,7 +23,7 @@ def published(
         list[str],
         typer.Argument(
             metavar="list | plan | run PLAN | compare RUN",
-            help="List the models, write a plan, measure its models one at a time, or compare what was measured.",
+            help="List the models, write a plan, measure its models one at a time, or compare the results.",
         ),
     ],
     data: Annotated[
@@ -51,10 +51,10 @@ def published(
     ] = None,
     perturb: Annotated[bool, typer.Option("--perturb", help="Also plan their quantisation and relearning.")] = False,
     examples: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Plan with a local copy of the data set, in place of the Hub's.")
+        str | None, typer.Option(metavar="DIR", help="Use a local copy of the data set instead of the Hub's.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Plan a sample of the questions: a quick look.")
+        int | None, typer.Option(min=1, metavar="N", help="Use a sample of the questions, for a quick look.")
     ] = None,
     out: Annotated[
         Path | None,

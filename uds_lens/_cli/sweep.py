@@ -173,19 +173,19 @@ def _print_grid(results: RelearnGridResults) -> None:
             print_wrapped(f"! {model}: no setting stays within {bound}")
         else:
             print_wrapped(
-                f"{model}: at most {number(summary[f'{model}_worst_back'])} comes back, to "
+                f"{model}: relearning brings back at most {number(summary[f'{model}_worst_back'])}, to "
                 f"{number(summary[f'{model}_worst_after'])} ({summary[f'{model}_worst_setting']}); with the paper's "
                 f"setting {number(summary[f'{model}_paper_back'])}, to {number(summary[f'{model}_paper_after'])}."
             )
     low, high = number(summary["excess_low"]), number(summary["excess_high"])
     interval = "" if low == "-" else f" [{low}, {high}]"
     print_wrapped(
-        f"Excess over retain, each at its own worst: {number(summary['excess'])}{interval}; with the paper's setting "
-        f"{number(summary['paper_excess'])}; settings chosen on one half of the subjects, scored on the other: "
+        f"Excess over retain, each at its own worst setting: {number(summary['excess'])}{interval}; with the paper's "
+        f"setting {number(summary['paper_excess'])}; settings chosen on one half of the subjects, scored on the other: "
         f"{number(summary['held_out_excess'])}."
     )
     print_wrapped(
         f"\nWorst: the highest {summary['metric']} of {summary['n_settings']} settings within {bound}, chosen after "
-        "seeing these outcomes; the interval ignores that choice, the last number does not. back: change towards "
-        "knowledge; the part that retain reaches, too, was newly learned."
+        "seeing these outcomes; the interval ignores that choice, the last number accounts for it. back: change "
+        "towards knowledge; the gain that retain also makes was newly learned."
     )

@@ -87,7 +87,7 @@ def elicited_scores(
             )
     figure.update_xaxes(title_text="ROUGE-L recall", range=[-0.02, 1.02], showgrid=True)
     figure.update_yaxes(autorange="reversed", showgrid=True, automargin=True)
-    words = "To the right of retain: more was extracted than retain knows. Full: the most the probe can extract."
+    words = "Right of retain: the probe extracts more than retain knows. Full: the most the probe can extract."
     height = 200 + 34 * len(rows)
     return style(figure, theme, title, finding, words, height=height)
 

@@ -499,7 +499,7 @@ def tau_curve(
     finding = "UDS by threshold"
     if len(defined):
         finding = f"UDS is {defined.min():.2f} to {defined.max():.2f} for thresholds from {at[0]:g} to {at[-1]:g}"
-    subtitle = "KE layers: S1 above tau; band: smallest to largest number in an example."
+    subtitle = "KE layers: S1 above tau; band: smallest to largest number per example."
     if (sweep["uds"].isna() & (sweep["n_measured"] > 0)).any():
         subtitle += " A gap in UDS: stage 2 was not measured at all layers that count there."
     subtitle += " Dotted: the tau of this audit." if tau in values else ""

@@ -198,7 +198,7 @@ def difference_matrix(
     finding = finding if tested else f"Pairwise differences in {label}: none could be tested"
     subtitle = (
         f"{label} of the row minus {label} of the column. Star: {adjusted} below {level:g}; "
-        "without one, the order is undecided."
+        "without a star, the order is undecided."
     )
     return style(figure, theme, title, finding, subtitle, height=190 + 27 * max(len(names), 4), legend=False)
 

@@ -239,7 +239,7 @@ def _same_variants(tables: Tables) -> Iterator[str]:
     yield (
         "The intervals of F cover only further models of the variants in the pools. For new variants (variants as "
         f"clusters), the interval of {labels(metrics)[str(top['metric'])]} is {top['new_variants_low']:.2f} to "
-        f"{top['new_variants_high']:.2f}; click a metric for its own."
+        f"{top['new_variants_high']:.2f}; click a metric for its interval."
     )
 
 
@@ -288,7 +288,7 @@ def _ties(tables: Tables) -> Iterator[str]:
         named = ", ".join(f"{method_name(row['method'])} {row['n_tied']:.0f}" for row in ties)
         yield (
             f"In {len(ties)} methods, several configurations have the same score and cannot be distinguished "
-            f"({named}); the one shown is the best in the other parts of the score."
+            f"({named}); of these, the page shows the best in the other parts of the score."
         )
     else:
         for row in ties:
@@ -303,8 +303,8 @@ def _ties(tables: Tables) -> Iterator[str]:
 def _published(tables: Tables) -> Iterator[str]:
     if tables.published:
         yield (
-            "R compares each model with the shift of one relearned retain model, the same number for all. The "
-            "interval of that shift is not published; where it is near 0, R is small whatever a model does."
+            "R compares the change of every model with that of one relearned retain model. The interval of retain's "
+            "change is not published; if that change is near 0, R is small whatever a model does."
         )
         yield (
             "The intervals of F are computed from the sizes of the pools alone (Hanley and McNeil). Epochs of one run "

@@ -263,7 +263,7 @@ def _steering(audit: DepthAudit) -> Caution | None:
     text = (
         f"{n} of {len(audit.examples)} examples steered the training of this model, or are about the same "
         "subjects as examples that did (depth.json and its configuration name them). A depth that was optimised in "
-        "training is not a measurement: score the examples held out there."
+        "training is not a measurement: score the held-out examples."
     )
     return Caution("fatal", text, f"{n} steered the training")
 
@@ -273,9 +273,9 @@ def _steering_control(audit: DepthAudit) -> Caution | None:
     if not n or audit.control is None:
         return None
     text = (
-        f"{n} of {len(audit.control.examples)} retained facts decided, through their damage, which step of this "
-        "model's training was kept, or are about the same subjects as facts that did (depth.json and its configuration "
-        "name them), so damage is lower on them than on others. Measure it on the facts held out there."
+        f"{n} of {len(audit.control.examples)} retained facts steered the training of this model, because their damage "
+        "decided which step was kept, or are about the same subjects as facts that did (depth.json and its "
+        "configuration name them). Damage is lower on them than on other facts: measure it on the held-out facts."
     )
     return Caution("caution", text, f"{n} retained facts steered")
 
@@ -323,10 +323,10 @@ def _begins_answer(audit: DepthAudit) -> Caution | None:
     if not first or not others or not fmean(first) < fmean(others) / 2:
         return None
     text = (
-        f"{len(first)} of {len(audit.examples)} entities begin their answer, where the raw prompt ends in a space that "
-        f"is a token of its own: full gives them a probability of {fmean(first):.3f}, and {fmean(others):.3f} to the "
-        f"others, so it seems not to know them (`prefix` is empty in the table of examples). {len(counted)} of them "
-        f"are measurable{f', with a mean UDS of {fmean(counted):.3f}' if counted else ''}."
+        f"{len(first)} of {len(audit.examples)} entities begin their answer, so the raw prompt before them ends in a "
+        f"space that is a token of its own. full gives them a probability of {fmean(first):.3f} and the others "
+        f"{fmean(others):.3f}, so it seems not to know them (`prefix` is empty in the table of examples). "
+        f"{len(counted)} of them are measurable{f', with a mean UDS of {fmean(counted):.3f}' if counted else ''}."
     )
     return Caution("note", text, f"{len(first)} at the start")
 
@@ -365,7 +365,7 @@ def _over_erased(audit: DepthAudit) -> Caution | None:
     advice = "Check that the model still works on what it should retain."
     if not math.isnan(audit.damage):
         damage = round(audit.damage, 2) + 0.0  # not -0
-        advice = f"On retained facts it costs {damage:.0%} of what it costs on the forget facts."
+        advice = f"On retained facts, the unlearned states cost {damage:.0%} of what they cost on the forget facts."
     text = (
         f"Over-erasure: on {share:.0%} of the knowledge-encoding layers, the unlearned state costs more than retain's "
         f"(raw LER above 1). {advice}"
@@ -378,8 +378,8 @@ def _negative(audit: DepthAudit) -> Caution | None:
     if math.isnan(share) or share < OVER_SHARE:
         return None
     text = (
-        f"On {share:.0%} of the knowledge-encoding layers, the unlearned state helps full to recall the answer "
-        "(raw LER below 0)."
+        f"On {share:.0%} of the knowledge-encoding layers, patching in the unlearned state helps full to recall the "
+        "answer (raw LER below 0)."
     )
     return Caution("caution", text, f"{share:.0%} negative LER")
 
@@ -425,7 +425,7 @@ def _control(audit: DepthAudit) -> Caution | None:
     if known < n / 2:
         text = (
             f"full hardly knows the control facts: it gives {n - known} of {n} entities a probability of less than "
-            f"{LEAST_KNOWN:g} per token, and these do not count. Damage needs facts that full and retain both know."
+            f"{LEAST_KNOWN:g} per token, so they do not count. Damage needs facts that full and retain both know."
         )
         return Caution("caution", text, "weak control")
     here, there = mean_loss(control.s1_delta[control.known]), mean_loss(audit.s1_delta)

@@ -28,6 +28,6 @@ function renderMethods() {
   }));
   const shifts = shiftsOf(rows), other = state.by === "with" ? "without depth" : "with depth";
   document.getElementById("shifts").textContent = !rows.length ? "No method is selected."
-    : shifts.length ? `If configurations were chosen by the score ${other} instead, ${shifts.map((shift) => `${called(shift.method)} would be ${shift.to.config ?? shift.to.model} (depth ${shift.change >= 0 ? "+" : "\u2212"}${Math.abs(shift.change).toFixed(3)})`).join("; ")}. The others would keep theirs.`
-      : `If configurations were chosen by the score ${other} instead, every method would keep its own.`;
+    : shifts.length ? `If configurations were chosen by the score ${other} instead, ${shifts.map((shift) => `${called(shift.method)} would be ${shift.to.config ?? shift.to.model} (depth ${shift.change >= 0 ? "+" : "\u2212"}${Math.abs(shift.change).toFixed(3)})`).join("; ")}. The other methods would keep their configurations.`
+      : `If configurations were chosen by the score ${other} instead, every method would keep its configuration.`;
 }
