@@ -101,6 +101,8 @@ def test_tofu(tmp_path):
     json_file(tmp_path / "forget10_filtered.json", [row])
     (example,) = load_benchmark("tofu-annotated", tmp_path)
     assert (example.id, example.entity, example.subject) == ("25", "Ada", "author 181")
+    assert load_examples([row])[0].subject == "author 181", "known by its columns"
+    assert load_examples([{key: cell for key, cell in row.items() if key != "entity_span"}])[0].subject is None
 
 
 def test_the_hub(monkeypatch):

@@ -1,6 +1,8 @@
+import dataclasses
+
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from tokenizers import processors
+from tokenizers import normalizers, processors
 
 from uds_lens.data import ForgetExample, Span, TokenSequence, encode, entity_tokens, load_examples
 from uds_lens.errors import ConfigError, DataError
@@ -22,9 +24,6 @@ def test_a_row_computed_by_hand(words):
     assert row.window == range(10, 12)
     assert row.example is EXAMPLE
     assert row.rendered.prompt == "Question: Who wrote Ash?\nAnswer: It was"
-
-
-def test_an_entity_that_opens_the_answer(words):
     (row,) = encode([OPENING], words).rows
     assert (row.ids, row.targets, row.scored) == (QUESTION, (14,), (8,))
 
@@ -66,8 +65,6 @@ def test_skipped_rows_carry_their_reason_and_keep_order(words):
 
 
 def test_an_entity_without_token(fresh_words):
-    from tokenizers import normalizers
-
     tokenizer = fresh_words()
     tokenizer.backend_tokenizer.normalizer = normalizers.Replace("Ash", "")
     example = ForgetExample("a", "Who?", "It was Ash.", entity="Ash")
@@ -112,8 +109,6 @@ def test_slow_tokenizers_are_refused():
 
 
 def test_hash_follows_what_the_models_see_and_nothing_else(words):
-    import dataclasses
-
     base = encode([EXAMPLE, OPENING], words).ids_hash
     assert base == encode([dataclasses.replace(EXAMPLE, id="z", row=9, type="t"), OPENING], words).ids_hash
     assert len(base) == 32
@@ -124,9 +119,7 @@ def test_hash_follows_what_the_models_see_and_nothing_else(words):
         encode([dataclasses.replace(EXAMPLE, question="Who?"), OPENING], words),
     ]
     assert len({base, *(other.ids_hash for other in others)}) == 5
-
-
-def test_hash_is_the_same_in_every_process(words):
+    # the same in every process
     assert encode([EXAMPLE], words).ids_hash == "26fc3ee27363f1feac55d3fef4fb0d22"
 
 
