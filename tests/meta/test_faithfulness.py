@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import norm, t
 from sklearn.metrics import roc_auc_score
 
-from meta.conftest import pools_frame
+from meta.conftest import covariance_by_hand, pools_frame
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import (
     Tables,
@@ -36,24 +36,12 @@ def two_pools(p, n) -> pd.DataFrame:
     return pd.DataFrame({"knows": [True] * len(p) + [False] * len(n), "x": np.concatenate([p, n])})
 
 
-def delong_by_hand(p, n) -> float:
-    """The variance of the AUC from the definition, model by model."""
-
-    def psi(a, b):
-        return 1.0 if a > b else 0.5 if a == b else 0.0
-
-    auc = sum(psi(a, b) for a in p for b in n) / (len(p) * len(n))
-    s10 = sum((sum(psi(a, b) for b in n) / len(n) - auc) ** 2 for a in p) / (len(p) - 1)
-    s01 = sum((sum(psi(a, b) for a in p) / len(p) - auc) ** 2 for b in n) / (len(n) - 1)
-    return s10 / len(p) + s01 / len(n)
-
-
 @given(pool_values, pool_values)
 @settings(max_examples=25)
 def test_f_is_the_area_under_the_curve(p, n):
-    row = faithfulness(two_pools(p, n), direction=KNOWS, n_resamples=2).iloc[0]
+    row = faithfulness(frame := two_pools(p, n), direction=KNOWS, n_resamples=2).iloc[0]
     assert row["auc"] == pytest.approx(roc_auc_score([1] * len(p) + [0] * len(n), [*p, *n]), abs=1e-12)
-    assert row["standard_error"] ** 2 == pytest.approx(delong_by_hand(p, n), abs=1e-8)
+    assert row["standard_error"] ** 2 == pytest.approx(covariance_by_hand(frame, ["x"])[1]["x", "x"], abs=1e-8)
     assert math.isnan(row["low"]) or 0 <= row["low"] <= row["auc"] <= row["high"] <= 1
     assert row["tied_share"] == pytest.approx(np.mean([a == b for a in p for b in n]))
 
@@ -132,14 +120,7 @@ def test_snapshots_of_a_run_count_once():
     assert width > 1.5 * (copies["boot_high"] - copies["boot_low"])
 
 
-def test_a_variant_of_one_run_has_no_interval(pools, ways):
-    frame = pools[(pools["variant"] != "P0") | (pools["run"] == "0-0")]
-    row = faithfulness(frame, direction=ways, n_resamples=50).iloc[0]
-    assert math.isnan(row["cluster_low"]) and "P P0" in row["cluster_reason"]
-    assert row["variants_low"] <= row["auc"] <= row["variants_high"]
-
-
-def test_variants_of_two_columns_stay_apart(pools, ways):
+def test_a_variant_of_one_run_has_no_interval_and_variants_of_two_columns_stay_apart(pools, ways):
     """ "a b" of "c" is not "a" of "b c": the first alone has one run, and therefore no interval."""
     one = (pools["variant"] == "P0") & (pools["run"] == "0-0")
     frame = pools[(pools["variant"] != "P0") | one]
@@ -147,6 +128,9 @@ def test_variants_of_two_columns_stay_apart(pools, ways):
     frame = frame.assign(kind=names, part=frame["variant"].map({"P0": "c", "P1": "b c"}).fillna("x"))
     row = faithfulness(frame, direction=ways, cluster=("kind", "part", "run"), n_resamples=50).iloc[0]
     assert math.isnan(row["cluster_low"]) and "P 'a b' c" in row["cluster_reason"]
+    row = faithfulness(frame, direction=ways, n_resamples=50).iloc[0]
+    assert math.isnan(row["cluster_low"]) and "P P0" in row["cluster_reason"]
+    assert row["variants_low"] <= row["auc"] <= row["variants_high"]
 
 
 def test_what_is_missing_has_a_reason(pools, ways):

@@ -56,6 +56,11 @@ def row_of(metric="x", min_utility=0.8, symmetric=True, **changes):
     return table.set_index("metric").loc[metric]
 
 
+def by_filter(tables, ways=WAYS):
+    table = robustness_by_filter(tables, direction=ways, n_resamples=20)
+    return table.set_index(["filter", "models", "metric"])
+
+
 def test_means_over_the_models_that_pass():
     row = row_of(thresholds=CUTS)
     kept = [0, 2]  # useful and at or below 0.35
@@ -89,23 +94,19 @@ def test_one_directional():
 
 
 def test_all_settings_side_by_side():
-    table = robustness_by_filter(tables_of(thresholds=CUTS), direction=WAYS, n_resamples=20)
-    n = table.set_index(["filter", "models", "metric"])["n"]
+    table = by_filter(tables_of(thresholds=CUTS))
+    n = table["n"]
     assert len(table) == 4 * 2 * 2
     assert (n["none", "own", "x"], n["utility", "own", "x"], n["threshold", "own", "x"]) == (6, 4, 3)
     assert (n["threshold", "own", "d"], n["utility+threshold", "common", "x"]) == (3, 2)
-    common = table[table["models"] == "common"].groupby("filter")["n"].nunique()
-    assert (common == 1).all()
-    alone = row_of(thresholds=CUTS)
-    both = table.set_index(["filter", "models", "metric"]).loc[("utility+threshold", "own", "x")]
+    assert (n.xs("common", level="models").groupby("filter").nunique() == 1).all()
+    alone, both = row_of(thresholds=CUTS), table.loc[("utility+threshold", "own", "x")]
     assert both["q"] == alone["q"] and both["r"] == alone["r"]
-    without = robustness_by_filter(tables_of(), direction=WAYS, n_resamples=20)
-    assert set(without["filter"]) == {"none", "utility"}
+    assert set(by_filter(tables_of()).index.get_level_values("filter")) == {"none", "utility"}
 
 
 def test_a_metric_without_a_cut_does_not_shrink_the_common_models():
-    table = robustness_by_filter(tables_of(thresholds={"x": 0.35}), direction=WAYS, n_resamples=20)
-    at = table.set_index(["filter", "models", "metric"])
+    at = by_filter(tables_of(thresholds={"x": 0.35}))
     assert at.loc[("threshold", "common", "x"), "n"] == 3
     assert at.loc[("threshold", "own", "d"), "q_reason"] == "there is no threshold for it"
     assert math.isnan(at.loc[("threshold", "own", "d"), "q"])
@@ -118,8 +119,7 @@ def test_a_metric_without_a_cut_does_not_shrink_the_common_models():
 def test_a_metric_that_lets_no_model_pass_leaves_no_common_model(cuts, named):
     frames = {name: frame.assign(y=0.5 + 0.01 * frame["x"]) for name, frame in AFTER.items()}
     before, ways = BEFORE.assign(y=math.nan), {**WAYS, "y": "knowledge"}
-    table = robustness_by_filter(Tables(before=before, **frames, thresholds=cuts), direction=ways, n_resamples=20)
-    at = table.set_index(["filter", "models", "metric"])
+    at = by_filter(Tables(before=before, **frames, thresholds=cuts), ways)
     assert at.loc[("threshold", "own", "x"), "n"] == (3 if cuts["x"] > 0.1 else 0)
     for metric in WAYS:
         row = at.loc[("threshold", "common", metric)]
@@ -131,8 +131,7 @@ def test_a_metric_that_lets_no_model_pass_leaves_no_common_model(cuts, named):
 def test_metrics_that_each_let_others_pass_have_no_common_model():
     before = BEFORE.assign(d=1 - BEFORE["d"].to_numpy())  # what x forgot, d knows
     tables = Tables(before=before, quantised=QUANTISED, thresholds={"x": 0.25, "d": 0.15})
-    table = robustness_by_filter(tables, direction=WAYS, n_resamples=20)
-    row = table.set_index(["filter", "models", "metric"]).loc[("threshold", "common", "x")]
+    row = by_filter(tables).loc[("threshold", "common", "x")]
     assert row["n"] == 0 and row["q_reason"] == "no model is common to all metrics: each lets others pass"
 
 
