@@ -5,16 +5,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from uds_lens.data import (
-    TokenSequence,
-    batch_from_texts,
-    cheapest_cuts,
-    encode,
-    load_examples,
-    make_batch,
-    plan_batches,
-    positions_of,
-)
+from uds_lens.data import TokenSequence, batch_from_texts, cheapest_cuts, make_batch, plan_batches, positions_of
 from uds_lens.errors import ConfigError
 
 LONG = TokenSequence(ids=(1, 4, 5, 6, 7), targets=(7, 8), scored=(3, 4), patched=(3, 4))
@@ -145,15 +136,6 @@ def test_cuts_cost_the_least_of_all_that_fit(lengths, budget):
             every.append(price(cuts))
     found = cheapest_cuts(values, values, values, budget=budget, cost=cost)
     assert price(found) == pytest.approx(min(every))
-
-
-def test_plan_of_the_real_forget_set_pads_little(shared_dir):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(shared_dir / "models" / "tofu-small" / "full")
-    rows = encode(load_examples(shared_dir / "data" / "tofu" / "forget10_filtered.json"), tokenizer).rows
-    padded = sum(len(batch) * max(len(rows[i].ids) for i in batch) for batch in plan_batches(rows))
-    assert padded < 1.2 * sum(len(row.ids) for row in rows)
 
 
 def test_texts(words):

@@ -98,8 +98,9 @@ def test_ranges_count_as_ranges(tmp_path, toy_tofu):
 
 
 def test_what_was_measured_differently_is_said(tmp_path, toy_tofu):
-    amount = {("npo_lr1e5_b01_a1_ep5", "es"): 0.1, ("npo_lr1e5_b01_a1_ep5", "uds"): 0.1}
-    made = study.as_mapping(published.plan([find("npo_lr1e5_b01_a1_ep5")], data=toy_tofu, limit=3))
+    name = "npo_lr1e5_b01_a1_ep5"
+    amount = {(name, "es"): 0.1, (name, "uds"): 0.1, ("retain", "es"): math.nan}
+    made = study.as_mapping(published.plan([find(name)], data=toy_tofu, limit=3))
     del made["measure"]["prompts"]
     made["measure"]["options"] = {"dtype": "float32"}
     made["measure"]["audit"] = {"protocol": "raw"}
@@ -109,9 +110,10 @@ def test_what_was_measured_differently_is_said(tmp_path, toy_tofu):
         ("es", "prompts: no system turn, 26 Jul 2024 here, paper_scores there; dtype: float32 here, bfloat16 there"),
         ("uds", "dtype: float32 here, bfloat16 there; last layer: the true residual stream here"),
     ):
-        row = frame.loc[("npo_lr1e5_b01_a1_ep5", metric)]
+        row = frame.loc[(name, metric)]
         assert row["verdict"] == "differs as expected" and words in row["expect"]
         assert "measured on some of the questions" in row["expect"]
+    assert frame.loc[("retain", "es"), ["verdict", "expect"]].tolist() == ["no value", "-"]
 
 
 def test_other_references_tau_and_questions_are_said(tmp_path, toy_tofu):
@@ -144,12 +146,6 @@ def test_pools_are_compared_by_their_faithfulness(tmp_path, toy_tofu):
     assert pools.loc[("es", "auc"), "measured"] == 1.0 and pools.loc[("es", "auc"), "verdict"] == "differs"
     assert pools.loc[("es", "auc"), "beyond"] == pytest.approx(1 - 0.8915)
     assert pools.loc[("em", "mean_n"), "n"] == pools.loc[("em", "mean_n"), "of"] == 60
-
-
-def test_what_was_not_measured_has_its_reason(tmp_path, toy_tofu):
-    run = measured(tmp_path / "s", toy_tofu, runner=Known(disturbed={("npo_lr1e5_b01_a1_ep5", "es"): math.nan}))
-    row = compare(run).frame.set_index(["model", "metric"]).loc[("npo_lr1e5_b01_a1_ep5", "es")]
-    assert (row["verdict"], row["expect"]) == ("no value", "-")
 
 
 def test_reads_what_others_have(tmp_path):

@@ -70,6 +70,8 @@ def test_what_was_measured_before_a_kill_is_kept(ran):
     assert after.loc[kept.index, "seconds"].tolist() == kept["seconds"].tolist()
     ids = [published.find(name).hub_id for name in ("retain", "retain95", KNOWN)]
     assert sorted(ran["asked"]) == sorted(ids), "full is still there, retain is needed for stage 1 and attacks"
+    revisions = json.loads((ran["out"] / RECORD).read_text("utf-8"))["revisions"]
+    assert revisions == {name: commit_of(name) for name in [*ids, published.find("full").hub_id]}
     assert after.loc[("full", "uds"), "value"] < 0.01 and after.loc[("retain", "uds"), "value"] == 1.0
 
 
@@ -82,12 +84,6 @@ def test_refusals_are_one_sentence_each(ran):
         f"{published.find(GATED).hub_id}, log in with `hf auth login`, and run the same command again."
     )
     assert reasons[MISSING].startswith(f"ModelError: there is no model '{published.find(MISSING).hub_id}' on the Hub")
-
-
-def test_commits_are_recorded(ran):
-    revisions = json.loads((ran["out"] / RECORD).read_text("utf-8"))["revisions"]
-    ids = [published.find(name).hub_id for name in ("full", "retain", "retain95", KNOWN)]
-    assert revisions == {name: commit_of(name) for name in ids}
 
 
 def test_values_are_those_of_the_same_models_measured_here(ran, toy_tofu):

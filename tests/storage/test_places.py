@@ -30,6 +30,7 @@ def test_nothing_and_an_empty_directory_are_free(tmp_path):
     check_writable(tmp_path / "new" / "deep", directory=True)
     check_writable(tmp_path / "new" / "a.json", directory=False)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"], "looking makes nothing"
+    assert str(located("~nobody-of-that-name/x")) == "~nobody-of-that-name/x", "a home that does not exist is a name"
 
 
 PAGE = b'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n%s\n<title>x</title></head></html>'
@@ -81,10 +82,6 @@ def test_the_root_and_the_working_directory_are_no_places(tmp_path, monkeypatch)
         with pytest.raises(StorageError, match="it is the root of the file system"):
             check_folder(place)
     assert check_folder(".") == check_writable(".", directory=True, replaced=False) == Path()
-
-
-def test_a_home_that_does_not_exist_is_a_name():
-    assert str(located("~nobody-of-that-name/x")) == "~nobody-of-that-name/x"
 
 
 def test_a_result_of_another_kind_is_no_free_place(tmp_path):
