@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from transformers import AutoTokenizer
 
+from uds_lens import data
 from uds_lens.data import TokenSequence, batch_from_texts, cheapest_cuts, make_batch, plan_batches, positions_of
 from uds_lens.errors import ConfigError
 
@@ -136,6 +138,13 @@ def test_cuts_cost_the_least_of_all_that_fit(lengths, budget):
             every.append(price(cuts))
     found = cheapest_cuts(values, values, values, budget=budget, cost=cost)
     assert price(found) == pytest.approx(min(every))
+
+
+def test_plan_of_the_real_forget_set_pads_little(shared_dir):
+    tokenizer = AutoTokenizer.from_pretrained(shared_dir / "models" / "tofu-small" / "full")
+    rows = data.encode(data.load_examples(shared_dir / "data" / "tofu" / "forget10_filtered.json"), tokenizer).rows
+    padded = sum(len(batch) * max(len(rows[i].ids) for i in batch) for batch in plan_batches(rows))
+    assert padded < 1.2 * sum(len(row.ids) for row in rows)
 
 
 def test_texts(words):

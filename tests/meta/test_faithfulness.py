@@ -182,16 +182,11 @@ def test_directions_come_from_the_declarations_or_from_the_caller():
         inspect.unwrap(directions)(frame, direction={"es": "up"})  # past the type checker of the tests
     with pytest.raises(DataError, match="no metric whose direction is known"):
         directions(frame[["lr"]])
-
-
-KNOWLEDGE = """es em prob paraprob truth_ratio rouge para_rouge jailbreak_rouge
-mia_loss mia_zlib mia_min_k mia_min_kpp"""
-ERASURE = """s_mia_loss s_mia_zlib s_mia_min_k s_mia_min_kpp cka fisher_masked_0.001 logit_lens uds"""
-
-
-def test_the_papers_orientation():
-    ways = {**dict.fromkeys(KNOWLEDGE.split(), "knowledge"), **dict.fromkeys(ERASURE.split(), "erasure")}
-    assert directions(pd.DataFrame({name: [0.5] for name in ways})) == ways
+    known = ("es", "em", "prob", "paraprob", "truth_ratio", "rouge", "para_rouge", "jailbreak_rouge")
+    attacks = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp")
+    erased = (*(f"s_{name}" for name in attacks), "cka", "fisher_masked_0.001", "logit_lens", "uds")
+    paper = {**dict.fromkeys((*known, *attacks), "knowledge"), **dict.fromkeys(erased, "erasure")}
+    assert directions(pd.DataFrame(0.5, [0], list(paper))) == paper
 
 
 def test_variants_pair_by_pair(pools, ways):

@@ -181,10 +181,7 @@ def test_r_is_undefined_where_retain_may_not_move():
     assert row["r_shift_low"] == pytest.approx(0, abs=1e-6)  # at 0, and beyond, R is 0
     exactly = row_of(retain_relearned=RETAIN)
     assert math.isnan(exactly["r"]) and "single relearning" in exactly["r_reason"]
-
-
-def test_one_relearning_is_used_with_a_caution():
-    row = row_of(retain_relearned=RETAIN_AFTER.iloc[:1])
+    row = row_of(retain_relearned=RETAIN_AFTER.iloc[:1])  # a single one that moves is used with a caution
     assert row["r"] == row["r_at_shift"] and math.isnan(row["shift_low"])
     assert "single relearning" in row["caution"]
 
@@ -260,13 +257,6 @@ def test_fewer_than_five_methods_have_no_interval_but_for_their_runs(methods):
     assert one["clusters"] == "run" and one["q_low"] == one["q_runs_low"] > 0
 
 
-def test_a_mean_without_any_spread_has_the_bound_of_a_share():
-    before, _ = grouped([6] * 8)
-    other = before.assign(x=[0.1 + 0.01 * i for i in range(len(before))])
-    row = q_of(other, other)
-    assert (row["q"], row["q_high"]) == (1, 1) and row["q_low"] == pytest.approx(0.025 ** (1 / 8))
-
-
 def test_one_method_that_makes_the_mean_is_named_with_an_honest_interval():
     before, _ = grouped([6] * 8)
     row = q_of(before, before.assign(x=0.401 + 0.02 * (before["method"] == "method3")))
@@ -277,6 +267,9 @@ def test_one_method_that_makes_the_mean_is_named_with_an_honest_interval():
         f"can be anywhere between 0 and 1 it is {low:.2f} to {high:.2f}"
     )
     assert q_of(before, before.assign(x=0.41 + 0.001 * np.arange(len(before))))["caution"] is None
+    still = before.assign(x=[0.1 + 0.01 * i for i in range(len(before))])  # no spread at all: the bound of a share
+    row = q_of(still, still)
+    assert (row["q"], row["q_high"]) == (1, 1) and row["q_low"] == pytest.approx(0.025 ** (1 / 8))
 
 
 @pytest.mark.parametrize(
