@@ -57,29 +57,23 @@ def test_unused_weights_of_the_decoder_are_refused_and_others_reported(copy_of):
         open_model(folder, device="cpu")
 
 
-def test_an_adapter_beside_the_weights_it_was_merged_into_is_refused(copy_of, trio):
-    folder = save_adapter(copy_of(), trio("llama").full)
+def refused(folder, words):
     for read in (read_checkpoint_info, open_model):
-        with pytest.raises(ModelError, match=r"holds a whole model \(model.safetensors\) and a PEFT adapter"):
+        with pytest.raises(ModelError, match=words):
             read(folder)
 
 
-def test_an_adapter_that_is_its_own_base_is_refused(tmp_path):
-    one = save_adapter(tmp_path / "one", tmp_path / "one")
-    for read in (read_checkpoint_info, open_model):
-        with pytest.raises(ModelError, match="has itself as its base"):
-            read(one)
+def test_adapters_that_cannot_be_opened_are_refused(copy_of, trio, tmp_path):
+    merged = save_adapter(copy_of(), trio("llama").full)
+    refused(merged, r"holds a whole model \(model.safetensors\) and a PEFT adapter")
+    refused(save_adapter(tmp_path / "one", tmp_path / "one"), "has itself as its base")
     save_adapter(tmp_path / "one", "../two")
     save_adapter(tmp_path / "two", tmp_path / "one")
-    with pytest.raises(ModelError, match=r"has itself as its base \('.*two'\): set base_model_name_or_path"):
-        open_model(one)
-
-
-def test_an_adapter_without_its_weights_is_no_wrong_hub_id(tmp_path, copy_of):
-    folder = save_adapter(tmp_path / "adapter", copy_of())
+    refused(tmp_path / "one", r"has itself as its base \('.*two'\): set base_model_name_or_path")
+    folder = save_adapter(tmp_path / "adapter", trio("llama").full)
     (folder / "adapter_model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"without its weights: expected adapter_model.safetensors"):
-        open_model(folder)
+        open_model(folder)  # it is no wrong id of the Hub
 
 
 def test_an_adapter_on_a_hub_model_never_asks_the_network(tmp_path, monkeypatch):
@@ -87,9 +81,7 @@ def test_an_adapter_on_a_hub_model_never_asks_the_network(tmp_path, monkeypatch)
     asked = []
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("socket.create_connection", lambda *a, **k: asked.append(a) or pytest.fail("network"))
-    for read in (read_checkpoint_info, open_model):
-        with pytest.raises(ModelError, match=r"belongs to 'owner/base', no directory here.*hf download owner/base"):
-            read(folder)
+    refused(folder, r"belongs to 'owner/base', no directory here.*hf download owner/base")
     assert not asked
 
 
