@@ -16,25 +16,17 @@ def bridge():
     return bridge_on_shared_weights(build_model("gpt2"), build_tokenizer(), name="tiny")
 
 
-def test_a_bridge_is_known_by_its_class(bridge) -> None:
+def test_a_bridge_is_known_by_its_class_and_holds_the_model_it_wraps(bridge) -> None:
+    model = build_model("gpt2")
     assert ours.is_bridge(bridge), "TransformerBridge has another name"
     assert TransformerBridge.__name__ == "TransformerBridge"
-    assert not ours.is_bridge(build_model("gpt2"))
-
-
-def test_a_bridge_is_booted_around_a_model_that_is_here() -> None:
-    model = build_model("gpt2")
+    assert not ours.is_bridge(model)
     made = ours.boot("tiny", model, build_tokenizer(), dtype=torch.float32, device="cpu", scratch=SpillFolder)
     assert ours.original_model(made) is model, (
-        "TransformerBridge.boot_transformers(hf_model=...) loads another model than the one it is given"
+        "TransformerBridge.boot_transformers(hf_model=...) loads another model than the one it is given, or "
+        "TransformerBridge.original_model is no longer that: find it in transformer_lens/model_bridge/bridge.py"
     )
-
-
-def test_a_bridge_holds_the_model_it_wraps(bridge) -> None:
-    assert type(ours.original_model(bridge)).__name__ == "GPT2LMHeadModel", (
-        "TransformerBridge.original_model is no longer the transformers model: find it in "
-        "transformer_lens/model_bridge/bridge.py"
-    )
+    assert type(ours.original_model(bridge)).__name__ == "GPT2LMHeadModel"
     assert ours.in_compatibility_mode(bridge) is False, "TransformerBridge.compatibility_mode is gone"
 
 

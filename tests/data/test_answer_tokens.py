@@ -73,13 +73,6 @@ def test_a_template_that_thinks_before_an_answer_it_asks_for():
     assert text.endswith("assistant\nyes\n\nAda.<|im_end|>\n<eos>")
 
 
-def test_a_template_that_always_asks_for_an_answer_is_refused(tokenizer):
-    always = build_tokenizer()
-    always.chat_template = "<bos>{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}Reply:"
-    with pytest.raises(DataError, match=r"only `if add_generation_prompt`, or use protocol='raw'"):
-        answer_sequences(always, PAIRS, protocol="chat")
-
-
 ENDS = {
     "llama-3": ["<|eot|>", "<eos>"],
     "gemma": ["<end_of_turn>", "<eos>"],
@@ -179,3 +172,7 @@ def test_what_cannot_be_is_said(tokenizer):
     with pytest.raises(DataError, match="no end token"):
         answer_sequences(endless, PAIRS)
     assert answer_sequences(endless, []) == []
+    always = build_tokenizer()  # its template asks for an answer whatever comes before
+    always.chat_template = "<bos>{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}Reply:"
+    with pytest.raises(DataError, match=r"only `if add_generation_prompt`, or use protocol='raw'"):
+        answer_sequences(always, PAIRS, protocol="chat")

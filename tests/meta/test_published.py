@@ -51,14 +51,10 @@ def test_table_7(published):
     assert moved.loc["altpo", "model_with"] == "altpo_lr5e5_b01_a2_ep10"
     assert moved.loc["npo", "model_with"] == "npo_lr5e5_b01_a5_ep10"
     assert moved["depth_change"].to_dict() == pytest.approx({"altpo": 0.016, "npo": 0.199}, abs=0.0005)
-
-
-def test_the_swap_depends_on_the_rule(published):
-    table = rank(published.frame, select_by="with").set_index("method")
+    table = rank(published.frame, select_by="with").set_index("method")  # the swap depends on the rule
     assert table.loc["npo", "score_with"] == pytest.approx(0.739, abs=0.0005)
     assert (table.loc["npo", "rank"], table.loc["simnpo", "rank"]) == (2, 3)
-    found = stability(published.frame)
-    swap = found.swaps.set_index(["view", "above", "below"])["probability"]
+    swap = stability(published.frame).swaps.set_index(["view", "above", "below"])["probability"]
     assert swap["with", "simnpo", "npo"] == pytest.approx(0.90, abs=0.03)
 
 
