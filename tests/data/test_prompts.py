@@ -97,7 +97,10 @@ def test_chat_prompts_have_the_special_tokens_of_their_template(fresh_words, tem
     ("template", "words"),
     [
         (None, r"needs a tokenizer with a chat template; .* has none. Use protocol=.raw."),
-        ("{{ raise_exception('system turn missing') }}", r"a user turn: system turn missing. Use protocol=.raw."),
+        (
+            "{{ raise_exception('system turn missing') }}",
+            r"cannot render a user turn: system turn missing. Use protocol=.raw.",
+        ),
         ("{% for m in messages %}<|{{ m['role'] }}|>{% endfor %}", "what it writes does not contain the question"),
         ("Who?", "what it writes does not contain the question"),
     ],

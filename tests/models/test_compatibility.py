@@ -26,7 +26,8 @@ def swapped(vocabulary):
         ({"model_type": "mistral"}, r"architecture: full '.*' has 'llama', unlearned '.*' has 'mistral'"),
         (  # all at once
             {"num_hidden_layers": 3, "hidden_size": 64},
-            r"^.*\n.*depth \(layers\): full '.*' has 4, .* has 3\n.*width \(d_model\): full '.*' has 32, .* has 64.*$",
+            r"^.*\n.*depth \(layers\): full '.*' has 4, unlearned '.*' has 3\n"
+            r".*width \(d_model\): full '.*' has 32, unlearned '.*' has 64$",
         ),
         ({"vocab_size": 201}, r"vocabulary size: full '.*' has 200, unlearned '.*' has 201"),
         ({"num_attention_heads": 8}, r"attention heads: full '.*' has 4, unlearned '.*' has 8"),

@@ -117,7 +117,11 @@ HOSTILE = {
     "uneven": ("results.json", one(s1_deltas=[1], s2_deltas=[]), "1 values of S1 and 0 of S2"),
     "another score": ("results.json", json.dumps([record(1, [1.0], [0.5], 0.9)]), "layers give UDS 0.5, and 0.9 is"),
     "a score of nothing": ("results.json", one(uds=7, s1_deltas=[], s2_deltas=[]), "UDS nan, and 7"),
-    "layers": ("results.json", one(**{**RECORDS[0], "layer_records": [{"layer": 3}] * 3}), "the numbers of 3 layers"),
+    "a layer twice": (
+        "results.json",
+        one(**{**RECORDS[0], "layer_records": [{"layer": 3}] * 3}),
+        "expected the numbers of 3 layers",
+    ),
     "twice": ("results.json", json.dumps([RECORDS[0], RECORDS[0]]), "an example occurs twice"),
     "another mean": ("summary.json", json.dumps({"source_model_id": MODEL, "avg_uds": 0.7}), "'avg_uds' is 0.7"),
     "summary of something": ("summary.json", "[]", "holds a list"),
