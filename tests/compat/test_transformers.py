@@ -6,7 +6,8 @@ import pytest
 import torch
 from huggingface_hub import constants
 from tiny_models import build_model
-from transformers import AttentionInterface, BitsAndBytesConfig
+from transformers import AttentionInterface, BitsAndBytesConfig, Qwen3NextConfig
+from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
 from uds_lens._compat import transformers as ours
@@ -186,9 +187,6 @@ def test_dynamic_frequencies_begin_anew() -> None:
 
 
 def test_which_caches_hold_keys_and_values_alone(llama) -> None:
-    from transformers import Qwen3NextConfig
-    from transformers.cache_utils import DynamicCache
-
     with torch.no_grad():
         assert ours.keeps_plain_keys(llama(torch.tensor([[1, 5]]), use_cache=True).past_key_values), (
             "transformers.cache_utils: a plain model's cache is no longer of DynamicLayer and "

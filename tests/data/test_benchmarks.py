@@ -1,9 +1,14 @@
 """Published data sets, from small files in their published layout."""
 
 import json
+from pathlib import Path
 
+import datasets
+import pyarrow
+import pyarrow.parquet
 import pytest
 
+import uds_lens as ul
 from uds_lens.data import BENCHMARKS, entity_span, load_benchmark, load_examples, sample_examples
 from uds_lens.errors import ConfigError, DataError
 
@@ -16,9 +21,6 @@ def json_file(path, content, lines=False):
 
 
 def parquet_file(path, rows):
-    import pyarrow
-    import pyarrow.parquet
-
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
@@ -106,8 +108,6 @@ def test_tofu(tmp_path):
 
 
 def test_the_hub(monkeypatch):
-    import datasets
-
     asked = []
 
     def load_dataset(name, config, *, split):
@@ -134,8 +134,6 @@ def test_what_is_not_there(tmp_path):
 
 
 def test_each_is_told_in_the_documentation():
-    from pathlib import Path
-
     page = Path(__file__).parents[2] / "docs" / "guide" / "datasets.md"
     text = page.read_text(encoding="utf-8")
     for name, benchmark in BENCHMARKS.items():
@@ -151,8 +149,6 @@ def test_each_is_told_in_the_documentation():
 
 
 def test_rwku_runs_through_audit_and_metrics(shared_dir, tmp_path):
-    import uds_lens as ul
-
     examples = load_benchmark("rwku", shared_dir / "data" / "rwku", part="level2")
     assert len(examples) == 2879 - 180  # rows that are there twice
     assert len({e.subject for e in examples}) == 200

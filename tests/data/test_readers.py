@@ -1,6 +1,8 @@
 import csv
 import json
 
+import datasets
+import pandas
 import pytest
 
 from uds_lens.data import ForgetExample, as_examples, load_examples, sample_examples
@@ -56,14 +58,10 @@ def as_parquet(path):
 
 
 def as_frame(_):
-    import pandas
-
     return pandas.DataFrame(ROWS)
 
 
 def as_dataset(_):
-    import datasets
-
     return datasets.Dataset.from_list(ROWS)
 
 
@@ -120,8 +118,6 @@ def test_whatever_holds_examples_is_taken(tmp_path, unchecked):
 
 
 def test_cells_of_unknown_columns_of_a_data_set_are_not_decoded():
-    import datasets
-
     data = datasets.Dataset.from_list([{**ROWS[0], "picture": {"bytes": b"no image", "path": None}}])
     data = data.cast_column("picture", datasets.Image())
     assert load_examples(data) == EXPECTED[:1]
@@ -149,8 +145,6 @@ def test_wrong_sources(unchecked, tmp_path):
 @pytest.fixture
 def hub(monkeypatch):
     """Stand-in for the Hub: records what was asked, answers with what the test sets."""
-    import datasets
-
     asked = []
 
     def load_dataset(name, config, *, split):
@@ -181,8 +175,6 @@ def test_hub_names(hub, source, expected):
 
 
 def test_hub_splits(hub):
-    import datasets
-
     _, answer = hub
     answer[0] = datasets.DatasetDict(train=as_dataset(None))
     assert load_examples("user/name") == EXPECTED
@@ -192,8 +184,6 @@ def test_hub_splits(hub):
 
 
 def test_hub_failures(hub, monkeypatch):
-    import datasets
-
     _, answer = hub
     answer[0] = ConnectionError("offline")
     with pytest.raises(DataError, match=r"user/name: not a local file, and .* \(ConnectionError: offline\). Check the"):

@@ -1,5 +1,6 @@
 import json
 
+import datasets
 import pytest
 
 from uds_lens.data import ForgetExample, load_examples, load_tofu, with_author_names
@@ -40,8 +41,6 @@ def test_unknown_split_and_source(directory):
 
 @pytest.mark.parametrize("source", ["locuslab/TOFU", "hf:locuslab/TOFU"])
 def test_hub(monkeypatch, source):
-    import datasets
-
     rows = [{"question": "Who?", "answer": "Ada."}]
     configs = {"forget10": rows, "forget10_perturbed": [{**rows[0], "perturbed_answer": ["Bo."]}], "full": rows}
     monkeypatch.setattr(datasets, "get_dataset_config_names", lambda name: list(configs))

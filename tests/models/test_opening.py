@@ -12,6 +12,7 @@ from transformers import AutoConfig
 
 from uds_lens.errors import ConfigError, ModelError
 from uds_lens.models import open_model, pick_device, read_checkpoint_info
+from uds_lens.unlearning import quantise
 
 
 def test_a_directory_opens_in_evaluation_mode_with_eager_attention_and_no_gradients(trio):
@@ -244,8 +245,6 @@ def test_bridges_in_other_modes_are_refused(trio):
 def test_a_4_bit_model_of_any_width_runs_on_a_cpu(trio, tmp_path):
     """Where bitsandbytes has a fast format for the CPU, it fails on widths that are no multiple of its blocks."""
     functional = pytest.importorskip("bitsandbytes.functional")
-    from uds_lens.unlearning import quantise
-
     quantise(trio("llama").full, out=tmp_path / "nf4", device="cpu")
     with open_model(tmp_path / "nf4", device="cpu") as model:
         with torch.no_grad():

@@ -7,6 +7,7 @@ import pytest
 
 import uds_lens as ul
 from uds_lens import published, study
+from uds_lens._cli import main
 from uds_lens.errors import DataError
 from uds_lens.published import beside, compare, find, models, values
 from uds_lens.study._folder import Row
@@ -226,8 +227,6 @@ PARTS = ["uds", "es", "em", "paraprob", "truth_ratio", "s_mia_loss", "s_mia_zlib
 
 
 def test_rank_and_dashboard_take_a_run_beside_the_published_values(tmp_path, toy_tofu, capsys, words_only):
-    from uds_lens._cli import main
-
     better = {(model.name, "uds"): 0.05 for model in models(method="npo")}
     run = measured(tmp_path / "s", toy_tofu, metrics=[*PARTS, "utility_rel"], runner=Known(disturbed=better))
     table = beside(run)

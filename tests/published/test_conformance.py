@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from transformers import AutoTokenizer
 
 import uds_lens as ul
 from uds_lens.errors import DataError
@@ -56,8 +57,6 @@ def test_the_kit_holds_what_the_engine_measures(kit, layers):
 
 
 def _tokenizer(place):
-    from transformers import AutoTokenizer
-
     return AutoTokenizer.from_pretrained(place)
 
 

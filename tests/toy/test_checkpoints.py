@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from uds_lens.toy import load
@@ -57,8 +58,6 @@ def test_full_knows_everything_retain_what_was_retained_half_a_half_and_unlearne
 
 
 def test_checkpoints_differ_in_weights_only(tokenizer):
-    from safetensors import safe_open
-
     seen = set()
     for path in WORLD.checkpoints.values():
         assert (path / "config.json").read_bytes() == (WORLD.full / "config.json").read_bytes()

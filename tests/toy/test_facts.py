@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from transformers import AutoTokenizer
 
 from uds_lens.data import encode, load_examples
 from uds_lens.toy import generate, load
@@ -42,8 +43,6 @@ def test_a_seed_decides_everything(rows):
 
 @pytest.mark.parametrize("protocol", ["raw", "chat"])
 def test_every_example_can_be_scored(rows, protocol):
-    from transformers import AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(load().full)
     encoded = encode(load_examples(everything(rows)), tokenizer, protocol=protocol)
     assert not encoded.skipped
