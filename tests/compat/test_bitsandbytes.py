@@ -6,17 +6,7 @@ import warnings
 import pytest
 import torch
 
-from uds_lens._compat.bitsandbytes import (
-    block_size,
-    is_4bit_config,
-    is_4bit_layer,
-    is_bitsandbytes,
-    is_repacked,
-    may_repack,
-    never_repack,
-    no_kernel_note,
-    plain_weight,
-)
+from uds_lens._compat import bitsandbytes as ours
 
 bnb = pytest.importorskip("bitsandbytes", reason="no release for this machine")
 
@@ -35,34 +25,34 @@ def test_a_configuration_tells_who_quantised() -> None:
         quantization_config: object = None
 
     config = Config()
-    assert not is_bitsandbytes(config)
-    assert not is_4bit_config(config)
+    assert not ours.is_bitsandbytes(config)
+    assert not ours.is_4bit_config(config)
     for said in (BitsAndBytesConfig(load_in_4bit=True), BitsAndBytesConfig(load_in_4bit=True).to_dict()):
         config.quantization_config = said
-        assert is_bitsandbytes(config), "quant_method is called otherwise: see BitsAndBytesConfig"
-        assert is_4bit_config(config), "load_in_4bit is called otherwise: see BitsAndBytesConfig"
+        assert ours.is_bitsandbytes(config), "quant_method is called otherwise: see BitsAndBytesConfig"
+        assert ours.is_4bit_config(config), "load_in_4bit is called otherwise: see BitsAndBytesConfig"
     config.quantization_config = BitsAndBytesConfig(load_in_8bit=True)
-    assert not is_4bit_config(config)
+    assert not ours.is_4bit_config(config)
     config.quantization_config = {"quant_method": "gptq"}
-    assert not is_bitsandbytes(config)
+    assert not ours.is_bitsandbytes(config)
 
 
 def test_a_quantised_layer_tells_its_format() -> None:
     layer = four_bit(64, 32)
-    assert block_size(layer) == layer.weight.quant_state.blocksize == 64, (
+    assert ours.block_size(layer) == layer.weight.quant_state.blocksize == 64, (
         "weight.quant_state.blocksize is gone: see bitsandbytes/functional.py, QuantState"
     )
-    assert not is_repacked(layer)
+    assert not ours.is_repacked(layer)
     layer.weight.quant_state.packing_format_for_cpu = True
-    assert is_repacked(layer)
+    assert ours.is_repacked(layer)
 
 
 def test_a_quantised_layer_gives_its_weight_back() -> None:
     layer = four_bit(64, 32)
-    assert is_4bit_layer(layer), "Linear4bit has another name: see bitsandbytes/nn/modules.py"
-    assert not is_4bit_layer(torch.nn.Linear(2, 2))
+    assert ours.is_4bit_layer(layer), "Linear4bit has another name: see bitsandbytes/nn/modules.py"
+    assert not ours.is_4bit_layer(torch.nn.Linear(2, 2))
     whole = layer(torch.eye(64)).T
-    assert torch.allclose(plain_weight(layer), whole, atol=1e-6), (
+    assert torch.allclose(ours.plain_weight(layer), whole, atol=1e-6), (
         "functional.dequantize_4bit(weight.data, weight.quant_state) is not what the layer multiplies with"
     )
 
@@ -74,17 +64,17 @@ def test_a_layer_can_be_kept_out_of_the_fast_format() -> None:
         "first forward on a CPU repacks the weights, and keep shapes that it cannot hold out of it"
     )
     layer.support_avx512bf16_for_cpu = True
-    assert may_repack(layer)
-    never_repack(layer)
-    assert not may_repack(layer)
+    assert ours.may_repack(layer)
+    ours.never_repack(layer)
+    assert not ours.may_repack(layer)
     layer(torch.zeros(1, 64))
-    assert not is_repacked(layer)
+    assert not ours.is_repacked(layer)
 
 
 def test_only_the_note_about_the_kernel_is_dropped(caplog) -> None:
     logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
     note = "Failed to load CPU gemm_4bit_forward from kernels-community: %s."
-    with no_kernel_note():
+    with ours.no_kernel_note():
         logger.warning(note, "no kernels")
         logger.warning("something else")
     assert caplog.messages == ["something else"]

@@ -6,24 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from uds_lens._compat.torch import (
-    COMPILED,
-    altered_modules,
-    compiled_module,
-    forward_hooks_by_number,
-    forward_hooks_of,
-    hook_tables,
-    is_out_of_memory,
-)
+from uds_lens._compat import torch as ours
 
 
 def test_modules_with_hooks_or_a_forward_of_their_own_are_found_by_name() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), nn.ReLU())
-    assert altered_modules(model) == []
+    assert ours.altered_modules(model) == []
     model[0].register_forward_hook(print)
     model[1][1].register_forward_pre_hook(repr)
     model[2].forward = len
-    assert dict(altered_modules(model)) == {"0": model[0], "1.1": model[1][1], "2": model[2]}
+    assert dict(ours.altered_modules(model)) == {"0": model[0], "1.1": model[1][1], "2": model[2]}
 
 
 def test_a_module_keeps_its_hooks_in_four_tables() -> None:
@@ -32,13 +24,13 @@ def test_a_module_keeps_its_hooks_in_four_tables() -> None:
     layer.register_forward_pre_hook(repr)
     layer.register_full_backward_hook(len)
     layer.register_full_backward_pre_hook(max)
-    kept = [list(table.values()) for table in hook_tables(layer)]
+    kept = [list(table.values()) for table in ours.hook_tables(layer)]
     assert kept == [[print], [repr], [len], [max]], (
         "torch.nn.Module._forward_hooks, _forward_pre_hooks, _backward_hooks or _backward_pre_hooks is no longer where "
         "hooks are registered: find their place in torch/nn/modules/module.py, and name it in uds_lens/_compat/torch.py"
     )
-    assert list(forward_hooks_of(layer)) == [print, repr]
-    numbers = [number for number, _ in forward_hooks_by_number(layer)]
+    assert list(ours.forward_hooks_of(layer)) == [print, repr]
+    numbers = [number for number, _ in ours.forward_hooks_by_number(layer)]
     assert len(set(numbers)) == 2, "torch.utils.hooks.RemovableHandle no longer numbers hooks apart"
 
 
@@ -47,17 +39,17 @@ def test_a_compiled_module_tells_what_it_wraps() -> None:
     with warnings.catch_warnings():  # torch's own, when its compiler is imported for the first time
         warnings.simplefilter("ignore", DeprecationWarning)
         wrapper = torch.compile(layer)  # compiles nothing before it is called
-    assert compiled_module(wrapper) is layer, (
+    assert ours.compiled_module(wrapper) is layer, (
         "torch._dynamo.eval_frame.OptimizedModule._orig_mod no longer holds what torch.compile wrapped: see "
         "uds_lens/_compat/torch.py, COMPILED; until then a compiled model is opened and its hooks never run"
     )
-    assert getattr(wrapper, COMPILED) is layer
-    assert compiled_module(layer) is None
+    assert getattr(wrapper, ours.COMPILED) is layer
+    assert ours.compiled_module(layer) is None
 
 
 def test_a_failed_allocation_says_so() -> None:
     with pytest.raises(RuntimeError) as refused:
         torch.empty(1 << 60, dtype=torch.uint8)
-    assert is_out_of_memory(refused.value), (
+    assert ours.is_out_of_memory(refused.value), (
         f"torch's allocator on the CPU now says: {str(refused.value)[:200]}; name that in is_out_of_memory"
     )

@@ -4,40 +4,13 @@ import copy
 
 import pytest
 import torch
+from huggingface_hub import constants
 from tiny_models import build_model
-from transformers import AttentionInterface, BitsAndBytesConfig
+from transformers import AttentionInterface, BitsAndBytesConfig, Qwen3NextConfig
+from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
-from uds_lens._compat.transformers import (
-    PLACE_ENTRY,
-    QUANTISED_ENTRY,
-    EmptyModel,
-    RopeLimit,
-    attention_of,
-    attention_replaced,
-    downloaded,
-    eager_attention,
-    empty_model,
-    fill_weights,
-    forget_longer_texts,
-    forget_quantisation,
-    has_torch_attention,
-    is_offline,
-    is_plain_decoder,
-    keep_cached_rows,
-    keeps_plain_keys,
-    key_value_cache,
-    longest_text,
-    quiet_loading,
-    register_attention,
-    rope_limit,
-    set_attention,
-    set_place,
-    shared_cached_row,
-    unknown_quantisation,
-    unset_weights,
-    unused_weights,
-)
+from uds_lens._compat import transformers as ours
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +23,10 @@ def test_the_attention_of_a_config_is_read_at_every_call(llama) -> None:
 
     def attend(module, query, key, value, mask, **options):
         seen.append(type(module).__name__)
-        return eager_attention(module)(module, query, key, value, mask, **options)
+        return ours.eager_attention(module)(module, query, key, value, mask, **options)
 
-    register_attention("uds_lens_test", attend)
-    register_attention("uds_lens_test", print)  # a second time changes nothing
+    ours.register_attention("uds_lens_test", attend)
+    ours.register_attention("uds_lens_test", print)  # a second time changes nothing
     assert AttentionInterface._global_mapping["uds_lens_test"] is attend, (
         "AttentionInterface._global_mapping is no longer the registry: see transformers/modeling_utils.py"
     )
@@ -61,36 +34,30 @@ def test_the_attention_of_a_config_is_read_at_every_call(llama) -> None:
     ids = torch.tensor([[5]])  # one token: transformers makes no mask for names it does not know
     with torch.no_grad():
         plain = llama(ids).logits
-        with attention_replaced([llama.config], "uds_lens_test"):
-            assert attention_of(llama.config) == "uds_lens_test"
-            ours = llama(ids).logits
+        with ours.attention_replaced([llama.config], "uds_lens_test"):
+            assert ours.attention_of(llama.config) == "uds_lens_test"
+            replaced = llama(ids).logits
     assert seen == ["LlamaAttention"] * 4, (
         "config._attn_implementation no longer decides at each call which attention a block runs, or a modelling file "
         "has no eager_attention_forward(module, query, key, value, mask, **options): packed rows need another way in "
         "(uds_lens/patching/_packing.py); until then empty PACKED_FAMILIES"
     )
-    assert torch.equal(plain, ours)
-    assert attention_of(llama.config) == "eager"
+    assert torch.equal(plain, replaced)
+    assert ours.attention_of(llama.config) == "eager"
 
 
-def test_the_choice_of_attention_comes_back_after_an_error(llama) -> None:
+def test_the_attention_of_a_class_of_a_config_to_build_from_and_after_an_error(llama) -> None:
     llama.set_attn_implementation("sdpa")
-    with pytest.raises(KeyError), attention_replaced([llama.config], "eager"):
+    with pytest.raises(KeyError), ours.attention_replaced([llama.config], "eager"):
         raise KeyError
-    assert attention_of(llama.config) == "sdpa"
-
-
-def test_models_say_whether_they_run_torchs_attention(llama) -> None:
-    assert has_torch_attention(llama), (
+    assert ours.attention_of(llama.config) == "sdpa"
+    assert ours.has_torch_attention(llama), (
         "PreTrainedModel._supports_sdpa is gone: find out how a class says that it runs scaled_dot_product_attention"
     )
-    assert not has_torch_attention(torch.nn.Linear(1, 1))
-
-
-def test_the_attention_of_a_model_to_be_built_is_chosen_in_its_config(llama) -> None:
+    assert not ours.has_torch_attention(torch.nn.Linear(1, 1))
     config = copy.deepcopy(llama.config)
-    set_attention(config, "eager")
-    assert attention_of(type(llama)(config).config) == "eager", (
+    ours.set_attention(config, "eager")
+    assert ours.attention_of(type(llama)(config).config) == "eager", (
         "PreTrainedConfig._attn_implementation no longer chooses the attention of a model that is built from it"
     )
 
@@ -99,12 +66,12 @@ def test_a_config_tells_its_place_and_how_its_weights_are_packed(llama) -> None:
     config = copy.deepcopy(llama.config)
     plain = set(config.to_dict())
     config._name_or_path = "somewhere"
-    assert config.name_or_path == config.to_dict().get(PLACE_ENTRY, "somewhere") == "somewhere", (
+    assert config.name_or_path == config.to_dict().get(ours.PLACE_ENTRY, "somewhere") == "somewhere", (
         "PreTrainedConfig._name_or_path no longer holds where a config was loaded from: two copies of one model would "
         "count as computing differently (uds_lens/models/_fingerprint.py)"
     )
     config.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
-    assert set(config.to_dict()) - plain - {PLACE_ENTRY} == {QUANTISED_ENTRY}, (
+    assert set(config.to_dict()) - plain - {ours.PLACE_ENTRY} == {ours.QUANTISED_ENTRY}, (
         "PreTrainedConfig.to_dict() no longer names quantization_config: a 4-bit copy would count as computing "
         "differently from its original (uds_lens/models/_fingerprint.py)"
     )
@@ -116,23 +83,18 @@ def test_a_model_read_from_a_gguf_file_becomes_plain(llama, tmp_path) -> None:
     model.hf_quantizer, model.is_quantized, model.quantization_method = object(), True, "gguf"
     model.config.quantization_config = {"quant_method": "gguf"}
     model.config._model_name_or_path = "a title"
-    forget_quantisation(model)
-    set_place(model.config, "model.gguf")
+    ours.forget_quantisation(model)
+    ours.set_place(model.config, "model.gguf")
     assert (model.config.name_or_path, hasattr(model, "is_quantized")) == ("model.gguf", False)
-    assert not {QUANTISED_ENTRY, "_model_name_or_path"} & set(model.config.to_dict())
+    assert not {ours.QUANTISED_ENTRY, "_model_name_or_path"} & set(model.config.to_dict())
     model.save_pretrained(tmp_path)
 
 
-def test_the_cache_of_the_hub_is_asked_without_the_network() -> None:
-    assert downloaded("nobody/has-this-model") is None, (
+def test_the_hub_is_asked_as_the_environment_says() -> None:
+    assert ours.downloaded("nobody/has-this-model") is None, (
         "transformers.utils.hub.try_to_load_from_cache no longer gives None for what is not there"
     )
-
-
-def test_offline_is_what_the_environment_says() -> None:
-    from huggingface_hub import constants
-
-    assert is_offline() == constants.HF_HUB_OFFLINE, "transformers.utils.hub.is_offline_mode is no longer that"
+    assert ours.is_offline() == constants.HF_HUB_OFFLINE, "transformers.utils.hub.is_offline_mode is no longer that"
 
 
 def test_bars_and_reports_are_silent_only_inside() -> None:
@@ -140,15 +102,15 @@ def test_bars_and_reports_are_silent_only_inside() -> None:
     logging.set_verbosity_warning()
     logging.enable_progress_bar()
     try:
-        with quiet_loading():
+        with ours.quiet_loading():
             assert not logging.is_progress_bar_enabled()
             assert logging.get_verbosity() == logging.ERROR
-        with quiet_loading(report=True):
+        with ours.quiet_loading(report=True):
             assert logging.get_verbosity() == logging.WARNING
         assert logging.is_progress_bar_enabled()
         assert logging.get_verbosity() == logging.WARNING
         logging.set_verbosity_info()
-        with quiet_loading():
+        with ours.quiet_loading():
             assert logging.get_verbosity() == logging.INFO, "who asked for more hears it"
     finally:
         logging.set_verbosity(before[0])
@@ -166,55 +128,42 @@ def test_a_cache_gets_the_keys_and_values_of_every_block(llama) -> None:
 
     ids = torch.arange(4)[None]
     with torch.no_grad():
-        ours = llama(ids, past_key_values=key_value_cache([update] * 4), use_cache=True).logits
-        assert torch.equal(ours, llama(ids, use_cache=False).logits)
+        cached = llama(ids, past_key_values=ours.key_value_cache([update] * 4), use_cache=True).logits
+        assert torch.equal(cached, llama(ids, use_cache=False).logits)
     assert seen == [((1, 2, 4, 8), (1, 2, 4, 8))] * 4, (
         "blocks no longer hand keys and values to the `update` of transformers.cache_utils.Cache, DynamicLayer: the "
         "wavefront engine cannot record or resume (uds_lens/patching/_packing.py); audits run on the naive one"
     )
-    assert key_value_cache([update], length=7).get_seq_length() == 7
+    assert ours.key_value_cache([update], length=7).get_seq_length() == 7
 
 
-def test_rows_of_a_cache_are_kept_and_repeated(llama) -> None:
-    ids = torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 10]])
-    after = torch.tensor([[11], [12], [13]])
-    with torch.no_grad():
-        whole = llama(torch.cat([ids, after], dim=1)).logits[:, -1]
-        cache = llama(ids, use_cache=True).past_key_values
-        keep_cached_rows(cache, torch.tensor([0, 2]))
-        keep_cached_rows(cache, torch.tensor([0, 0, 1, 1]))
-        found = llama(after[[0, 0, 2, 2]], past_key_values=cache).logits[:, -1]
-    assert torch.allclose(found, whole[[0, 0, 2, 2]], atol=1e-5), (
-        "transformers.cache_utils.Cache: batch_select_indices no longer keeps or repeats the rows of keys and values: "
-        "answers of rows side by side would be mixed up (uds_lens/generation)"
-    )
-
-
-@pytest.mark.parametrize("family", ["jamba", "zamba2"])
-def test_rows_of_linear_layers_are_kept_and_repeated(family) -> None:
-    model = build_model(family)  # zamba2 has layers that are both linear and attention
+@pytest.mark.parametrize(("family", "atol"), [("llama", 1e-5), ("jamba", 1e-4), ("zamba2", 1e-4)])
+def test_rows_of_a_cache_are_kept_and_repeated(family, atol) -> None:
+    model = build_model(family)  # jamba has linear layers, zamba2 layers that are both linear and attention
     ids, after = torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 10]]), torch.tensor([[11], [12], [13]])
-    kept = torch.tensor([2, 0, 0])
     with torch.no_grad():
         whole = model(torch.cat([ids, after], dim=1), use_cache=False).logits[:, -1]
         cache = model(ids, use_cache=True).past_key_values
-        keep_cached_rows(cache, kept)
+        for rows in ([2, 0], [1, 1, 0, 0]):
+            ours.keep_cached_rows(cache, torch.tensor(rows))
+        kept = [0, 0, 2, 2]
         found = model(after[kept], past_key_values=cache, use_cache=True).logits[:, -1]
-    assert torch.allclose(found, whole[kept], atol=1e-4), (
-        "transformers.cache_utils: `conv_states` no longer marks linear layers, or `reorder_cache` no longer selects "
-        "all their tensors: texts of hybrid models are read whole at each token (uds_lens/generation/_reading.py)"
+    assert torch.allclose(found, whole[kept], atol=atol), (
+        "transformers.cache_utils: batch_select_indices no longer keeps or repeats the rows of keys and values, "
+        "`conv_states` no longer marks linear layers, or `reorder_cache` no longer selects all their tensors: answers "
+        "of rows side by side would be mixed up (uds_lens/generation)"
     )
 
 
 def test_where_rotary_frequencies_depend_on_the_length() -> None:
-    assert rope_limit(build_model("longrope").config) == RopeLimit(24, by_length=False)
-    assert rope_limit(build_model("dynamic").config) == (24, True)
+    assert ours.rope_limit(build_model("longrope").config) == ours.RopeLimit(24, by_length=False)
+    assert ours.rope_limit(build_model("dynamic").config) == (24, True)
     for family in ("llama", "gemma3", "gpt2", "recurrent-gemma", "jamba"):
-        assert rope_limit(build_model(family).config) is None
+        assert ours.rope_limit(build_model(family).config) is None
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 64}
-    assert rope_limit(build_model("llama", rope_parameters=yarn).config) is None
+    assert ours.rope_limit(build_model("llama", rope_parameters=yarn).config) is None
     lengths = {"llama": 128, "longrope": 512, "dynamic": 8 * 24}
-    assert {family: longest_text(build_model(family).config) for family in lengths} == lengths
+    assert {family: ours.longest_text(build_model(family).config) for family in lengths} == lengths
 
 
 def test_dynamic_frequencies_begin_anew() -> None:
@@ -226,29 +175,26 @@ def test_dynamic_frequencies_begin_anew() -> None:
         assert not torch.equal(twin(short).logits, expected), (
             "transformers no longer keeps the frequencies of the longest text: forget_longer_texts can go"
         )
-        (handle,) = forget_longer_texts(model)
+        (handle,) = ours.forget_longer_texts(model)
         model(long)
         assert torch.equal(model(short).logits, expected), (
             "transformers.modeling_rope_utils: max_seq_len_cached, original_max_seq_len or original_inv_freq are no "
             "longer what a dynamic rotary embedding remembers: long rows depend on what was read before them"
         )
-        assert forget_longer_texts(model) == []
+        assert ours.forget_longer_texts(model) == []
         handle.remove()
-    assert forget_longer_texts(build_model("llama")) == []
+    assert ours.forget_longer_texts(build_model("llama")) == []
 
 
 def test_which_caches_hold_keys_and_values_alone(llama) -> None:
-    from transformers import Qwen3NextConfig
-    from transformers.cache_utils import DynamicCache
-
     with torch.no_grad():
-        assert keeps_plain_keys(llama(torch.tensor([[1, 5]]), use_cache=True).past_key_values), (
+        assert ours.keeps_plain_keys(llama(torch.tensor([[1, 5]]), use_cache=True).past_key_values), (
             "transformers.cache_utils: a plain model's cache is no longer of DynamicLayer and "
             "DynamicSlidingWindowLayer: answers of one question are all run whole, slower (uds_lens/generation)"
         )
     config = Qwen3NextConfig(num_hidden_layers=2, layer_types=["linear_attention", "full_attention"])
-    assert not keeps_plain_keys(DynamicCache(config=config))
-    assert not keeps_plain_keys(None)
+    assert not ours.keeps_plain_keys(DynamicCache(config=config))
+    assert not ours.keeps_plain_keys(None)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
@@ -259,7 +205,7 @@ def test_one_row_of_a_cache_is_shared_by_many(family) -> None:
         whole = model(torch.cat([ids.expand(3, -1), after], dim=1)).logits[:, -1]
         cache = model(ids, use_cache=True).past_key_values
         for _ in range(2):  # the first time must not change the row itself
-            found = model(after, past_key_values=shared_cached_row(cache, 3)).logits[:, -1]
+            found = model(after, past_key_values=ours.shared_cached_row(cache, 3)).logits[:, -1]
             assert torch.allclose(found, whole, atol=1e-5), (
                 "transformers.cache_utils: a cache's `layers` with `keys` and `values`, which `update` replaces by new "
                 "tensors, is no longer what it was: losses of GCG would be wrong (uds_lens/elicitation)"
@@ -267,34 +213,23 @@ def test_one_row_of_a_cache_is_shared_by_many(family) -> None:
 
 
 def test_plain_decoders_are_classes_of_transformers(llama) -> None:
-    assert is_plain_decoder(llama)
-    assert not is_plain_decoder(build_model("gpt2", reorder_and_upcast_attn=True)), (
+    assert ours.is_plain_decoder(llama)
+    assert not ours.is_plain_decoder(build_model("gpt2", reorder_and_upcast_attn=True)), (
         "GPT2Config.reorder_and_upcast_attn is gone: does modeling_gpt2.py still go around the registry?"
     )
     other = type("Other", (type(llama),), {"__module__": "somewhere"})
-    assert not is_plain_decoder(other(llama.config))
+    assert not ours.is_plain_decoder(other(llama.config))
 
 
-def test_loading_tells_which_weights_stayed_unset(tmp_path, llama) -> None:
-    weights = llama.state_dict()
+def test_loading_tells_which_weights_stayed_unset_or_were_not_used(tmp_path, llama) -> None:
+    weights = {**llama.state_dict(), "model.more.weight": torch.zeros(2)}
     del weights["lm_head.weight"]
     llama.save_pretrained(tmp_path, state_dict=weights)
-    with quiet_loading():
+    with ours.quiet_loading():
         _, info = type(llama).from_pretrained(tmp_path, output_loading_info=True)
-    assert unset_weights(info) == ["lm_head.weight"], (
-        "from_pretrained(output_loading_info=True) no longer names missing_keys and mismatched_keys: incomplete "
-        "checkpoints would be filled with random weights without a word"
-    )
-    assert unused_weights(info) == []
-
-
-def test_loading_tells_which_weights_were_not_used(tmp_path, llama) -> None:
-    llama.save_pretrained(tmp_path, state_dict={**llama.state_dict(), "model.more.weight": torch.zeros(2)})
-    with quiet_loading():
-        _, info = type(llama).from_pretrained(tmp_path, output_loading_info=True)
-    assert unused_weights(info) == ["model.more.weight"], (
-        "from_pretrained(output_loading_info=True) no longer names unexpected_keys: weights of another architecture "
-        "would be left out without a word"
+    assert (ours.unset_weights(info), ours.unused_weights(info)) == (["lm_head.weight"], ["model.more.weight"]), (
+        "from_pretrained(output_loading_info=True) no longer names missing_keys, mismatched_keys and unexpected_keys: "
+        "incomplete checkpoints would be filled with random weights, or weights be left out, without a word"
     )
 
 
@@ -311,21 +246,23 @@ def test_loading_tells_which_weights_were_not_used(tmp_path, llama) -> None:
 def test_a_quantisation_that_transformers_would_ignore_is_named(llama, settings, unknown) -> None:
     config = copy.deepcopy(llama.config)
     config.quantization_config = settings
-    assert unknown_quantisation(config) == unknown
+    assert ours.unknown_quantisation(config) == unknown
 
 
 def test_empty_model_and_fill_weights(llama):
     """How `from_pretrained` builds a model on the meta device and converts tensors; without it, nothing is streamed."""
     stored = {name: weight.detach().clone() for name, weight in llama.state_dict().items()}
     files = {name: weight.to("meta") for name, weight in stored.items()}
-    made = empty_model(llama.config, files, dtype=torch.float32)
-    assert isinstance(made, EmptyModel)
+    made = ours.empty_model(llama.config, files, dtype=torch.float32)
+    assert isinstance(made, ours.EmptyModel)
     assert all(weight.is_meta for weight in made.model.parameters())
     assert not any(buffer.is_meta for buffer in made.model.buffers())
-    assert unset_weights(made.loading_info) == unused_weights(made.loading_info) == []
+    assert ours.unset_weights(made.loading_info) == ours.unused_weights(made.loading_info) == []
     assert made.filled_by == {name: name for name in stored}
-    assert fill_weights(made.model, stored, made.settings) == []
+    assert ours.fill_weights(made.model, stored, made.settings) == []
     ids = torch.arange(6)[None]
     torch.testing.assert_close(made.model(ids).logits, llama(ids).logits)  # buffers, too; products may round
     del files["lm_head.weight"]
-    assert unset_weights(empty_model(llama.config, files, dtype=torch.float32).loading_info) == ["lm_head.weight"]
+    assert ours.unset_weights(ours.empty_model(llama.config, files, dtype=torch.float32).loading_info) == [
+        "lm_head.weight"
+    ]

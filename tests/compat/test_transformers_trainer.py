@@ -8,20 +8,13 @@ from tiny_models import build_model
 from torch.utils.data import SequentialSampler
 from transformers import TrainerCallback, TrainingArguments
 
-from uds_lens._compat.transformers_trainer import (
-    OrderedTrainer,
-    checkpoint_activations,
-    is_sharded,
-    log_beside,
-    one_device_each,
-    trainer_of,
-)
+from uds_lens._compat import transformers_trainer as ours
 from uds_lens.errors import ModelError
 
 ROWS = [{"x": torch.tensor([float(i)])} for i in range(6)]
 
 
-class Summing(OrderedTrainer):
+class Summing(ours.OrderedTrainer):
     """Its loss is x times one weight, summed over the batch."""
 
     def __init__(self, folder, *, passes: int) -> None:
@@ -72,17 +65,17 @@ def test_devices_and_activations_are_settings_of_transformers(tmp_path) -> None:
     arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     assert hasattr(arguments, "_n_gpu"), "TrainingArguments._n_gpu is gone: one_device_each has nothing to set"
     arguments._n_gpu = 2
-    assert one_device_each(arguments).n_gpu == 1
-    checkpoint_activations(arguments)
+    assert ours.one_device_each(arguments).n_gpu == 1
+    ours.checkpoint_activations(arguments)
     names = ("activation_checkpointing", "gradient_checkpointing")
     assert any(getattr(arguments, name, None) is True for name in names), "neither setting is there any more"
 
 
 def test_tied_weights_may_be_missing_from_a_checkpoint_and_no_others() -> None:
     model = build_model("gpt2")
-    trainer = OrderedTrainer.__new__(OrderedTrainer)
+    trainer = ours.OrderedTrainer.__new__(ours.OrderedTrainer)
     trainer.model = model
-    assert hasattr(OrderedTrainer.__mro__[1], "_issue_warnings_after_load"), (
+    assert hasattr(ours.OrderedTrainer.__mro__[1], "_issue_warnings_after_load"), (
         "Trainer no longer reports what a checkpoint lacks through _issue_warnings_after_load: find its new name, or "
         "a resumed run prints 'missing keys ... lm_head.weight'"
     )
@@ -99,9 +92,9 @@ class Logging(TrainerCallback):
     """Logs a number after each step, as `DepthCallback` does."""
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        self.trainer = trainer_of(state)
+        self.trainer = ours.trainer_of(state)
         control.should_log = True
-        log_beside(self.trainer, {"number": 0.5})
+        ours.log_beside(self.trainer, {"number": 0.5})
         assert control.should_log, (
             "Trainer.control is no longer what callbacks get: the loss of this step is not logged"
         )
@@ -114,14 +107,14 @@ def test_a_callback_finds_its_trainer_and_logs_beside_it(tmp_path) -> None:
     assert logging.trainer is trainer, "callbacks are no longer called, at any depth, by a method of the Trainer"
     assert [row["number"] for row in trainer.state.log_history if "number" in row] == [0.5]
     assert any("loss" in row for row in trainer.state.log_history)
-    assert trainer_of(trainer.state) is None
+    assert ours.trainer_of(trainer.state) is None
 
 
 def test_models_in_parts_are_known(tmp_path) -> None:
     arguments, model = TrainingArguments(output_dir=str(tmp_path), use_cpu=True), torch.nn.Linear(1, 1)
-    assert not is_sharded(arguments, model)
+    assert not ours.is_sharded(arguments, model)
     arguments.fsdp = ["full_shard"]
-    assert is_sharded(arguments, model)
+    assert ours.is_sharded(arguments, model)
     arguments.fsdp = []
     model.weight.ds_id = 0  # as ZeRO-3 marks a parameter
-    assert is_sharded(arguments, model)
+    assert ours.is_sharded(arguments, model)

@@ -25,6 +25,14 @@ def app() -> typer.Typer:
     def rest() -> None:
         """Rest."""
 
+    @program.command()
+    def run() -> None:
+        raise missing_options(["--far", "--fast"])
+
+    @program.command()
+    def stop() -> None:
+        raise KeyboardInterrupt
+
     return program
 
 
@@ -39,7 +47,7 @@ def test_parameters_and_their_flags(app: typer.Typer) -> None:
     assert flags_of(found["look"], negative=True) == ["--no-look"], (
         "the opts and secondary_opts of a click parameter have moved: see uds_lens/_compat/typer.py, flags_of"
     )
-    assert parameters_of(program, ["run"]) == {}
+    assert parameters_of(program, ["fly"]) == {}
 
 
 def test_the_help_of_an_option_can_be_changed_before_it_is_shown(
@@ -50,40 +58,38 @@ def test_the_help_of_an_option_can_be_changed_before_it_is_shown(
         return value
 
     @app.command()
-    def run(
+    def fly(
         first: Annotated[bool, typer.Option(is_eager=True, callback=change)] = False,
         far: Annotated[str, typer.Option(help="As written.")] = "x",
     ) -> None:
-        """Run."""
+        """Fly."""
 
     with pytest.raises(SystemExit):
-        app(["run", "--first", "--help"], prog_name="p")
+        app(["fly", "--first", "--help"], prog_name="p")
     assert "How far it is." in capsys.readouterr().out, (
         "the help of a click parameter is no longer read when --help prints it: see uds_lens/_compat/typer.py, set_help"
     )
 
 
-def test_missing_options_are_told_together(app: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
+MISSING = "Missing option '--far'. Also missing: --fast."
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said", "gone"),
+    [
+        (["walk", "home"], 2, MISSING, "comes from TyperCommand.parse_args with a message to write to"),
+        (["run"], 2, MISSING, "is an error of usage with one text"),
+        (["stop"], 130, "", "is raised for missing options alone: Ctrl-C has its own exit code"),
+    ],
+)
+def test_missing_options_are_told_together_and_ctrl_c_has_its_code(
+    app: typer.Typer, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str, gone: str
+) -> None:
     with pytest.raises(SystemExit) as exit_info:
-        app(["walk", "home"], prog_name="p")
-    assert exit_info.value.code == 2
-    assert "Missing option '--far'. Also missing: --fast." in capsys.readouterr().err, (
-        "typer.BadParameter no longer comes from TyperCommand.parse_args with a message to write to: "
-        "see uds_lens/_compat/typer.py, PlainCommand"
-    )
-
-
-def test_options_can_be_missed_by_a_command_itself(app: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
-    @app.command()
-    def run() -> None:
-        raise missing_options(["--far", "--fast"])
-
-    with pytest.raises(SystemExit) as exit_info:
-        app(["run"], prog_name="p")
-    assert exit_info.value.code == 2
-    assert "Missing option '--far'. Also missing: --fast." in capsys.readouterr().err, (
-        "typer.BadParameter is no longer an error of usage with one text: see uds_lens/_compat/typer.py, "
-        "missing_options"
+        app(words, prog_name="p")
+    assert exit_info.value.code == code
+    assert said in capsys.readouterr().err, (
+        f"typer.BadParameter no longer {gone}: see uds_lens/_compat/typer.py, PlainCommand and missing_options"
     )
 
 
@@ -95,13 +101,3 @@ def test_an_argument_is_shown_without_its_type(app: typer.Typer, capsys: pytest.
         "TyperArgument.display_type_rich no longer decides what --help says of an argument's type: "
         "see uds_lens/_compat/typer.py, PlainCommand"
     )
-
-
-def test_ctrl_c_reaches_the_program_as_an_exit_code(app: typer.Typer) -> None:
-    @app.command()
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(SystemExit) as exit_info:
-        app(["stop"], prog_name="p")
-    assert exit_info.value.code == 130

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from chat_templates import LLAMA_2, TEMPLATES, chat_tokenizer, open_unlearning_labels
 from tiny_models import EXAMPLES, build_tokenizer
-from tokenizers import processors
+from tokenizers import Tokenizer, models, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
 from uds_lens.data import (
     CHAT_STYLES,
@@ -14,7 +15,6 @@ from uds_lens.data import (
     answer_prompt,
     answer_sequences,
     chat_style_named,
-    chosen_protocol,
     encode,
     prompt_ids,
 )
@@ -45,31 +45,12 @@ def test_chat_labels_are_those_of_open_unlearning(name, style):
         assert sequence.ids.count(tokenizer.bos_token_id) == ("bos_token" in TEMPLATES[name][0])
 
 
-@pytest.mark.parametrize(
-    ("name", "end"),
-    [
-        ("llama-3", "<|eot|><eos>"),
-        ("gemma", "<end_of_turn>\n<eos>"),
-        ("chatml", "<|im_end|>\n<eos>"),
-        ("llama-2", " <eos>"),
-    ],
-)
-def test_the_whole_end_of_the_turn_is_labelled_then_the_end_token(name, end):
-    tokenizer = chat_tokenizer(name)
-    (sequence,) = answer_sequences(tokenizer, [("Who?", "Ada Veylin.")], protocol="chat")
-    text = "".join(tokenizer.convert_ids_to_tokens(sequence.labelled)).replace("Ġ", " ").replace("Ċ", "\n")
-    assert text.lstrip() == f"Ada Veylin.{end}"
-
-
 def test_a_turn_that_ends_with_the_end_token_has_it_once():
     tokenizer = chat_tokenizer("llama-3")
     tokenizer.eos_token = "<|eot|>"
     (sequence,) = answer_sequences(tokenizer, PAIRS[:1], protocol="chat")
-    assert (
-        sequence.labelled.count(tokenizer.eos_token_id)
-        == 1
-        == answer_ends(tokenizer, protocol="chat").count(tokenizer.eos_token_id)
-    )
+    for ids in (sequence.labelled, answer_ends(tokenizer, protocol="chat")):
+        assert ids.count(tokenizer.eos_token_id) == 1
 
 
 def test_the_prompt_is_what_generation_starts_from():
@@ -92,25 +73,19 @@ def test_a_template_that_thinks_before_an_answer_it_asks_for():
     assert text.endswith("assistant\nyes\n\nAda.<|im_end|>\n<eos>")
 
 
-def test_a_template_that_always_asks_for_an_answer_is_refused(tokenizer):
-    always = build_tokenizer()
-    always.chat_template = "<bos>{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}Reply:"
-    with pytest.raises(DataError, match=r"only `if add_generation_prompt`, or use protocol='raw'"):
-        answer_sequences(always, PAIRS, protocol="chat")
+ENDS = {
+    "llama-3": ["<|eot|>", "<eos>"],
+    "gemma": ["<end_of_turn>", "<eos>"],
+    "chatml": ["<|im_end|>", "<eos>"],
+    "llama-2": ["<eos>"],
+}
 
 
 def test_generated_answers_end_with_their_turn():
-    ends = {name: chat_tokenizer(name) for name in TEMPLATES}
-    assert {
-        name: tokenizer.convert_ids_to_tokens(answer_ends(tokenizer, protocol="chat"))
-        for name, tokenizer in ends.items()
-    } == {
-        "llama-3": ["<|eot|>", "<eos>"],
-        "gemma": ["<end_of_turn>", "<eos>"],
-        "chatml": ["<|im_end|>", "<eos>"],
-        "llama-2": ["<eos>"],
-    }
-    spelt = ends["chatml"]
+    for name, ends in ENDS.items():
+        tokenizer = chat_tokenizer(name)
+        assert tokenizer.convert_ids_to_tokens(answer_ends(tokenizer, protocol="chat")) == ends
+    spelt = chat_tokenizer("chatml")
     spelt.chat_template = spelt.chat_template.replace("<|im_end|>", "The end")
     assert spelt.convert_ids_to_tokens(answer_ends(spelt, protocol="chat")) == ["<eos>"]
     assert answer_ends(spelt) == (spelt.eos_token_id,)
@@ -137,9 +112,6 @@ def test_a_tokenizer_that_closes_its_texts_ends_an_answer_once():
 
 def test_a_prompt_that_runs_into_the_answer_is_tokenised_apart():
     """Without a pre-tokenizer the colon and the answer's first letters become one token."""
-    from tokenizers import Tokenizer, models, trainers
-    from transformers import PreTrainedTokenizerFast
-
     core = Tokenizer(models.BPE(unk_token="<unk>"))
     core.train_from_iterator(
         ["Answer: Ada"] * 9, trainers.BpeTrainer(special_tokens=["<unk>", "<eos>"], show_progress=False)
@@ -149,16 +121,6 @@ def test_a_prompt_that_runs_into_the_answer_is_tokenised_apart():
     (sequence,) = answer_sequences(greedy, [("Ada", "Ada")])
     assert list(sequence.ids[: sequence.n_prompt]) == greedy("Question: Ada\nAnswer:")["input_ids"]
     assert greedy.decode(sequence.labelled[:-1]).replace(" ", "") == "Ada"
-
-
-def test_a_system_turn_and_a_date_reach_every_prompt():
-    tokenizer = chat_tokenizer("llama-3")
-    style = CHAT_STYLES["open_unlearning"]
-    prompt = answer_prompt("Who?", protocol="chat", tokenizer=tokenizer, chat=style)
-    assert "Today Date: 10 Apr 2025\n\nYou are a helpful assistant.<|eot|>" in prompt
-    (row,) = encode(EXAMPLES[:1], tokenizer, protocol="chat", chat=style).rows
-    assert "10 Apr 2025\n\nYou are a helpful assistant." in row.rendered.prompt
-    assert "26 Jul 2024\n\n<|eot|>" in answer_prompt("Who?", protocol="chat", tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +136,10 @@ def test_a_system_turn_and_a_date_reach_every_prompt():
 def test_the_prompts_of_published_numbers(name, system, date):
     """As the configurations of Open-Unlearning and the UDS paper's scripts have them; no date: the template's own."""
     assert chat_style_named(name) == ChatStyle(system_prompt=system, **({"chat_date": date} if date else {}))
-    prompt = answer_prompt("Who?", protocol="chat", tokenizer=chat_tokenizer("llama-3"), chat=CHAT_STYLES[name])
-    assert f"Today Date: {date or '26 Jul 2024'}\n\n{system or ''}<|eot|>" in prompt
+    given = {"protocol": "chat", "tokenizer": chat_tokenizer("llama-3"), "chat": CHAT_STYLES[name]}
+    (row,) = encode(EXAMPLES[:1], **given).rows
+    for prompt in (answer_prompt("Who?", **given), row.rendered.prompt):
+        assert f"Today Date: {date or '26 Jul 2024'}\n\n{system or ''}<|eot|>" in prompt
 
 
 def test_every_style_is_told_in_the_documentation():
@@ -200,14 +164,6 @@ def test_prompts_of_generations():
     assert answer_prompt("Who?", protocol="chat", tokenizer=tokenizer).endswith("[/INST]")
 
 
-def test_auto_follows_the_template(tokenizer):
-    assert chosen_protocol("auto", tokenizer) == "chat"
-    assert chosen_protocol("raw", tokenizer) == "raw"
-    plain = build_tokenizer()
-    plain.chat_template = None
-    assert chosen_protocol("auto", plain) == "raw"
-
-
 def test_what_cannot_be_is_said(tokenizer):
     with pytest.raises(DataError, match=r"'Who\?' with its answer has \d+ tokens, more than the model's 8"):
         answer_sequences(tokenizer, [("Who?", "Bo Lund.")], max_tokens=8)
@@ -216,3 +172,7 @@ def test_what_cannot_be_is_said(tokenizer):
     with pytest.raises(DataError, match="no end token"):
         answer_sequences(endless, PAIRS)
     assert answer_sequences(endless, []) == []
+    always = build_tokenizer()  # its template asks for an answer whatever comes before
+    always.chat_template = "<bos>{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}Reply:"
+    with pytest.raises(DataError, match=r"only `if add_generation_prompt`, or use protocol='raw'"):
+        answer_sequences(always, PAIRS, protocol="chat")

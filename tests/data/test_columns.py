@@ -51,22 +51,31 @@ def test_missing_cells(missing):
         one(answer=missing)
 
 
-def test_numbers_as_text():
+def test_numbers_as_text_answer_lists_and_their_aliases():
     assert one(answer=1945, entity=np.int32(1945)).entity == "1945"
-    with pytest.raises(DataError, match=r"column `answer`: expected text; got 19.5 \(float\)"):
-        one(answer=19.5)
-    with pytest.raises(DataError, match=r"column `entity`: expected text; got True \(bool\)"):
-        one(entity=True)
-
-
-def test_answer_lists_and_their_aliases():
     assert one(paraphrased_answer="A").paraphrased_answers == ("A",)
     assert one(paraphrased_answers=["A", "B"], paraphrased_answer="A").paraphrased_answers == ("A", "B")
     assert one(perturbed_answer=np.array(["A", "B"], dtype=object)).perturbed_answers == ("A", "B")
     assert one(perturbed_answers='["A"]').perturbed_answers == ('["A"]',)
     assert one(cells="text", perturbed_answers='["A", "B"]').perturbed_answers == ("A", "B")
-    with pytest.raises(DataError, match="column `perturbed_answer`: expected text or a list of texts; got 3"):
-        one(perturbed_answer=["A", 3])
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"answer": 19.5}, r"column `answer`: expected text; got 19.5 \(float\)"),
+        ({"entity": True}, r"column `entity`: expected text; got True \(bool\)"),
+        ({"perturbed_answer": ["A", 3]}, "column `perturbed_answer`: expected text or a list of texts; got 3"),
+        # what no message can hold is told all the same
+        ({"entity": NoRepr()}, "got a NoRepr that cannot be shown"),
+        ({"entity": [NoRepr()]}, "got a list that cannot be shown"),
+        ({"entity": ["\ud83d\x1b"]}, r"got \['.*ud83d.*x1b'\]"),
+    ],
+)
+def test_cells_that_are_something_else(row, words):
+    with pytest.raises(DataError, match=words) as caught:
+        one(**row)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize("cell", ["['A']", "[__import__('os').getcwd()]", "[" * 100_000])
@@ -82,53 +91,29 @@ def test_empty_prefix_cell_of_a_csv(answer, expected):
     assert one(cells="csv", prefix="", entity="Ada Vey", answer=answer).prefix == expected
 
 
-def test_missing_columns_list_what_was_found_and_what_is_expected():
-    with pytest.raises(DataError) as caught:
-        examples_from_rows([{"query": "Who?", "answer": "Ada."}], where="f.json")
-    assert str(caught.value) == (
-        "f.json: the column `question` is missing. Found: `query`, `answer`. Expected: `question`, `answer`; "
-        "optional: prefix, entity, id (or idx), type, subject, paraphrased_question, paraphrased_answers (or "
-        "paraphrased_answer), perturbed_answers (or perturbed_answer). Rename the columns."
-    )
-    with pytest.raises(DataError, match=r"the columns `question`, `answer` are missing. Found: no column"):
-        examples_from_rows([{}], where="f.json")
-
-
-def test_rows_must_have_names():
-    with pytest.raises(DataError, match=r"f.json, row 1: expected named cells .* got str"):
-        examples_from_rows([{"question": "Who?", "answer": "Ada."}, "Ada"], where="f.json")
-
-
-def test_no_rows():
-    with pytest.raises(DataError, match=r"^f.json is empty: expected at least one row with the columns"):
-        examples_from_rows([], where="f.json")
-
-
-def test_all_empty_cells_are_reported_at_once():
-    rows = [{"question": "Who?", "answer": "A"}] + [{"question": " ", "answer": "A"}] * 12
-    with pytest.raises(DataError, match=r"empty in row 1 \(`question`\), .*10 \(`question`\), and 2 more\."):
-        examples_from_rows(rows, where="t")
-
-
-def test_repeated_ids_are_reported_at_once():
-    rows = [{"question": "Who?", "answer": "A", "id": name} for name in ["a", "b", "a", "b", "c", "a"]]
-    with pytest.raises(DataError) as caught:
-        examples_from_rows(rows, where="t")
-    assert str(caught.value) == (
-        "t: ids must be unique; 2 occur more than once: 'a' (rows 0, 2, 5), 'b' (rows 1, 3). "
-        "Rows count from 0. Rename them, or drop the id column to use the row numbers."
-    )
+ROW = {"question": "Who?", "answer": "Ada."}
 
 
 @pytest.mark.parametrize(
-    ("cell", "words"),
+    ("rows", "words"),
     [
-        (NoRepr(), "got a NoRepr that cannot be shown"),
-        ([NoRepr()], "got a list that cannot be shown"),
-        (["\ud83d\x1b"], r"got \['.*ud83d.*x1b'\]"),
+        ([], "^t is empty: expected at least one row with the columns"),
+        ([{}], "the columns `question`, `answer` are missing. Found: no column"),
+        ([ROW, "Ada"], r"t, row 1: expected named cells .* got str"),
+        ([ROW] + [{**ROW, "question": " "}] * 12, r"empty in row 1 \(`question`\), .*10 \(`question`\), and 2 more\."),
+        (
+            [{"query": "Who?", "answer": "Ada."}],
+            "^t: the column `question` is missing. Found: `query`, `answer`. Expected: `question`, `answer`; "
+            r"optional: prefix, entity, id \(or idx\), type, subject, paraphrased_question, paraphrased_answers \(or "
+            r"paraphrased_answer\), perturbed_answers \(or perturbed_answer\). Rename the columns.$",
+        ),
+        (
+            [{**ROW, "id": name} for name in "ababca"],
+            r"^t: ids must be unique; 2 occur more than once: 'a' \(rows 0, 2, 5\), 'b' \(rows 1, 3\). "
+            "Rows count from 0. Rename them, or drop the id column to use the row numbers.$",
+        ),
     ],
 )
-def test_cells_that_no_message_can_hold_are_told_all_the_same(cell, words):
-    with pytest.raises(DataError, match=words) as caught:
-        one(entity=cell)
-    assert str(caught.value).isprintable() and len(str(caught.value)) < 500
+def test_rows_that_do_not_fit_are_reported_at_once(rows, words):
+    with pytest.raises(DataError, match=words):
+        examples_from_rows(rows, where="t")

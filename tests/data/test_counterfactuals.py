@@ -29,11 +29,11 @@ def test_the_name_is_another_one_of_the_same_type_and_the_entity_stays():
     for row in rows:
         span = entity_span(row)
         assert row.answer[span.start : span.end] == row.entity == "Vienna"
-
-
-def test_a_subject_with_the_same_answer_is_not_drawn():
+    # nor is a subject with the same answer drawn; facts beside the examples lend their names
     assert [row.question for row in counterfactuals(FACTS, "other", draws=8)[4]] == ["Where is Kenya?"]
     assert len(counterfactuals(FACTS, "other", draws=8)[6]) == 2
+    assert "No counterfactual" in counterfactuals(FACTS[:1], "other")[0]
+    assert len(counterfactuals(FACTS[:1], "other", draws=8, more=FACTS[1:])[0]) == 3
 
 
 def test_more_draws_begin_with_the_same_ones_and_the_seed_changes_them():
@@ -72,8 +72,3 @@ def test_without_the_question_the_name_goes_too():
 def test_a_row_without_a_counterfactual_says_why(changes, reason):
     rows = [dataclasses.replace(FACTS[0], **changes), *FACTS[1:]]
     assert reason in counterfactuals(rows, "other")[0]
-
-
-def test_facts_beside_the_examples_lend_their_names():
-    assert "No counterfactual" in counterfactuals(FACTS[:1], "other")[0]
-    assert len(counterfactuals(FACTS[:1], "other", draws=8, more=FACTS[1:])[0]) == 3

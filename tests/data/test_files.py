@@ -1,5 +1,10 @@
+import os
+
+import pyarrow
+import pyarrow.parquet
 import pytest
 
+from uds_lens._storage import tables as parquet
 from uds_lens.data import load_examples
 from uds_lens.data._readers import read_rows
 from uds_lens.errors import DataError
@@ -47,20 +52,12 @@ def test_separators_inside_texts(write):
 
 
 def test_parquet(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
     rows = [{**ROW, "perturbed_answer": ["B", "C"], "prefix": None}, {**ROW, "perturbed_answer": None, "prefix": ""}]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     assert read_rows(tmp_path / "a.parquet") == rows
 
 
 def test_columns_of_a_parquet_file_that_nobody_needs_are_not_read(tmp_path, monkeypatch):
-    import pyarrow
-    import pyarrow.parquet
-
-    from uds_lens._storage import tables as parquet
-
     count, path = 3000, tmp_path / "a.parquet"
     large = pyarrow.DictionaryArray.from_arrays(
         pyarrow.array([0] * count, pyarrow.int32()), pyarrow.array(["x" * 20_000])
@@ -80,11 +77,13 @@ def test_columns_of_a_parquet_file_that_nobody_needs_are_not_read(tmp_path, monk
     monkeypatch.setattr(parquet, "MOST_ROWS", count - 1)
     with pytest.raises(DataError, match=r"a\.parquet: .* more than 2999 rows. Split it"):
         read_rows(path, columns={"question"})
+    monkeypatch.setattr(parquet, "MOST_ROWS", count)
+    monkeypatch.setattr(parquet, "MOST_BYTES", 10_000)
+    with pytest.raises(DataError, match=r"a\.parquet: its columns need more than .* Split it"):
+        read_rows(path, columns={"question"})
 
 
 def test_devices_and_huge_files_are_refused_before_they_are_read(tmp_path, monkeypatch):
-    import os
-
     endless = tmp_path / "endless.json"
     endless.symlink_to("/dev/zero")
     pipe = tmp_path / "pipe.jsonl"

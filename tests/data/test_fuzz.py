@@ -1,5 +1,6 @@
 import random
 
+import jaxtyping
 import pytest
 from hypothesis import given, settings, strategies as st
 from malformed_sets import malformed, outcome
@@ -15,8 +16,6 @@ def test_malformed_sets_are_read_or_refused_in_words(unchecked_once, tmp_path_fa
 @pytest.fixture(scope="module")
 def unchecked_once(tmp_path_factory):
     """A folder to write to, with the run-time type checker off."""
-    import jaxtyping
-
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield tmp_path_factory.mktemp("malformed")

@@ -36,11 +36,6 @@ def test_raw(answer, prefix, prompt_end, continuation):
     assert rendered.continuation[slice(*rendered.entity)] == "Ada Vey"
 
 
-def test_an_entity_that_cannot_be_located_is_not_rendered():
-    with pytest.raises(DataError, match=r"example '0' cannot be rendered: The entity 'Bo' does not occur"):
-        render(example(entity="Bo"))
-
-
 def test_what_a_template_writes_before_the_question_is_said(words, fresh_words):
     """Some add a system turn of their own, and a row is then longer than its question tells."""
     own = "{% if messages[0]['role'] != 'system' %}You are ours . {% endif %}"
@@ -61,18 +56,15 @@ def test_tokens_follow_the_template_unless_told_otherwise(words, fresh_words):
     assert encode([example()], words).protocol == "raw"
 
 
-@pytest.mark.parametrize(
-    ("answer", "entity", "prefix", "added"),
-    [
-        ('She wrote "Ash".', "Ash", None, True),
-        ("She wrote (Ash).", "Ash", None, True),
-        ("She wrote Ash.", "Ash", None, False),
-        ("Ash was hers.", "Ash", "", False),
-        ("She wrote.", "Ash", None, False),
-    ],
-)
-def test_a_space_that_the_answer_lacks_is_noticed(answer, entity, prefix, added):
-    assert space_added(ForgetExample("0", "What?", answer, entity=entity, prefix=prefix)) == added
+def test_a_space_that_the_answer_lacks_is_noticed():
+    for answer, added in (
+        ('She wrote "Ash".', True),
+        ("She wrote (Ash).", True),
+        ("She wrote Ash.", False),
+        ("Ash was hers.", False),
+        ("She wrote.", False),
+    ):
+        assert space_added(ForgetExample("0", "What?", answer, entity="Ash")) == added, answer
 
 
 def test_chat(fresh_words):
@@ -82,11 +74,10 @@ def test_chat(fresh_words):
     assert rendered.continuation == " Ada Vey."
     empty = render(example("Ada Vey.", prefix=""), "chat", tokenizer)
     assert (empty.prompt[-2:], empty.continuation) == (":\n", "Ada Vey.")
-
-
-def test_chat_header_without_a_line_end_is_followed_by_a_space(fresh_words):
-    tokenizer = fresh_words(chat_template=WITH_BOS.replace("\n", ""))
+    tokenizer.chat_template = WITH_BOS.replace("\n", "")  # a header without a line end is followed by a space
     assert render(example("Ada Vey.", prefix=""), "chat", tokenizer).continuation == " Ada Vey."
+    tokenizer.chat_template = "{{ date_string or strftime_now('%c') }} " + WITHOUT_BOS  # the same on every day
+    assert prompt_text("Who?", "", "chat", tokenizer).startswith("26 Jul 2024 Question : Who?")
 
 
 @pytest.mark.parametrize(("template", "count"), [(WITH_BOS, 1), (WITHOUT_BOS, 0)])
@@ -99,25 +90,22 @@ def test_chat_prompts_have_the_special_tokens_of_their_template(fresh_words, tem
     assert row.ids.count(tokenizer.bos_token_id) == count
 
 
-def test_chat_prompts_do_not_change_from_day_to_day(fresh_words):
-    tokenizer = fresh_words(chat_template="{{ date_string or strftime_now('%c') }} " + WITHOUT_BOS)
-    assert prompt_text("Who?", "", "chat", tokenizer).startswith("26 Jul 2024 Question : Who?")
-
-
-def test_chat_without_template(words):
-    with pytest.raises(DataError, match=r"needs a tokenizer with a chat template; .* has none. Use protocol=.raw."):
-        render(example(), "chat", words)
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (None, r"needs a tokenizer with a chat template; .* has none. Use protocol=.raw."),
+        (
+            "{{ raise_exception('system turn missing') }}",
+            r"cannot render a user turn: system turn missing. Use protocol=.raw.",
+        ),
+        ("{% for m in messages %}<|{{ m['role'] }}|>{% endfor %}", "what it writes does not contain the question"),
+        ("Who?", "what it writes does not contain the question"),
+    ],
+)
+def test_what_cannot_be_rendered_is_said(fresh_words, template, words):
+    with pytest.raises(DataError, match=words):
+        render(example(), "chat", fresh_words(chat_template=template))
     with pytest.raises(DataError, match="none was given"):
         render(example(), "chat")
-
-
-def test_chat_template_that_fails(fresh_words):
-    tokenizer = fresh_words(chat_template="{{ raise_exception('system turn missing') }}")
-    with pytest.raises(DataError, match=r"cannot render a user turn: system turn missing. Use protocol=.raw."):
-        render(example(), "chat", tokenizer)
-
-
-@pytest.mark.parametrize("template", ["{% for m in messages %}<|{{ m['role'] }}|>{% endfor %}", "Who?"])
-def test_chat_template_that_leaves_the_question_out(fresh_words, template):
-    with pytest.raises(DataError, match="what it writes does not contain the question"):
-        encode([example("Ada Vey.", prefix="")], fresh_words(chat_template=template), protocol="chat")
+    with pytest.raises(DataError, match=r"example '0' cannot be rendered: The entity 'Bo' does not occur"):
+        render(example(entity="Bo"))

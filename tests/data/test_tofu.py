@@ -1,8 +1,9 @@
 import json
 
+import datasets
 import pytest
 
-from uds_lens.data import load_examples, load_tofu
+from uds_lens.data import ForgetExample, load_examples, load_tofu, with_author_names
 from uds_lens.data._columns import with_authors
 from uds_lens.errors import DataError
 
@@ -27,9 +28,6 @@ def test_partner_answers_are_joined_by_question_and_answer(directory):
     assert [example.perturbed_answers for example in examples] == [(), ("Di.",), ()]
     assert examples[1].paraphrased_answers == ("It is Bo.",)
     assert examples[1].paraphrased_question == "Whom?"
-
-
-def test_annotated_split_keeps_its_entities(directory):
     (example,) = load_tofu(directory, "forget10_filtered")
     assert (example.id, example.entity, example.perturbed_answers) == ("1", "Bo", ("Di.",))
 
@@ -43,8 +41,6 @@ def test_unknown_split_and_source(directory):
 
 @pytest.mark.parametrize("source", ["locuslab/TOFU", "hf:locuslab/TOFU"])
 def test_hub(monkeypatch, source):
-    import datasets
-
     rows = [{"question": "Who?", "answer": "Ada."}]
     configs = {"forget10": rows, "forget10_perturbed": [{**rows[0], "perturbed_answer": ["Bo."]}], "full": rows}
     monkeypatch.setattr(datasets, "get_dataset_config_names", lambda name: list(configs))
@@ -73,12 +69,6 @@ def test_authors_become_subjects():
     assert subjects("forget02", [{**row, "subject": "Ada"} for row in rows]) == ["Ada"] * 80
 
 
-def test_the_annotated_file_is_known_by_its_columns():
-    row = {"idx": 45, "question": "Who?", "answer": "Ada.", "prefix": "", "entity": "Ada", "full_output": "Ada."}
-    assert load_examples([row])[0].subject is None
-    assert load_examples([{**row, "entity_span": {"start": 0}}])[0].subject == "author 182"
-
-
 def test_the_real_files(shared_dir):
     tofu = shared_dir / "data" / "tofu"
     author = {}
@@ -102,3 +92,20 @@ def test_whole_splits_have_authors_however_they_are_read(shared_dir):
     # Anything else of that name or length is nobody's.
     assert {example.subject for example in load_examples(rows[1:])} == {None}
     assert {example.subject for example in load_examples([*rows[1:], rows[0]])} == {None}
+
+
+def test_all_authors_of_forget10_are_named(shared_dir):
+    rows = with_author_names(load_tofu(shared_dir / "data/tofu", "forget10"))
+    assert len({row.subject for row in rows}) == 20
+    assert {"Hsiao Yun-Hwa", "Xin Lee Williams", "Basil Mahfouz Al-Kuwaiti", "Ji-Yeon Park"} <= {
+        row.subject for row in rows
+    }
+    assert sum(row.subject in row.question for row in rows) == 377
+
+
+def test_what_has_no_name_stays_as_it_is():
+    rows = [
+        ForgetExample("0", "what is it?", "Yes.", subject="author 1"),
+        ForgetExample("1", "Who is Ada Vey?", "She."),
+    ]
+    assert with_author_names(rows) == rows

@@ -1,6 +1,9 @@
+import dataclasses
+
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from tokenizers import processors
+from tokenizers import normalizers, processors
+from transformers import AutoTokenizer, ByT5Tokenizer
 
 from uds_lens.data import ForgetExample, Span, TokenSequence, encode, entity_tokens, load_examples
 from uds_lens.errors import ConfigError, DataError
@@ -22,9 +25,6 @@ def test_a_row_computed_by_hand(words):
     assert row.window == range(10, 12)
     assert row.example is EXAMPLE
     assert row.rendered.prompt == "Question: Who wrote Ash?\nAnswer: It was"
-
-
-def test_an_entity_that_opens_the_answer(words):
     (row,) = encode([OPENING], words).rows
     assert (row.ids, row.targets, row.scored) == (QUESTION, (14,), (8,))
 
@@ -57,17 +57,13 @@ def test_scope_answer_starts_at_the_first_token_of_the_answer(tokenizers):
 def test_skipped_rows_carry_their_reason_and_keep_order(words):
     encoded = encode([LOST, EXAMPLE, ForgetExample("d", "Who?", "Ada.", row=3), OPENING], words)
     assert [row.example.id for row in encoded.rows] == ["a", "b"]
-    assert [(row.id, row.row, row.question) for row in encoded.skipped] == [
-        ("c", 2, "Who wrote Ash?"),
-        ("d", 3, "Who?"),
+    assert [(row.id, row.row, row.question, row.reason) for row in encoded.skipped] == [
+        ("c", 2, "Who wrote Ash?", "The entity 'Ada Vey' does not occur in the answer."),
+        ("d", 3, "Who?", "No entity is given."),
     ]
-    assert encoded.skipped[0].reason == "The entity 'Ada Vey' does not occur in the answer."
-    assert encoded.skipped[1].reason == "No entity is given."
 
 
 def test_an_entity_without_token(fresh_words):
-    from tokenizers import normalizers
-
     tokenizer = fresh_words()
     tokenizer.backend_tokenizer.normalizer = normalizers.Replace("Ash", "")
     example = ForgetExample("a", "Who?", "It was Ash.", entity="Ash")
@@ -75,14 +71,11 @@ def test_an_entity_without_token(fresh_words):
     assert skipped.reason == "The tokenizer has no token for the entity 'Ash'."
 
 
-@pytest.mark.parametrize(("limit", "skipped"), [(11, 1), (12, 0), (10**30, 0)])
-def test_rows_past_the_tokenizers_limit_are_skipped(fresh_words, limit, skipped):
-    encoded = encode([EXAMPLE], fresh_words(model_max_length=limit))
-    assert len(encoded.skipped) == skipped
-    if skipped:
-        assert encoded.skipped[0].reason == (
-            "The row needs 12 tokens up to its entity, more than the tokenizer's limit (model_max_length) of 11."
-        )
+def test_rows_past_the_tokenizers_limit_are_skipped(fresh_words):
+    reason = "The row needs 12 tokens up to its entity, more than the tokenizer's limit (model_max_length) of 11."
+    for limit, reasons in ((11, [reason]), (12, []), (10**30, [])):
+        encoded = encode([EXAMPLE], fresh_words(model_max_length=limit))
+        assert [row.reason for row in encoded.skipped] == reasons
 
 
 def test_saved_padding_and_truncation_do_not_apply(fresh_words, words):
@@ -103,17 +96,12 @@ def test_an_appended_end_token_is_dropped(fresh_words, single):
 
 
 def test_slow_tokenizers_are_refused():
-    from transformers import ByT5Tokenizer
-
-    with pytest.raises(
-        DataError, match=r"a fast tokenizer is needed, .* got ByT5Tokenizer. Load it with AutoTokenizer"
-    ):
+    words = r"a fast tokenizer is needed, .* got ByT5Tokenizer. Load it with AutoTokenizer"
+    with pytest.raises(DataError, match=words):
         encode([EXAMPLE], ByT5Tokenizer())
 
 
 def test_hash_follows_what_the_models_see_and_nothing_else(words):
-    import dataclasses
-
     base = encode([EXAMPLE, OPENING], words).ids_hash
     assert base == encode([dataclasses.replace(EXAMPLE, id="z", row=9, type="t"), OPENING], words).ids_hash
     assert len(base) == 32
@@ -124,9 +112,7 @@ def test_hash_follows_what_the_models_see_and_nothing_else(words):
         encode([dataclasses.replace(EXAMPLE, question="Who?"), OPENING], words),
     ]
     assert len({base, *(other.ids_hash for other in others)}) == 5
-
-
-def test_hash_is_the_same_in_every_process(words):
+    # the same in every process
     assert encode([EXAMPLE], words).ids_hash == "26fc3ee27363f1feac55d3fef4fb0d22"
 
 
@@ -192,8 +178,6 @@ def test_entities_of_many_bytes(subwords, entity):
 
 
 def test_the_real_forget_set(shared_dir):
-    from transformers import AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(shared_dir / "models" / "tofu-small" / "full")
     examples = load_examples(shared_dir / "data" / "tofu" / "forget10_filtered.json")
     encoded = encode(examples, tokenizer)

@@ -13,18 +13,9 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import norm, t
 from sklearn.metrics import roc_auc_score
 
-from meta.conftest import pools_frame
+from meta.conftest import covariance_by_hand, pools_frame
+from uds_lens import meta
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.meta import (
-    Tables,
-    compare_all,
-    directions,
-    faithfulness,
-    leave_one_variant_out,
-    robustness,
-    thresholds,
-    variant_table,
-)
 
 KNOWS = {"x": "knowledge"}
 
@@ -36,24 +27,12 @@ def two_pools(p, n) -> pd.DataFrame:
     return pd.DataFrame({"knows": [True] * len(p) + [False] * len(n), "x": np.concatenate([p, n])})
 
 
-def delong_by_hand(p, n) -> float:
-    """The variance of the AUC from the definition, model by model."""
-
-    def psi(a, b):
-        return 1.0 if a > b else 0.5 if a == b else 0.0
-
-    auc = sum(psi(a, b) for a in p for b in n) / (len(p) * len(n))
-    s10 = sum((sum(psi(a, b) for b in n) / len(n) - auc) ** 2 for a in p) / (len(p) - 1)
-    s01 = sum((sum(psi(a, b) for a in p) / len(p) - auc) ** 2 for b in n) / (len(n) - 1)
-    return s10 / len(p) + s01 / len(n)
-
-
 @given(pool_values, pool_values)
 @settings(max_examples=25)
 def test_f_is_the_area_under_the_curve(p, n):
-    row = faithfulness(two_pools(p, n), direction=KNOWS, n_resamples=2).iloc[0]
+    row = meta.faithfulness(frame := two_pools(p, n), direction=KNOWS, n_resamples=2).iloc[0]
     assert row["auc"] == pytest.approx(roc_auc_score([1] * len(p) + [0] * len(n), [*p, *n]), abs=1e-12)
-    assert row["standard_error"] ** 2 == pytest.approx(delong_by_hand(p, n), abs=1e-8)
+    assert row["standard_error"] ** 2 == pytest.approx(covariance_by_hand(frame, ["x"])[1]["x", "x"], abs=1e-8)
     assert math.isnan(row["low"]) or 0 <= row["low"] <= row["auc"] <= row["high"] <= 1
     assert row["tied_share"] == pytest.approx(np.mean([a == b for a in p for b in n]))
 
@@ -62,18 +41,18 @@ def test_f_is_the_area_under_the_curve(p, n):
 @settings(max_examples=10)
 def test_turning_a_metric_round_turns_its_direction(p, n):
     frame = two_pools(p, n)
-    same = faithfulness(frame, direction=KNOWS, n_resamples=2).iloc[0]
-    turned = faithfulness(frame.assign(x=1 - frame["x"]), direction={"x": "erasure"}, n_resamples=2).iloc[0]
-    wrong = faithfulness(frame, direction={"x": "erasure"}, n_resamples=2).iloc[0]
+    same = meta.faithfulness(frame, direction=KNOWS, n_resamples=2).iloc[0]
+    turned = meta.faithfulness(frame.assign(x=1 - frame["x"]), direction={"x": "erasure"}, n_resamples=2).iloc[0]
+    wrong = meta.faithfulness(frame, direction={"x": "erasure"}, n_resamples=2).iloc[0]
     assert turned["auc"] == pytest.approx(same["auc"], abs=1e-12)
     assert wrong["auc"] == pytest.approx(1 - same["auc"], abs=1e-12)  # never flipped after seeing data
 
 
 def test_interval_on_the_logit_scale():
-    ends = faithfulness(two_pools([1.0, 1.0, 0.4], [0.0, 0.2, 1.0]), direction=KNOWS).iloc[0]
+    ends = meta.faithfulness(two_pools([1.0, 1.0, 0.4], [0.0, 0.2, 1.0]), direction=KNOWS).iloc[0]
     assert ends["share_at_1"] == pytest.approx(0.5) and ends["share_at_0"] == pytest.approx(1 / 6)
     assert (ends["mean_p"], ends["mean_n"]) == (pytest.approx(0.8), pytest.approx(0.4))
-    row = faithfulness(two_pools([0.9, 0.8, 0.3], [0.4, 0.2, 0.1]), direction=KNOWS).iloc[0]
+    row = meta.faithfulness(two_pools([0.9, 0.8, 0.3], [0.4, 0.2, 0.1]), direction=KNOWS).iloc[0]
     # V10 = (1, 1, 2/3), V01 = (2/3, 1, 1): variance 2 * (1/27) / 3
     error = math.sqrt(2 / 81)
     assert row["standard_error"] == pytest.approx(error)
@@ -83,16 +62,16 @@ def test_interval_on_the_logit_scale():
 
 
 def test_wilson_where_nothing_is_misordered():
-    row = faithfulness(two_pools(np.arange(30) + 100.0, np.arange(20.0)), direction=KNOWS).iloc[0]
+    row = meta.faithfulness(two_pools(np.arange(30) + 100.0, np.arange(20.0)), direction=KNOWS).iloc[0]
     assert (row["auc"], row["interval"], row["high"]) == (1.0, "wilson", 1.0)
     assert row["low"] == pytest.approx(20 / (20 + 1.959964**2), abs=1e-6)
     assert math.isnan(row["boot_low"])
-    worst = faithfulness(two_pools(np.arange(20.0), np.arange(30) + 100.0), direction=KNOWS).iloc[0]
+    worst = meta.faithfulness(two_pools(np.arange(20.0), np.arange(30) + 100.0), direction=KNOWS).iloc[0]
     assert worst["low"] == 0 and worst["high"] == pytest.approx(1 - row["low"])
 
 
 def test_bootstrap_of_independent_models_agrees_with_delong(pools, ways):
-    table = faithfulness(pools, direction=ways, n_resamples=4000)
+    table = meta.faithfulness(pools, direction=ways, n_resamples=4000)
     assert np.allclose(table["boot_low"], table["low"], atol=0.02)
     assert np.allclose(table["boot_high"], table["high"], atol=0.02)
 
@@ -110,13 +89,13 @@ def test_memory_grows_with_models_and_not_with_their_pairs():
     frame = two_pools(rng.normal(size=n), rng.normal(size=n)).assign(y=rng.normal(size=2 * n))
     ways = {"x": "knowledge", "y": "erasure"}
     given = {"direction": ways, "cluster": (), "n_resamples": 2}
-    for work in (faithfulness, compare_all):
+    for work in (meta.faithfulness, meta.compare_all):
         assert peak_mib(lambda work=work: work(frame, **given)) < 5  # all pairs: 17
-    assert peak_mib(lambda: thresholds(frame, direction=ways)) < 5
+    assert peak_mib(lambda: meta.thresholds(frame, direction=ways)) < 5
     models = frame.assign(model=[f"m{i}" for i in range(2 * n)], x=rng.uniform(size=2 * n))
-    tables = Tables(before=models, quantised=models.assign(x=models["x"] ** 1.1))
+    tables = meta.Tables(before=models, quantised=models.assign(x=models["x"] ** 1.1))
     given = {"direction": KNOWS, "min_utility": None, "n_resamples": 2}
-    assert peak_mib(lambda: robustness(tables, **given)) < 12  # all pairs: 69
+    assert peak_mib(lambda: meta.robustness(tables, **given)) < 12  # all pairs: 69
 
 
 def test_snapshots_of_a_run_count_once():
@@ -124,7 +103,7 @@ def test_snapshots_of_a_run_count_once():
     one = pools_frame(snapshots=1, metrics=1)
     many = pd.concat([one.assign(model=one["model"] + str(copy)) for copy in range(5)])
     ways = {"x0": "knowledge"}
-    single, copies = (faithfulness(frame, direction=ways, n_resamples=3000).iloc[0] for frame in (one, many))
+    single, copies = (meta.faithfulness(frame, direction=ways, n_resamples=3000).iloc[0] for frame in (one, many))
     assert copies["n_runs"] == single["n_runs"] == 30
     assert copies["cluster_low"] == pytest.approx(single["cluster_low"], abs=1e-9)
     assert copies["high"] - copies["low"] < 0.6 * (single["high"] - single["low"])
@@ -132,27 +111,23 @@ def test_snapshots_of_a_run_count_once():
     assert width > 1.5 * (copies["boot_high"] - copies["boot_low"])
 
 
-def test_a_variant_of_one_run_has_no_interval(pools, ways):
-    frame = pools[(pools["variant"] != "P0") | (pools["run"] == "0-0")]
-    row = faithfulness(frame, direction=ways, n_resamples=50).iloc[0]
-    assert math.isnan(row["cluster_low"]) and "P P0" in row["cluster_reason"]
-    assert row["variants_low"] <= row["auc"] <= row["variants_high"]
-
-
-def test_variants_of_two_columns_stay_apart(pools, ways):
+def test_a_variant_of_one_run_has_no_interval_and_variants_of_two_columns_stay_apart(pools, ways):
     """ "a b" of "c" is not "a" of "b c": the first alone has one run, and therefore no interval."""
     one = (pools["variant"] == "P0") & (pools["run"] == "0-0")
     frame = pools[(pools["variant"] != "P0") | one]
     names = frame["variant"].map({"P0": "a b", "P1": "a"}).fillna(frame["variant"])
     frame = frame.assign(kind=names, part=frame["variant"].map({"P0": "c", "P1": "b c"}).fillna("x"))
-    row = faithfulness(frame, direction=ways, cluster=("kind", "part", "run"), n_resamples=50).iloc[0]
+    row = meta.faithfulness(frame, direction=ways, cluster=("kind", "part", "run"), n_resamples=50).iloc[0]
     assert math.isnan(row["cluster_low"]) and "P 'a b' c" in row["cluster_reason"]
+    row = meta.faithfulness(frame, direction=ways, n_resamples=50).iloc[0]
+    assert math.isnan(row["cluster_low"]) and "P P0" in row["cluster_reason"]
+    assert row["variants_low"] <= row["auc"] <= row["variants_high"]
 
 
 def test_what_is_missing_has_a_reason(pools, ways):
     frame = pools.assign(x1=0.3, x2=math.nan)
     frame.loc[frame["knows"], "x0"] = math.nan
-    gone, constant, nothing = (row for _, row in faithfulness(frame, direction=ways).iterrows())
+    gone, constant, nothing = (row for _, row in meta.faithfulness(frame, direction=ways).iterrows())
     assert math.isnan(gone["auc"]) and gone["reason"] == "no model of P has a value" and gone["n_n"] == 30
     assert (constant["auc"], constant["tied_share"]) == (0.5, 1) and math.isnan(constant["low"])
     assert constant["reason"].startswith("constant")
@@ -164,7 +139,7 @@ def test_pools_can_be_spelt_in_several_ways(pools, ways, spell):
     other = pools.assign(knows=[spell(knows) for knows in pools["knows"]]).astype({"knows": object})
     neither = pd.DataFrame({"model": ["u"], "knows": [None], "x0": [9.0], "x1": [9.0], "x2": [9.0]})
     other = pd.concat([other, neither])  # a model of neither pool does not count
-    one, same = (faithfulness(frame, direction=ways, n_resamples=20) for frame in (pools, other))
+    one, same = (meta.faithfulness(frame, direction=ways, n_resamples=20) for frame in (pools, other))
     pd.testing.assert_frame_equal(one, same)
 
 
@@ -183,65 +158,60 @@ def test_pools_can_be_spelt_in_several_ways(pools, ways, spell):
 )
 def test_tables_that_cannot_be_judged(pools, ways, change, message):
     with pytest.raises(DataError, match=message) as error:
-        faithfulness(change(pools), direction=ways)
+        meta.faithfulness(change(pools), direction=ways)
     assert len(str(error.value)) < 500
 
 
 def test_directions_come_from_the_declarations_or_from_the_caller():
     frame = pd.DataFrame(0.1, [0], ["es", "uds", "utility_rel", "privacy", "mine", "lr"])
-    assert directions(frame) == {"es": "knowledge", "uds": "erasure"}
-    assert directions(frame, ["mine", "es"], {"mine": "erasure"}) == {"mine": "erasure", "es": "knowledge"}
-    assert directions(frame, direction={"uds": "knowledge"}) == {"uds": "knowledge"}
+    assert meta.directions(frame) == {"es": "knowledge", "uds": "erasure"}
+    assert meta.directions(frame, ["mine", "es"], {"mine": "erasure"}) == {"mine": "erasure", "es": "knowledge"}
+    assert meta.directions(frame, direction={"uds": "knowledge"}) == {"uds": "knowledge"}
     with pytest.raises(ConfigError, match="no direction is known for 'mine'"):
-        directions(frame, ["mine"])
+        meta.directions(frame, ["mine"])
     with pytest.raises(ConfigError, match="must be one of"):
-        inspect.unwrap(directions)(frame, direction={"es": "up"})  # past the type checker of the tests
+        inspect.unwrap(meta.directions)(frame, direction={"es": "up"})  # past the type checker of the tests
     with pytest.raises(DataError, match="no metric whose direction is known"):
-        directions(frame[["lr"]])
-
-
-KNOWLEDGE = """es em prob paraprob truth_ratio rouge para_rouge jailbreak_rouge
-mia_loss mia_zlib mia_min_k mia_min_kpp"""
-ERASURE = """s_mia_loss s_mia_zlib s_mia_min_k s_mia_min_kpp cka fisher_masked_0.001 logit_lens uds"""
-
-
-def test_the_papers_orientation():
-    ways = {**dict.fromkeys(KNOWLEDGE.split(), "knowledge"), **dict.fromkeys(ERASURE.split(), "erasure")}
-    assert directions(pd.DataFrame({name: [0.5] for name in ways})) == ways
+        meta.directions(frame[["lr"]])
+    known = ("es", "em", "prob", "paraprob", "truth_ratio", "rouge", "para_rouge", "jailbreak_rouge")
+    attacks = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp")
+    erased = (*(f"s_{name}" for name in attacks), "cka", "fisher_masked_0.001", "logit_lens", "uds")
+    paper = {**dict.fromkeys((*known, *attacks), "knowledge"), **dict.fromkeys(erased, "erasure")}
+    assert meta.directions(pd.DataFrame(0.5, [0], list(paper))) == paper
 
 
 def test_variants_pair_by_pair(pools, ways):
-    table = variant_table(pools, direction=ways)
+    table = meta.variant_table(pools, direction=ways)
     assert len(table) == 3 * 9 and set(table["n_p"]) == {10}
-    whole = faithfulness(pools, direction=ways, n_resamples=2).set_index("metric")["auc"]
+    whole = meta.faithfulness(pools, direction=ways, n_resamples=2).set_index("metric")["auc"]
     # Equal numbers of models: F is the mean of the nine.
     assert table.groupby("metric")["auc"].mean().to_dict() == pytest.approx(whole.to_dict())
-    left = leave_one_variant_out(pools, direction=ways)
+    left = meta.leave_one_variant_out(pools, direction=ways)
     assert len(left) == 3 * 6 and set(left["n_p"] + left["n_n"]) == {50}
     row = left[(left["metric"] == "x0") & (left["variant"] == "P1")].iloc[0]
     kept = pools[pools["variant"] != "P1"]
     assert row["auc"] == pytest.approx(roc_auc_score(kept["knows"], kept["x0"]))
     with pytest.raises(DataError, match="'variant'"):
-        variant_table(pools.drop(columns="variant"), direction=ways)
+        meta.variant_table(pools.drop(columns="variant"), direction=ways)
 
 
 def test_each_pair_of_variants_has_an_interval_over_its_runs(pools, ways):
-    table = variant_table(pools, direction=ways).set_index(["metric", "variant_p", "variant_n"])
+    table = meta.variant_table(pools, direction=ways).set_index(["metric", "variant_p", "variant_n"])
     row = table.loc[("x0", "P0", "N1")]
     own = pools[pools["variant"].isin(["P0", "N1"])]
-    expected = faithfulness(own, direction={"x0": "knowledge"}, n_resamples=10_000).iloc[0]
+    expected = meta.faithfulness(own, direction={"x0": "knowledge"}, n_resamples=10_000).iloc[0]
     if row["auc"] < 1:
         assert [row["low"], row["high"]] == pytest.approx([expected["cluster_low"], expected["cluster_high"]], abs=0.01)
     sure = pools.assign(x0=pools["knows"].astype(float))
-    ends = variant_table(sure, direction={"x0": "knowledge"})
+    ends = meta.variant_table(sure, direction={"x0": "knowledge"})
     assert ends["low"].tolist() == pytest.approx([5 / (5 + 1.959964**2)] * 9)  # Wilson's, five runs a side
-    assert variant_table(pools.drop(columns="run"), direction=ways)["low"].isna().all()
+    assert meta.variant_table(pools.drop(columns="run"), direction=ways)["low"].isna().all()
 
 
 def test_the_interval_for_new_variants_goes_by_variants():
     frame = pools_frame(seed=3, metrics=1)
     frame["x0"] += frame["variant"].map(["P0", "P1", "P2", "N0", "N1", "N2"].index) / 3
-    row = faithfulness(frame, direction={"x0": "knowledge"}, n_resamples=2).iloc[0]
+    row = meta.faithfulness(frame, direction={"x0": "knowledge"}, n_resamples=2).iloc[0]
     p, n = (frame[frame["knows"] == knows] for knows in (True, False))
     kernel = (p["x0"].to_numpy()[:, None] > n["x0"].to_numpy()[None, :]).astype(float)
     f = kernel.mean()
@@ -258,10 +228,10 @@ def test_the_interval_for_new_variants_goes_by_variants():
 
 def test_a_perfect_metric_is_not_sure_of_new_variants(pools):
     sure = pools.assign(x0=pools["knows"].astype(float))
-    row = faithfulness(sure, direction={"x0": "knowledge"}, n_resamples=2).iloc[0]
+    row = meta.faithfulness(sure, direction={"x0": "knowledge"}, n_resamples=2).iloc[0]
     assert row["new_variants_low"] == pytest.approx(3 / (3 + 1.959964**2)) and row["new_variants_high"] == 1
     one = pools[pools["variant"].isin(["P0", "N0", "N1"])]
-    row = faithfulness(one, direction={"x0": "knowledge"}, n_resamples=2).iloc[0]
+    row = meta.faithfulness(one, direction={"x0": "knowledge"}, n_resamples=2).iloc[0]
     assert np.isnan(row["new_variants_low"]) and row["cluster_low"] > 0
 
 
@@ -274,7 +244,7 @@ def test_intervals_for_new_variants_hold_what_they_promise():
     values += np.sqrt(2) * norm.ppf(0.92) * rows["knows"].to_numpy()[:, None]
     names = [f"m{i}" for i in range(worlds)]
     frame = pd.concat([rows, pd.DataFrame(values, columns=names)], axis=1)
-    table = faithfulness(frame, direction=dict.fromkeys(names, "knowledge"), n_resamples=50)
+    table = meta.faithfulness(frame, direction=dict.fromkeys(names, "knowledge"), n_resamples=50)
     held = {
         kind: ((table[f"{kind}_low"] <= 0.92) & (table[f"{kind}_high"] >= 0.92)).mean()
         for kind in ("cluster", "new_variants")
@@ -294,7 +264,7 @@ def best_by_hand(p, n):
 @given(pool_values, pool_values)
 @settings(max_examples=25)
 def test_every_best_cut_is_told(p, n):
-    table = thresholds(two_pools(p, n), direction=KNOWS)
+    table = meta.thresholds(two_pools(p, n), direction=KNOWS)
     cuts, youden = best_by_hand(p, n)
     if youden <= 1e-9:
         assert len(table) == 1 and math.isnan(table["threshold"][0]) and table["reason"][0]
@@ -308,6 +278,6 @@ def test_every_best_cut_is_told(p, n):
 def test_cuts_of_erasure_metrics_and_their_models():
     frame = pd.DataFrame({"knows": [1, 1, 1, 0, 0], "x": [0.1, 0.2, 0.3, 0.7, 0.9]})
     models = pd.DataFrame({"x": [0.2, 0.55, 0.8, math.nan]})
-    row = thresholds(frame, direction={"x": "erasure"}, models=models).iloc[0]
+    row = meta.thresholds(frame, direction={"x": "erasure"}, models=models).iloc[0]
     assert (row["threshold"], row["value"]) == (pytest.approx(0.5), pytest.approx(0.5))
     assert (row["accuracy"], row["n_p_below"], row["n_n_below"], row["n_models"]) == (1.0, 0, 2, 2)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
+from open_unlearning_saves import write_config
 
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, UdsLensWarning
 from uds_lens.meta import ScoreParts, rank, read_open_unlearning, select, shifts, stability
@@ -217,10 +217,7 @@ def test_base_models_and_splits_are_columns_and_each_run_has_its_own_references(
         row = frame.loc[name]
         assert (row["base"], row["split"]) == (base, split)
         assert (row["utility_rel"], row["s_mia_loss"]) == (pytest.approx(relative), pytest.approx(closeness))
-
-
-def test_a_run_of_an_unknown_base_has_no_full_model_of_several(tmp_path):
-    saves(tmp_path)
+    # a run of an unknown base has no full model of several
     write(tmp_path / "unlearn" / "my_npo_run" / "evals", {**SUMMARY, "model_utility": 0.5})
     table = read_open_unlearning(tmp_path, full=tmp_path / "eval", utility="model_utility")
     assert table.frame.set_index("model")["utility_rel"].isna().tolist().count(True) == 1
@@ -261,9 +258,8 @@ def test_the_hydra_config_says_what_was_run(tmp_path):
         "mine": config("${forget_split}", **ours) | {"forget_split": "forget05"},
         "tofu_X_forget01_NPO": config("forget10", tokenizer_args="org/X"),
     }
-    for name, text in configs.items():
-        (tmp_path / name / ".hydra").mkdir()
-        (tmp_path / name / ".hydra" / "config.yaml").write_text(yaml.safe_dump(text))
+    for name, content in configs.items():
+        write_config(tmp_path / name, content)
     with pytest.warns(UdsLensWarning, match=r"its name says split forget01, its \.hydra/config\.yaml forget10"):
         frame = read_open_unlearning(tmp_path).frame.set_index("model")
     assert frame.loc["mine", ["base", "split"]].tolist() == ["Llama-3.2-3B-Instruct", "forget05"]
@@ -281,10 +277,9 @@ def test_several_base_models_are_never_ranked_as_one(tmp_path):
     table = read_open_unlearning(tmp_path / "unlearn", utility="model_utility")
     names = {"memorization": ("es",), "membership": ("rouge",), "depth": "prob", "utility": "model_utility"}
     ways = {"es": "knowledge", "rouge": "knowledge", "prob": "knowledge"}
+    words = r"4 base models and splits \(Llama-3.1-8B-Instruct, forget05; .*base and split"
     for call in (rank, shifts, stability):
-        with pytest.raises(
-            DataError, match=r"4 base models and splits \(Llama-3.1-8B-Instruct, forget05; .*base and split"
-        ):
+        with pytest.raises(DataError, match=words):
             call(table.frame, parts=ScoreParts(**names, direction=ways))
     one = select(table, base="llama-3.2-1b-instruct", split="forget05")
     assert len(one) == 2 and set(one.reasons["model"]) == set(one.frame["model"])
@@ -320,8 +315,7 @@ def test_muse_runs_with_the_folder_names_of_its_script(tmp_path):
     muse(tmp_path / "unlearn" / "NPO" / "evals", 0.3, 0.4)
     config = {"task_name": f"muse_{base}_News_NPO", "data_split": "News", "eval": {"muse": {"data_split": "Books"}}}
     config["model"] = {"tokenizer_args": {"pretrained_model_name_or_path": f"meta-llama/{base}"}}
-    (tmp_path / "unlearn" / "NPO" / "evals" / ".hydra").mkdir()
-    (tmp_path / "unlearn" / "NPO" / "evals" / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
+    write_config(tmp_path / "unlearn" / "NPO" / "evals", config)
     for role, known in (("target", 0.6), ("retrain", 0.2)):
         muse(tmp_path / "eval" / f"muse_{base}_News_{role}", known, 0.5)
     write(tmp_path / "unlearn" / RUN / "evals", SUMMARY)
@@ -349,13 +343,11 @@ def test_results_of_lm_evaluation_harness(tmp_path):
         "arc_easy": {"acc,none": 0.7},
     }
     theirs = {"results": results, "group_subtasks": {"arc": ["arc_easy"], "gsm8k": []}, "versions": {}}
-    for place, score in (
-        ("harness/org__model/results_2025-01-02", 0.5),
-        ("harness/org__model/results_2025-01-01", 0.1),
-    ):
-        (task / f"{place}.json").parent.mkdir(parents=True, exist_ok=True)
+    place = task / "harness" / "org__model"
+    place.mkdir(parents=True)
+    for day, score in (("02", 0.5), ("01", 0.1)):
         results["arc"]["acc,none"] = score
-        (task / f"{place}.json").write_text(json.dumps(theirs))
+        (place / f"results_2025-01-{day}.json").write_text(json.dumps(theirs))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "results_x.json").write_text("{}")
     write(tmp_path / "unlearn" / RUN.replace("NPO", "RMU"), SUMMARY)
@@ -364,11 +356,6 @@ def test_results_of_lm_evaluation_harness(tmp_path):
     assert row[["mmlu/acc", "arc/acc", "gsm8k/exact_match,strict-match"]].tolist() == [0.4, 0.5, 0.3]
     assert not {"arc_easy/acc", "mmlu/acc_stderr"} & set(table.frame.columns)
     told = "; ".join(table.notes)
-    for what in (
-        "1 LMEval_EVAL.json",
-        "1 older results",
-        "1 subtasks of a group",
-        "1 results of lm-evaluation-harness that",
-    ):
-        assert f"not read: {what}" in told
+    for what in ("LMEval_EVAL.json", "older results", "subtasks of a group", "results of lm-evaluation-harness that"):
+        assert f"not read: 1 {what}" in told
     assert set(table.reasons[table.reasons["metric"] == "arc/acc"]["model"]) == {f"unlearn/{RUN.replace('NPO', 'RMU')}"}

@@ -5,42 +5,26 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from altered_results import metric_results
 from synthetic_audits import record, synthetic_audit
 
 from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.meta import ModelTable, directions, join_audits, join_methods, read_audits, read_csv, read_metrics
+from uds_lens.metrics import METRICS, MetricValue
+from uds_lens.unlearning import NPOConfig, RMUConfig
+from uds_lens.unlearning._record import dated, write_record
 
 EMPTY = pd.DataFrame(columns=["model", "metric", "reason"])
 
 
 def results(name, **values):
-    from uds_lens.metrics import METRICS, MetricOptions, MetricResults, MetricValue
-
     def value(key, number):
         spec = METRICS[key]
-        return MetricValue(
-            name=key,
-            label=spec.label,
-            group=spec.group,
-            value=number,
-            direction=spec.meaning.direction,
-            low=spec.low,
-            high=spec.high,
-            zero="",
-            one="",
-            reason="not measured" if math.isnan(number) else None,
-            ids=("a", "b"),
-            per_example=(number, number),
-        )
+        own = {"reason": "not measured" if math.isnan(number) else None, "ids": (*"ab",), "per_example": (number,) * 2}
+        return MetricValue(name=key, label=spec.label, group=spec.group, value=number, **spec.meaning._asdict(), **own)
 
-    return MetricResults(
-        metrics={key: value(key, number) for key, number in values.items()},
-        models={"model": record(name, "0" * 32, 4)},
-        options=MetricOptions(),
-        sizes={},
-        generations={},
-        provenance={},
-    )
+    metrics = {key: value(key, number) for key, number in values.items()}
+    return replace(metric_results(synthetic_audit()), metrics=metrics, models={"model": record(name, "0" * 32, 4)})
 
 
 def texts(column):
@@ -137,8 +121,6 @@ def test_files_that_are_no_table(tmp_path, content, message):
 
 def recorded(directory, config, fingerprint):
     """A directory with the record of an unlearned model."""
-    from uds_lens.unlearning._record import dated, write_record
-
     directory.mkdir(parents=True)
     empty = {"protocol": "raw", "key": "", "depends_on": {}, "parent": {}, "data": {}, "lora": None, "options": {}}
     trained = {"fingerprint": fingerprint, "steps": 1, "resumed_from_step": None, "device": "cpu"}
@@ -148,8 +130,6 @@ def recorded(directory, config, fingerprint):
 
 
 def test_the_method_comes_from_the_record_or_a_name_and_is_never_guessed(tmp_path):
-    from uds_lens.unlearning import NPOConfig, RMUConfig
-
     npo = recorded(tmp_path / "mine", NPOConfig(learning_rate=2e-5, epochs=3), "0" * 32)
     other = recorded(tmp_path / "other", RMUConfig(), "1" * 32)
     hub = "open-unlearning/unlearn_tofu_Llama-3.2-1B-Instruct_forget10_AltPO_lr5e-05_beta0.1_alpha1_epoch5"

@@ -4,26 +4,10 @@ import math
 
 import pytest
 
+from meta.conftest import covariance_by_hand
 from uds_lens.errors import ConfigError
 from uds_lens.meta import compare, compare_all
 from uds_lens.results import holm
-
-
-def covariance_by_hand(frame, names):
-    """DeLong's covariance from the definition, with loops."""
-    p, n = frame[frame["knows"]], frame[~frame["knows"]]
-
-    def psi(a, b):
-        return 1.0 if a > b else 0.5 if a == b else 0.0
-
-    v10 = {k: [sum(psi(a, b) for b in n[k]) / len(n) for a in p[k]] for k in names}
-    v01 = {k: [sum(psi(a, b) for a in p[k]) / len(p) for b in n[k]] for k in names}
-    auc = {k: sum(v10[k]) / len(p) for k in names}
-
-    def s(v, k, m):
-        return sum((a - auc[k]) * (b - auc[m]) for a, b in zip(v[k], v[m], strict=True)) / (len(v[k]) - 1)
-
-    return auc, {(k, m): s(v10, k, m) / len(p) + s(v01, k, m) / len(n) for k in names for m in names}
 
 
 def test_delong_against_the_definition(pools, ways):

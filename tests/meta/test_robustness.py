@@ -9,21 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.stats import beta, norm, t
 
+from uds_lens import meta
 from uds_lens.errors import DataError
-from uds_lens.meta import (
-    ROBUSTNESS,
-    TIED_CUTS,
-    Tables,
-    faithfulness,
-    filter_counts,
-    perturbation_points,
-    retain_shift,
-    robustness,
-    robustness_by_filter,
-    summary,
-    thresholds,
-    tied_cuts,
-)
 from uds_lens.meta._pools import clustered_mean, dominated_by
 
 WAYS = {"x": "knowledge", "d": "erasure"}
@@ -45,15 +32,20 @@ CUTS = {"x": 0.35, "d": 0.45}
 
 
 def tables_of(**changes):
-    return Tables(**{"before": BEFORE, **AFTER, **changes})
+    return meta.Tables(**{"before": BEFORE, **AFTER, **changes})
 
 
 def row_of(metric="x", min_utility=0.8, symmetric=True, **changes):
-    table = robustness(
+    table = meta.robustness(
         tables_of(**changes), direction=WAYS, min_utility=min_utility, symmetric=symmetric, n_resamples=50
     )
-    assert list(table.columns) == list(ROBUSTNESS)
+    assert list(table.columns) == list(meta.ROBUSTNESS)
     return table.set_index("metric").loc[metric]
+
+
+def by_filter(tables, ways=WAYS):
+    table = meta.robustness_by_filter(tables, direction=ways, n_resamples=20)
+    return table.set_index(["filter", "models", "metric"])
 
 
 def test_means_over_the_models_that_pass():
@@ -72,7 +64,7 @@ def test_means_over_the_models_that_pass():
 
 def test_erasure_metrics_are_turned():
     row = row_of("d", thresholds=CUTS)
-    points = perturbation_points(tables_of(thresholds=CUTS), direction=WAYS)
+    points = meta.perturbation_points(tables_of(thresholds=CUTS), direction=WAYS)
     own = points[(points["metric"] == "d") & points["kept"]]
     assert own["model"].tolist() == ["m0", "m2"]  # 1 - d <= 0.45, and useful
     assert own["before"].tolist() == pytest.approx([0.1, 0.4])
@@ -89,26 +81,27 @@ def test_one_directional():
 
 
 def test_all_settings_side_by_side():
-    table = robustness_by_filter(tables_of(thresholds=CUTS), direction=WAYS, n_resamples=20)
-    n = table.set_index(["filter", "models", "metric"])["n"]
+    table = by_filter(tables_of(thresholds=CUTS))
+    n = table["n"]
     assert len(table) == 4 * 2 * 2
     assert (n["none", "own", "x"], n["utility", "own", "x"], n["threshold", "own", "x"]) == (6, 4, 3)
     assert (n["threshold", "own", "d"], n["utility+threshold", "common", "x"]) == (3, 2)
-    common = table[table["models"] == "common"].groupby("filter")["n"].nunique()
-    assert (common == 1).all()
-    alone = row_of(thresholds=CUTS)
-    both = table.set_index(["filter", "models", "metric"]).loc[("utility+threshold", "own", "x")]
+    assert (n.xs("common", level="models").groupby("filter").nunique() == 1).all()
+    alone, both = row_of(thresholds=CUTS), table.loc[("utility+threshold", "own", "x")]
     assert both["q"] == alone["q"] and both["r"] == alone["r"]
-    without = robustness_by_filter(tables_of(), direction=WAYS, n_resamples=20)
-    assert set(without["filter"]) == {"none", "utility"}
+    assert set(by_filter(tables_of()).index.get_level_values("filter")) == {"none", "utility"}
 
 
 def test_a_metric_without_a_cut_does_not_shrink_the_common_models():
-    table = robustness_by_filter(tables_of(thresholds={"x": 0.35}), direction=WAYS, n_resamples=20)
-    at = table.set_index(["filter", "models", "metric"])
+    at = by_filter(tables_of(thresholds={"x": 0.35}))
     assert at.loc[("threshold", "common", "x"), "n"] == 3
     assert at.loc[("threshold", "own", "d"), "q_reason"] == "there is no threshold for it"
     assert math.isnan(at.loc[("threshold", "own", "d"), "q"])
+    # where each metric lets others pass, no model is common
+    before = BEFORE.assign(d=1 - BEFORE["d"].to_numpy())  # what x forgot, d knows
+    row = by_filter(meta.Tables(before=before, quantised=QUANTISED, thresholds={"x": 0.25, "d": 0.15}))
+    row = row.loc[("threshold", "common", "x")]
+    assert row["n"] == 0 and row["q_reason"] == "no model is common to all metrics: each lets others pass"
 
 
 @pytest.mark.parametrize(
@@ -118,8 +111,7 @@ def test_a_metric_without_a_cut_does_not_shrink_the_common_models():
 def test_a_metric_that_lets_no_model_pass_leaves_no_common_model(cuts, named):
     frames = {name: frame.assign(y=0.5 + 0.01 * frame["x"]) for name, frame in AFTER.items()}
     before, ways = BEFORE.assign(y=math.nan), {**WAYS, "y": "knowledge"}
-    table = robustness_by_filter(Tables(before=before, **frames, thresholds=cuts), direction=ways, n_resamples=20)
-    at = table.set_index(["filter", "models", "metric"])
+    at = by_filter(meta.Tables(before=before, **frames, thresholds=cuts), ways)
     assert at.loc[("threshold", "own", "x"), "n"] == (3 if cuts["x"] > 0.1 else 0)
     for metric in WAYS:
         row = at.loc[("threshold", "common", metric)]
@@ -128,16 +120,8 @@ def test_a_metric_that_lets_no_model_pass_leaves_no_common_model(cuts, named):
     assert at.loc[("utility", "common", "x"), "n"] == 4  # y has no value, and takes no part
 
 
-def test_metrics_that_each_let_others_pass_have_no_common_model():
-    before = BEFORE.assign(d=1 - BEFORE["d"].to_numpy())  # what x forgot, d knows
-    tables = Tables(before=before, quantised=QUANTISED, thresholds={"x": 0.25, "d": 0.15})
-    table = robustness_by_filter(tables, direction=WAYS, n_resamples=20)
-    row = table.set_index(["filter", "models", "metric"]).loc[("threshold", "common", "x")]
-    assert row["n"] == 0 and row["q_reason"] == "no model is common to all metrics: each lets others pass"
-
-
 def test_the_shift_of_retain_has_an_interval():
-    shift = retain_shift(RETAIN, RETAIN_AFTER, "x", direction="knowledge")
+    shift = meta.retain_shift(RETAIN, RETAIN_AFTER, "x", direction="knowledge")
     reach = 4.302653 * 0.02 / math.sqrt(3)  # t with 2 degrees of freedom
     assert (shift.mean, shift.low, shift.high) == pytest.approx((0.2, 0.2 - reach, 0.2 + reach), abs=1e-6)
     row = row_of(min_utility=None)
@@ -152,8 +136,8 @@ def test_the_interval_of_the_shift_is_carried_into_r_of_many_models():
     rng, n = np.random.default_rng(0), 1000  # not every turning point is looked at
     before = pd.DataFrame({"model": [f"m{i}" for i in range(n)], "x": 0.2})
     after = before.assign(x=0.2 + rng.choice([0.15, 0.2, 0.25], n) + rng.normal(0, 0.01, n))
-    table = robustness(
-        Tables(before=before, relearned=after, retain_before=RETAIN, retain_relearned=RETAIN_AFTER),
+    table = meta.robustness(
+        meta.Tables(before=before, relearned=after, retain_before=RETAIN, retain_relearned=RETAIN_AFTER),
         direction={"x": "knowledge"},
         min_utility=None,
     )
@@ -167,11 +151,11 @@ def test_the_interval_of_the_shift_is_carried_into_r_of_many_models():
 def test_several_retain_models_are_the_unit():
     before = pd.DataFrame({"model": ["a", "b"], "x": [0.1, 0.2]})
     after = pd.DataFrame({"model": ["a", "a", "b"], "x": [0.3, 0.5, 0.3]})
-    shift = retain_shift(before, after, "x", direction="knowledge")
+    shift = meta.retain_shift(before, after, "x", direction="knowledge")
     assert (shift.mean, shift.n, shift.n_models) == (pytest.approx(0.2), 3, 2)
     assert shift.high - shift.mean == pytest.approx(12.7062 * 0.1, rel=1e-4)  # means 0.3 and 0.1
     with pytest.raises(DataError, match="'model'"):
-        retain_shift(before, after.drop(columns="model"), "x", direction="knowledge")
+        meta.retain_shift(before, after.drop(columns="model"), "x", direction="knowledge")
 
 
 def test_r_is_undefined_where_retain_may_not_move():
@@ -182,10 +166,7 @@ def test_r_is_undefined_where_retain_may_not_move():
     assert row["r_shift_low"] == pytest.approx(0, abs=1e-6)  # at 0, and beyond, R is 0
     exactly = row_of(retain_relearned=RETAIN)
     assert math.isnan(exactly["r"]) and "single relearning" in exactly["r_reason"]
-
-
-def test_one_relearning_is_used_with_a_caution():
-    row = row_of(retain_relearned=RETAIN_AFTER.iloc[:1])
+    row = row_of(retain_relearned=RETAIN_AFTER.iloc[:1])  # a single one that moves is used with a caution
     assert row["r"] == row["r_at_shift"] and math.isnan(row["shift_low"])
     assert "single relearning" in row["caution"]
 
@@ -227,8 +208,8 @@ def grouped(sizes, *, seed=0, alike=0.15):
 
 
 def q_of(before, after, **options):
-    tables = Tables(before=before, quantised=after, **options)
-    return robustness(tables, min_utility=None, direction={"x": "knowledge"}).iloc[0]
+    tables = meta.Tables(before=before, quantised=after, **options)
+    return meta.robustness(tables, min_utility=None, direction={"x": "knowledge"}).iloc[0]
 
 
 def test_intervals_of_q_keep_methods_and_runs_together():
@@ -261,13 +242,6 @@ def test_fewer_than_five_methods_have_no_interval_but_for_their_runs(methods):
     assert one["clusters"] == "run" and one["q_low"] == one["q_runs_low"] > 0
 
 
-def test_a_mean_without_any_spread_has_the_bound_of_a_share():
-    before, _ = grouped([6] * 8)
-    other = before.assign(x=[0.1 + 0.01 * i for i in range(len(before))])
-    row = q_of(other, other)
-    assert (row["q"], row["q_high"]) == (1, 1) and row["q_low"] == pytest.approx(0.025 ** (1 / 8))
-
-
 def test_one_method_that_makes_the_mean_is_named_with_an_honest_interval():
     before, _ = grouped([6] * 8)
     row = q_of(before, before.assign(x=0.401 + 0.02 * (before["method"] == "method3")))
@@ -278,6 +252,9 @@ def test_one_method_that_makes_the_mean_is_named_with_an_honest_interval():
         f"can be anywhere between 0 and 1 it is {low:.2f} to {high:.2f}"
     )
     assert q_of(before, before.assign(x=0.41 + 0.001 * np.arange(len(before))))["caution"] is None
+    still = before.assign(x=[0.1 + 0.01 * i for i in range(len(before))])  # no spread at all: the bound of a share
+    row = q_of(still, still)
+    assert (row["q"], row["q_high"]) == (1, 1) and row["q_low"] == pytest.approx(0.025 ** (1 / 8))
 
 
 @pytest.mark.parametrize(
@@ -330,41 +307,41 @@ def test_the_share_of_being_first():
     }
     ways = dict.fromkeys(names, "knowledge")
     given = {"direction": ways, "min_utility": None}
-    tables = Tables(**states, **retain, pools=pools)
-    table = robustness(tables, **given).set_index("metric")
+    tables = meta.Tables(**states, **retain, pools=pools)
+    table = meta.robustness(tables, **given).set_index("metric")
     assert table["p_first"].sum() == pytest.approx(1)
     assert table["p_first"]["z"] < 0.05 < table["p_first"]["x"] < 0.95
-    again = robustness(tables, **given).set_index("metric")["p_first"]
+    again = meta.robustness(tables, **given).set_index("metric")["p_first"]
     assert again.tolist() == table["p_first"].tolist()
-    alone = robustness(tables, metrics=["x"], **given).iloc[0]
+    alone = meta.robustness(tables, metrics=["x"], **given).iloc[0]
     assert math.isnan(alone["p_first"])  # nobody to be before
-    assert robustness(replace(tables, pools=None), **given)["p_first"].isna().all()
-    undefined = robustness(replace(tables, relearned=states["relearned"].assign(z=math.nan)), **given)
+    assert meta.robustness(replace(tables, pools=None), **given)["p_first"].isna().all()
+    undefined = meta.robustness(replace(tables, relearned=states["relearned"].assign(z=math.nan)), **given)
     assert undefined.set_index("metric")["p_first"].isna().tolist() == [False, False, True]
-    place = summary(faithfulness(pools, direction=ways), table.reset_index())
+    place = meta.summary(meta.faithfulness(pools, direction=ways), table.reset_index())
     assert place["p_first"].tolist() == table["p_first"].tolist()
 
 
 def test_the_order_with_each_of_several_equally_good_cuts():
     pools = pd.DataFrame({"knows": [1, 1, 1, 0, 0, 0], "x": [0.9, 0.8, 0.3, 0.4, 0.2, 0.1]})
     pools["d"] = 1 - pools["knows"] * 0.9
-    cuts = thresholds(pools, direction=WAYS)
+    cuts = meta.thresholds(pools, direction=WAYS)
     assert cuts[cuts["metric"] == "x"]["threshold"].tolist() == pytest.approx([0.25, 0.6])
-    tables = tables_of(thresholds=cuts, faithful=faithfulness(pools, direction=WAYS))
-    table = tied_cuts(tables, direction=WAYS)
-    assert list(table.columns) == list(TIED_CUTS)
+    tables = tables_of(thresholds=cuts, faithful=meta.faithfulness(pools, direction=WAYS))
+    table = meta.tied_cuts(tables, direction=WAYS)
+    assert list(table.columns) == list(meta.TIED_CUTS)
     assert set(table["metric"]) == {"x"} and set(table["filter"]) == {"threshold", "utility+threshold"}
     for cut, row in table[table["filter"] == "utility+threshold"].set_index("threshold").iterrows():
         expected = row_of(thresholds={"x": cut, "d": float(cuts["threshold"].iloc[-1])})
         assert (row["n"], row["q"], row["r"]) == (expected["n"], expected["q"], expected["r"])
         assert row["chosen"] is (cut < 0.3) and row["rank_overall"] in (1, 2)
-    row = robustness(tables, direction=WAYS).set_index("metric").loc["x"]
+    row = meta.robustness(tables, direction=WAYS).set_index("metric").loc["x"]
     assert "2 cuts separate the pools equally well (0.25 to 0.6, the lowest is used)" in row["caution"]
 
 
 def test_seeds_of_a_model_are_averaged_and_missing_ones_are_told():
     twice = pd.concat([RELEARNED, RELEARNED.assign(x=RELEARNED["x"] + 0.2)])[["model", "x"]]
-    points = perturbation_points(Tables(before=BEFORE, relearned=twice), direction=WAYS)
+    points = meta.perturbation_points(meta.Tables(before=BEFORE, relearned=twice), direction=WAYS)
     own = points[points["metric"] == "x"]
     assert own["relearned"].tolist() == pytest.approx((RELEARNED["x"] + 0.1).tolist())
     row = row_of(quantised=QUANTISED.iloc[1:])
@@ -391,13 +368,13 @@ def test_tables_that_do_not_fit(changes, message):
 
 
 def test_counts():
-    counts = filter_counts(BEFORE, CUTS, direction=WAYS).set_index("metric")
+    counts = meta.filter_counts(BEFORE, CUTS, direction=WAYS).set_index("metric")
     assert counts[["n_models", "n_useful", "n_forgot", "n"]].to_numpy().tolist() == [[6, 4, 3, 2]] * 2
     table = pd.DataFrame({"metric": ["x", "x"], "threshold": [0.1, 0.6], "chosen": [True, False]})
-    counts = filter_counts(BEFORE, table, direction=WAYS).set_index("metric")
+    counts = meta.filter_counts(BEFORE, table, direction=WAYS).set_index("metric")
     assert counts.loc["x", "n_forgot"] == 1 and counts.loc["d", "reason"] == "no threshold"
     with pytest.raises(DataError, match="two thresholds for 'x'"):
-        filter_counts(BEFORE, table.drop(columns="chosen"), direction=WAYS)
+        meta.filter_counts(BEFORE, table.drop(columns="chosen"), direction=WAYS)
 
 
 values = st.lists(st.floats(0, 1), min_size=4, max_size=4)
@@ -410,8 +387,8 @@ def test_everything_lies_between_0_and_1(before, quantised, relearned, shift, sy
     frames = [pd.DataFrame({"model": names, "x": column}) for column in (before, quantised, relearned)]
     roles = ("before", "quantised", "relearned")
     retain = {"retain_before": pd.DataFrame({"x": [0.0]}), "retain_relearned": pd.DataFrame({"x": [shift]})}
-    tables = Tables(**dict(zip(roles, frames, strict=True)), **retain)
-    row = robustness(tables, min_utility=None, symmetric=symmetric, direction={"x": "knowledge"}).iloc[0]
+    tables = meta.Tables(**dict(zip(roles, frames, strict=True)), **retain)
+    row = meta.robustness(tables, min_utility=None, symmetric=symmetric, direction={"x": "knowledge"}).iloc[0]
     for name in ("q", "r", "rob", "r_at_shift", "q_low", "r_high"):
         assert math.isnan(row[name]) or -1e-12 <= row[name] <= 1 + 1e-12
     low, high = min(row["q"], row["r"]) - 1e-9, max(row["q"], row["r"]) + 1e-9

@@ -4,11 +4,12 @@ import warnings
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, TaskType, get_peft_model
 from tiny_models import build_model, build_tokenizer, load_plain
+from transformers import T5Config, T5ForConditionalGeneration
 
 from uds_lens.errors import ModelError
-from uds_lens.models import bridge_on_shared_weights, open_model
+from uds_lens.models import _hooked, bridge_on_shared_weights, open_model
 
 IDS = torch.tensor([[1, 8, 30, 77]])
 
@@ -27,25 +28,23 @@ def logits(model):
         return model(IDS).logits
 
 
-def test_hooks_of_a_live_model_run(live):
-    plain = logits(live)
-    for block in live.model.layers:
-        block.register_forward_hook(zeros)
-    hooked = logits(live)
-    assert not torch.equal(plain, hooked)
-    torch.testing.assert_close(logits(open_model(live).hf), hooked)
-
-
-def test_replaced_forwards_of_a_live_model_run(live):
-    live.model.layers[1].mlp.forward = torch.zeros_like
-    torch.testing.assert_close(logits(open_model(live).hf), logits(live))
-    assert open_model(live).runs_hooks
-
-
 def compiled(model):
     with warnings.catch_warnings():  # torch's own, when its compiler is imported for the first time
         warnings.simplefilter("ignore", DeprecationWarning)
         return torch.compile(model)
+
+
+def prompted(model):
+    return get_peft_model(model, PromptTuningConfig(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=2))
+
+
+def of_two_dtypes(model):
+    model.model.layers[2].mlp.to(torch.bfloat16)
+    return model
+
+
+def encoder_and_decoder(_):
+    return T5ForConditionalGeneration(T5Config(vocab_size=50, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_heads=2))
 
 
 def change_by_hook(model):
@@ -58,12 +57,15 @@ def change_by_forward(model):
 
 
 @pytest.mark.parametrize("change", [change_by_hook, change_by_forward])
-def test_a_changed_model_equals_only_itself(live, change):
-    plain = open_model(live).fingerprint
+def test_a_changed_model_runs_as_it_is_and_equals_only_itself(live, change):
+    plain, before = open_model(live).fingerprint, logits(live)
     undo = change(live)
-    first = open_model(live).fingerprint
-    assert first != plain
-    assert open_model(live).fingerprint == first
+    first = open_model(live)
+    assert first.runs_hooks
+    assert not torch.equal(logits(live), before)
+    torch.testing.assert_close(logits(first.hf), logits(live))
+    assert first.fingerprint != plain
+    assert open_model(live).fingerprint == first.fingerprint
     undo()
     assert open_model(live).fingerprint == plain
 
@@ -117,42 +119,26 @@ def test_a_live_adapter_is_run_and_fingerprinted_with_its_settings(live):
     assert open_model(wrapper).fingerprint != before
 
 
-@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-def test_adapters_before_the_prompt_are_refused(live):
-    from peft import PromptTuningConfig, TaskType
-
-    wrapper = get_peft_model(live, PromptTuningConfig(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=2))
-    with pytest.raises(ModelError, match="puts learned states before the prompt"):
-        open_model(wrapper)
-
-
 @pytest.mark.parametrize(
     ("wrap", "words"),
     [
         (lambda m: torch.nn.Linear(2, 2), "cannot open Linear as a model: expected a transformers causal"),
         (torch.nn.DataParallel, r"cannot open DataParallel: it wraps a LlamaForCausalLM.*model\.module"),
         (compiled, r"cannot open OptimizedModule: it wraps a LlamaForCausalLM.*model\._orig_mod"),
+        (lambda m: m.model, "LlamaModel is not a decoder with a language-model head"),
+        (encoder_and_decoder, "T5"),
+        (prompted, "puts learned states before the prompt"),
+        (of_two_dtypes, r"mixes dtypes: .*q_proj float32 and model.layers.2.mlp.gate_proj bfloat16"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 def test_other_modules_are_refused_in_words(live, wrap, words):
     with pytest.raises(ModelError, match=words):
         open_model(wrap(live))
 
 
-def test_mixed_dtypes_are_refused_in_words(live):
-    live.model.layers[2].mlp.to(torch.bfloat16)
-    with pytest.raises(ModelError, match=r"mixes dtypes: .*q_proj float32 and model.layers.2.mlp.gate_proj bfloat16"):
-        open_model(live)
-
-
-def test_a_lent_handle_is_hashed_once(trio, monkeypatch):
-    from uds_lens.models import _hooked as hooked
-
-    model, _ = load_plain(trio("llama").full)
-    hashed = []
-    true = hooked.fingerprint
-    monkeypatch.setattr(hooked, "fingerprint", lambda m: hashed.append(1) or true(m))
-    opened = open_model(model)
+def test_a_lent_handle_is_hashed_once(live, hashed):
+    opened = open_model(live)
     with opened.lent() as handle:
         assert handle.fingerprint == handle.lent().fingerprint
     assert len(hashed) == 1
@@ -161,11 +147,9 @@ def test_a_lent_handle_is_hashed_once(trio, monkeypatch):
 
 
 def test_handles_on_one_model_share_its_bridge_and_what_was_found_out_about_it(trio, monkeypatch):
-    from uds_lens.models import _hooked as hooked
-
     opened = open_model(load_plain(trio("llama").full)[0])
-    looked, true = [], hooked.module_changes
-    monkeypatch.setattr(hooked, "module_changes", lambda model: looked.append(1) or true(model))
+    looked, true = [], _hooked.module_changes
+    monkeypatch.setattr(_hooked, "module_changes", lambda model: looked.append(1) or true(model))
     with opened.lent() as handle, handle.lent() as another:
         assert another.bridge is handle.bridge is opened.bridge
     assert opened.bridge is not None, "it outlives its handles"

@@ -8,9 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import boot, build_model, build_tokenizer, each_family, load_plain, with_config
+from transformers import AutoConfig
 
 from uds_lens.errors import ConfigError, ModelError
 from uds_lens.models import open_model, pick_device, read_checkpoint_info
+from uds_lens.unlearning import quantise
 
 
 def test_a_directory_opens_in_evaluation_mode_with_eager_attention_and_no_gradients(trio):
@@ -66,7 +68,7 @@ def test_every_weight_of_every_family_is_read(trio, family):
 
 def test_what_is_no_checkpoint_is_refused_at_once(trio, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as it is for users
-    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "simnpo").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     for source, words in (
         (str(tmp_path / "nowhere"), r"no directory '.*/nowhere': give the directory of a checkpoint"),
@@ -76,6 +78,9 @@ def test_what_is_no_checkpoint_is_refused_at_once(trio, tmp_path, monkeypatch):
         ("ckpt/npx", r"no directory 'ckpt/npx'. There is a directory 'ckpt' here, so the Hub was not asked"),
         (trio("llama").full / "config.json", r"config.json' is a file: expected the directory"),
         (tmp_path, r"has no config.json: expected a directory written by save_pretrained"),
+        (tmp_path / "ckpt" / "simnpp", r"no directory .* Did you mean '.*/ckpt/simnpo'\?"),
+        (tmp_path / "ckptt" / "simnpo", r"no directory .* Did you mean '.*/ckpt/simnpo'\?"),
+        (tmp_path / "ckpt" / "rmu", "^no directory (?!.*Did you mean)"),
         (7, "cannot open int as a model: expected a directory"),
         (None, "cannot open NoneType as a model"),
     ):
@@ -100,8 +105,6 @@ def test_a_hub_id_without_network_gives_one_error_soon(offline, monkeypatch):
 
 
 def test_a_hub_id_that_does_not_exist_is_reported_with_what_was_tried(monkeypatch):
-    from transformers import AutoConfig
-
     def refuse(name, **_):
         raise OSError(f"{name} is not a valid model identifier.\nMore about that.")
 
@@ -158,16 +161,6 @@ def test_broken_checkpoints_are_refused(copy_of, spoil, words):
         open_model(folder, device="cpu")
 
 
-def test_other_architectures_are_refused():
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    config = T5Config(vocab_size=50, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_heads=2)
-    with pytest.raises(ModelError, match="T5"):
-        open_model(T5ForConditionalGeneration(config))
-    with pytest.raises(ModelError, match="LlamaModel is not a decoder with a language-model head"):
-        open_model(build_model("llama").model)
-
-
 def test_devices():
     assert pick_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
     with pytest.raises(ModelError, match="no device 'gpu': expected 'auto', 'cpu', 'cuda' or 'cuda:N'"):
@@ -190,10 +183,12 @@ def test_a_live_model_stays_as_it_was(trio):
     handle = live.model.layers[0].register_forward_hook(lambda *_: None)
     with open_model(live) as model:
         assert model.hf is not live
-        assert next(model.hf.parameters()) is next(live.parameters())
+        assert all(a is b for a, b in zip(model.hf.parameters(), live.parameters(), strict=True))
+        assert all(a is b for a, b in zip(model.hf.buffers(), live.buffers(), strict=True))
         assert not model.hf.training
         assert model.hf.config._attn_implementation == "eager"
         assert len(model.hf.model.layers[0]._forward_hooks) == 1, "it is run as it was passed in"
+        model.hf.model.layers[0]._forward_hooks.clear()
         assert model.tokenizer.get_vocab() == tokenizer.get_vocab()
         assert model.name == str(trio("llama").full)
     assert live.training
@@ -250,8 +245,6 @@ def test_bridges_in_other_modes_are_refused(trio):
 def test_a_4_bit_model_of_any_width_runs_on_a_cpu(trio, tmp_path):
     """Where bitsandbytes has a fast format for the CPU, it fails on widths that are no multiple of its blocks."""
     functional = pytest.importorskip("bitsandbytes.functional")
-    from uds_lens.unlearning import quantise
-
     quantise(trio("llama").full, out=tmp_path / "nf4", device="cpu")
     with open_model(tmp_path / "nf4", device="cpu") as model:
         with torch.no_grad():
@@ -262,13 +255,3 @@ def test_a_4_bit_model_of_any_width_runs_on_a_cpu(trio, tmp_path):
         weight = functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state).float()
         x = torch.randn(3, 48)
         torch.testing.assert_close(layer(x), x @ weight.T, atol=2e-2, rtol=2e-2)
-
-
-def test_a_misspelt_path_is_answered_with_the_nearest_name(tmp_path):
-    (tmp_path / "ckpt" / "simnpo").mkdir(parents=True)
-    for misspelt in ("ckpt/simnpp", "ckptt/simnpo"):
-        with pytest.raises(ModelError, match=r"no directory .* Did you mean '.*/ckpt/simnpo'\?"):
-            open_model(tmp_path / misspelt)
-    with pytest.raises(ModelError) as caught:
-        open_model(tmp_path / "ckpt" / "rmu")
-    assert "Did you mean" not in str(caught.value)

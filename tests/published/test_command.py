@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from cli.conftest import uds_lens  # noqa: F401 - a fixture
 
 from uds_lens import study
-from uds_lens._cli import main
 from uds_lens.published import find
 
 from .conftest import put_in_cache
@@ -13,19 +13,7 @@ from .conftest import put_in_cache
 NAME = "npo_lr1e5_b01_a1_ep5"
 
 
-@pytest.fixture
-def uds_lens(capsys):
-    def run(*words):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as done:
-            main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return int(done.value.code or 0), out, err
-
-    return run
-
-
-def test_list(uds_lens):
+def test_list(uds_lens):  # noqa: F811
     code, out, _ = uds_lens("published", "list", "--method", "npo")
     assert code == 0 and "18 models." in out and "Llama 3.2 Community License" in out
     code, out, _ = uds_lens("published", "list", "--json")
@@ -41,7 +29,7 @@ def test_list(uds_lens):
     assert code == 1 and "error: no published model 'nobody'" in err
 
 
-def test_list_plan_run_compare_offline(uds_lens, cache, toy_tofu, tmp_path):
+def test_list_plan_run_compare_offline(uds_lens, cache, toy_tofu, tmp_path):  # noqa: F811
     for name in ("full", "retain", NAME):
         put_in_cache(cache, find(name).hub_id)
     plan, run, page = tmp_path / "plan.toml", tmp_path / "run", tmp_path / "c.html"
@@ -52,9 +40,10 @@ def test_list_plan_run_compare_offline(uds_lens, cache, toy_tofu, tmp_path):
     plan.write_text(plan.read_text().replace('dtype = "bfloat16"', 'dtype = "float32"'))  # a CPU is slow in the other
     code, out, err = uds_lens("published", "run", plan, "--out", run)
     assert code == 1 and "3 of 4 done, 1 failed" in out
-    assert "3 models are in the Hub's cache already" in err
-    assert "1 models to download, 2.47 GB in all, at most 2.5 GB of them on the disk at a time" in err
-    assert "4 measurements, 0 models to make: about" in err
+    told = "\n".join(uds_lens.doing)
+    assert "3 models are in the Hub's cache already" in told
+    assert "1 models to download, 2.47 GB in all, at most 2.5 GB of them on the disk at a time" in told
+    assert "4 measurements, 0 models to make: about" in told
     (failed,) = study.status(run).failed
     assert failed.reason.startswith(f"ModelError: '{find(absent).hub_id}' is not in the Hub's cache, and offline")
     assert failed.reason.count(". ") == 0, "one sentence"
@@ -80,7 +69,7 @@ def test_list_plan_run_compare_offline(uds_lens, cache, toy_tofu, tmp_path):
         (["conformance", "check", "nowhere.csv"], "nothing to compare"),
     ],
 )
-def test_wrong_usage_is_one_line(uds_lens, words, told, tmp_path, monkeypatch):
+def test_wrong_usage_is_one_line(uds_lens, words, told, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     if words[0] == "conformance":
         monkeypatch.setattr("uds_lens.published._conformance.export_conformance", lambda place: tmp_path)

@@ -7,6 +7,7 @@ import pytest
 
 import uds_lens as ul
 from uds_lens import published, study
+from uds_lens._cli import main
 from uds_lens.errors import DataError
 from uds_lens.published import beside, compare, find, models, values
 from uds_lens.study._folder import Row
@@ -98,8 +99,9 @@ def test_ranges_count_as_ranges(tmp_path, toy_tofu):
 
 
 def test_what_was_measured_differently_is_said(tmp_path, toy_tofu):
-    amount = {("npo_lr1e5_b01_a1_ep5", "es"): 0.1, ("npo_lr1e5_b01_a1_ep5", "uds"): 0.1}
-    made = study.as_mapping(published.plan([find("npo_lr1e5_b01_a1_ep5")], data=toy_tofu, limit=3))
+    name = "npo_lr1e5_b01_a1_ep5"
+    amount = {(name, "es"): 0.1, (name, "uds"): 0.1, ("retain", "es"): math.nan}
+    made = study.as_mapping(published.plan([find(name)], data=toy_tofu, limit=3))
     del made["measure"]["prompts"]
     made["measure"]["options"] = {"dtype": "float32"}
     made["measure"]["audit"] = {"protocol": "raw"}
@@ -109,9 +111,10 @@ def test_what_was_measured_differently_is_said(tmp_path, toy_tofu):
         ("es", "prompts: no system turn, 26 Jul 2024 here, paper_scores there; dtype: float32 here, bfloat16 there"),
         ("uds", "dtype: float32 here, bfloat16 there; last layer: the true residual stream here"),
     ):
-        row = frame.loc[("npo_lr1e5_b01_a1_ep5", metric)]
+        row = frame.loc[(name, metric)]
         assert row["verdict"] == "differs as expected" and words in row["expect"]
         assert "measured on some of the questions" in row["expect"]
+    assert frame.loc[("retain", "es"), ["verdict", "expect"]].tolist() == ["no value", "-"]
 
 
 def test_other_references_tau_and_questions_are_said(tmp_path, toy_tofu):
@@ -144,12 +147,6 @@ def test_pools_are_compared_by_their_faithfulness(tmp_path, toy_tofu):
     assert pools.loc[("es", "auc"), "measured"] == 1.0 and pools.loc[("es", "auc"), "verdict"] == "differs"
     assert pools.loc[("es", "auc"), "beyond"] == pytest.approx(1 - 0.8915)
     assert pools.loc[("em", "mean_n"), "n"] == pools.loc[("em", "mean_n"), "of"] == 60
-
-
-def test_what_was_not_measured_has_its_reason(tmp_path, toy_tofu):
-    run = measured(tmp_path / "s", toy_tofu, runner=Known(disturbed={("npo_lr1e5_b01_a1_ep5", "es"): math.nan}))
-    row = compare(run).frame.set_index(["model", "metric"]).loc[("npo_lr1e5_b01_a1_ep5", "es")]
-    assert (row["verdict"], row["expect"]) == ("no value", "-")
 
 
 def test_reads_what_others_have(tmp_path):
@@ -230,8 +227,6 @@ PARTS = ["uds", "es", "em", "paraprob", "truth_ratio", "s_mia_loss", "s_mia_zlib
 
 
 def test_rank_and_dashboard_take_a_run_beside_the_published_values(tmp_path, toy_tofu, capsys, words_only):
-    from uds_lens._cli import main
-
     better = {(model.name, "uds"): 0.05 for model in models(method="npo")}
     run = measured(tmp_path / "s", toy_tofu, metrics=[*PARTS, "utility_rel"], runner=Known(disturbed=better))
     table = beside(run)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from transformers import AutoTokenizer
 
 import uds_lens as ul
 from uds_lens.errors import DataError
@@ -56,8 +57,6 @@ def test_the_kit_holds_what_the_engine_measures(kit, layers):
 
 
 def _tokenizer(place):
-    from transformers import AutoTokenizer
-
     return AutoTokenizer.from_pretrained(place)
 
 
@@ -106,15 +105,12 @@ def test_each_mutant_is_named(words, kit, layers, tmp_path):
     )
 
 
-def test_an_implementation_that_is_right_conforms(kit, layers, tmp_path):
+def test_an_implementation_that_is_right_conforms_and_what_the_model_does_not_have_does_not(kit, layers, tmp_path):
     rounded = {name: [(round(a, 4), round(b, 4)) for a, b in own] for name, own in layers["resid_post"].items()}
     assert check_conformance(theirs(tmp_path / "t.csv", rounded), kit) == (True, ())
     noisy = {name: [(a + 0.01, b) for a, b in own] for name, own in layers["resid_post"].items()}
     found = check_conformance(theirs(tmp_path / "t.csv", noisy), kit)
     assert not found.conforms and "No known convention explains it" in found.findings[0]
-
-
-def test_what_the_model_does_not_have_does_not_conform(kit, layers, tmp_path):
     more = {name: [*own, (5.0, 5.0)] for name, own in layers["resid_post"].items()}
     found = check_conformance(theirs(tmp_path / "t.csv", more), kit)
     assert not found.conforms and "has a layer 8, which the model does not have" in found.findings[0]

@@ -27,13 +27,6 @@ def weights(folder):
     return list(folder.glob("snapshots/*/model.safetensors"))
 
 
-def test_what_was_downloaded_here_is_removed(folder, tmp_path):
-    downloads = Downloads(tmp_path / "d.json")
-    assert (downloads.get(NAME) / "model.safetensors").is_file()
-    downloads.drop()
-    assert not weights(folder)
-
-
 def test_a_copy_without_branches_stays(folder, cache, tmp_path):
     """Of a checkpoint that was asked for by its commit the cache has no branch."""
     put_in_cache(cache, NAME)
@@ -54,8 +47,11 @@ def test_what_came_after_a_refusal_stays(folder, hub, tmp_path):
     assert weights(folder)
 
 
-def test_what_was_to_be_kept_stays(folder, tmp_path):
-    Downloads(tmp_path / "d.json", keep=True).get(NAME)
+def test_what_was_to_be_kept_stays_and_revisions_are_apart(folder, tmp_path):
+    downloads = Downloads(tmp_path / "d.json", keep=True)
+    downloads.get(NAME)
+    downloads.get(NAME, commit_of(NAME))
+    assert set(downloads.revisions) == {NAME, f"{NAME}@{commit_of(NAME)}"}
     Downloads(tmp_path / "d.json").drop()
     assert weights(folder)
 
@@ -64,10 +60,3 @@ def test_a_copy_without_weights_is_completed(folder, cache, tmp_path):
     put_in_cache(cache, NAME)
     (folder / "snapshots" / commit_of(NAME) / "model.safetensors").unlink()
     assert (Downloads(tmp_path / "d.json").get(NAME) / "model.safetensors").is_file()
-
-
-def test_revisions_of_one_model_are_apart(folder, tmp_path):
-    downloads = Downloads(tmp_path / "d.json", keep=True)
-    downloads.get(NAME)
-    downloads.get(NAME, commit_of(NAME))
-    assert set(downloads.revisions) == {NAME, f"{NAME}@{commit_of(NAME)}"}

@@ -102,24 +102,24 @@ def test_no_measurable_example_is_nan_and_not_the_0_that_the_script_writes(folde
     assert runs.reasons["reason"].tolist() == ["no example is measurable (the script writes 0)"]
 
 
+def one(**cells):
+    return json.dumps([{"idx": 1, **cells}])
+
+
 HOSTILE = {
     "not JSON": ("results.json", "[" * 100_000, "is not JSON"),
     "no list": ("results.json", "{}", "expected a list of examples"),
     "no object": ("results.json", "[3]", r"\[0\] is a number"),
-    "no id": ("results.json", '[{"idx": true, "s1_deltas": [], "s2_deltas": []}]', "'idx' must be a number or text"),
-    "no deltas": ("results.json", '[{"idx": 1, "uds": 0.5}]', "'s1_deltas' must be a list; got null"),
-    "text": ("results.json", '[{"idx": 1, "s1_deltas": ["x"], "s2_deltas": [1]}]', "must be a number or null"),
+    "no id": ("results.json", one(idx=True, s1_deltas=[], s2_deltas=[]), "'idx' must be a number or text"),
+    "no deltas": ("results.json", one(uds=0.5), "'s1_deltas' must be a list; got null"),
+    "text": ("results.json", one(s1_deltas=["x"], s2_deltas=[1]), "must be a number or null"),
     "infinite": ("results.json", '[{"idx": 1, "s1_deltas": [1e999], "s2_deltas": [1]}]', "must be finite"),
-    "uneven": ("results.json", '[{"idx": 1, "s1_deltas": [1], "s2_deltas": []}]', "1 values of S1 and 0 of S2"),
+    "uneven": ("results.json", one(s1_deltas=[1], s2_deltas=[]), "1 values of S1 and 0 of S2"),
     "another score": ("results.json", json.dumps([record(1, [1.0], [0.5], 0.9)]), "layers give UDS 0.5, and 0.9 is"),
-    "a score of nothing": (
-        "results.json",
-        '[{"idx": 1, "uds": 7, "s1_deltas": [], "s2_deltas": []}]',
-        "UDS nan, and 7",
-    ),
+    "a score of nothing": ("results.json", one(uds=7, s1_deltas=[], s2_deltas=[]), "UDS nan, and 7"),
     "a layer twice": (
         "results.json",
-        json.dumps([{**RECORDS[0], "layer_records": [{"layer": 3}] * 3}]),
+        one(**{**RECORDS[0], "layer_records": [{"layer": 3}] * 3}),
         "expected the numbers of 3 layers",
     ),
     "twice": ("results.json", json.dumps([RECORDS[0], RECORDS[0]]), "an example occurs twice"),

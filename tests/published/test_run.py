@@ -4,6 +4,7 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -70,6 +71,8 @@ def test_what_was_measured_before_a_kill_is_kept(ran):
     assert after.loc[kept.index, "seconds"].tolist() == kept["seconds"].tolist()
     ids = [published.find(name).hub_id for name in ("retain", "retain95", KNOWN)]
     assert sorted(ran["asked"]) == sorted(ids), "full is still there, retain is needed for stage 1 and attacks"
+    revisions = json.loads((ran["out"] / RECORD).read_text("utf-8"))["revisions"]
+    assert revisions == {name: commit_of(name) for name in [*ids, published.find("full").hub_id]}
     assert after.loc[("full", "uds"), "value"] < 0.01 and after.loc[("retain", "uds"), "value"] == 1.0
 
 
@@ -82,12 +85,6 @@ def test_refusals_are_one_sentence_each(ran):
         f"{published.find(GATED).hub_id}, log in with `hf auth login`, and run the same command again."
     )
     assert reasons[MISSING].startswith(f"ModelError: there is no model '{published.find(MISSING).hub_id}' on the Hub")
-
-
-def test_commits_are_recorded(ran):
-    revisions = json.loads((ran["out"] / RECORD).read_text("utf-8"))["revisions"]
-    ids = [published.find(name).hub_id for name in ("full", "retain", "retain95", KNOWN)]
-    assert revisions == {name: commit_of(name) for name in ids}
 
 
 def test_values_are_those_of_the_same_models_measured_here(ran, toy_tofu):
@@ -112,17 +109,15 @@ def test_nothing_is_downloaded_where_nothing_is_left(ran, hub):
     assert len(hub.asked) == before
 
 
-def test_full_that_cannot_be_had_ends_the_run_at_once(hub, toy_tofu, tmp_path):
+def test_a_full_that_cannot_be_had_or_a_disk_that_is_too_small_ends_the_run_at_once(
+    hub, toy_tofu, tmp_path, monkeypatch
+):
     made = published.plan(published.models(group="tofu-3b"), metrics=["es"], data=toy_tofu)
     hub.refused = {made.full: 403}
     with pytest.raises(ModelError, match="is gated"):
         published.run(made, tmp_path / "x")
-
-
-def test_a_disk_that_is_too_small(hub, toy_tofu, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=20 * 10**9))
     made = published.plan(published.models(group="tofu-8b"), metrics=["es"], data=toy_tofu)
-    usage = type("Usage", (), {"free": 20 * 10**9})
-    monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
     with pytest.raises(ConfigError, match=r"the models take 32.1 GB at a time in .*, 20.0 are free"):
         published.run(made, tmp_path / "x")
 

@@ -14,11 +14,12 @@ import huggingface_hub
 import pandas as pd
 import pytest
 import yaml
+from altered_results import metric_results
+from cli.conftest import uds_lens  # noqa: F401 - a fixture
 from synthetic_audits import synthetic_audit
 from synthetic_elicitations import synthetic_elicitation
 
 from uds_lens.errors import ConfigError, ResultFormatError
-from uds_lens.metrics import MetricOptions, MetricResults, MetricValue
 from uds_lens.results import DepthAudit
 from uds_lens.sharing import write_eval_results, write_every_eval_ever, write_inspect_logs
 
@@ -26,25 +27,6 @@ from uds_lens.sharing import write_eval_results, write_every_eval_ever, write_in
 @pytest.fixture(scope="module")
 def audit() -> DepthAudit:
     return synthetic_audit()
-
-
-@pytest.fixture
-def metrics(audit: DepthAudit) -> MetricResults:
-    """ES of two examples, and an attack that has no value."""
-    shared = {"group": "memorization", "low": 0.0, "high": 1.0, "zero": "nothing left", "one": "known by heart"}
-    es = {"value": 0.5, "direction": "knowledge", "ids": ("a", "b"), "per_example": (0.25, 0.75)}
-    gap = {"value": float("nan"), "direction": "knowledge", "reason": "there is no holdout set"}
-    return MetricResults(
-        metrics={
-            "es": MetricValue(name="es", label="ES", **shared, **es),
-            "mia_loss": MetricValue(name="mia_loss", label="LOSS", **shared, **gap),
-        },
-        models={"model": audit.models["unlearned"]},
-        options=MetricOptions(),
-        sizes={"forget": 2},
-        generations={},
-        provenance={"created": "2026-01-02T03:04:05+00:00", "versions": {"uds_lens": "0.1"}},
-    )
 
 
 def test_the_hub_reads_the_entry(audit: DepthAudit, tmp_path: Path) -> None:
@@ -99,7 +81,7 @@ def check_record(head: dict, rows: list[dict]) -> None:
             jsonschema.validate(row, known["instance_level_eval"])
 
 
-def test_records_of_every_eval_ever(audit: DepthAudit, metrics: MetricResults, tmp_path: Path) -> None:
+def test_records_of_every_eval_ever(audit: DepthAudit, tmp_path: Path) -> None:
     head, lines = write_every_eval_ever(audit, tmp_path, dataset="locuslab/TOFU", model="owner/npo")
     record = json.loads(head.read_text())
     check_record(record, [json.loads(line) for line in lines.read_text().splitlines()])
@@ -118,14 +100,15 @@ def test_records_of_every_eval_ever(audit: DepthAudit, metrics: MetricResults, t
         ResultFormatError, match=r"of schema '0\.2\.2' of Every Eval Ever, and '0\.3\.0' is written here"
     ):
         write_every_eval_ever(audit, tmp_path, dataset="locuslab/TOFU", model="owner/npo")
+    metrics = metric_results(audit)  # ES of two examples, and an attack that has no value
     head, lines = write_every_eval_ever(metrics, tmp_path, dataset="my facts")
     record = json.loads(head.read_text())
     check_record(record, [json.loads(line) for line in lines.read_text().splitlines()])
     assert [entry["metric_config"]["metric_id"] for entry in record["evaluation_results"]] == ["uds_lens.es"]
     assert record["evaluation_results"][0]["metric_config"]["lower_is_better"] is True
-    assert pd.read_json(lines, lines=True)["sample_id"].tolist() == ["a", "b"]
+    assert pd.read_json(lines, lines=True)["sample_id"].tolist() == ["e0"], "the other has no value"
     with pytest.raises(ConfigError, match="no value that may be quoted: all are NaN"):
-        gone = {"mia_loss": metrics["mia_loss"]}
+        gone = {"zlib": metrics["zlib"]}
         write_every_eval_ever(replace(metrics, metrics=gone), tmp_path, dataset="my facts")
 
 
@@ -179,18 +162,10 @@ def test_inspect_reads_its_logs(audit: DepthAudit, tmp_path: Path) -> None:
         ]
 
 
-def test_the_command_writes_each_of_them(audit: DepthAudit, metrics: MetricResults, tmp_path: Path, capsys) -> None:
-    from uds_lens._cli import main
-
+def test_the_command_writes_each_of_them(audit: DepthAudit, tmp_path: Path, uds_lens) -> None:  # noqa: F811
     audit.save(tmp_path / "audit")
-    metrics.save(tmp_path / "metrics.json")
+    metric_results(audit).save(tmp_path / "metrics.json")
     synthetic_elicitation(audit).save(tmp_path / "texts")
-
-    def call(*words: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as leaving:
-            main(["export", *map(str, words), "--out", str(tmp_path / "out")])
-        return (int(leaving.value.code or 0), *capsys.readouterr())
 
     named = ("--dataset", "locuslab/TOFU")
     for words, ending in (
@@ -199,7 +174,7 @@ def test_the_command_writes_each_of_them(audit: DepthAudit, metrics: MetricResul
         ((tmp_path / "metrics.json", "--to", "every-eval-ever", *named), ".json"),
         ((tmp_path / "texts", "--to", "inspect"), ".json"),
     ):
-        code, out, err = call(*words, "--json")
+        code, out, err = uds_lens("export", *words, "--out", tmp_path / "out", "--json")
         assert code == 0, err
         files = json.loads(out)["files"]
         assert files[0].endswith(ending) and all(Path(file).is_file() for file in files)
@@ -208,5 +183,5 @@ def test_the_command_writes_each_of_them(audit: DepthAudit, metrics: MetricResul
         ((tmp_path / "audit", "--to", "inspect"), "holds DepthAudit: expected an elicitation"),
         ((tmp_path, "--to", "open-unlearning"), "holds no saved result: expected an audit"),
     ):
-        code, _, err = call(*words)
+        code, _, err = uds_lens("export", *words, "--out", tmp_path / "out")
         assert code == 1 and message in err and err.count("\n") == 1

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
+from cli.conftest import uds_lens  # noqa: F401 - a fixture
 from open_unlearning_saves import training_config, write_config
 
 import uds_lens as ul
@@ -84,20 +86,12 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_every_checkpoint_is_audited_and_both_readers_read_it(examples: Path, tmp_path: Path, capsys) -> None:
-    from uds_lens._cli import main
-
-    def call(*words) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as leaving:
-            main([str(word) for word in words])
-        return (int(leaving.value.code or 0), *capsys.readouterr())
-
+def test_every_checkpoint_is_audited_and_both_readers_read_it(examples: Path, tmp_path: Path, uds_lens) -> None:  # noqa: F811
     task = task_in(tmp_path, apply_chat_template=False)
     words = ("audit", "--open-unlearning", task, "--examples", examples, "--device", "cpu")
-    code, _, err = call(*words)
+    code, _, err = uds_lens(*words)
     assert code == 1 and "do not come from the tokenizer" in err and "--protocol raw" in err
-    code, out, err = call(*words, "--protocol", "raw", "--json")
+    code, out, err = uds_lens(*words, "--protocol", "raw", "--json")
     assert code == 0, err
     audits = {row["name"]: row for row in json.loads(out)["audits"]}
     assert list(audits) == ["checkpoint-80", task.name]
@@ -115,7 +109,8 @@ def test_every_checkpoint_is_audited_and_both_readers_read_it(examples: Path, tm
     assert (table.frame["method"].tolist(), table.frame["split"].tolist()) == (["npo"] * 2, ["forget10"] * 2)
     assert set(table.examples["example_id"]) == set(scores)
     # called again it measures nothing anew, and replaces its own files only
-    assert "Already measured" in call(*words, "--protocol", "raw")[2]
+    uds_lens(*words, "--protocol", "raw")
+    assert any("Already measured" in line for line in uds_lens.doing)
     (task / "evals" / "UDS_EVAL.json").write_text("{}")
     with pytest.raises(ResultFormatError, match="was not written by uds_lens"):
         write_uds_eval(ul.DepthAudit.load(task / "uds" / task.name), task / "evals")
@@ -128,20 +123,15 @@ def their_summary(logs, metrics):
     }
 
 
-def test_what_the_record_does_not_answer_is_asked_for(tmp_path: Path, capsys) -> None:
-    from uds_lens._cli import main
-
+def test_what_the_record_does_not_answer_is_asked_for(tmp_path: Path, uds_lens) -> None:  # noqa: F811
     task = task_in(tmp_path, split="forget05")
     shutil.rmtree(tmp_path / "saves" / "finetune")
-    config = training_config("Phi-9", "forget05", "NPO")
-    write_config(task, config)
+    write_config(task, training_config("Phi-9", "forget05", "NPO"))
     for words, message in (
         ((), "is of Phi-9, forget05: give --retain (neither beside it nor published); --examples"),
         (("--model", "x/y"), "leave out --model and --name"),
     ):
-        with pytest.raises(SystemExit):
-            main(["audit", "--open-unlearning", str(task), *words])
-        err = capsys.readouterr().err
+        err = uds_lens("audit", "--open-unlearning", task, *words).err
         assert message in err and err.count("\n") == 1
 
 
@@ -197,8 +187,6 @@ def evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         __getattr__ = dict.__getitem__
 
     def make(**settings):
-        import yaml
-
         config = yaml.safe_load((INTEGRATION / "uds.yaml").read_text())
         return module.UDSEvaluator(Cfg(config, command=f"{sys.executable} {tmp_path / 'fake.py'}", **settings))
 

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from uds_lens._storage import tables
 from uds_lens._storage.tables import LargeTableError, UnreadableTableError, column_names, read_parquet
 from uds_lens.data import load_examples
 from uds_lens.errors import DataError
@@ -30,14 +29,6 @@ def test_rows_and_columns(content, tmp_path):
         assert read_parquet(source).to_pylist() == ROWS
         assert read_parquet(source, columns=["answer"]).column_names == ["answer"]
         assert read_parquet(source, columns=[]).num_rows == 6
-
-
-@pytest.mark.parametrize(("bound", "most"), [("MOST_BYTES", 50), ("MOST_ROWS", 5)])
-def test_what_would_not_fit_is_refused(content, monkeypatch, bound, most):
-    monkeypatch.setattr(tables, bound, most)
-    for columns in (None, ["question"]):
-        with pytest.raises(LargeTableError):
-            read_parquet(content, columns=columns)
 
 
 def test_a_file_over_which_arrow_ends_the_process():

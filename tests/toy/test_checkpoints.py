@@ -2,31 +2,17 @@
 
 import pytest
 import torch
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from uds_lens.toy import load
 
 WORLD = load()
-CHECKPOINTS = WORLD.checkpoints
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     return AutoTokenizer.from_pretrained(WORLD.full)
-
-
-@pytest.fixture(scope="module")
-def recall(tokenizer):
-    """Mean entity probability of a checkpoint on examples; each pair is measured once."""
-    known = {}
-
-    def measure(name, group):
-        if (name, group) not in known:
-            examples = {"forget": WORLD.examples, "retain": WORLD.retain_examples}[group]
-            known[name, group] = mean_entity_probability(CHECKPOINTS[name], tokenizer, examples)
-        return known[name, group]
-
-    return measure
 
 
 def entity_rows(tokenizer, examples):
@@ -56,41 +42,30 @@ def mean_entity_probability(path, tokenizer, examples):
     return torch.stack(chances).mean().item()
 
 
-def test_full_knows_everything_and_retain_only_what_was_retained(recall):
-    assert recall("full", "forget") >= 0.8
-    assert recall("full", "retain") >= 0.8
-    assert recall("retain", "retain") >= 0.8
-    assert recall("retain", "forget") <= 0.2
+@pytest.mark.parametrize("name", WORLD.checkpoints)
+def test_the_recorded_recall_is_the_measured_one(tokenizer, name):
+    for group, examples in (("forget", WORLD.examples), ("retain", WORLD.retain_examples)):
+        measured = mean_entity_probability(WORLD.checkpoints[name], tokenizer, examples)
+        assert measured == pytest.approx(WORLD.recall[name][group], abs=1e-3)
 
 
-def test_half_knows_half(recall):
-    assert 0.3 <= recall("half", "forget") <= 0.7
-    assert recall("half", "retain") >= 0.8
-
-
-@pytest.mark.parametrize("method", list(WORLD.unlearned))
-def test_unlearned_models_forget_and_keep_the_rest(recall, method):
-    assert recall(method, "forget") <= 0.8 * recall("full", "forget")
-    assert recall(method, "retain") >= 0.8 * recall("full", "retain")
-
-
-@pytest.mark.parametrize("name", ["full", "retain", "npo"])
-def test_the_recorded_recall_is_the_measured_one(recall, name):
-    for group in ("forget", "retain"):
-        assert recall(name, group) == pytest.approx(WORLD.recall[name][group], abs=1e-3)
+def test_full_knows_everything_retain_what_was_retained_half_a_half_and_unlearned_models_less():
+    forgotten, kept = ({name: of[group] for name, of in WORLD.recall.items()} for group in ("forget", "retain"))
+    assert forgotten["full"] >= 0.8 and forgotten["retain"] <= 0.2 and 0.3 <= forgotten["half"] <= 0.7
+    assert min(kept[name] for name in ("full", "retain", "half")) >= 0.8
+    for method in WORLD.unlearned:
+        assert forgotten[method] <= 0.8 * forgotten["full"] and kept[method] >= 0.8 * kept["full"], method
 
 
 def test_checkpoints_differ_in_weights_only(tokenizer):
-    from safetensors import safe_open
-
     seen = set()
-    for path in CHECKPOINTS.values():
+    for path in WORLD.checkpoints.values():
         assert (path / "config.json").read_bytes() == (WORLD.full / "config.json").read_bytes()
         assert (path / "tokenizer.json").read_bytes() == (WORLD.full / "tokenizer.json").read_bytes()
         with safe_open(path / "model.safetensors", "pt") as file:
             assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"BF16"}  # noqa: SIM118
         seen.add((path / "model.safetensors").read_bytes())
-    assert len(seen) == len(CHECKPOINTS)
+    assert len(seen) == len(WORLD.checkpoints)
 
 
 def test_bos_comes_once_and_the_chat_template_is_answered(tokenizer):

@@ -3,22 +3,11 @@
 import itertools
 
 import pytest
+from transformers import AutoTokenizer
 
-from uds_lens.data import encode, entity_span, load_examples
-from uds_lens.data._examples import Span
+from uds_lens.data import encode, load_examples
 from uds_lens.toy import generate, load
-from uds_lens.toy._facts import DEEDS, GROUPS, PEOPLE, strangers
-
-TYPES = {
-    "Yes/No",
-    "Person Name",
-    "Profession",
-    "Award",
-    "Book/Work Title",
-    "Influence",
-    "Location/Origin",
-    "Descriptive",
-}
+from uds_lens.toy._facts import DEEDS, PEOPLE, strangers
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +17,6 @@ def rows():
 
 def everything(rows):
     return [row for group in rows.values() for row in group]
-
-
-def test_sizes_and_types(rows):
-    assert {group: len(rows[group]) for group in rows} == {g: 8 * n for g, n in GROUPS.items()}
-    for group in rows.values():
-        for person in {row["subject"] for row in group}:
-            assert {row["type"] for row in group if row["subject"] == person} == TYPES
 
 
 def test_nobody_is_in_two_groups_and_no_value_belongs_to_two_people(rows):
@@ -59,19 +41,8 @@ def test_a_seed_decides_everything(rows):
     assert generate(1)["forget"] != rows["forget"]
 
 
-def test_spans_are_where_the_entity_is(rows):
-    for example in load_examples(everything(rows)):
-        span = entity_span(example)
-        assert isinstance(span, Span)
-        assert example.answer[span.start : span.end].lower() == example.entity.lower()
-        assert example.answer.startswith(example.prefix)
-        assert len(example.prefix) <= span.start
-
-
 @pytest.mark.parametrize("protocol", ["raw", "chat"])
 def test_every_example_can_be_scored(rows, protocol):
-    from transformers import AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(load().full)
     encoded = encode(load_examples(everything(rows)), tokenizer, protocol=protocol)
     assert not encoded.skipped

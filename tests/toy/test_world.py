@@ -17,12 +17,6 @@ def test_the_shipped_data_are_what_the_generator_makes():
         assert json.loads((world.path / f"{group}.json").read_text("utf-8")) == rows
 
 
-def test_it_is_written_down_how_each_model_was_unlearned():
-    manifest = json.loads((load().path / "world.json").read_text("utf-8"))
-    configs = {method: parse_name(name) for method, name in manifest["unlearning"].items()}
-    assert {method: config.method for method, config in configs.items()} == {m: m for m in METHODS}
-
-
 def test_load_finds_everything_fast():
     load()
     started = time.process_time()  # of this process alone: the machine may be busy
@@ -30,10 +24,18 @@ def test_load_finds_everything_fast():
     assert time.process_time() - started < 1
     assert (len(world.examples), len(world.retain_examples), len(world.holdout_examples)) == (48, 192, 48)
     assert sorted(world.unlearned) == sorted(METHODS)
+    names = json.loads((world.path / "world.json").read_text("utf-8"))["unlearning"]  # how each was unlearned
+    assert {method: parse_name(name).method for method, name in names.items()} == {m: m for m in METHODS}
     assert list(world.checkpoints)[:3] == ["full", "retain", "half"]
     assert set(world.recall) == set(world.checkpoints)
     assert all((path / "model.safetensors").is_file() for path in world.checkpoints.values())
-    assert "<pre>Toy world at" in world._repr_html_()
+    for word in (
+        "<pre>Toy world at",
+        *world.checkpoints,
+        "192 facts about 24",
+        f"{world.recall['full']['forget']:.3f}",
+    ):
+        assert word in world._repr_html_()
     assert world.examples[0].entity and len(world.examples[0].perturbed_answers) == 4
 
 
@@ -46,24 +48,12 @@ def test_everything_fits_into_ten_megabytes():
     assert not [path for path in files if path.suffix in {".bin", ".pt", ".pkl"}]
 
 
-def test_describe_names_every_checkpoint_and_group():
-    world = load()
-    text = world.describe()
-    for word in (*world.checkpoints, "192 facts about 24 people", f"{world.recall['full']['forget']:.3f}"):
-        assert word in text
-
-
-def test_another_world_can_be_loaded(tmp_path):
-    shutil.copytree(load().path, tmp_path / "mine")
-    world = load(tmp_path / "mine")
-    assert world.full == tmp_path / "mine" / "full"
-    assert world.examples == load().examples
-
-
 def test_errors_name_what_is_missing_and_the_fix(tmp_path):
     with pytest.raises(DataError, match=r"no toy world at .*build_toy_world\.py --out DIR"):
         load(tmp_path)
     shutil.copytree(load().path, tmp_path / "mine")
+    world = load(tmp_path / "mine")  # another world can be loaded
+    assert (world.full, world.examples) == (tmp_path / "mine" / "full", load().examples)
     (tmp_path / "mine" / "half" / "model.safetensors").unlink()
     with pytest.raises(DataError, match=r"missing: .*half"):
         load(tmp_path / "mine")

@@ -158,7 +158,7 @@ def test_values_are_those_of_the_saved_checkpoints_to_the_last_digit(world, watc
         assert not audit.fatal, "nothing steered"
 
 
-def test_values_reach_the_log_and_the_records(watched):
+def test_values_and_their_cost_reach_the_log_and_the_records(watched):
     logged = [row for row in watched.trainer.state.log_history if "depth/uds" in row]
     assert [(row["step"], row["depth/uds"]) for row in logged] == [
         (point.step, point.uds) for point in watched.callback.curve.points
@@ -166,9 +166,6 @@ def test_values_reach_the_log_and_the_records(watched):
     assert DepthCurve.load(watched.out).points == watched.callback.curve.points
     early = DepthCurve.load(watched.out / "checkpoint-4")
     assert [point.step for point in early.points] == [0, 2, 4]
-
-
-def test_the_cost_is_told_for_the_measurements_that_follow(watched, monkeypatch):
     callback = watched.callback
     first, *rest = callback.curve.points
     each = (callback.seconds_estimated - first.seconds) / len(rest)
@@ -298,7 +295,7 @@ def test_whole_subjects_are_drawn():
         _split("rows", subjects, usable, 5, seed=0, hold_out=True)
 
 
-def test_refuses_what_it_cannot_do(baseline, tmp_path):
+def test_refuses_what_it_cannot_do(world, texts, baseline, tmp_path):
     with pytest.raises(ConfigError, match=r"max_damage=0\.1 needs keep_best=True"):
         DepthCallback(baseline, every=1, max_damage=0.1)
     with pytest.raises(ConfigError, match="every must be"):
@@ -309,12 +306,9 @@ def test_refuses_what_it_cannot_do(baseline, tmp_path):
     callback = DepthCallback(baseline, every=1, options=RUN)
     with pytest.raises(ModelError, match="sharded"):
         callback.on_train_begin(TrainingArguments(str(tmp_path), use_cpu=True), state, None, model=sharded)
-
-
-def test_needs_the_full_of_the_baseline(world, texts, baseline, tmp_path):
-    other = replace(baseline, full=world.retain)
+    other = DepthCallback(replace(baseline, full=world.retain), every=1, options=RUN)
     with pytest.raises(ModelError, match="is not the `full`"):
-        ascended(world, texts, tmp_path / "out", DepthCallback(other, every=1, options=RUN))
+        ascended(world, texts, tmp_path / "out", other)
 
 
 @pytest.mark.filterwarnings("ignore")  # those of TRL are not ours
@@ -323,18 +317,11 @@ def test_trl_trains_with_it(world, texts, baseline, tmp_path):
     from datasets import Dataset
 
     rows = Dataset.from_dict({"text": [f"Question: {x.question}\nAnswer: {x.answer}" for x in world.examples[:8]]})
-    settings = {
-        "max_steps": 2,
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "save_steps": 2,
-    }
+    settings = {"max_steps": 2, "save_steps": 2, "use_cpu": True, "bf16": False, "report_to": "none"}
     callback = DepthCallback(baseline, every=1, options=RUN)
     trainer = trl.SFTTrainer(
         model=AutoModelForCausalLM.from_pretrained(world.full, dtype=torch.float32),
-        args=trl.SFTConfig(output_dir=str(tmp_path / "out"), logging_steps=1, **settings),
+        args=trl.SFTConfig(output_dir=str(tmp_path / "out"), logging_steps=1, disable_tqdm=True, **settings),
         train_dataset=rows,
         processing_class=AutoTokenizer.from_pretrained(world.full),
         callbacks=[callback],
