@@ -58,6 +58,50 @@ def test_checkpoints_whose_records_disagree_are_named(chat_trio):
         ul.DepthAudit.run(full, retain, unlearned, EXAMPLES[:2], options=RUN)
 
 
+@pytest.mark.filterwarnings("ignore:.*was trained with:uds_lens.errors.UdsLensWarning")
+def test_disagreeing_records_are_warned_of_by_every_audit_of_a_baseline_and_stay_with_it(chat_trio, tmp_path):
+    full, retain = chat_trio("full", "chat"), chat_trio("retain", "raw")
+    unlearned = chat_trio("unlearned", "raw")
+    baseline = ul.Baseline.measure(full, retain, EXAMPLES[:2], options=RUN)
+    with baseline.recorded(options=RUN) as recorded:
+        audits = [baseline.audit(unlearned, options=RUN), recorded.audit(unlearned), baseline.audit(full, options=RUN)]
+    audits[0].save(tmp_path / "audit")
+    for audit in (*audits[:2], ul.DepthAudit.load(tmp_path / "audit")):
+        (caution,) = [each for each in audit.cautions if "records of training" in each.text]
+        assert caution.level == "caution"
+        assert caution.text.startswith(
+            "According to the records of training, retain and the audited model were trained"
+        )
+        assert caution.mark == "retain, unlearned trained with raw prompts"
+    (caution,) = [each for each in audits[2].cautions if "records of training" in each.text]
+    assert "retain was trained with raw prompts and asked with the chat template: it may" in caution.text
+
+
+def test_prompts_that_were_chosen_against_all_records_are_a_note(chat_trio):
+    models = [chat_trio(role, "chat") for role in ("full", "retain", "unlearned")]
+    audit = ul.DepthAudit.run(*models, EXAMPLES[:2], config=ul.AuditConfig(protocol="raw"), options=RUN)
+    (caution,) = [each for each in audit.cautions if "records of training" in each.text]
+    assert (caution.level, caution.mark) == ("note", "trained with chat prompts")
+    audit = ul.DepthAudit.run(*models, EXAMPLES[:2], options=RUN)
+    assert not any("records of training" in each.text for each in audit.cautions)
+
+
+@pytest.mark.filterwarnings("ignore:.*was trained with:uds_lens.errors.UdsLensWarning")
+def test_all_commands_give_the_reason_for_their_prompts(chat_trio, caplog):
+    """The record of an unlearned model is not one; a record is not a missing template."""
+    caplog.set_level("INFO", "uds_lens")
+    full, retain = chat_trio("full", "raw"), chat_trio("retain")
+    ul.metrics.evaluate(full, EXAMPLES[:1], metrics=["prob"], run=RUN)
+    ul.annotate([replace(EXAMPLES[0], entity=None)], by="contrast", full=full, retain=retain, run=RUN)
+    said = [line for line in caplog.messages if line.startswith("prompts: ")]
+    assert said == ["prompts: raw (as the checkpoint's record says)"] * 2
+    caplog.clear()
+    (full / "unlearning.json").unlink()
+    ul.DepthAudit.run(full, retain, chat_trio("unlearned", "chat"), EXAMPLES[:1], options=RUN)
+    (line,) = [line for line in caplog.messages if line.startswith("prompts: ")]
+    assert line.startswith("prompts: chat template (each begins with")
+
+
 def test_a_finished_audit_with_open_prompts_is_found_again(chat_trio, tmp_path, monkeypatch):
     from uds_lens._cli import main
 

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 import uds_lens as ul
 from tests.unlearning.conftest import tiny  # noqa: F401 - a fixture
 from tests.unlearning.test_registry import MINE
-from uds_lens._cli.training import read_settings
+from uds_lens._cli.training import LEARNED, read_settings
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning import withdraw_objective
 from uds_lens.unlearning._trainer import UnlearningTrainer
@@ -34,11 +36,11 @@ def test_unlearn_then_relearn(uds_lens, files, tmp_path: Path) -> None:
     words += ["--set", "beta=0.2", "--set", "epochs=1", "--set", "learning-rate=1e-3", "--lora", "2"]
     code, out, _ = uds_lens(*words)
     assert code == 0
-    assert "1 steps in" in out
+    assert "\n1 step in " in out
     again = uds_lens(*words)
     assert again.code == 0
     assert "Already trained, with the same model, data and settings, on 20" in again.out
-    assert "steps in" not in again.out
+    assert "1 step in" not in again.out
     record = json.loads((tmp_path / "npo" / "unlearning.json").read_text())
     assert (record["config"]["beta"], record["config"]["learning_rate"]) == (0.2, 1e-3)
     assert record["lora"]["alpha"] == 4
@@ -64,9 +66,27 @@ def test_finetune_says_whether_it_taught(uds_lens, files, tmp_path: Path) -> Non
         ("retain.json", "yes", "8"),
         ("forget.json", "no", "4"),
     ]
+    assert "Prob below" not in out
     record = json.loads((tmp_path / "taught" / "finetuning.json").read_text())
+    assert [row["after"] > LEARNED for row in record["prob"]] == [True, True]
     assert (record["lora"]["rank"], record["lora"]["alpha"], record["lora"]["save"]) == (2, 3, "adapter")
+    new = [{"question": "Where was Gil Tarr born?", "answer": "Gil Tarr was born in Tarrville."}]
+    (tmp_path / "new.json").write_text(json.dumps(new))
+    words[3:5] = ["--data", tmp_path / "new.json", "--data", files["retain"]]
+    code, out, _ = uds_lens(*words, "--lora", "1", "--learning-rate", "1e-6", "--out", tmp_path / "little")
+    assert code == 0
+    assert [line[:1] for line in out.splitlines()].count("!") == 1, "only what was taught and not learned"
+    assert "new.json: Prob below 0.8" in " ".join(out.split())
     assert not (tmp_path / "taught" / "model.safetensors").exists()
+
+
+def test_training_says_nothing_of_a_kernel_that_it_does_not_need(files, tmp_path: Path) -> None:
+    """bitsandbytes logs it when it is first imported, which transformers' trainer does, before a model is opened."""
+    pytest.importorskip("bitsandbytes")
+    words = ["finetune", "--model", tmp_path, "--data", files["retain"], "--out", tmp_path / "taught", "--device=cpu"]
+    done = subprocess.run([sys.executable, "-m", "uds_lens", *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "has no config.json" in done.stderr and "kernel" not in done.stderr
 
 
 def test_what_is_wrong_is_one_line(uds_lens, files, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import uds_lens as ul
+from tests.cli.conftest import uds_lens  # noqa: F401 - a fixture
 from uds_lens.doctor import _checks as environment, examine_environment, examine_inputs
+from uds_lens.results._steering import DECLARED, declare
 
 WORLD = ul.toy.load()
 TRIO = {"full": str(WORLD.full), "retain": str(WORLD.retain), "unlearned": str(WORLD.unlearned["npo"])}
@@ -73,6 +75,49 @@ def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     assert "roles" not in by_name(examine_inputs(TRIO))
 
 
+def test_first_rows_of_sorted_data_are_fatal_and_so_are_rows_that_steered(tmp_path: Path) -> None:
+    first = ul.AuditConfig(limit=5, sample="first")
+    found = by_name(examine_inputs(TRIO, FORGET, config=first))
+    assert found["sample"].verdict == "problem" and found["sample"].found.startswith("only the first 5 of 48.")
+    assert "sample" not in by_name(examine_inputs(TRIO, FORGET, config=ul.AuditConfig(limit=5)))
+    steered = shutil.copytree(TRIO["unlearned"], tmp_path / "steered")
+    config = json.loads((steered / "config.json").read_text())
+    model = type("Config", (), {})()
+    declare(model, WORLD.examples[:1])
+    (steered / "config.json").write_text(json.dumps(config | {DECLARED: getattr(model, DECLARED)}))
+    findings = examine_inputs(TRIO | {"unlearned": str(steered)}, FORGET)
+    (finding,) = [each for each in findings if each.verdict == "problem"]
+    n = sum(example.subject == WORLD.examples[0].subject for example in WORLD.examples)
+    assert finding.found == f"{n} of 48 examples, or others about their subjects, steered the training of unlearned"
+
+
+def test_several_retain_models_and_a_control_are_checked_as_an_audit_takes_them(tmp_path: Path, uds_lens) -> None:  # noqa: F811
+    copy = shutil.copytree(TRIO["full"], tmp_path / "copy")
+    models = {"full": TRIO["full"], "retain 1": TRIO["retain"], "retain 2": str(copy)}
+    findings = examine_inputs(models, FORGET, control=FORGET)
+    roles = [each.found for each in findings if each.what == "roles"]
+    assert roles == [f"full and retain 2 hold the same weights, in {TRIO['full']} and {copy}"]
+    assert "control holds 48 of the examples to forget" in by_name(findings)["data"].found.replace("--", "")
+    found = by_name(examine_inputs(TRIO, FORGET, control=str(WORLD.path / "retain.json")))
+    assert found["control"].found == "entities found in 192 of 192 answers"
+    (copy / "model.safetensors").write_bytes((Path(TRIO["retain"]) / "model.safetensors").read_bytes())
+    assert not [each for each in examine_inputs(models) if each.what == "roles"], "equal names, other weights"
+    shutil.copy(Path(TRIO["full"]) / "model.safetensors", copy)
+    words = ["doctor", "--full", TRIO["full"], "--retain", TRIO["retain"], "--retain", copy, "--control", FORGET]
+    code, out, _ = uds_lens(*words, "--examples", FORGET, "--json")
+    problems = {each["what"] for each in json.loads(out) if each["verdict"] == "problem"}
+    assert (code, problems) == (1, {"roles", "data"})
+
+
+def test_advice_at_the_end_of_a_long_error_is_shown(tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "../base"}))
+    found = by_name(examine_inputs({"full": str(adapter)}))["full"]
+    assert found.verdict == "problem"
+    assert found.found.endswith("or correct base_model_name_or_path in adapter_config.json.")
+
+
 def test_models_with_other_prompts_are_named(tmp_path: Path) -> None:
     models = {}
     for role, protocol in (("full", "raw"), ("unlearned", "chat")):
@@ -82,6 +127,7 @@ def test_models_with_other_prompts_are_named(tmp_path: Path) -> None:
     assert [each.verdict for each in findings] == ["ok", "note"]
     assert findings[0].found == "raw (as the checkpoint's record says)"
     assert "unlearned" in findings[1].found and "was trained with the chat template" in findings[1].found
+    assert findings[1].found.endswith("--protocol chat asks as it was trained.")
 
 
 def test_inputs_that_will_not_do(tmp_path: Path, trio) -> None:

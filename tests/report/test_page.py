@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose
 from synthetic_audits import synthetic_audit, with_control, with_retains
 
@@ -373,6 +375,10 @@ def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     assert "Signs of damage" not in found and "ga and npo differ significantly (Holm" in found
     found = verdict_of(Page(render({"ga": with_control(audits["ga"], lost=9.0), "npo": audits["npo"]})))
     assert "Signs of damage rather than forgetting: ga (over-erased on" in found and "of the layers, damage " in found
+    said = torch.full((len(calm.control.examples),), math.log(0.5), dtype=torch.float64)  # full: exp(-0.1)
+    less = replace(calm, s_unlearned=calm.s_full, control_s_unlearned=said)
+    found = verdict_of(Page(render({"one": less, "two": replace(calm, models=shallow["m0"].models)})))
+    assert "forgetting: one (gives retained entities a probability of 0.500, full 0.905)." in found
     swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
     found = verdict_of(Page(render({"npo": audits["npo"], "swapped": swapped})))
     assert "The verdict is withheld for swapped (fatal warning)." in found

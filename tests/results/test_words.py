@@ -21,7 +21,7 @@ def in_words(audit, words, **config):
 
 
 def audits(words):
-    """Audits that between them have most warnings: over-erased, damaged, base as stand-in, swapped, not measurable."""
+    """Audits that between them have most warnings: over-erased, damaged, other prompts, swapped, not measurable ..."""
     swapped, empty = (synthetic_audit(n=4, seed=seed, name=f"ckpt/{name}") for seed, name in ((2, "c"), (3, "d")))
     made = {
         "a": with_retains(synthetic_audit(n=8, erased=1.2, name="ckpt/a")),
@@ -29,6 +29,8 @@ def audits(words):
         "c": dataclasses.replace(swapped, s1_delta=-1 - swapped.s1_delta),
         "d": dataclasses.replace(empty, s1_delta=0 * empty.s1_delta),
     }
+    prompts = {"trained_with": {"full": "chat", "retain": "raw", "unlearned": "chat"}}
+    made["a"] = dataclasses.replace(made["a"], provenance={**made["a"].provenance, **prompts})
     return {name: in_words(audit, words, stand_in="base" if name == "b" else None) for name, audit in made.items()}
 
 

@@ -61,8 +61,47 @@ def test_only_the_adapter_is_saved_and_it_moves_with_its_base(taught: Path, tmp_
     spoilt = tmp_path / "spoilt"
     shutil.rmtree(spoilt / "base")
     unlearn(moved / "base", people(("Ada Vey",)), method="ga", out=spoilt / "base", options=QUICK)
+    for dtype in ("float32", "bfloat16"):
+        with pytest.raises(ModelError, match=r"trained on weights with fingerprint .* another model, or has changed"):
+            open_model(spoilt / "taught", device="cpu", dtype=dtype)
+
+
+@pytest.mark.parametrize(("trained", "opened"), [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_an_adapter_keeps_to_its_base_in_another_dtype(taught: Path, tmp_path: Path, trained: str, opened: str) -> None:
+    folder = tmp_path / "moved"
+    shutil.copytree(taught / "base", folder / "base")
+    options = type(QUICK)(device="cpu", progress=False, dtype=trained)
+    lora = LoraSettings(rank=2, save="adapter")
+    out = unlearn(folder / "base", NEW[:2], method="ga", out=folder / "ga", lora=lora, options=options)
+    with open_model(out, device="cpu", dtype=opened) as model:
+        assert str(model.dtype) == f"torch.{opened}"
+    shutil.rmtree(folder / "base")
+    unlearn(taught / "base", people(("Ada Vey",)), method="ga", out=folder / "base", options=QUICK)
     with pytest.raises(ModelError, match=r"trained on weights with fingerprint .* another model, or has changed"):
-        open_model(spoilt / "taught", device="cpu")
+        open_model(out, device="cpu", dtype=opened)
+
+
+def test_an_adapter_is_not_saved_in_the_place_of_its_base(taught: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(taught, tmp_path / "moved")
+    again = type(QUICK)(device="cpu", progress=False, redo=True)
+    above = shutil.copytree(moved / "taught", moved / "above")
+    config = (above / "adapter_config.json").read_text().replace('"../base"', '"../taught"')
+    (above / "adapter_config.json").write_text(config)
+    for start in ("taught", "above"):
+        with pytest.raises(ConfigError, match=r"that the adapter starts from, or a base of it.*save='merged'"):
+            finetune(moved / start, NEW[:2], out=moved / "taught", config=SHORT, lora=LORA, options=again)
+    with open_model(moved / "taught", device="cpu") as model:
+        assert model.fingerprint == read_record(taught / "taught")["fingerprint"], "nothing was replaced"
+
+
+def test_an_adapter_of_a_model_of_another_size_is_named(taught: Path, trio, tmp_path: Path) -> None:
+    adapter = shutil.copytree(taught / "taught", tmp_path / "adapter")
+    (adapter / "finetuning.json").unlink()  # as adapters of other libraries, which have no record
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = str(trio("llama").full)
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"does not fit its base .* \(size mismatch for .*trained on another model"):
+        open_model(adapter, device="cpu")
 
 
 def test_training_keeps_to_the_prompts_that_a_model_was_trained_with(taught: Path, tmp_path: Path) -> None:

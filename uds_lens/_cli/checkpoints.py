@@ -20,11 +20,15 @@ def doctor(
     full: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Model trained on everything: directory or Hub id.")
     ] = None,
-    retain: Annotated[str | None, typer.Option(metavar="MODEL", help="Model that never saw the forget set.")] = None,
+    retain: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="Model that never saw the forget set; repeat for other seeds."),
+    ] = None,
     unlearned: Annotated[
         list[str] | None, typer.Option("--model", metavar="MODEL", help="Model to audit; repeat for more.")
     ] = None,
     examples: Annotated[str | None, typer.Option(metavar="DATA", help="Forget set, as for uds-lens audit.")] = None,
+    control: Annotated[str | None, typer.Option(metavar="DATA", help="Facts to retain, as for uds-lens audit.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where results would be written.")] = Path(),
     *,
     config: AuditConfig,
@@ -45,11 +49,12 @@ def doctor(
     say("checking this installation ...")
     import uds_lens as ul
 
-    models = {role: model for role, model in (("full", full), ("retain", retain)) if model is not None}
+    models = {} if full is None else {"full": full}
+    models |= {f"retain {i}" if len(retain or ()) > 1 else "retain": m for i, m in enumerate(retain or (), start=1)}
     models |= {f"unlearned {i}" if i > 1 else "unlearned": m for i, m in enumerate(unlearned or (), start=1)}
     findings = ul.doctor.examine_environment(place=out)
-    if models or examples is not None:
-        findings += ul.doctor.examine_inputs(models, examples, config=config, options=options)
+    if models or examples is not None or control is not None:
+        findings += ul.doctor.examine_inputs(models, examples, control=control, config=config, options=options)
     if printing.json:
         print_json([asdict(finding) for finding in findings])
     else:

@@ -99,6 +99,10 @@ def _training(message: str, out: Path, printing: Printing) -> Iterator[None]:
     print_training(out, before=before, as_json=printing.json)
 
 
+LEARNED = 0.8
+"""Prob of the taught answers below which `full` or `retain` hardly knows what an audit would look for."""
+
+
 def print_training(directory: Path, *, before: str | None, as_json: bool) -> None:
     """Print a finished training run; `before` says when the one finished that was there already."""
     from uds_lens.unlearning import read_record
@@ -116,11 +120,18 @@ def print_training(directory: Path, *, before: str | None, as_json: bool) -> Non
             for p in record["prob"]
         ]
         print_table(("Prob of answers", "taught", "before", "after", "rows"), rows, right=("before", "after", "rows"))
+        for p in record["prob"]:
+            if p["trained"] and p["after"] < LEARNED:
+                print_wrapped(
+                    f"! {p['name']}: Prob below {LEARNED:g}. The model has not learned these answers well enough to be "
+                    "audited on them: raise --epochs or --learning-rate, or the rank of adapters (--lora)."
+                )
         typer.echo("")
     if record["created"] == before:
         typer.echo(f"Already trained, with the same model, data and settings, on {before}: {directory}")
         return
-    typer.echo(f"{record['steps']} steps in {record['seconds']:.1f} s. Saved in {directory}")
+    steps = f"{record['steps']} step{'' if record['steps'] == 1 else 's'}"
+    typer.echo(f"{steps} in {record['seconds']:.1f} s. Saved in {directory}")
 
 
 def print_depth(directory: Path) -> None:
@@ -268,7 +279,8 @@ def finetune(
     """Teach a model facts, to make full and retain models.
 
     At the end it prints Prob (mean probability per token of the answers, over at most 100 rows of each file) before
-    and after: near 1 on what was taught, unchanged on the rest.
+    and after: it should be near 1 on what was taught, and far lower on --unseen rows (somewhat above the start, since
+    the form of the answers is learned, too).
 
     \b
     Example:

@@ -24,7 +24,7 @@ from uds_lens.data import Encoded, ForgetExample, Span, as_examples, encode, mak
 from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import ConfigError, DataError, MissingDependencyError, Setting
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, pick_device, read_checkpoint_info
-from uds_lens.models._compatibility import protocol_of, require_embedded
+from uds_lens.models._compatibility import deciding_record, protocol_of, require_embedded
 from uds_lens.patching import ModelCosts, capture, row_layout, target_logprobs
 from uds_lens.results import RunOptions
 
@@ -216,7 +216,9 @@ def by_contrast(
     tokenizer = check_compatible(infos)
     whole = [replace(example, entity=example.answer.strip(), prefix="") for example in examples]
     protocol = protocol_of(options.protocol, infos, tokenizer)
-    tell(f"prompts: {describe_protocol(options.protocol, protocol, tokenizer=tokenizer, chat=options.chat)}")
+    recorded = deciding_record(infos) is not None
+    words = describe_protocol(options.protocol, protocol, recorded, tokenizer=tokenizer, chat=options.chat)
+    tell(f"prompts: {words}")
     encoded = encode(whole, tokenizer, protocol=protocol, scope="entity", chat=options.chat)
     costs = ModelCosts.of(infos["full"].config, pick_device(run.device))
     batches = costs.batches(encoded.rows, token_budget=run.token_budget)

@@ -25,6 +25,7 @@ from uds_lens.audit._streamed import StreamedTarget, streamed_states_kept
 from uds_lens.data import Encoded, ExamplesLike
 from uds_lens.errors import ModelError, warn_once
 from uds_lens.models import ModelSource, RetainSource, check_compatible, read_checkpoint_info
+from uds_lens.models._compatibility import recorded_protocol
 from uds_lens.results._comparing import STAGE_1_SETTINGS
 from uds_lens.results._depth_audit import DepthAudit
 from uds_lens.results._records import ModelRecord, provenance
@@ -391,7 +392,12 @@ def baseline_of(
         models={"full": target.record, "retain": retains[0]},
         examples=tuple(row.example for row in rows),
         skipped=tuple(plan.encoded.skipped),
-        provenance={**origin, "sample": inputs.forget.sample, **origin_of_draws(plan, config)},
+        provenance={
+            **origin,
+            "sample": inputs.forget.sample,
+            **origin_of_draws(plan, config),
+            **trained_with({"full": target.record, **({} if plan.counterfactual else dict(_by_role(retains)))}),
+        },
         n_tokens=_n_tokens(plan.encoded),
         s_full=s_full[:n],
         s1_delta=mean_of_models([retain.s1_delta for retain in by_retain]),
@@ -401,6 +407,24 @@ def baseline_of(
         control=control,
         full=full,
     )
+
+
+def _by_role(retains: Sequence[ModelRecord]) -> Iterator[tuple[str, ModelRecord]]:
+    """Pair retain models with their roles, as `DepthAudit.roles` has them."""
+    for number, record in enumerate(retains, start=1):
+        yield "retain" if len(retains) == 1 else f"retain {number}", record
+
+
+def trained_with(records: Mapping[str, ModelRecord], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what checkpoints' own records say of the prompts they were trained with, for the provenance.
+
+    Args:
+        records: Models by role.
+        before: A provenance that has those of other roles.
+    """
+    words = {role: recorded_protocol(record.name) for role, record in records.items()}
+    known = {**(before or {}).get("trained_with", {}), **{role: word for role, word in words.items() if word}}
+    return {"trained_with": known} if known else {}
 
 
 def _n_tokens(encoded: Encoded) -> Tensor:
@@ -429,7 +453,12 @@ def join_stages(
         models={**baseline.models, "unlearned": unlearned},
         examples=baseline.examples,
         skipped=baseline.skipped,
-        provenance={**origin, **partly, **steered},
+        provenance={
+            **origin,
+            **partly,
+            **steered,
+            **trained_with({"unlearned": unlearned}, before=baseline.provenance),
+        },
         n_tokens=baseline.n_tokens,
         s_full=baseline.s_full,
         s1_delta=baseline.s1_delta,

@@ -31,7 +31,7 @@ from uds_lens.data._prompts import describe_protocol
 from uds_lens.data._readers import sorted_by
 from uds_lens.errors import ConfigError, DataError, ModelError, Setting
 from uds_lens.models import HookedModel, ModelSource, RetainSource, check_compatible, pick_device, read_checkpoint_info
-from uds_lens.models._compatibility import protocol_of, require_embedded
+from uds_lens.models._compatibility import deciding_record, protocol_of, require_embedded
 from uds_lens.patching import ModelCosts, choose_reading, fall_back, row_layout
 from uds_lens.patching._side_by_side import may_be_packable
 from uds_lens.results._settings import AuditConfig, RunOptions
@@ -281,7 +281,7 @@ def make_plan(
     infos = {role: read_checkpoint_info(model, **where_of(options)) for role, model in models.items()}
     tokenizer: PreTrainedTokenizerFast = check_compatible(infos)
     protocol = protocol_of(config.protocol, infos, tokenizer)
-    recorded = any(info.protocol == protocol for info in infos.values())
+    recorded = deciding_record(infos) is not None
     words = describe_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
     if report and config.protocol == "auto":
         stage_1 = any(role.startswith("retain") for role in models)  # a baseline's prompts are settled

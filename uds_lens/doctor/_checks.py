@@ -5,6 +5,7 @@ Then the two ways to run it, in memory and a block at a time: memory, bytes and 
 
 from __future__ import annotations
 
+import filecmp
 import os
 import platform
 import shutil
@@ -13,14 +14,14 @@ import time
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from uds_lens._optional_packages import EXTRA_OF, distribution_of, install_command
-from uds_lens.errors import IncompatibleModelsError, UdsLensError, UdsLensWarning
+from uds_lens.errors import IncompatibleModelsError, Setting, UdsLensError, UdsLensWarning
 from uds_lens.results import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
@@ -178,21 +179,24 @@ def _is_set(name: str) -> bool:
 
 # Models and a forget set.
 
-_LONGEST = 200  # letters of an error that are shown
+_LONGEST = 200  # letters of another package's error that are shown
+_LONGEST_OF_OURS = 1000  # letters of an error of this package, whose fix comes last
 
 
 def examine_inputs(
     models: Mapping[str, str],
     examples: str | None = None,
     *,
+    control: str | None = None,
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
 ) -> list[Finding]:
     """Check models and a forget set as an audit would, up to the point where weights are loaded.
 
     Args:
-        models: Directories or Hub ids by role, `full` first.
+        models: Directories or Hub ids by role, `full` first; several of one role are `retain 1`, `retain 2` ...
         examples: What `load_examples` reads; None looks at models only.
+        control: Facts to retain, likewise.
         config: Settings of the audit; default `AuditConfig()`.
         options: How it would run; default `RunOptions()`.
 
@@ -216,10 +220,15 @@ def examine_inputs(
         findings += _same_checkpoint({role: models[role] for role in infos})
         findings += _speed(config, options)
     rows: list[ForgetExample] = []
+    facts: list[ForgetExample] = []
     if examples is not None:
-        findings.append(_data(examples, rows))
+        findings.append(_data("examples", examples, rows))
+    if control is not None:
+        findings.append(_data("control", control, facts))
+    if rows:
+        findings += _fatal_rows({role: (models[role], info) for role, info in infos.items()}, rows, facts, config)
     if rows and "full" in infos:
-        findings += _entities({role: models[role] for role in infos}, rows, config, options)
+        findings += _entities({role: models[role] for role in infos}, rows, facts, config, options)
     return findings
 
 
@@ -296,20 +305,55 @@ def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
     """Report roles that one checkpoint has: without two references there is no scale."""
     from uds_lens.models import checkpoint_folders
 
+    places = {
+        role: tuple(os.path.realpath(f) if os.path.exists(f) else str(f) for f in checkpoint_folders(model))
+        for role, model in models.items()
+    }
     roles: dict[tuple[str, ...], list[str]] = {}
-    for role, model in models.items():
-        place = tuple(
-            os.path.realpath(folder) if os.path.exists(folder) else str(folder) for folder in checkpoint_folders(model)
-        )
+    for role, place in places.items():
         roles.setdefault(place, []).append(role)
+    fatal = "an audit of it has a fatal warning: give the model that never saw the forget set as retain"
     for same in roles.values():
         if len(same) > 1:
-            both = {"full", "retain"} <= set(same)
+            both = "full" in same and any(_is_retain(role) for role in same)
             words = f"{' and '.join(same)} are one checkpoint, {models[same[0]]}"
-            fix = "an audit of it has a fatal warning: give the model that never saw the forget set as retain"
-            yield Finding(
-                "roles", "problem" if both else "note", words, fix if both else "its score is known in advance"
-            )
+            yield Finding("roles", "problem" if both else "note", words, fatal if both else _known(same))
+    for role, place in places.items():
+        if _is_retain(role) and "full" in places and place != places["full"] and _same_files(place, places["full"]):
+            words = f"full and {role} hold the same weights, in {models['full']} and {models[role]}"
+            yield Finding("roles", "problem", words, fatal)
+
+
+def _is_retain(role: str) -> bool:
+    return role.startswith("retain")
+
+
+def _known(same: Sequence[str]) -> str:
+    """Say what one checkpoint in these roles comes to."""
+    if all(map(_is_retain, same)):
+        return "give retain models of several seeds"
+    return "its score is known in advance" if any(not role.startswith("unlearned") for role in same) else "give it once"
+
+
+def _same_files(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Tell whether checkpoints have equal files of weights, which are read as far as they agree."""
+    if len(one) != len(other):
+        return False
+    for here, there in zip(one, other, strict=True):
+        if here == there:
+            continue
+        files, others = _files_of_weights(here), _files_of_weights(there)
+        if not files or [file.name for file in files] != [file.name for file in others]:
+            return False
+        if not all(filecmp.cmp(*pair, shallow=False) for pair in zip(files, others, strict=True)):
+            return False
+    return True
+
+
+def _files_of_weights(place: str) -> list[Path]:
+    """List the files of weights of a directory here, or the one file that a model is; none of a model on the Hub."""
+    path = Path(place)
+    return [path] if path.is_file() else sorted(path.glob("*.safetensors")) if path.is_dir() else []
 
 
 _SLOWER = 4.0
@@ -342,30 +386,67 @@ def _speed(config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
         yield Finding("speed", "ok", words)
 
 
-def _data(examples: str, rows: list[ForgetExample]) -> Finding:
+def _data(what: str, place: str, rows: list[ForgetExample]) -> Finding:
     from uds_lens.data import load_examples
 
     try:
-        rows += load_examples(examples)
+        rows += load_examples(place)
     except UdsLensError as error:
-        return Finding("examples", "problem", _short(error))
-    return Finding("examples", "ok", f"{examples}: {len(rows)} rows")
+        return Finding(what, "problem", _short(error))
+    return Finding(what, "ok", f"{place}: {len(rows)} rows")
+
+
+def _fatal_rows(
+    models: Mapping[str, tuple[str, CheckpointInfo]],
+    rows: Sequence[ForgetExample],
+    facts: Sequence[ForgetExample],
+    config: AuditConfig,
+) -> Iterator[Finding]:
+    """Report data that an audit refuses, and rows for which it withholds its verdict."""
+    from uds_lens.audit._inputs import audit_inputs
+    from uds_lens.results._cautions import about_first_rows
+    from uds_lens.results._steering import declared_in, steering
+
+    if not any((row.entity or "").strip() for row in rows):
+        return  # reported with the entities
+    try:
+        inputs = audit_inputs(rows, facts or None, config)
+    except UdsLensError as error:
+        yield Finding("data", "problem", _short(error))
+        return
+    sample = inputs.forget.sample
+    if sample is not None and "sorted_by" in sample and sample["sorted_by"] is not None:
+        words = f"only the first {sample['limit']} of {sample['of']}. {about_first_rows(sample['sorted_by'])}"
+        yield Finding("sample", "problem", words, "an audit of them has a fatal warning: leave out --sample first")
+    for role, (model, info) in models.items():
+        if not role.startswith("unlearned"):
+            continue
+        examples = inputs.forget.examples
+        n = steering(model, examples, declared=declared_in(info.config)).get("n_steering", 0)
+        if n:
+            words = f"{n} of {len(examples)} examples, or others about their subjects, steered the training of {role}"
+            yield Finding("examples", "problem", words, "score the examples held out there: these are fatal")
 
 
 def _entities(
-    models: Mapping[str, str], rows: list[ForgetExample], config: AuditConfig, options: RunOptions
+    models: Mapping[str, str],
+    rows: list[ForgetExample],
+    facts: list[ForgetExample],
+    config: AuditConfig,
+    options: RunOptions,
 ) -> Iterator[Finding]:
     from uds_lens.audit._inputs import make_plan
     from uds_lens.data._prompts import space_added
 
     full = models["full"]
+    retained = facts or None
     try:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always", UdsLensWarning)
             try:
-                plan = make_plan(models, rows, config=config, options=options)
+                plan = make_plan(models, rows, control=retained, config=config, options=options)
             except IncompatibleModelsError:  # reported above
-                plan = make_plan({"full": full}, rows, config=config, options=options)
+                plan = make_plan({"full": full}, rows, control=retained, config=config, options=options)
     except UdsLensError as error:
         yield Finding("entities", "problem", _short(error))
         return
@@ -378,8 +459,8 @@ def _entities(
         return
     yield Finding("prompts", "ok", plan.prompts)
     for warning in heard:
-        if issubclass(warning.category, UdsLensWarning) and "was trained with" in str(warning.message):
-            yield Finding("prompts", "note", str(warning.message))
+        if isinstance(warning.message, UdsLensWarning) and "was trained with" in str(warning.message):
+            yield Finding("prompts", "note", warning.message.worded(_as_option))
     left = "; ".join(f"{reason} ({count})" for reason, count in reasons)
     yield Finding("entities", "note" if skipped else "ok", f"{words}{f'; skipped: {left}' if left else ''}")
     if quoted := [row.example.id for row in plan.encoded.rows if space_added(row.example)]:
@@ -387,12 +468,22 @@ def _entities(
         fix = "put the quote into the entity, or leave these rows out"
         words = f"{len(quoted)} directly after a quote or another mark, where prompts add a space: {some}"
         yield Finding("entities", "note", words, fix)
+    if plan.control is not None:
+        found, left_out = len(plan.control.rows), len(plan.control.skipped)
+        words = f"entities found in {found} of {found + left_out} answers"
+        yield Finding("control", "note" if left_out else "ok", words)
     yield from ways_to_run(models, plan, config=config, options=options)
 
 
 def _short(error: UdsLensError) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+    text = " ".join(error.worded(_as_option).split())
+    return text if len(text) <= _LONGEST_OF_OURS else f"{text[:_LONGEST_OF_OURS]} ..."
+
+
+def _as_option(setting: Setting) -> str:
+    """Write a setting as the command line does, as all advice here."""
+    flag = f"--{setting.name.replace('_', '-')}"
+    return f"{flag} {setting.value}" if setting.has_value and not isinstance(setting.value, bool) else flag
 
 
 _TRIED = 1 << 26

@@ -28,6 +28,7 @@ from uds_lens.audit._states import SourceStates, StateStore
 from uds_lens.audit._streamed import streamed_model
 from uds_lens.audit._two_stage import PatchScores, patch_sources
 from uds_lens.data import ChatStyle, TokenBatch, TokenSequence, answer_prompt, answer_sequences, make_batch, prompt_ids
+from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.generation import GenerationSettings, answer_end_ids, generate_answers, known_beginning
 from uds_lens.metrics._answers import AnswerScores, fitting_rows, score_answers, scores_of
@@ -46,7 +47,7 @@ from uds_lens.models import (
     open_model,
     read_checkpoint_info,
 )
-from uds_lens.models._compatibility import protocol_of, require_embedded
+from uds_lens.models._compatibility import deciding_record, protocol_of, require_embedded
 from uds_lens.patching import ModelCosts, row_layout
 from uds_lens.patching._streamed import StreamedBatch, StreamedRows, run_streamed, tokens_in
 from uds_lens.results import AuditConfig, RunOptions
@@ -160,6 +161,7 @@ class Session:
         }
         self.tokenizer = check_compatible(infos)
         self.protocol: Protocol = protocol_of(options.protocol, infos, self.tokenizer)
+        self._recorded = deciding_record(infos) is not None
         self.config = AuditConfig(tau=options.tau, dtype=options.dtype, protocol="raw")
         self._declared = {role: declared_in(info.config) for role, info in infos.items()}
         self.results: dict[Pass, PassResult] = {}
@@ -176,6 +178,14 @@ class Session:
         identity = self._cache.identity(self.sources[role], self.options.dtype, self.protocol, self.options.chat, model)
         if identity is not None:
             self.records[role], self._ends[role] = identity
+
+    @property
+    def prompts(self) -> str:
+        """The prompts of the questions in words, and why these."""
+        options = self.options
+        return describe_protocol(
+            options.protocol, self.protocol, self._recorded, tokenizer=self.tokenizer, chat=options.chat
+        )
 
     @cached_property
     def plan(self) -> Plan:

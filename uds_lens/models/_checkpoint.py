@@ -41,7 +41,7 @@ from uds_lens._storage import did_you_mean
 from uds_lens.errors import ModelError, Setting, UdsLensError, warn_once
 from uds_lens.models import _gguf as gguf
 from uds_lens.models._anatomy import set_plain_outputs
-from uds_lens.models._fingerprint import fingerprint
+from uds_lens.models._fingerprint import fingerprint, rounded_fingerprint
 from uds_lens.models._gguf import SUFFIX, gguf_file, storage
 
 if TYPE_CHECKING:
@@ -278,7 +278,15 @@ def load_weights(
         base = _of_base(load_weights, source, trust_remote_code=trust_remote_code, **more)
         with LOADING, _plain_errors(source, offline=True), quiet_files():
             require_its_base(source, base)
-            adapted: Any = merged(base, str(place_of(source)))
+            try:
+                adapted: Any = merged(base, str(place_of(source)))
+            except RuntimeError as error:
+                if (mismatch := _MISMATCH.search(str(error))) is None:
+                    raise
+                raise ModelError(
+                    f"the adapter {name!r} does not fit its base {base_folder(source)!r} ({mismatch[0].strip()}): it "
+                    "was trained on another model. Correct base_model_name_or_path in adapter_config.json."
+                ) from error
         return _on_device(adapted.eval().requires_grad_(False), device, device_map)
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
     if is_bitsandbytes(config):
@@ -306,6 +314,10 @@ def load_weights(
     return _on_device(model, device, device_map)
 
 
+_MISMATCH = re.compile("size mismatch for [^\n]*")
+"""What torch says of the first weight whose shape does not fit."""
+
+
 def _on_device(model: PreTrainedModel, device: str, device_map: str | dict[str, Any] | None) -> PreTrainedModel:
     if device_map is not None or str(model.device) == device:
         return model
@@ -317,18 +329,43 @@ def _of_base(load: Callable[..., Any], source: str | os.PathLike[str], **options
     return load(base_folder(source), revision=None, offline=True, **options)
 
 
+_LOWER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Dtypes that weights are rounded to."""
+
+
+def rounded_fingerprints(model: PreTrainedModel) -> dict[str, str]:
+    """Return the fingerprints of a model's weights in the lower dtypes that they may be opened in, for its record."""
+    return {
+        f"fingerprint_{name}": rounded_fingerprint(model, dtype)
+        for name, dtype in _LOWER.items()
+        if model.dtype in (torch.float32, dtype)
+    }
+
+
 def require_its_base(source: str | os.PathLike[str], base: PreTrainedModel) -> None:
-    """Check that an adapter's base has the weights that its record names, where it has a record of ours."""
+    """Check that an adapter's base has the weights that its record names, where it has a record of ours.
+
+    A fingerprint is that of the weights in one dtype. Opened in another one than it was trained in, the weights are
+    compared in the lower of the two, where the record has their fingerprint in it.
+    """
     record = checkpoint_record(source)
     parent, options = record.get("parent"), record.get("options")
     if not isinstance(parent, dict) or not isinstance(options, dict) or not isinstance(parent.get("fingerprint"), str):
         return
-    if options.get("dtype") != str(base.dtype).removeprefix("torch."):
-        return  # a fingerprint is that of the weights in one dtype
-    if (actual := fingerprint(base)) != parent["fingerprint"]:
+    trained, opened = options.get("dtype"), str(base.dtype).removeprefix("torch.")
+    expected: object = parent["fingerprint"]
+    if trained == opened:
+        actual = fingerprint(base)
+    else:
+        lower = trained if opened == "float32" else opened
+        expected = parent.get(f"fingerprint_{lower}")
+        if lower not in _LOWER or not isinstance(expected, str):  # the record of an earlier release has none
+            return
+        actual = rounded_fingerprint(base, _LOWER[lower])
+    if actual != expected:
         raise ModelError(
             f"the adapter {os.fspath(source)!r} was trained on weights with fingerprint "
-            f"{parent['fingerprint'][:32]!r}, and its base {base_folder(source)!r} has {actual!r}: it is "
+            f"{str(expected)[:32]!r}, and its base {base_folder(source)!r} has {actual!r}: it is "
             "another model, or has changed since. Put the base of that time there."
         )
 

@@ -105,9 +105,8 @@ def protocol_of(wanted: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tok
 
     Warns, where nobody chose, of a model that was trained with other prompts than those chosen.
     """
+    chosen = chosen_protocol(wanted, tokenizer, deciding_record(infos))
     recorded = {role: info.protocol for role, info in infos.items() if info.protocol is not None}
-    first = next((word for role, word in recorded.items() if not role.startswith("unlearned")), None)
-    chosen = chosen_protocol(wanted, tokenizer, first)
     for role, word in recorded.items():
         if wanted == "auto" and word != chosen:
             names = {"chat": "the chat template", "raw": "raw prompts"}
@@ -118,6 +117,12 @@ def protocol_of(wanted: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tok
                 " asks as it was trained.",
             )
     return chosen
+
+
+def deciding_record(infos: Mapping[str, CheckpointInfo]) -> Protocol | None:
+    """Return the prompts of the first model whose record names some; an unlearned model does not choose them."""
+    words = (info.protocol for role, info in infos.items() if not role.startswith("unlearned"))
+    return next((word for word in words if word is not None), None)
 
 
 def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizerFast:

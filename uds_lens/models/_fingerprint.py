@@ -118,6 +118,20 @@ def fingerprint(model: nn.Module) -> str:
     return fingerprint_of_digests(model, digests_of(dict(tensors)))
 
 
+def rounded_fingerprint(model: nn.Module, dtype: torch.dtype) -> str:
+    """Hash a model as `fingerprint` does, with its floating-point weights rounded to another dtype.
+
+    Two models that were loaded from the same files in different dtypes agree in the lower one.
+
+    Example:
+        >>> a = nn.Linear(2, 2)
+        >>> rounded_fingerprint(a, torch.bfloat16) == fingerprint(a.to(torch.bfloat16))
+        True
+    """
+    weights = named_weights(model)  # one after the other: each is copied
+    return fingerprint_of_digests(model, {n: _digest_offloaded(model, n, tensor, dtype) for n, tensor in weights})
+
+
 def digests_of(weights: Mapping[str, Tensor]) -> dict[str, bytes]:
     """Hash weights by name, in parallel."""
     with ThreadPoolExecutor(max_workers=min(16, cpu_count() or 1)) as pool:
@@ -135,14 +149,17 @@ def fingerprint_of_digests(model: nn.Module, digests: Mapping[str, bytes]) -> st
     return hashlib.blake2b(start + in_order, digest_size=16).hexdigest()
 
 
-def _digest_offloaded(model: nn.Module, name: str, tensor: Tensor) -> bytes:
+def _digest_offloaded(model: nn.Module, name: str, tensor: Tensor, dtype: torch.dtype | None = None) -> bytes:
     """Hash a weight that accelerate may keep on disk: its module comes to the CPU for a moment."""
+
+    def rounded(weight: Tensor) -> Tensor:
+        return weight if dtype is None or not weight.is_floating_point() else weight.detach().to(dtype)
+
     owner, _, leaf = name.rpartition(".")
-    module = model.get_submodule(owner)
-    if not tensor.is_meta or not is_moved(module):
-        return _digest((name, tensor))
+    if not tensor.is_meta or not is_moved(module := model.get_submodule(owner)):
+        return _digest((name, rounded(tensor)))
     with weights_on_cpu(module):
-        return _digest((name, getattr(module, leaf).detach()))
+        return _digest((name, rounded(getattr(module, leaf).detach())))
 
 
 def named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:

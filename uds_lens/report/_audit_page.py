@@ -90,7 +90,7 @@ def headlines(
                 "reading": audit.reading,
                 "withheld": audit.reading == WITHHELD,
                 # over-erasure is a sign of damage only as long as damage itself was not measured
-                "damaged": over >= OVER_SHARE if math.isnan(damage) else damage > DAMAGED,
+                "damaged": over >= OVER_SHARE if math.isnan(damage) else damage > DAMAGED or _says_less(audit),
                 "fatal": " ".join(audit.fatal),
                 "cautions": [caution.mark for caution in cautions],
                 "reference": name in references,
@@ -104,6 +104,7 @@ def headlines(
                 "utility": "" if value is None or math.isnan(value.value) else f"{value.value:.3f}",
                 "retains": _retains(audit),
                 "damage": _damage(audit),
+                "says_less": _retained_in_words(audit) if _says_less(audit) else "",
                 "prob": "" if math.isnan(audit.entity_prob.unlearned) else f"{audit.entity_prob.unlearned:.3f}",
                 "prob_full": f"{audit.entity_prob.full:.3f}",
             }
@@ -159,6 +160,22 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
         "words": worded(f"Undefined: {damage.reason}." if damage.reason else losses, audit.config.words),
         "marked": damage.value > DAMAGED,
     }
+
+
+LEAST_SAID = 0.8
+"""Probability of the retained entities under the unlearned model itself, as a share of that under full, below which
+the model shows damage, whatever full makes of its states."""
+
+
+def _says_less(audit: DepthAudit) -> bool:
+    """Tell whether the model itself gives retained entities clearly less than full does; False where not measured."""
+    return audit.entity_prob.control_unlearned < LEAST_SAID * audit.entity_prob.control_full
+
+
+def _retained_in_words(audit: DepthAudit) -> str:
+    prob = audit.entity_prob
+    words = f"gives retained entities a probability of {prob.control_unlearned:.3f}, full {prob.control_full:.3f}"
+    return worded(words, audit.config.words)
 
 
 def _kept_prob(audit: DepthAudit) -> str:
@@ -224,6 +241,8 @@ def _signs(model: Mapping[str, Any]) -> str:
     signs = [f"over-erased on {model['over']} of the layers"] if model["over_marked"] else []
     if model["damage"] and model["damage"]["marked"]:
         signs.append(f"damage {model['damage']['value']}")
+    if model["says_less"]:
+        signs.append(model["says_less"])
     return ", ".join(signs)
 
 
@@ -366,14 +385,14 @@ def provenance(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
     """Return where and with what the numbers were made; audits with the same answers share a row."""
     entries: dict[str, dict[str, Any]] = {}
     for name, audit in audits.items():
-        answers = _answers(audit.provenance)
+        answers = _answers(audit.provenance, words=audit.config.words)
         key = repr(sorted(answers.items(), key=lambda item: item[0]))
         entries.setdefault(key, {"names": [], "answers": answers})["names"].append(name)
     return list(entries.values())
 
 
-def _answers(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Flatten a record; versions as one answer, without the prompt, which has its own place.
+def _answers(record: Mapping[str, Any], before: str = "", *, words: Words = "unlearning") -> dict[str, Any]:
+    """Flatten a record; versions and prompts of training as one answer each, without the prompt, which has its place.
 
     >>> _answers({"created": "today", "stage_1": {"created": "before", "versions": {"torch": "2"}}})
     {'created': 'today', 'stage_1, created': 'before', 'stage_1, versions': 'torch 2'}
@@ -382,8 +401,10 @@ def _answers(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     for key, value in record.items():
         if key == "versions" and isinstance(value, Mapping):
             answers[before + key] = ", ".join(f"{package} {version}" for package, version in value.items())
+        elif key == "trained_with" and isinstance(value, Mapping):
+            answers[before + key] = ", ".join(f"{role_in_words(role, words)}: {word}" for role, word in value.items())
         elif isinstance(value, Mapping):
-            answers |= _answers(value, f"{before}{key}, ")
+            answers |= _answers(value, f"{before}{key}, ", words=words)
         elif key != "first_prompt":
             answers[before + key] = value
     return answers

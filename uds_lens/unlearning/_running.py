@@ -28,7 +28,14 @@ from uds_lens.data import AnswerSequence, ForgetExample, load_examples
 from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.models import fingerprint
-from uds_lens.models._checkpoint import PACKAGE, is_local, place_of, quiet_files
+from uds_lens.models._checkpoint import (
+    PACKAGE,
+    checkpoint_folders,
+    is_local,
+    place_of,
+    quiet_files,
+    rounded_fingerprints,
+)
 from uds_lens.results._steering import RECORD
 from uds_lens.unlearning._data import (
     ALTERNATES,
@@ -240,7 +247,8 @@ def _relearning_terms(config: RelearnConfig, passes: Passes) -> Terms:
 
 def _options(options: TrainOptions | None, out: str | os.PathLike[str]) -> TrainOptions:
     """Return the options, once packages and files that logs need are there."""
-    from uds_lens.unlearning._trainer import curve_file
+    with quiet_files(report=True):  # transformers' trainer imports bitsandbytes
+        from uds_lens.unlearning._trainer import curve_file
 
     options = as_settings(TrainOptions, options, name="options")
     for place in options.log_to:
@@ -261,6 +269,7 @@ def _adapters(lora: LoraSettings | None) -> LoraSettings | None:
 
 def run(job: Job) -> Path:
     """Train and save a job, or the rest of it, or nothing where its result is already there."""
+    _require_base_elsewhere(job)
     with quiet_files(report=True):
         processes = JointProcesses.joined(job.options.device)
         parent = open_parent(job.source, job.options)
@@ -289,12 +298,15 @@ def run(job: Job) -> Path:
         with place.opened() as folder:
             if place.is_finished():  # another process has finished it since
                 return job.out
+            base = {"name": parent.name, "fingerprint": parent.fingerprint}
+            # an adapter may be opened in another dtype than it was trained in; training wraps the model
+            of_adapter = rounded_fingerprints(parent.model) if job.saves_adapter else {}
             trained, training = _train(job, parent, TrainingData(forget, retain), folder, processes)
             record = {
                 **dated(asked),
                 "protocol": job.config.protocol,
                 "lora": None if job.lora is None else asdict(job.lora),
-                "parent": {"name": parent.name, "fingerprint": parent.fingerprint},
+                "parent": {**base, **of_adapter},
                 "data": job.sides,
                 "options": {k: v for k, v in vars(job.options).items() if k not in ("log_to", "callbacks", "redo")},
                 **training,
@@ -381,6 +393,21 @@ def _train(
         **({"prob": prob} if prob else {}),
         "seconds": round(time.perf_counter() - started, 2),
     }
+
+
+def _require_base_elsewhere(job: Job) -> None:
+    """Refuse to save an adapter in the place of the model that it needs."""
+    if not job.saves_adapter or not isinstance(job.source, str | os.PathLike):
+        return
+    out = job.out.resolve()
+    if any(Path(folder).expanduser().resolve() == out for folder in checkpoint_folders(job.source)):
+        raise ConfigError(
+            Setting("out", str(job.out)),
+            f" is the model {os.fspath(job.source)!r} that the adapter starts from, or a base of it, and an adapter "
+            "needs its base: choose another directory, or save the whole model with ",
+            Setting("save", "merged"),
+            ".",
+        )
 
 
 _MOST_CHECKED = 100
