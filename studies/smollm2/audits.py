@@ -3,9 +3,9 @@
     python studies/smollm2/audits.py --device cuda
 
 The scales are `retain-0`, `base` (the pretrained model as stand-in) and `retains` (the mean of three seeds). Damage,
-with the kept rows as control, and stage 2 at all layers are measured on the first; the others give scores, for which the
-layers that count are enough. A model is opened once for all scales. Run again, it measures what is missing: one folder for
-each model and scale in `audits/`. At the end three tables are written, which `decide.py` reads:
+with the kept rows as control, and stage 2 at all layers are measured on the first; the others give scores, for which
+the layers that count are enough. A model is opened once for all scales. Run again, it measures what is missing: one
+folder for each model and scale in `audits/`. At the end three tables are written, which `decide.py` reads:
 
     models.csv      scale, model, UDS with interval, damage with interval, warnings
     examples.csv    scale, model, example: UDS, first knowledge-encoding layer, entity's log-probability under `full`
