@@ -127,11 +127,6 @@ def test_the_naive_engine_says_where_a_patch_has_no_effect(opened, batch_of, mon
         target.patched(cache)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral"])
-def test_the_check_chooses_the_wavefront_where_it_is_exact(opened, batch_of, family):
-    assert choose_engine(opened(family), batch_of("entity", "left", (1, 2))) == "wavefront"
-
-
 def spoilt(change):
     """The wavefront with a mistake in what it returns."""
     true = WavefrontTarget.patched

@@ -9,13 +9,12 @@ from hypothesis import given, strategies as st
 from tiny_models import each_family
 
 from uds_lens.errors import UdsLensWarning
-from uds_lens.patching import choose_engine, open_target, target_logprobs
-from uds_lens.patching._blocks import OwnPass, run_block
+from uds_lens.patching import choose_engine, open_target
+from uds_lens.patching._blocks import run_block
 from uds_lens.patching._packing import PackedAttention, Packing
 from uds_lens.patching._plain import capture
 from uds_lens.patching._side_by_side import PACKED_FAMILIES, may_be_packable, packable
 from uds_lens.patching._states import SpanCache
-from uds_lens.patching._wave import own_pass, wave
 
 masks = st.lists(st.integers(1, 6), min_size=1, max_size=5).flatmap(
     lambda lengths: st.tuples(st.just(lengths), st.booleans(), st.integers(1, 4))
@@ -51,24 +50,15 @@ def test_packing_and_padding_undo_each_other(drawn):
 
 
 @pytest.mark.parametrize("family", each_family())
-def test_packed_rows_give_the_states_of_padded_rows(opened, batch_of, family):
-    model = opened(family)
-    for side in ("left", "right"):
-        batch = batch_of(side=side)
-        assert len(set(batch.attention_mask.sum(1).tolist())) > 1, "rows of one length test nothing"
-        packed, padded = (own_pass(model, batch, keep_prefix=False, packed=packed).states for packed in (True, False))
-        torch.testing.assert_close(packed, padded, atol=2e-5, rtol=1e-5)
-    assert packable(model)
-    assert model.hf.config.get_text_config().model_type in PACKED_FAMILIES
-
-
-@pytest.mark.parametrize("family", each_family())
 def test_the_wavefront_gives_the_same_on_packed_and_on_padded_rows(opened, batch_of, family):
     model = opened(family)
+    assert packable(model)
+    assert model.hf.config.get_text_config().model_type in PACKED_FAMILIES
     for batch in (batch_of(), batch_of(side="right"), batch_of(indices=(2,))):
         cache = probe(model, batch)
         packed, padded = (open_target(model, batch, packed=packed) for packed in (True, False))
         assert (packed.recording.windows is None, padded.recording.windows is None) == (False, True)
+        torch.testing.assert_close(packed.states, padded.states, atol=2e-5, rtol=1e-5)
         torch.testing.assert_close(packed.patched(cache), padded.patched(cache), atol=1e-5, rtol=1e-5, equal_nan=True)
         torch.testing.assert_close(packed.logprobs, padded.logprobs, atol=1e-5, rtol=1e-5, equal_nan=True)
 
@@ -139,23 +129,18 @@ def test_a_recording_is_freed_with_its_last_reference(opened, batch_of, packed):
         gc.enable()
 
 
-def test_models_that_may_count_on_padded_rows_are_not_packed(opened):
+def test_models_that_may_count_on_padded_rows_are_not_packed(opened, monkeypatch):
     model = opened("llama")
     hook = model.hf.model.layers[1].mlp.register_forward_hook(lambda m, a, out: None)
-    try:
-        assert not packable(model)
-        assert not may_be_packable(model, "llama")
-    finally:
-        hook.remove()
+    found = packable(model), may_be_packable(model, "llama")
+    hook.remove()
+    assert found == (False, False)
     assert packable(model)
     assert may_be_packable(model, "llama")
     assert not may_be_packable("a/checkpoint", "deepseek_v32")
     assert not may_be_packable(model.bridge, "llama")
-    model.hf.config._attn_implementation = "sdpa"
-    try:
-        assert not packable(model)
-    finally:
-        model.hf.config._attn_implementation = "eager"
+    monkeypatch.setattr(model.hf.config, "_attn_implementation", "sdpa")
+    assert not packable(model)
 
 
 def test_the_self_check_sees_packed_rows_that_are_wrong(opened, batch_of, monkeypatch):
@@ -190,21 +175,6 @@ def test_attention_is_as_it_was_after_an_error(opened, batch_of, monkeypatch):
 def probe(model, batch):
     own = capture(model, batch)
     return SpanCache(states=own.states.roll(1, dims=1) * 0.9, site="resid_post", name="probe")
-
-
-@pytest.mark.parametrize(("family", "packed"), [("llama", True), ("gemma2", False)])
-def test_one_wave_carries_the_own_pass_and_its_variants(opened, batch_of, family, packed):
-    """As where memory holds a whole chunk: nothing is recorded first."""
-    model, batch = opened(family), batch_of()
-    cache, layers = probe(model, batch), list(range(model.n_layers))
-    own = OwnPass(model, batch, keep_prefix=True, by_bridge=False, packed=packed)
-    own.recording.variants_at_once = len(layers)
-    final = wave(model, own.recording, first_pass=own, cache=cache, layers=layers)
-    targets, scored = (part[:, None].expand(-1, len(layers), -1) for part in (batch.targets, batch.scored_mask))
-    with torch.no_grad():
-        found = target_logprobs(own.recording.anatomy, final, targets, scored)
-    expected = open_target(model, batch, packed=packed).patched(cache)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
 def test_a_variant_runs_only_the_rows_that_want_its_layer(opened, batch_of, monkeypatch):
