@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
+from tiny_models import load_plain
 from torch.testing import assert_close
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import uds_lens as ul
 from uds_lens.audit import _inputs
@@ -61,8 +61,7 @@ def test_s1_is_the_mean_over_the_draws_of_each_example(baseline, monkeypatch):
 
 def test_s1_agrees_with_a_patch_by_plain_transformers(baseline):
     """Windows are aligned from the end: the counterfactual name may have another number of tokens."""
-    tokenizer = AutoTokenizer.from_pretrained(WORLD.full)
-    model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32, attn_implementation="eager")
+    model, tokenizer = load_plain(WORLD.full)
     example, drawn = ROWS[0], counterfactuals(ROWS, "other", draws=2)[0]
     ids, entity = tokens_of(example, tokenizer)
     scored = [place - 1 for place in entity]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.stats import beta, betabinom, t as student
+from scipy.stats import beta, betabinom, bootstrap, t as student
 
 from results.made import NAN, made
 from uds_lens.errors import ConfigError
@@ -201,7 +201,5 @@ def test_many_examples_are_resampled_alike(monkeypatch):
 
 
 def scipy_bca(scores):
-    from scipy.stats import bootstrap
-
-    found = bootstrap((scores,), np.mean, method="BCa", batch=2_000_000 // len(scores), rng=np.random.default_rng(0))
-    return found.confidence_interval.low, found.confidence_interval.high
+    options = {"method": "BCa", "batch": 2_000_000 // len(scores), "rng": np.random.default_rng(0)}
+    return tuple(bootstrap((scores,), np.mean, **options).confidence_interval)
