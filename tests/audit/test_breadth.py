@@ -9,11 +9,9 @@ import torch
 import transformers
 from tiny_models import EXAMPLES, build_model, build_tokenizer, each_family, load_plain, with_config
 
-from uds_lens.data import encode, make_batch
-from uds_lens.errors import ModelError, PatchError, UdsLensWarning, forget_warnings
+from uds_lens.errors import ModelError, UdsLensWarning
 from uds_lens.models import open_model, pick_device
 from uds_lens.models._checkpoint import move_checked
-from uds_lens.patching import capture
 from uds_lens.results import DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu", progress=False)
@@ -65,7 +63,6 @@ def dequantised(wide, version, out):
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_4bit_sources_and_targets_equal_their_dequantised_twins(wide, tmp_path):
-    forget_warnings()
     plain = {v: dequantised(wide, v, tmp_path / v) for v in ("full", "unlearned")}
     four = DepthAudit.run(wide / "full-nf4", wide / "retain", wide / "unlearned-nf4", EXAMPLES[:4], options=AUTO)
     twin = DepthAudit.run(plain["full"], wide / "retain", plain["unlearned"], EXAMPLES[:4], options=FAST)
@@ -146,7 +143,6 @@ def test_device_map_gives_the_same_numbers(audited, trio):
 
 @pytest.mark.filterwarnings("ignore::UserWarning:accelerate", "ignore::UserWarning:transformers")
 def test_a_model_offloaded_to_disk_is_audited(audited, trio, tmp_path):
-    forget_warnings()
     paths = trio("llama")
     places = {f"model.layers.{i}": "disk" if i % 2 else "cpu" for i in range(4)}
     others = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
@@ -169,7 +165,6 @@ def unknown(monkeypatch):
     def refuse(*args, **kwargs):
         raise ValueError("Unsupported architecture: NewForCausalLM")
 
-    forget_warnings()
     monkeypatch.setattr(TransformerBridge, "boot_transformers", refuse)
 
 
@@ -182,16 +177,6 @@ def test_an_architecture_transformer_lens_refuses_falls_back_to_plain_hooks(audi
     assert audit.provenance["engine"] == ("wavefront" if engine == "auto" else "naive")
 
 
-def test_sites_inside_a_block_need_transformer_lens(trio, unknown):
-    with open_model(trio("llama").full) as model:
-        batch = make_batch(encode(EXAMPLES[:2], model.tokenizer).rows, pad_token_id=3)
-        with (
-            pytest.warns(UdsLensWarning),
-            pytest.raises(PatchError, match="'attn_out' is out of reach: use site='resid_post'"),
-        ):
-            capture(model, batch, site="attn_out")
-
-
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has an Apple GPU")
 def test_apples_gpu_is_refused_where_there_is_none():
     with pytest.raises(ModelError, match="sees no Apple GPU: use device='cpu'"):
@@ -202,7 +187,6 @@ def test_apples_gpu_is_refused_where_there_is_none():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_model_moved_to_apples_gpu_is_compared_with_itself_on_the_cpu(trio, dtype, monkeypatch):
     """There is no such device here: `to` stands for the move, once harmless and once as it went wrong before."""
-    forget_warnings()
     with open_model(trio("llama").full, device="cpu", dtype=dtype) as opened:
         model = opened.hf
         with pytest.warns(UdsLensWarning, match="Apple's backend.*agreed with the CPU"):

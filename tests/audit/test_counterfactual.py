@@ -11,7 +11,7 @@ import uds_lens as ul
 from uds_lens.audit import _inputs
 from uds_lens.audit._resume import Question
 from uds_lens.data import counterfactuals
-from uds_lens.errors import ConfigError, UdsLensWarning, forget_warnings
+from uds_lens.errors import ConfigError, UdsLensWarning
 from uds_lens.patching import capture
 
 from .independent import forward, tokens_of
@@ -201,7 +201,6 @@ def test_counterfactuals_that_cannot_be_read_fast_have_all_sources_read_plainly(
         return dataclasses.replace(cache, states=cache.states * 1.5) if wrong else cache
 
     monkeypatch.setattr("uds_lens.audit._runner.capture", failing)
-    forget_warnings()
     with pytest.warns(UdsLensWarning, match="it failed: IndexError: index out of range in self"):
         found = ul.DepthAudit.run(
             WORLD.full, None, unlearned, ROWS, config=CONFIG, options=dataclasses.replace(OPTIONS, engine="auto")

@@ -11,7 +11,7 @@ from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._states import closeness, mean_over_tokens
 from uds_lens.audit._two_stage import lost_logprob
 from uds_lens.data import TokenSequence, encode, make_batch
-from uds_lens.errors import UdsLensWarning, forget_warnings
+from uds_lens.errors import UdsLensWarning
 from uds_lens.patching import WavefrontTarget, _plain, _wave, capture
 from uds_lens.patching._blocks import OwnPass
 from uds_lens.patching._engines import checked_rows
@@ -27,7 +27,6 @@ def expected(audited):
 
 
 def audit(trio):
-    forget_warnings()
     return DepthAudit.run(*trio("llama"), EXAMPLES, options=AUTO)
 
 
@@ -86,7 +85,6 @@ def wrong_then_failing(monkeypatch):
 
 def test_what_was_measured_before_the_engine_failed_is_measured_again(trio, audited, wrong_then_failing, monkeypatch):
     """One audit, one engine: values of the fast engine would stand beside those of the reference."""
-    forget_warnings()
     with pytest.warns(UdsLensWarning, match="it failed: RuntimeError: mat1 and mat2 shapes"):
         found = DepthAudit.run(*trio("llama"), EXAMPLES, options=replace(AUTO, token_budget=60))
     assert len(wrong_then_failing) == 4
@@ -109,7 +107,6 @@ def test_a_source_that_fails_in_its_second_batch_is_read_again_whole(trio, audit
         return replace(cache, states=cache.states * 1.5)
 
     monkeypatch.setattr("uds_lens.audit._runner.capture", wrong_then_failing)
-    forget_warnings()
     with pytest.warns(UdsLensWarning, match="it failed: IndexError: index out of range in self"):
         found = DepthAudit.run(*trio("llama"), EXAMPLES, options=replace(AUTO, token_budget=60))
     assert calls.count("wavefront") == 6
@@ -119,7 +116,6 @@ def test_a_source_that_fails_in_its_second_batch_is_read_again_whole(trio, audit
 @pytest.fixture
 def by_reference(trio):
     """Stage 1, measured by the naive engine."""
-    forget_warnings()
     options = replace(AUTO, engine="naive")
     return Baseline.measure(trio("llama").full, trio("llama").retain, EXAMPLES, options=options)
 

@@ -11,7 +11,7 @@ from uds_lens.audit import Baseline, _runner
 from uds_lens.audit._inputs import make_plan
 from uds_lens.audit._memory import GIB, MemoryEstimate, estimate_memory, run_halving
 from uds_lens.audit._runner import StateStore
-from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
+from uds_lens.errors import ModelError, UdsLensWarning
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 CPU = RunOptions(device="cpu", engine="wavefront", progress=False)
@@ -54,7 +54,6 @@ def failing(limit, log, error=None):
 
 
 def test_a_batch_that_does_not_fit_is_halved_until_it_does():
-    forget_warnings()
     log = []
     with pytest.warns(UdsLensWarning, match="halving batches, results do not change"):
         run_halving([5, 1, 4, 2, 3], failing(2, log))
@@ -68,7 +67,6 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does():
 
 
 def test_a_single_row_that_does_not_fit_is_an_error_with_the_ways_out():
-    forget_warnings()
     with (
         pytest.warns(UdsLensWarning),
         pytest.raises(ModelError, match=r"memory ran out on a single example: .*device_map"),
@@ -86,7 +84,6 @@ def one_row_at_a_time(monkeypatch, name):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return true(model, batch, **options)
 
-    forget_warnings()
     monkeypatch.setattr(_runner, name, small)
     return tried
 
@@ -200,7 +197,6 @@ def test_an_estimate_reads_as_a_sentence():
 
 def test_kept_recordings_are_given_back_when_memory_runs_out(baseline, trio, monkeypatch):
     """Room for one recording only: what is kept gives way, and nothing has to be halved."""
-    forget_warnings()
     held, true = [], _runner.open_target
 
     def small(*args, **options):

@@ -10,7 +10,7 @@ from tiny_models import EXAMPLES, ROWS
 
 import uds_lens as ul
 from uds_lens._cli import main
-from uds_lens.errors import UdsLensWarning, forget_warnings
+from uds_lens.errors import UdsLensWarning
 
 pytestmark = pytest.mark.usefixtures("trusted")
 
@@ -52,7 +52,6 @@ def test_prompts_are_those_of_the_record_then_of_the_tokenizer(chat_trio, caplog
 
 
 def test_checkpoints_whose_records_disagree_are_named(chat_trio):
-    forget_warnings()
     full, retain = chat_trio("full", "raw"), chat_trio("retain", "raw")
     unlearned = chat_trio("unlearned", "chat")
     with pytest.warns(UdsLensWarning, match=r"^unlearned .* was trained with the chat template and is asked with raw"):

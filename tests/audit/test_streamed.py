@@ -16,7 +16,7 @@ from uds_lens._storage.processes import this_process
 from uds_lens.audit import Baseline, _memory, _streamed
 from uds_lens.audit._inputs import make_plan
 from uds_lens.audit._memory import MemoryEstimate, memory_of_audit
-from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
+from uds_lens.errors import ModelError, UdsLensWarning
 from uds_lens.models._streamed import StreamedModel
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
@@ -149,7 +149,6 @@ def test_a_full_disk_costs_the_kept_states_and_not_the_audit(at, trio, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(at, full)
-    forget_warnings()
     with pytest.warns(UdsLensWarning, match="states are not kept.*No space left"):
         audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=STREAMED)
     assert audit.n_measured
@@ -161,7 +160,6 @@ def test_auto_streams_what_does_not_fit_and_says_what_it_costs(trio, readings, m
     DepthAudit.run(paths.full, paths.retain, paths.retain, EXAMPLES[:2], options=auto)
     assert readings == []
     monkeypatch.setattr(MemoryEstimate, "fits", property(lambda estimate: estimate.streamed))
-    forget_warnings()
     told = "are read a block at a time, which takes about .* the numbers are the same"
     with pytest.warns(UdsLensWarning, match=told):
         DepthAudit.run(paths.full, paths.retain, paths.retain, EXAMPLES[:2], options=auto)

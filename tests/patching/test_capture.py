@@ -21,17 +21,11 @@ from uds_lens.patching import (
 )
 from uds_lens.patching._hooks import run_unhooked
 
-from .plain import inputs, patched_at, with_hooks
+from .plain import inputs
 
 PADDED = "uds_lens.patching._blocks"
 
 SITES = ("resid_post", "resid_mid", "attn_out", "mlp_out")
-
-
-def hidden_states(model, batch):
-    """As transformers reports them: embeddings, then every layer, the last one after the final norm."""
-    with torch.no_grad():
-        return model.hf(**inputs(batch), output_hidden_states=True).hidden_states
 
 
 def picked(states, batch):
@@ -41,7 +35,8 @@ def picked(states, batch):
 @pytest.mark.parametrize("family", each_family())
 def test_resid_post_is_what_leaves_each_layer(opened, batch_of, family):
     model, batch = opened(family), batch_of("answer")
-    expected = hidden_states(model, batch)
+    with torch.no_grad():  # embeddings, then every layer, the last one after the final norm
+        expected = model.hf(**inputs(batch), output_hidden_states=True).hidden_states
     cache = capture(model, batch)
     assert cache.states.shape == (8, model.n_layers, batch.window.shape[1], 32)
     assert (cache.n_layers, cache.site, cache.name) == (model.n_layers, "resid_post", model.name)
@@ -102,29 +97,11 @@ def test_a_model_that_skips_a_block_is_refused(batch_of):
         capture(model, batch_of())
 
 
-# Patches.
-
-
-@pytest.mark.parametrize(("family", "side"), [("llama", "right"), ("gpt2", "left")])
-def test_run_patched_equals_a_plain_hook_that_overwrites_the_layer(opened, batch_of, family, side):
-    target, batch = opened(family), batch_of("answer", side)
-    cache = capture(opened(family, "retain"), batch)
-
-    def overwrite(hidden):
-        hidden = hidden.clone()
-        hidden[patched_at(batch)] = cache[2][batch.patched_mask]
-        return hidden
-
-    expected, real = with_hooks(target, batch, {("resid_post", 2): overwrite}), batch.attention_mask.bool()
-    assert torch.allclose(run_patched(target, batch, cache, layer=2)[real], expected[real], atol=1e-5)
-
-
 def test_run_patched_leaves_no_hook_and_refuses_what_does_not_fit(opened, batch_of):
     target, batch = opened("llama"), batch_of()
     cache = capture(target, batch)
-    for layer in (-1, 4):
-        with pytest.raises(PatchError, match="layers must be distinct numbers from 0 to 3"):
-            run_patched(target, batch, cache, layer=layer)
+    with pytest.raises(PatchError, match="layers must be distinct numbers from 0 to 3"):
+        run_patched(target, batch, cache, layer=4)
     with pytest.raises(PatchError, match="capture the source on the same TokenBatch"):
         run_patched(target, batch_of("all"), cache, layer=0)
     before = run_patched(target, batch, cache, layer=0)
@@ -180,14 +157,13 @@ def test_hooks_at_points_that_are_not_there(opened, batch_of, point, words):
 
 def test_a_span_patch_writes_the_patched_positions_only_and_counts(batch_of):
     batch = batch_of("boundary")
-    states = torch.full((8, batch.window.shape[1], 2), 7.0)
-    patch = SpanPatch(batch, states)
+    patch = SpanPatch(batch, torch.full((8, batch.window.shape[1], 2), 7.0))
     activation = torch.zeros(*batch.input_ids.shape, 2, dtype=torch.float16)
     patched = patch(activation)
-    assert patched.dtype == torch.float16
-    assert not activation.any()
-    assert (patched != 0).any(-1).sum(-1).tolist() == [1] * 8
-    assert all(patched[row, batch.window[row, 0], 0] == 7.0 for row in range(8))
+    assert patched.dtype == torch.float16 and not activation.any()
+    expected = activation.clone()
+    expected[torch.arange(8), batch.window[:, 0]] = 7.0
+    assert torch.equal(patched, expected)
     assert (patch.fired, patch.changed) == (1, 8)
     patch(patched)
     assert (patch.fired, patch.changed) == (2, 8)

@@ -1,4 +1,4 @@
-"""Heads, mentions, several layers, scores of one's own and grids, against plain forward hooks written out here."""
+"""Heads, mentions, several layers, scores of one's own and grids, against plain forward hooks."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from uds_lens.patching import (
 
 from .plain import patched_at, with_hooks
 
-SITES = ("resid_pre", "attn_out", "mlp_out", "z", "q", "k", "v")
+SITES = ("resid_pre", "resid_post", "attn_out", "mlp_out", "z", "q", "k", "v")
 
 
 def expected(target, source, batch, site, layers, columns=slice(None)):
