@@ -100,8 +100,9 @@ def test_a_model_that_skips_a_block_is_refused(batch_of):
 def test_run_patched_leaves_no_hook_and_refuses_what_does_not_fit(opened, batch_of):
     target, batch = opened("llama"), batch_of()
     cache = capture(target, batch)
-    with pytest.raises(PatchError, match="layers must be distinct numbers from 0 to 3"):
-        run_patched(target, batch, cache, layer=4)
+    for layer in (-1, 4):
+        with pytest.raises(PatchError, match="layers must be distinct numbers from 0 to 3"):
+            run_patched(target, batch, cache, layer=layer)
     with pytest.raises(PatchError, match="capture the source on the same TokenBatch"):
         run_patched(target, batch_of("all"), cache, layer=0)
     before = run_patched(target, batch, cache, layer=0)

@@ -145,6 +145,7 @@ def test_rows_that_cannot_be_scored_are_named_and_leave_the_others_alone(trio, r
         ({"seed": -1}, "seed must be a whole number >= 0 and <= 9223372036854775807; got -1"),
         ({"exact_noop": 0}, "exact_noop must be True or False; got 0"),
         ({"taw": 1}, "AuditConfig has no setting 'taw'; did you mean 'tau'"),
+        ({"colour": 1}, "AuditConfig has no setting 'colour'; it has"),
         ({"last_layer": "post_norm", "site": "attn_out"}, "last_layer='post_norm' belongs to site='resid_post'"),
     ],
 )
