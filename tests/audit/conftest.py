@@ -5,6 +5,7 @@ import functools
 import pytest
 from tiny_models import EXAMPLES
 
+from uds_lens.errors import forget_warnings
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 QUICK = RunOptions(device="cpu", engine="wavefront")
@@ -13,6 +14,12 @@ QUICK = RunOptions(device="cpu", engine="wavefront")
 @pytest.fixture(scope="package", autouse=True)
 def _quick(one_thread):
     return
+
+
+@pytest.fixture(autouse=True)
+def _told_anew():
+    """Let each test hear the warnings that are given once."""
+    forget_warnings()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import torch
 from tiny_models import EXAMPLES
 
 from uds_lens.audit import Baseline
-from uds_lens.errors import IncompatibleModelsError, ModelError, ResultFormatError, UdsLensWarning, forget_warnings
+from uds_lens.errors import IncompatibleModelsError, ModelError, ResultFormatError, UdsLensWarning
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 from uds_lens.results._saving import AUDIT
 
@@ -28,61 +28,41 @@ def measured(trio, examples=EXAMPLES, family="llama", retain="retain", **setting
 def assert_bitwise(left, right):
     for name in AUDIT.tensors:
         assert torch.equal(getattr(left, name), getattr(right, name)), name
-    assert left.config == right.config
-    assert left.models == right.models
+    for name in ("config", "models", "uds", "uds_interval"):
+        assert getattr(left, name) == getattr(right, name), name
     assert list(left.examples) == list(right.examples)
-    assert left.uds == right.uds
-    assert left.uds_interval == right.uds_interval
 
 
-def test_two_stages_are_bitwise_one_run(audited, baseline, trio):
-    assert_bitwise(baseline.audit(trio("llama").unlearned, options=CPU), audited("llama"))
-    assert_bitwise(baseline.audit(trio("llama").retain, options=CPU), audited("llama", unlearned="retain"))
-    assert_bitwise(baseline.audit(trio("llama").full, options=CPU), audited("llama", unlearned="full"))
-
-
-def test_several_models_at_once_are_each_as_if_alone(audited, baseline, trio):
-    paths = trio("llama")
-    audits = baseline.audit_all([paths.unlearned, paths.retain, paths.full, paths.unlearned], options=CPU)
-    for audit, unlearned in zip(audits, ("unlearned", "retain", "full", "unlearned"), strict=True):
-        assert_bitwise(audit, audited("llama", unlearned=unlearned))
+def test_two_stages_are_bitwise_one_run_and_several_models_each_as_if_alone(audited, baseline, trio):
+    roles = ("unlearned", "retain", "full", "unlearned")
+    models = [getattr(trio("llama"), role) for role in roles]
+    audits = [*baseline.audit_all(models, options=CPU), *(baseline.audit(model, options=CPU) for model in models[:3])]
+    for audit, role in zip(audits, (*roles, *roles[:3]), strict=True):
+        assert_bitwise(audit, audited("llama", unlearned=role))
     assert baseline.audit_all([], options=CPU) == []
 
 
-def test_a_saved_baseline_comes_back_and_opens_full_where_it_was(audited, baseline, trio, tmp_path):
+def test_a_saved_baseline_comes_back_and_opens_full_where_it_is(audited, baseline, trio, tmp_path):
     baseline.save(tmp_path / "base")
     again = Baseline.load(tmp_path / "base")
     for name in AUDIT.tensors:
         if not name.startswith("s2_"):
             assert torch.equal(getattr(again, name), getattr(baseline, name)), name
-    assert (again.config, again.models, again.key) == (baseline.config, baseline.models, baseline.key)
-    for name in ("examples", "skipped", "provenance"):
+    for name in ("config", "models", "key", "examples", "skipped", "provenance"):
         assert getattr(again, name) == getattr(baseline, name)
     assert again.full is None
-    assert_bitwise(again.audit(trio("llama").unlearned, options=CPU), audited("llama"))
+    moved = again.with_full(shutil.copytree(trio("llama").full, tmp_path / "moved"))
+    for each in (again, moved):
+        assert_bitwise(each.audit(trio("llama").unlearned, options=CPU), audited("llama"))
     with pytest.raises(ResultFormatError, match=r"holds a uds_lens\.Baseline, expected uds_lens\.DepthAudit"):
         DepthAudit.load(tmp_path / "base")
 
 
-def test_a_baseline_follows_a_full_that_was_moved(audited, baseline, trio, tmp_path):
-    shutil.copytree(trio("llama").full, tmp_path / "moved")
-    baseline.save(tmp_path / "base")
-    again = Baseline.load(tmp_path / "base").with_full(tmp_path / "moved")
-    audit = again.audit(trio("llama").unlearned, options=CPU)
-    assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
-
-
-def test_another_full_is_refused(baseline, trio):
-    wrong = baseline.with_full(trio("llama").retain)
-    with pytest.raises(
-        ModelError, match=r"retain' is not the `full` this baseline was measured with .*or set its `full`"
-    ):
-        wrong.audit(trio("llama").unlearned, options=CPU)
-
-
-def test_a_full_that_is_gone_is_named(baseline, tmp_path, trio):
-    with pytest.raises(ModelError, match="no directory"):
-        baseline.with_full(tmp_path / "gone").audit(trio("llama").unlearned, options=CPU)
+def test_another_full_and_one_that_is_gone_are_refused(baseline, trio, tmp_path):
+    told = r"retain' is not the `full` this baseline was measured with .*or set its `full`"
+    for full, words in ((trio("llama").retain, told), (tmp_path / "gone", "no directory")):
+        with pytest.raises(ModelError, match=words):
+            baseline.with_full(full).audit(trio("llama").unlearned, options=CPU)
 
 
 def test_a_model_that_does_not_fit_is_refused_and_named(baseline, trio):
@@ -112,35 +92,14 @@ def test_the_key_changes_with_what_stage_1_depends_on(trio):
 def test_the_key_ignores_names_paths_and_what_comes_afterwards(baseline, trio, tmp_path):
     shutil.copytree(trio("llama").full, tmp_path / "copy")
     renamed = [replace(example, id=f"other {example.id}", type="x") for example in EXAMPLES]
-    again = Baseline.measure(
-        tmp_path / "copy",
-        trio("llama").retain,
-        renamed,
-        config=AuditConfig(tau=1.0, seed=5, confidence=0.5, n_bootstrap=200),
-        options=replace(CPU, token_budget=64),
-    )
-    assert again.key == baseline.key
-    assert len(again.key) == 32
-
-
-def test_a_baseline_without_a_scored_row_gives_an_audit_without_a_score(trio):
-    lost = [replace(EXAMPLES[0], entity="Nobody")]
-    paths = trio("llama")
-    forget_warnings()
-    with pytest.warns(UdsLensWarning, match="UDS is NaN"):
-        once = DepthAudit.run(*paths, lost, options=CPU)
-        forget_warnings()
-        twice = measured(trio, lost).audit(paths.unlearned, options=CPU)
-    forget_warnings()
-    for audit in (once, twice):
-        assert (len(audit.examples), len(audit.skipped)) == (0, 1)
-        assert audit.uds != audit.uds
+    config, options = AuditConfig(tau=1.0, seed=5, confidence=0.5, n_bootstrap=200), replace(CPU, token_budget=64)
+    again = Baseline.measure(tmp_path / "copy", trio("llama").retain, renamed, config=config, options=options)
+    assert again.key == baseline.key and len(again.key) == 32
 
 
 def test_each_baseline_on_which_nothing_is_measurable_says_so_once(trio):
     unlearned = trio("llama").unlearned
     one, two = measured(trio, EXAMPLES[:2], tau=1e6), measured(trio, EXAMPLES[:1], tau=1e6)
-    forget_warnings()
     for baseline in (one, two, replace(two, config=replace(two.config, tau=2e6))):
         with pytest.warns(UdsLensWarning, match=r"UDS is NaN: no example .*\(full='.*full', retain='.*retain'\)"):
             baseline.audit(unlearned, options=CPU)
@@ -148,18 +107,5 @@ def test_each_baseline_on_which_nothing_is_measurable_says_so_once(trio):
     for place in (0, 2):
         lost = measured(trio, [replace(EXAMPLES[place], entity="Nobody")])
         with pytest.warns(UdsLensWarning, match="UDS is NaN: none of the 1 rows could be scored"):
-            lost.audit(unlearned, options=CPU)
-    forget_warnings()
-
-
-def test_equal_weights_are_reported_whatever_the_file_layout(trio, tmp_path):
-    from tiny_models import load_plain
-
-    model, tokenizer = load_plain(trio("llama").full)
-    model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
-    tokenizer.save_pretrained(tmp_path / "sharded")
-    paths = trio("llama")
-    audit = DepthAudit.run(paths.full, paths.retain, tmp_path / "sharded", EXAMPLES, options=CPU)
-    assert audit.equal_weights == [("full", "unlearned")]
-    assert "full and the audited model have identical weights." in audit.warnings
-    assert audit.uds == 0.0
+            audit = lost.audit(unlearned, options=CPU)
+        assert (len(audit.examples), len(audit.skipped)) == (0, 1) and audit.uds != audit.uds

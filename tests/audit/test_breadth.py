@@ -1,6 +1,5 @@
 """Checkpoints in other forms: 4-bit, adapters, placed by accelerate, offloaded, unknown to TransformerLens."""
 
-import json
 import shutil
 import warnings
 from contextlib import contextmanager
@@ -8,12 +7,11 @@ from contextlib import contextmanager
 import pytest
 import torch
 import transformers
-from tiny_models import EXAMPLES, build_model, build_tokenizer, each_family, load_plain
+from tiny_models import EXAMPLES, build_model, build_tokenizer, each_family, load_plain, with_config
 
-from uds_lens.errors import ModelError, PatchError, UdsLensWarning, forget_warnings
+from uds_lens.errors import ModelError, UdsLensWarning
 from uds_lens.models import open_model, pick_device
 from uds_lens.models._checkpoint import move_checked
-from uds_lens.patching import capture
 from uds_lens.results import DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu", progress=False)
@@ -65,7 +63,6 @@ def dequantised(wide, version, out):
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_4bit_sources_and_targets_equal_their_dequantised_twins(wide, tmp_path):
-    forget_warnings()
     plain = {v: dequantised(wide, v, tmp_path / v) for v in ("full", "unlearned")}
     four = DepthAudit.run(wide / "full-nf4", wide / "retain", wide / "unlearned-nf4", EXAMPLES[:4], options=AUTO)
     twin = DepthAudit.run(plain["full"], wide / "retain", plain["unlearned"], EXAMPLES[:4], options=FAST)
@@ -83,22 +80,18 @@ def test_live_4bit_models_are_measured_the_same_every_time_and_stay_as_they_were
     ids = torch.tensor([[1, 5, 9, 20]])
     paths = [wide / f"{version}-nf4" for version in ("full", "retain", "unlearned")]
     expected = DepthAudit.run(*paths, EXAMPLES[:3], options=FAST)
-    live = [in_4bit_again(path) for path in paths]
+    live = [load_plain(path)[0] for path in paths]
     audits = [DepthAudit.run(*live, EXAMPLES[:3], options=AUTO) for _ in range(2)]
     for audit in audits:
         torch.testing.assert_close(audit.s2_delta, expected.s2_delta, atol=0.2, rtol=0.05)
     assert torch.equal(audits[0].s2_delta, audits[1].s2_delta)
     assert DepthAudit.run(live[0], live[1], live[0], EXAMPLES[:3], options=FAST).uds == 0
     with torch.no_grad():
-        assert torch.equal(live[0](ids).logits, in_4bit_again(paths[0])(ids).logits)
-
-
-def in_4bit_again(folder):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        assert torch.equal(live[0](ids).logits, load_plain(paths[0])[0](ids).logits)
 
 
 def test_a_live_4bit_model_whose_weights_were_repacked_is_refused(wide):
-    live = in_4bit_again(wide / "full-nf4")
+    live, _ = load_plain(wide / "full-nf4")
     layer = next(m for m in live.modules() if type(m).__name__ == "Linear4bit")
     layer.weight.quant_state.packing_format_for_cpu = True  # as bitsandbytes leaves it after a pass on such a CPU
     with pytest.raises(ModelError, match="bitsandbytes repacked its weights in place"):
@@ -143,24 +136,19 @@ def test_an_adapter_that_names_no_base_is_refused(tmp_path):
 
 
 def test_device_map_gives_the_same_numbers(audited, trio):
-    paths = trio("llama")
     options = RunOptions(device_map={"": "cpu"}, engine="wavefront")
-    audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
+    audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=options)
     torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:accelerate", "ignore::UserWarning:transformers")
 def test_a_model_offloaded_to_disk_is_audited(audited, trio, tmp_path):
-    forget_warnings()
     paths = trio("llama")
     places = {f"model.layers.{i}": "disk" if i % 2 else "cpu" for i in range(4)}
     others = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
+    as_usual = {"attn_implementation": "eager", "dtype": torch.float32}
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        paths.full,
-        device_map=places | others,
-        offload_folder=tmp_path,
-        attn_implementation="eager",
-        dtype=torch.float32,
+        paths.full, device_map=places | others, offload_folder=tmp_path, **as_usual
     )
     with pytest.warns(UdsLensWarning, match="accelerate keeps some of them on disk"):
         audit = DepthAudit.run(model, paths.retain, paths.unlearned, EXAMPLES, options=AUTO)
@@ -177,30 +165,16 @@ def unknown(monkeypatch):
     def refuse(*args, **kwargs):
         raise ValueError("Unsupported architecture: NewForCausalLM")
 
-    forget_warnings()
     monkeypatch.setattr(TransformerBridge, "boot_transformers", refuse)
 
 
 @pytest.mark.parametrize("engine", ["auto", "naive"])
 def test_an_architecture_transformer_lens_refuses_falls_back_to_plain_hooks(audited, trio, unknown, engine):
-    paths = trio("llama")
     options = RunOptions(device="cpu", engine=engine)
     with pytest.warns(UdsLensWarning, match="cannot wrap .*Unsupported architecture.*plain forward hooks"):
-        audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
+        audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=options)
     torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
     assert audit.provenance["engine"] == ("wavefront" if engine == "auto" else "naive")
-
-
-def test_sites_inside_a_block_need_transformer_lens(trio, unknown):
-    from uds_lens.data import encode, make_batch
-
-    with open_model(trio("llama").full) as model:
-        batch = make_batch(encode(EXAMPLES[:2], model.tokenizer).rows, pad_token_id=3)
-        with (
-            pytest.warns(UdsLensWarning),
-            pytest.raises(PatchError, match="'attn_out' is out of reach: use site='resid_post'"),
-        ):
-            capture(model, batch, site="attn_out")
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has an Apple GPU")
@@ -213,7 +187,6 @@ def test_apples_gpu_is_refused_where_there_is_none():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_model_moved_to_apples_gpu_is_compared_with_itself_on_the_cpu(trio, dtype, monkeypatch):
     """There is no such device here: `to` stands for the move, once harmless and once as it went wrong before."""
-    forget_warnings()
     with open_model(trio("llama").full, device="cpu", dtype=dtype) as opened:
         model = opened.hf
         with pytest.warns(UdsLensWarning, match="Apple's backend.*agreed with the CPU"):
@@ -235,14 +208,8 @@ def test_a_model_moved_to_apples_gpu_is_compared_with_itself_on_the_cpu(trio, dt
 )
 def test_what_a_config_wants_returned_changes_nothing(audited, trio, tmp_path, family, setting):
     """Training saves such settings with the checkpoint, and live models carry them."""
-    paths = {}
-    for role in ("full", "retain", "unlearned"):
-        source = getattr(trio(family), role)
-        paths[role] = tmp_path / role
-        shutil.copytree(source, paths[role])
-        config = json.loads((source / "config.json").read_text())
-        (paths[role] / "config.json").write_text(json.dumps({**config, **setting}))
-    with_setting = DepthAudit.run(*paths.values(), EXAMPLES, options=AUTO)
+    paths = [with_config(shutil.copytree(path, tmp_path / path.name), **setting) for path in trio(family)]
+    with_setting = DepthAudit.run(*paths, EXAMPLES, options=AUTO)
     plain = audited(family)
     assert with_setting.provenance["engine"] == "wavefront"
     assert torch.equal(with_setting.s2_delta, plain.s2_delta)

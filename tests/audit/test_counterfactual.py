@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 import torch
+from tiny_models import load_plain
 from torch.testing import assert_close
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import uds_lens as ul
 from uds_lens.audit import _inputs
 from uds_lens.audit._resume import Question
 from uds_lens.data import counterfactuals
-from uds_lens.errors import ConfigError, UdsLensWarning, forget_warnings
+from uds_lens.errors import ConfigError, UdsLensWarning
 from uds_lens.patching import capture
 
 from .independent import forward, tokens_of
@@ -61,8 +61,7 @@ def test_s1_is_the_mean_over_the_draws_of_each_example(baseline, monkeypatch):
 
 def test_s1_agrees_with_a_patch_by_plain_transformers(baseline):
     """Windows are aligned from the end: the counterfactual name may have another number of tokens."""
-    tokenizer = AutoTokenizer.from_pretrained(WORLD.full)
-    model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32, attn_implementation="eager")
+    model, tokenizer = load_plain(WORLD.full)
     example, drawn = ROWS[0], counterfactuals(ROWS, "other", draws=2)[0]
     ids, entity = tokens_of(example, tokenizer)
     scored = [place - 1 for place in entity]
@@ -202,7 +201,6 @@ def test_counterfactuals_that_cannot_be_read_fast_have_all_sources_read_plainly(
         return dataclasses.replace(cache, states=cache.states * 1.5) if wrong else cache
 
     monkeypatch.setattr("uds_lens.audit._runner.capture", failing)
-    forget_warnings()
     with pytest.warns(UdsLensWarning, match="it failed: IndexError: index out of range in self"):
         found = ul.DepthAudit.run(
             WORLD.full, None, unlearned, ROWS, config=CONFIG, options=dataclasses.replace(OPTIONS, engine="auto")

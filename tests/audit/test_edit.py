@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from tiny_models import load_plain
 
 import uds_lens as ul
 
@@ -17,9 +17,7 @@ def edited(tmp_path_factory):
 
     Closed form: with the input k of the down-projection W there, W + (v - W k) k^T / (k^T k) maps k to v.
     """
-    place = tmp_path_factory.mktemp("edited")
-    model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(WORLD.full)
+    place, (model, tokenizer) = tmp_path_factory.mktemp("edited"), load_plain(WORLD.full)
     row = ul.data.encode(ROWS[:1], tokenizer, protocol="raw").rows[0]
     down, seen = model.model.layers[LAYER].mlp.down_proj, {}
     handle = down.register_forward_pre_hook(lambda module, args: seen.update(key=args[0][0, row.patched[0]]))
@@ -29,8 +27,8 @@ def edited(tmp_path_factory):
         key, value = seen["key"], -4.0 * down(seen["key"])
         down.weight.add_(torch.outer(value - down(key), key) / key.dot(key))
         assert torch.allclose(down(key), value, atol=1e-4)
-    model.save_pretrained(place)
-    tokenizer.save_pretrained(place)
+    for part in (model, tokenizer):
+        part.save_pretrained(place)
     return place
 
 
@@ -40,7 +38,5 @@ def test_an_edit_is_exactly_nothing_below_its_layer_and_something_from_it_on(edi
     assert (audit.s2_delta[:, :LAYER] == 0).all()
     assert (audit.s2_delta[0, LAYER:] > 0).all()
     assert "No ignorant model: the knowing model's own states" in " ".join(audit.warnings)
-    weights = ul.weights.difference(WORLD.full, edited)
-    frame = weights.to_frame()
-    changed = frame[frame["relative_norm"] > 0]
-    assert changed["layer"].tolist() == [LAYER]
+    frame = ul.weights.difference(WORLD.full, edited).to_frame()
+    assert frame[frame["relative_norm"] > 0]["layer"].tolist() == [LAYER]

@@ -11,7 +11,7 @@ from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._states import closeness, mean_over_tokens
 from uds_lens.audit._two_stage import lost_logprob
 from uds_lens.data import TokenSequence, encode, make_batch
-from uds_lens.errors import UdsLensWarning, forget_warnings
+from uds_lens.errors import UdsLensWarning
 from uds_lens.patching import WavefrontTarget, _plain, _wave, capture
 from uds_lens.patching._blocks import OwnPass
 from uds_lens.patching._engines import checked_rows
@@ -27,7 +27,6 @@ def expected(audited):
 
 
 def audit(trio):
-    forget_warnings()
     return DepthAudit.run(*trio("llama"), EXAMPLES, options=AUTO)
 
 
@@ -47,6 +46,8 @@ def test_packed_rows_that_fail_in_every_role(trio, audited, monkeypatch):
         found = audit(trio)
     assert found.provenance["engine"] == "naive"
     same(found, audited("llama"))
+    with pytest.raises(TypeError, match="turbo"):  # an engine that was asked for by name fails openly
+        DepthAudit.run(*trio("llama"), EXAMPLES, options=replace(AUTO, engine="wavefront"))
 
 
 def test_packed_rows_that_give_wrong_states(trio, audited, monkeypatch):
@@ -84,7 +85,6 @@ def wrong_then_failing(monkeypatch):
 
 def test_what_was_measured_before_the_engine_failed_is_measured_again(trio, audited, wrong_then_failing, monkeypatch):
     """One audit, one engine: values of the fast engine would stand beside those of the reference."""
-    forget_warnings()
     with pytest.warns(UdsLensWarning, match="it failed: RuntimeError: mat1 and mat2 shapes"):
         found = DepthAudit.run(*trio("llama"), EXAMPLES, options=replace(AUTO, token_budget=60))
     assert len(wrong_then_failing) == 4
@@ -107,47 +107,37 @@ def test_a_source_that_fails_in_its_second_batch_is_read_again_whole(trio, audit
         return replace(cache, states=cache.states * 1.5)
 
     monkeypatch.setattr("uds_lens.audit._runner.capture", wrong_then_failing)
-    forget_warnings()
     with pytest.warns(UdsLensWarning, match="it failed: IndexError: index out of range in self"):
         found = DepthAudit.run(*trio("llama"), EXAMPLES, options=replace(AUTO, token_budget=60))
     assert calls.count("wavefront") == 6
     same(found, audited("llama"))
 
 
+@pytest.fixture
+def by_reference(trio):
+    """Stage 1, measured by the naive engine."""
+    options = replace(AUTO, engine="naive")
+    return Baseline.measure(trio("llama").full, trio("llama").retain, EXAMPLES, options=options)
+
+
 @pytest.mark.parametrize("kept_open", [True, False])
-def test_stage_2_takes_the_engine_of_stage_1(trio, kept_open, wrong_then_failing):
-    paths = trio("llama")
-    forget_warnings()
-    baseline = Baseline.measure(paths.full, paths.retain, EXAMPLES, options=RunOptions(device="cpu", engine="naive"))
+def test_stage_2_takes_the_engine_of_stage_1(trio, kept_open, by_reference, wrong_then_failing):
     if kept_open:
-        with baseline.recorded(options=AUTO) as recorded:
-            found = recorded.audit(paths.unlearned)
+        with by_reference.recorded(options=AUTO) as recorded:
+            found = recorded.audit(trio("llama").unlearned)
     else:
-        found = baseline.audit(paths.unlearned, options=AUTO)
+        found = by_reference.audit(trio("llama").unlearned, options=AUTO)
     assert found.provenance["engine"] == found.provenance["stage_1"]["engine"] == "naive"
     assert wrong_then_failing == []
 
 
-def test_stages_of_two_engines_are_cautioned_of(trio, wrong_then_failing):
+def test_stages_of_two_engines_are_cautioned_of(trio, by_reference, wrong_then_failing):
     """Stage 1 was measured while the fast engine worked; the retain model is not there to measure it again."""
-    paths = trio("llama")
-    forget_warnings()
-    baseline = Baseline.measure(paths.full, paths.retain, EXAMPLES, options=RunOptions(device="cpu", engine="naive"))
-    told = {**baseline.provenance, "engine": "wavefront"}
-    baseline = replace(baseline, provenance=told)
+    baseline = replace(by_reference, provenance={**by_reference.provenance, "engine": "wavefront"})
     with pytest.warns(UdsLensWarning, match="mat1 and mat2 shapes"):
-        found = baseline.audit(paths.unlearned, options=replace(AUTO, token_budget=60))
+        found = baseline.audit(trio("llama").unlearned, options=replace(AUTO, token_budget=60))
     assert found.provenance["engine"] == "naive"
     assert any("Stage 1 was measured by the wavefront engine and stage 2 by the naive" in x for x in found.warnings)
-
-
-def test_an_engine_that_was_asked_for_by_name_fails_openly(trio, monkeypatch):
-    def fails(*args, **kwargs):
-        raise TypeError("turbo")
-
-    monkeypatch.setattr(OwnPass, "run", fails)
-    with pytest.raises(TypeError, match="turbo"):
-        DepthAudit.run(*trio("llama"), EXAMPLES, options=RunOptions(device="cpu", engine="wavefront"))
 
 
 class OnApple(torch.Tensor):

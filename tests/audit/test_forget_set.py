@@ -56,8 +56,3 @@ def test_data_without_entities_fails_before_a_model_is_opened(world):
         with pytest.raises(DataError, match="no examples: an audit needs at least one row"):
             measure(nowhere, nowhere, nowhere, [])
     assert len(forget_set([*plain[:3], world.examples[3]], ul.AuditConfig()).examples) == 4
-
-
-def test_rows_of_any_form_are_examples(world):
-    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity, "id": e.id} for e in world.examples]
-    assert [e.id for e in forget_set(iter(rows), ul.AuditConfig()).examples] == [e.id for e in world.examples]

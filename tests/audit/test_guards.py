@@ -1,16 +1,21 @@
 """Where shortcuts could give a wrong number without a sign: each has a guard."""
 
 import json
+import shutil
 import warnings
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pandas
 import pytest
 import torch
 import transformers
-from tiny_models import EXAMPLES, SHAPE, build_tokenizer, load_plain
+from patching.plain import inputs
+from tiny_models import EXAMPLES, ROWS, SHAPE, build_tokenizer, load_plain
 
 from uds_lens.audit import Baseline
-from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
+from uds_lens.data import encode, make_batch
+from uds_lens.errors import ModelError, UdsLensWarning
 from uds_lens.models import open_model
 from uds_lens.models._checkpoint import adapter_base
 from uds_lens.patching import capture, open_target
@@ -53,62 +58,29 @@ def test_a_relative_base_counts_from_the_adapter(tmp_path, monkeypatch):
     assert adapter_base(tmp_path / "adapter") == str(tmp_path / "adapter" / "base")
 
 
-def save_random(folder, build, seeds=(0, 1)):
-    paths = []
-    for seed in seeds:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            build().save_pretrained(folder / str(seed))
-        build_tokenizer().save_pretrained(folder / str(seed))
-        paths.append(folder / str(seed))
-    return paths
+SIZES = {"vocab_size": SHAPE["vocab_size"], "hidden_size": 32, "max_position_embeddings": 256}
+OWN_MASKS = {
+    "GPTNeo": {"num_layers": 4, "num_heads": 4, "attention_types": [[["global", "local"], 2]], "window_size": 8},
+    "OPT": {"ffn_dim": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "word_embed_proj_dim": 32},
+}
 
 
-def gpt_neo():
-    config = transformers.GPTNeoConfig(
-        vocab_size=SHAPE["vocab_size"],
-        hidden_size=32,
-        num_layers=4,
-        num_heads=4,
-        attention_types=[[["global", "local"], 2]],
-        window_size=8,
-        max_position_embeddings=256,
-        initializer_range=0.2,
-    )
-    return transformers.GPTNeoForCausalLM(config)
-
-
-def opt():
-    config = transformers.OPTConfig(
-        vocab_size=SHAPE["vocab_size"],
-        hidden_size=32,
-        ffn_dim=64,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        word_embed_proj_dim=32,
-        max_position_embeddings=256,
-        init_std=0.2,
-    )
-    return transformers.OPTForCausalLM(config)
-
-
-@pytest.mark.parametrize("build", [gpt_neo, opt])
-def test_families_with_masks_or_heads_of_their_own_equal_plain_hooks(tmp_path, build):
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("family", "spread"), [("GPTNeo", "initializer_range"), ("OPT", "init_std")])
+def test_families_with_masks_or_heads_of_their_own_equal_plain_hooks(tmp_path, family, spread):
     """Their states must be those of a full forward, and patched layers those of one hooked forward each."""
-    from uds_lens.data import encode, make_batch
-
-    forget_warnings()
-    full, source = save_random(tmp_path, build)
+    config = getattr(transformers, f"{family}Config")(**SIZES, **OWN_MASKS[family], **{spread: 0.2})
+    full, source = tmp_path / "0", tmp_path / "1"
+    for folder in (full, source):
+        with torch.random.fork_rng():
+            torch.manual_seed(int(folder.name))
+            getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(folder)
+        build_tokenizer().save_pretrained(folder)
     with open_model(full, device="cpu") as target, open_model(source, device="cpu") as other:
         batch = make_batch(encode(EXAMPLES, target.tokenizer, protocol="raw").rows, pad_token_id=3)
-        inputs = {
-            "input_ids": batch.input_ids,
-            "attention_mask": batch.attention_mask,
-            "position_ids": batch.position_ids,
-        }
         rows = torch.arange(len(batch))[:, None]
         with torch.no_grad():
-            hidden = other.hf(**inputs, output_hidden_states=True).hidden_states
+            hidden = other.hf(**inputs(batch), output_hidden_states=True).hidden_states
         cache = capture(other, batch)
         for layer in range(3):  # the last of transformers' states is behind the final norm
             torch.testing.assert_close(cache[layer], hidden[layer + 1][rows, batch.window], atol=1e-5, rtol=0)
@@ -116,83 +88,56 @@ def test_families_with_masks_or_heads_of_their_own_equal_plain_hooks(tmp_path, b
             last = other.anatomy.final_norm(cache[3])
         torch.testing.assert_close(last, hidden[4][rows, batch.window], atol=1e-5, rtol=0)
         naive = open_target(target, batch, engine="naive").patched(cache)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("warnings.warn", lambda *a, **k: None)
-        raw = AuditConfig(protocol="raw")
-        audit = DepthAudit.run(full, source, source, EXAMPLES, config=raw, options=AUTO)
+    audit = DepthAudit.run(full, source, source, EXAMPLES, config=AuditConfig(protocol="raw"), options=AUTO)
     lost = torch.where(batch.scored_mask[:, None], naive, 0).sum(-1) / batch.scored_mask.sum(-1)[:, None]
     torch.testing.assert_close(audit.s_full[:, None] - audit.s1_delta, lost.double(), atol=1e-5, rtol=0)
 
 
 def test_running_out_of_memory_in_the_check_is_not_taken_for_disagreement(trio, monkeypatch):
-    forget_warnings()
 
     def fail(*args, **kwargs):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("uds_lens.patching._engines.capture", fail)
-    paths = trio("llama")
     with pytest.raises(torch.OutOfMemoryError):
-        DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=AUTO)
+        DepthAudit.run(*trio("llama"), EXAMPLES, options=AUTO)
 
 
 def test_rows_that_were_all_skipped_are_not_blamed_on_the_models(trio, recwarn):
-    from dataclasses import replace
-
-    forget_warnings()
-    paths = trio("llama")
     rows = [replace(example, entity="nowhere", prefix=None) for example in EXAMPLES[:2]]
-    audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, rows, options=FAST)
-    assert len(audit.skipped) == 2
+    audit = DepthAudit.run(*trio("llama"), rows, options=FAST)
+    assert len(audit.skipped) == 2 and audit.uds != audit.uds
     assert not [w for w in recwarn if issubclass(w.category, UdsLensWarning) and "Does `full`" in str(w.message)]
 
 
-@pytest.mark.parametrize("name", ["model.norm.weight", "lm_head.weight"])
-def test_what_comes_after_the_states_must_hold_numbers_too(trio, tmp_path, name):
-    """The final norm and the head of a source are not used; a model that is broken there is broken all the same."""
-    model, tokenizer = load_plain(trio("llama").unlearned)
-    with torch.no_grad():
-        model.get_parameter(name).view(-1)[3] = torch.nan
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"of '.*' holds NaN or infinite weights"):
-        DepthAudit.run(trio("llama").full, trio("llama").retain, tmp_path, EXAMPLES, options=FAST)
-
-
-def test_the_default_dtype_around_an_audit_changes_nothing(trio, audited):
-    """Another thread may be opening a model in half precision: transformers sets it for the whole process."""
+@contextmanager
+def half_by_default():
+    """As another thread has it while it opens a model: transformers sets it for the whole process."""
     torch.set_default_dtype(torch.bfloat16)
     try:
-        audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=FAST)
+        yield
     finally:
         torch.set_default_dtype(torch.float32)
-    assert torch.equal(audit.s_full, audited("llama").s_full)
-    assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
 
 
-def test_autocast_around_an_audit_changes_nothing(trio, audited):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+@pytest.mark.parametrize("around", [half_by_default, lambda: torch.autocast("cpu", dtype=torch.bfloat16)])
+def test_half_precision_around_an_audit_changes_nothing(trio, audited, around):
+    with around():
         audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=FAST)
     assert torch.equal(audit.s_full, audited("llama").s_full)
     assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
 
 
 def test_examples_may_be_rows_a_path_or_a_table(trio, audited, tmp_path, unchecked):
-    rows = [
-        {"id": e.id, "question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix}
-        for e in EXAMPLES
-    ]
-    (tmp_path / "rows.json").write_text(json.dumps(rows))
-    for examples in (rows, tmp_path / "rows.json", pandas.DataFrame(rows)):
+    (tmp_path / "rows.json").write_text(json.dumps(ROWS))
+    for examples in (iter(ROWS), tmp_path / "rows.json", pandas.DataFrame(ROWS)):
         audit = DepthAudit.run(*trio("llama"), examples, options=FAST)
         assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
-    baseline = Baseline.measure(trio("llama").full, trio("llama").retain, rows, options=FAST)
-    assert [e.id for e in baseline.examples] == [e.id for e in EXAMPLES]
+    baseline = Baseline.measure(trio("llama").full, trio("llama").retain, ROWS, options=FAST)
+    assert [e.question for e in baseline.examples] == [e.question for e in EXAMPLES]
 
 
 def test_each_set_of_files_is_hashed_once(trio, hashed, tmp_path):
-    import shutil
-
     paths = [shutil.copytree(path, tmp_path / path.name) for path in trio("llama")]
     baseline = Baseline.measure(*paths[:2], EXAMPLES, options=FAST)
     baseline.audit_all([paths[2], paths[1]], options=FAST)

@@ -4,15 +4,11 @@ import pytest
 import torch
 from tiny_models import EXAMPLES, boot, load_plain
 
-from uds_lens.errors import PatchError, UdsLensWarning, forget_warnings
+from uds_lens.errors import PatchError, UdsLensWarning
 from uds_lens.models import open_model
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu")
-
-
-def zeros(module, args, output):
-    return torch.zeros_like(output)
 
 
 def with_zeroed_blocks(paths, kind):
@@ -26,7 +22,13 @@ def with_zeroed_blocks(paths, kind):
     if kind == "opened":
         model = open_model(model)
     for block in (model.hf if kind == "opened" else model).model.layers:
-        block.register_forward_hook(zeros)
+        block.register_forward_hook(lambda module, args, output: torch.zeros_like(output))
+    return model
+
+
+def hooked(folder, layer, hook, part=""):
+    model, _ = load_plain(folder)
+    model.model.layers[layer].get_submodule(part).register_forward_hook(hook)
     return model
 
 
@@ -40,11 +42,8 @@ def test_zeroed_blocks_are_patched_in_as_zeros(trio, kind):
 
 
 def test_a_hook_that_changes_nothing_changes_no_number(trio, audited):
-    paths = trio("llama")
-    full, _ = load_plain(paths.full)
-    seen = []
-    full.model.layers[1].mlp.register_forward_hook(lambda m, a, out: seen.append(tuple(out.shape)))
-    forget_warnings()
+    paths, seen = trio("llama"), []
+    full = hooked(paths.full, 1, lambda m, a, out: seen.append(tuple(out.shape)), part="mlp")
     with pytest.warns(UdsLensWarning, match="has user hooks or a patched forward: it is run as it is"):
         audit = DepthAudit.run(full, paths.retain, paths.unlearned, EXAMPLES, options=AUTO)
     assert audit.provenance["engine"] == "naive"
@@ -52,32 +51,27 @@ def test_a_hook_that_changes_nothing_changes_no_number(trio, audited):
     assert all(len(shape) == 3 and shape[0] > 1 for shape in seen), "hooks see whole padded batches"
 
 
+@pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 def test_hooks_of_full_decide_what_is_measured(trio, audited):
     """The last block's output is scaled: no weight shows it."""
     paths = trio("llama")
-    full, _ = load_plain(paths.full)
-    full.model.layers[2].register_forward_hook(lambda m, a, out: out * 0.5)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("warnings.warn", lambda *a, **k: None)
-        audit = DepthAudit.run(full, paths.retain, paths.full, EXAMPLES, options=AUTO)
+    full = hooked(paths.full, 2, lambda m, a, out: out * 0.5)
+    audit = DepthAudit.run(full, paths.retain, paths.full, EXAMPLES, options=AUTO)
     assert not torch.allclose(audit.s_full, audited("llama").s_full)
     assert (audit.s2_delta[:, 2] != 0).all(), "the plain model's states are not the hooked one's"
     assert (audit.s2_delta[:, :2].abs() < 1e-5).all()
 
 
-def test_the_fast_engine_is_refused_where_hooks_are(trio):
-    paths = trio("llama")
-    full, _ = load_plain(paths.full)
-    full.model.layers[0].register_forward_hook(lambda *_: None)
-    with pytest.raises(PatchError, match=r"its blocks cannot run alone\. Use engine='naive'"):
-        DepthAudit.run(
-            full, paths.retain, paths.unlearned, EXAMPLES, options=RunOptions(device="cpu", engine="wavefront")
-        )
-
-
-def test_sites_inside_a_block_are_out_of_reach_of_a_hooked_model(trio):
-    paths = trio("llama")
-    model, _ = load_plain(paths.unlearned)
-    model.model.layers[0].register_forward_hook(lambda *_: None)
-    with pytest.raises(PatchError, match=r"which a Bridge might not run.*So 'mlp_out' is out of reach"):
-        DepthAudit.run(paths.full, paths.retain, model, EXAMPLES, config=AuditConfig(site="mlp_out"), options=AUTO)
+@pytest.mark.parametrize(
+    ("role", "site", "engine", "words"),
+    [
+        (0, "resid_post", "wavefront", r"its blocks cannot run alone\. Use engine='naive'"),
+        (2, "mlp_out", "auto", r"which a Bridge might not run.*So 'mlp_out' is out of reach: use site='resid_post'"),
+    ],
+)
+def test_what_cannot_run_with_hooks_is_refused(trio, role, site, engine, words):
+    models = list(trio("llama"))
+    models[role] = hooked(models[role], 0, lambda *_: None)
+    options = RunOptions(device="cpu", engine=engine)
+    with pytest.raises(PatchError, match=words):
+        DepthAudit.run(*models, EXAMPLES, config=AuditConfig(site=site), options=options)

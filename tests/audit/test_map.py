@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
+from tiny_models import load_plain
 from torch.testing import assert_close
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import uds_lens as ul
 from uds_lens.audit import MapCell, depth_map
@@ -28,12 +28,11 @@ def mapped(full, source, rows=ROWS, **settings):
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
     """`full` with another first MLP: norm, head and the attention's output weights are those of `full`."""
-    place = tmp_path_factory.mktemp("other")
-    model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32)
+    place, (model, tokenizer) = tmp_path_factory.mktemp("other"), load_plain(WORLD.full)
     with torch.no_grad():
         model.model.layers[0].mlp.down_proj.weight.mul_(-1.0)
-    model.save_pretrained(place)
-    AutoTokenizer.from_pretrained(WORLD.full).save_pretrained(place)
+    for part in (model, tokenizer):
+        part.save_pretrained(place)
     return place
 
 
@@ -42,11 +41,14 @@ def found(other):
     return mapped(WORLD.full, other, sites=["resid_post", "attn_out", "z"], heads=True)
 
 
-def test_all_positions_of_the_last_layer_give_the_sources_own_log_probabilities(found, other):
-    own, of_full = (
-        ul.Baseline.measure(place, WORLD.retain, ROWS, config=CONFIG, options=OPTIONS) for place in (other, WORLD.full)
-    )
-    assert_close(found.at("resid_post", "all")[:, -1], of_full.s_full - own.s_full, atol=1e-4, rtol=0)
+@pytest.fixture(scope="module")
+def stage():
+    return ul.Baseline.measure(WORLD.full, WORLD.retain, ROWS, config=CONFIG, options=OPTIONS)
+
+
+def test_all_positions_of_the_last_layer_give_the_sources_own_log_probabilities(found, stage, other):
+    own = ul.Baseline.measure(other, WORLD.retain, ROWS, config=CONFIG, options=OPTIONS)
+    assert_close(found.at("resid_post", "all")[:, -1], stage.s_full - own.s_full, atol=1e-4, rtol=0)
     assert_close(found.at("resid_post", "all")[:, 3], found.at("resid_post", "all")[:, -1], atol=1e-4, rtol=0)
 
 
@@ -64,8 +66,7 @@ def test_the_heads_of_a_layer_together_are_its_attn_out(found):
     assert (parts - found.at("z", "all")).abs().max() > 1e-3  # they do not add up
 
 
-def test_the_entitys_cell_is_stage_1():
-    stage = ul.Baseline.measure(WORLD.full, WORLD.retain, ROWS, config=CONFIG, options=OPTIONS)
+def test_the_entitys_cell_is_stage_1(stage):
     cells = mapped(WORLD.full, WORLD.retain, sites=["resid_post"], positions=["entity", "all"])
     assert_close(cells.at("resid_post", "entity"), stage.s1_delta, atol=1e-4, rtol=0)
     frame = cells.bypass_frame()
@@ -77,11 +78,7 @@ def test_the_entitys_cell_is_stage_1():
 
 
 def test_positions_agree_with_a_patch_by_plain_transformers(found, other):
-    tokenizer = AutoTokenizer.from_pretrained(WORLD.full)
-    model, source = (
-        AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, attn_implementation="eager")
-        for place in (WORLD.full, other)
-    )
+    (model, tokenizer), (source, _) = (load_plain(place) for place in (WORLD.full, other))
     ids, entity = tokens_of(ROWS[1], tokenizer)
     scored = [place - 1 for place in entity]
     ids = ids[: scored[-1] + 1]
@@ -108,9 +105,8 @@ def test_a_text_without_its_subject_has_no_such_cell(found):
     assert counted["subject"] == len(ROWS) - 1 and counted["all"] == len(ROWS)
 
 
-def test_each_token_of_the_answer_has_its_own_loss(found):
+def test_each_token_of_the_answer_has_its_own_loss(found, stage):
     counts = (~found.lost_by_token[:, 0, found.cells.index(MapCell("z", "all"))].isnan()).sum(-1)
-    stage = ul.Baseline.measure(WORLD.full, WORLD.retain, ROWS, config=CONFIG, options=OPTIONS)
     assert counts.tolist() == stage.n_tokens.tolist() and counts.max() > 1
     frame = found.tokens_frame()
     rows = frame[(frame["label"] == "z, at all") & (frame["layer"] == 2)]
@@ -145,17 +141,17 @@ def test_settings_of_the_last_layer_do_not_reach_a_map():
 @pytest.mark.parametrize("broken", ["full", "source"])
 @pytest.mark.parametrize("part", ["model.norm", "model.layers.3.mlp.down_proj"])
 def test_a_broken_model_is_named_instead_of_mapped(broken, part):
-    model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32)
+    model, tokenizer = load_plain(WORLD.full)
     model.get_submodule(part).weight.data[0] = torch.nan
-    live = HookedModel(model, AutoTokenizer.from_pretrained(WORLD.full), name="broken", owned=False)
+    live = HookedModel(model, tokenizer, name="broken", owned=False)
     pair = (live, WORLD.full) if broken == "full" else (WORLD.full, live)
     with pytest.raises(ModelError, match="'broken'"):
         mapped(*pair, rows=ROWS[1:3], sites=["mlp_out"])
 
 
 def test_a_token_without_an_embedding_is_named():
-    model = AutoModelForCausalLM.from_pretrained(WORLD.full, dtype=torch.float32)
+    model, tokenizer = load_plain(WORLD.full)
     model.resize_token_embeddings(40)
-    live = HookedModel(model, AutoTokenizer.from_pretrained(WORLD.full), name="short", owned=False)
+    live = HookedModel(model, tokenizer, name="short", owned=False)
     with pytest.raises(ModelError, match=r"'short': token .* beyond its embedding"):
         mapped(live, live, rows=ROWS[1:3], sites=["mlp_out"])

@@ -1,18 +1,17 @@
 """Memory: states that spill, batches that halve, recordings that are kept or not, and the estimate before a run."""
 
-import dataclasses
 import logging
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
-from tiny_models import EXAMPLES, build_model
+from tiny_models import EXAMPLES, build_model, load_plain
 
-from uds_lens.audit import Baseline
+from uds_lens.audit import Baseline, _runner
 from uds_lens.audit._inputs import make_plan
 from uds_lens.audit._memory import GIB, MemoryEstimate, estimate_memory, run_halving
 from uds_lens.audit._runner import StateStore
-from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
+from uds_lens.errors import ModelError, UdsLensWarning
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 CPU = RunOptions(device="cpu", engine="wavefront", progress=False)
@@ -26,62 +25,48 @@ def plan(trio):
 
 @pytest.fixture(scope="module")
 def baseline(trio):
-    paths = trio("llama")
-    return Baseline.measure(paths.full, paths.retain, EXAMPLES, options=CPU)
-
-
-def spill_folders(tmp: Path) -> list[Path]:
-    return list(tmp.glob("uds_lens-states-*"))
+    return Baseline.measure(trio("llama").full, trio("llama").retain, EXAMPLES, options=CPU)
 
 
 @pytest.mark.parametrize("budget", [0.0, 4.0])
 def test_states_beyond_the_budget_go_to_disk_and_the_numbers_stay(audited, trio, tmp_path, monkeypatch, budget):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    paths = trio("llama")
-    seen = []
-    put = StateStore.put
+    put, seen = StateStore.put, []
 
     def spy(store, batch, states):
         put(store, batch, states)
         seen.append(store.spilled)
 
     monkeypatch.setattr(StateStore, "put", spy)
-    options = RunOptions(device="cpu", engine="wavefront", memory_gib=budget)
-    audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
+    audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=replace(CPU, memory_gib=budget))
     assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
     assert max(seen) == (0 if budget else len(EXAMPLES) - len(audit.skipped))
-    assert spill_folders(tmp_path) == []
+    assert list(tmp_path.glob("uds_lens-states-*")) == []
 
 
 def failing(limit, log, error=None):
-    error = error or torch.OutOfMemoryError("CUDA out of memory")
-
     def work(rows):
         if len(rows) > limit:
-            raise error
+            raise error or torch.OutOfMemoryError("CUDA out of memory")
         log.append(rows)
 
     return work
 
 
 def test_a_batch_that_does_not_fit_is_halved_until_it_does():
-    forget_warnings()
     log = []
     with pytest.warns(UdsLensWarning, match="halving batches, results do not change"):
         run_halving([5, 1, 4, 2, 3], failing(2, log))
     assert log == [[5, 1], [4], [2, 3]]
-
-
-def test_another_run_that_does_not_fit_says_so_too():
-    forget_warnings()
-    for about in ("read full 4096", "read full 2048"):
+    for about in ("read full 4096", "read full 2048"):  # another run says so too
         with pytest.warns(UdsLensWarning, match="halving batches"):
             run_halving([1, 2], failing(1, []), about=about)
         run_halving([1, 2], failing(1, []), about=about)  # said already
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        run_halving([1, 2], failing(0, [], RuntimeError("size mismatch")))
 
 
 def test_a_single_row_that_does_not_fit_is_an_error_with_the_ways_out():
-    forget_warnings()
     with (
         pytest.warns(UdsLensWarning),
         pytest.raises(ModelError, match=r"memory ran out on a single example: .*device_map"),
@@ -89,28 +74,26 @@ def test_a_single_row_that_does_not_fit_is_an_error_with_the_ways_out():
         run_halving([1, 2], failing(0, []))
 
 
-def test_other_errors_pass_through():
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        run_halving([1, 2], failing(0, [], RuntimeError("size mismatch")))
-
-
-@pytest.mark.parametrize("stage", ["uds_lens.audit._runner.capture", "uds_lens.audit._runner.open_target"])
-def test_running_out_of_memory_on_a_batch_changes_no_result(audited, trio, monkeypatch, stage):
-    forget_warnings()
-    module, name = stage.rsplit(".", 1)
-    import importlib
-
-    true, expected = getattr(importlib.import_module(module), name), audited("llama")
+def one_row_at_a_time(monkeypatch, name):
+    """Let a step of the runner take one row and no more; return the sizes that it was asked for."""
+    true, tried = getattr(_runner, name), []
 
     def small(model, batch, **options):
+        tried.append(len(batch))
         if len(batch) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return true(model, batch, **options)
 
-    monkeypatch.setattr(stage, small)
-    paths = trio("llama")
+    monkeypatch.setattr(_runner, name, small)
+    return tried
+
+
+@pytest.mark.parametrize("step", ["capture", "open_target"])
+def test_running_out_of_memory_on_a_batch_changes_no_result(audited, trio, monkeypatch, step):
+    expected = audited("llama")
+    one_row_at_a_time(monkeypatch, step)
     with pytest.warns(UdsLensWarning, match="memory ran out on a batch"):
-        audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=CPU)
+        audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=CPU)
     torch.testing.assert_close(audit.s2_delta, expected.s2_delta, atol=1e-5, rtol=0)
     assert not audit.s2_delta.isnan().any()
 
@@ -119,28 +102,22 @@ def test_a_recorded_baseline_gives_the_same_audits(audited, baseline, trio):
     paths = trio("llama")
     with baseline.recorded(options=CPU) as recorded:
         audits = [recorded.audit(model) for model in (paths.unlearned, paths.full, paths.retain, paths.unlearned)]
+        with pytest.raises(ModelError, match="do not fit together"):
+            recorded.audit(trio("qwen2").unlearned)
     assert torch.equal(audits[0].s2_delta, audited("llama").s2_delta)
     assert torch.equal(audits[3].s2_delta, audits[0].s2_delta)
     assert (audits[1].uds, audits[2].uds) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(("gib", "recordings"), [(4.0, 1), (0.0, 3)])
-def test_batches_are_recorded_once_within_the_budget(baseline, trio, plan, monkeypatch, gib, recordings):
-    from uds_lens.audit import _runner as module
-
-    true, made = module.open_target, []
-    monkeypatch.setattr(module, "open_target", lambda *a, **k: made.append(1) or true(*a, **k))
-    options = RunOptions(device="cpu", engine="wavefront", memory_gib=gib)
-    with baseline.recorded(options=options) as recorded:
+def test_batches_are_recorded_once_within_the_budget(baseline, trio, monkeypatch, gib, recordings):
+    true, made = _runner.open_target, []
+    monkeypatch.setattr(_runner, "open_target", lambda *a, **k: made.append(1) or true(*a, **k))
+    with baseline.recorded(options=replace(CPU, memory_gib=gib)) as recorded:
         n_batches = len(recorded.plan.batches)
         for _ in range(3):
             recorded.audit(trio("llama").unlearned)
     assert len(made) == recordings * n_batches
-
-
-def test_a_recorded_baseline_refuses_what_does_not_fit(baseline, trio):
-    with baseline.recorded(options=CPU) as recorded, pytest.raises(ModelError, match="do not fit together"):
-        recorded.audit(trio("qwen2").unlearned)
 
 
 def test_the_estimate_counts_weights_states_and_batches(plan):
@@ -162,7 +139,7 @@ def test_the_estimate_counts_weights_states_and_batches(plan):
 def test_the_estimate_counts_keys_states_masks_and_attention_of_a_batch(plan):
     """Of a deep model with one head and a narrow MLP, where little else is held."""
     n_layers, heads = 16, {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 32}
-    plain = dataclasses.replace(plan, packed=False)
+    plain = replace(plan, packed=False)
     held, kept = [], 0
     for batch in plain.batches:
         length = max(len(plain.rows[i].ids) for i in batch)
@@ -197,23 +174,18 @@ def test_the_estimate_of_a_streamed_model_holds_a_block_and_the_bytes_of_the_nex
     assert weights("float32", vocab_size=100_000) == 100_000 * 32 * 4 + norm * 4  # the head alone is more
 
 
-def test_an_audit_that_cannot_fit_is_refused_before_any_work(trio, monkeypatch, caplog):
+def test_an_audit_that_cannot_fit_is_refused_before_any_work_unless_nobody_checks(trio, monkeypatch, caplog):
+    full, retain, unlearned = trio("llama")
     monkeypatch.setattr("uds_lens.audit._memory.free_bytes", lambda device: 1000)
+    unchecked = replace(CPU, check_memory=False)
+    assert DepthAudit.run(full, retain, retain, EXAMPLES[:2], options=unchecked).uds == 1.0
     monkeypatch.setattr("uds_lens.audit._runner.capture", lambda *a, **k: pytest.fail("work was done"))
-    paths = trio("llama")
     with (
         caplog.at_level(logging.INFO, "uds_lens"),
         pytest.raises(ModelError, match=r"the audit needs about .* GiB free\. Use dtype='bfloat16'"),
     ):
-        DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=CPU)
+        DepthAudit.run(full, retain, unlearned, EXAMPLES, options=CPU)
     assert "needs about" in caplog.text
-
-
-def test_the_check_can_be_switched_off(trio, monkeypatch):
-    monkeypatch.setattr("uds_lens.audit._memory.free_bytes", lambda device: 1000)
-    paths = trio("llama")
-    options = RunOptions(device="cpu", engine="wavefront", check_memory=False)
-    assert DepthAudit.run(paths.full, paths.retain, paths.retain, EXAMPLES[:2], options=options).uds == 1.0
 
 
 def test_an_estimate_reads_as_a_sentence():
@@ -225,10 +197,7 @@ def test_an_estimate_reads_as_a_sentence():
 
 def test_kept_recordings_are_given_back_when_memory_runs_out(baseline, trio, monkeypatch):
     """Room for one recording only: what is kept gives way, and nothing has to be halved."""
-    from uds_lens.audit import _runner as module
-
-    forget_warnings()
-    held, true = [], module.open_target
+    held, true = [], _runner.open_target
 
     def small(*args, **options):
         if recorded.target._kept:
@@ -236,11 +205,10 @@ def test_kept_recordings_are_given_back_when_memory_runs_out(baseline, trio, mon
         held.append(len(args[1]))
         return true(*args, **options)
 
-    options = RunOptions(device="cpu", engine="wavefront", token_budget=40)
-    with baseline.recorded(options=options) as recorded:
+    with baseline.recorded(options=replace(CPU, token_budget=40)) as recorded:
         planned = [len(rows) for rows in recorded.plan.batches]
         assert len(planned) > 1
-        monkeypatch.setattr(module, "open_target", small)
+        monkeypatch.setattr(_runner, "open_target", small)
         first = recorded.audit(trio("llama").unlearned)
         assert held == planned
         assert torch.equal(recorded.audit(trio("llama").unlearned).s2_delta, first.s2_delta)
@@ -248,19 +216,8 @@ def test_kept_recordings_are_given_back_when_memory_runs_out(baseline, trio, mon
 
 
 def test_pieces_that_fitted_are_taken_for_the_next_model(baseline, trio, monkeypatch):
-    from uds_lens.audit import _runner as module
-
-    forget_warnings()
-    tried, true = [], module.open_target
-
-    def small(model, batch, **options):
-        tried.append(len(batch))
-        if len(batch) > 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return true(model, batch, **options)
-
-    monkeypatch.setattr(module, "open_target", small)
-    with baseline.recorded(options=RunOptions(device="cpu", engine="wavefront", memory_gib=0)) as recorded:
+    tried = one_row_at_a_time(monkeypatch, "open_target")
+    with baseline.recorded(options=replace(CPU, memory_gib=0)) as recorded:
         with pytest.warns(UdsLensWarning, match="memory ran out on a batch"):
             recorded.audit(trio("llama").unlearned)
         tried.clear()
@@ -270,10 +227,8 @@ def test_pieces_that_fitted_are_taken_for_the_next_model(baseline, trio, monkeyp
 
 
 def test_a_live_full_that_is_trained_while_it_is_recorded_is_refused(trio):
-    import transformers
-
     paths = trio("llama")
-    live = transformers.AutoModelForCausalLM.from_pretrained(paths.full, attn_implementation="eager")
+    live, _ = load_plain(paths.full)
     baseline = Baseline.measure(live, paths.retain, EXAMPLES, options=CPU)
     with baseline.recorded(options=CPU) as recorded:
         recorded.audit(paths.unlearned)

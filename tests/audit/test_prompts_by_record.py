@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from chat_templates import CHATML
-from tiny_models import EXAMPLES
+from tiny_models import EXAMPLES, ROWS
 
 import uds_lens as ul
-from uds_lens.errors import UdsLensWarning, forget_warnings
+from uds_lens._cli import main
+from uds_lens.errors import UdsLensWarning
 
 pytestmark = pytest.mark.usefixtures("trusted")
 
@@ -51,7 +52,6 @@ def test_prompts_are_those_of_the_record_then_of_the_tokenizer(chat_trio, caplog
 
 
 def test_checkpoints_whose_records_disagree_are_named(chat_trio):
-    forget_warnings()
     full, retain = chat_trio("full", "raw"), chat_trio("retain", "raw")
     unlearned = chat_trio("unlearned", "chat")
     with pytest.warns(UdsLensWarning, match=r"^unlearned .* was trained with the chat template and is asked with raw"):
@@ -103,17 +103,10 @@ def test_all_commands_give_the_reason_for_their_prompts(chat_trio, caplog):
 
 
 def test_a_finished_audit_with_open_prompts_is_found_again(chat_trio, tmp_path, monkeypatch):
-    from uds_lens._cli import main
-
-    words = [
-        f"--{role}={chat_trio(name)}" for role, name in (("full", "full"), ("retain", "retain"), ("model", "unlearned"))
-    ]
-    (tmp_path / "e.json").write_text(
-        json.dumps(
-            [{"question": e.question, "answer": e.answer, "entity": e.entity, "prefix": e.prefix} for e in EXAMPLES[:2]]
-        )
-    )
-    words = ["audit", *words, f"--examples={tmp_path / 'e.json'}", f"--out={tmp_path / 'out'}", "--device=cpu"]
+    (tmp_path / "e.json").write_text(json.dumps(ROWS[:2]))
+    models = {"full": chat_trio("full"), "retain": chat_trio("retain"), "model": chat_trio("unlearned")}
+    named = {**models, "examples": tmp_path / "e.json", "out": tmp_path / "out", "device": "cpu"}
+    words = ["audit", *(f"--{option}={value}" for option, value in named.items())]
     with pytest.raises(SystemExit):
         main(words)
     assert ul.DepthAudit.load(tmp_path / "out").prompts == "chat template"

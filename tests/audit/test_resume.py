@@ -8,7 +8,7 @@ import pytest
 
 import uds_lens as ul
 from uds_lens.audit._resume import Question, audit_many
-from uds_lens.errors import ConfigError, UdsLensWarning, forget_warnings
+from uds_lens.errors import ConfigError, UdsLensWarning
 
 RUN = ul.RunOptions(device="cpu", engine="wavefront")
 
@@ -26,14 +26,11 @@ def found(asked: Question, sweep: Path, unlearned: str = "unlearned") -> tuple[b
     return baseline is not None, audit is not None
 
 
-def test_the_same_question(asked: Question, sweep: Path) -> None:
+def test_the_same_question(asked: Question, sweep: Path, tmp_path: Path) -> None:
     assert found(asked, sweep) == (True, True)
     assert found(replace(asked, options=replace(RUN, token_budget=64)), sweep) == (True, True)
     assert asked.audit_at(sweep / "out" / "unlearned", str(sweep / "unlearned")).n_measured > 0
-
-
-def test_a_copy_of_the_same_weights_is_the_same_model(asked: Question, sweep: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(sweep / "full", tmp_path / "copy")
+    copy = shutil.copytree(sweep / "full", tmp_path / "copy")  # the same weights are the same model
     assert found(replace(asked, full=str(copy)), sweep) == (True, True)
 
 
@@ -64,11 +61,9 @@ def test_another_question(asked: Question, sweep: Path, change) -> None:
         audit_many(other, {}, sweep / "out")
 
 
-def test_another_model(asked: Question, sweep: Path) -> None:
+def test_another_model_and_release(asked: Question, sweep: Path, tmp_path: Path, monkeypatch) -> None:
     assert found(asked, sweep, unlearned="full") == (True, False)
-
-
-def test_another_release(asked: Question, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked.audit_at(tmp_path / "nowhere", str(sweep / "unlearned")) is None  # and nothing is told
     monkeypatch.setattr("uds_lens.audit._resume.versions", lambda: {"uds_lens": "0.0.0"})
     assert found(asked, sweep) == (False, False)
 
@@ -77,14 +72,6 @@ def test_results_that_are_not_whole(asked: Question, sweep: Path, tmp_path: Path
     out = shutil.copytree(sweep / "out", tmp_path / "out")
     for name, spoiled in (("baseline", "tensors.safetensors"), ("unlearned", "manifest.json")):
         (out / name / spoiled).write_bytes(b"")
-    forget_warnings()
     with pytest.warns(UdsLensWarning, match="cannot be read, and is measured again: ") as told:
         assert found(asked, tmp_path) == (False, False)
-    assert [name in str(each.message) for name, each in zip(("baseline", "unlearned"), told, strict=True)] == [
-        True,
-        True,
-    ]
-
-
-def test_where_nothing_is_nothing_is_told(asked: Question, sweep: Path, tmp_path: Path) -> None:
-    assert asked.audit_at(tmp_path / "nowhere", str(sweep / "unlearned")) is None
+    assert all(name in str(each.message) for name, each in zip(("baseline", "unlearned"), told, strict=True))

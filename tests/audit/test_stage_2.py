@@ -10,6 +10,7 @@ from torch.testing import assert_close
 import uds_lens as ul
 from uds_lens import plots
 from uds_lens.audit import Baseline
+from uds_lens.audit._inputs import make_plan
 from uds_lens.audit._resume import Question
 from uds_lens.errors import ConfigError, ModelError
 from uds_lens.patching._costs import ModelCosts
@@ -50,15 +51,14 @@ def partly(world, baseline):
 def test_the_score_is_that_of_all_layers(world, examples, baseline, everywhere, partly, tau):
     counting = everywhere.ke_mask
     assert 0 < counting.sum() < counting.numel() / 2  # or the test would show nothing
+    models = (world.full, world.retain, world.half)
     with baseline.recorded(options=PART) as recorded:
         ways = {
             "baseline": partly,
             "recorded": recorded.audit(world.half),
             "streamed": baseline.audit(world.half, options=replace(PART, stream=True)),
             "naive": baseline.audit(world.half, options=replace(PART, engine="naive")),
-            "in one run": DepthAudit.run(
-                world.full, world.retain, world.half, examples, config=AuditConfig(tau=tau), options=PART
-            ),
+            "in one run": DepthAudit.run(*models, examples, config=AuditConfig(tau=tau), options=PART),
         }
     for way, audit in ways.items():
         assert torch.equal(audit.s2_delta.isnan(), ~counting), way
@@ -81,9 +81,8 @@ def test_what_is_known_without_patching_is_there(world, baseline):
 
 def test_a_lower_tau_is_refused_and_a_higher_one_scored(partly, everywhere, tau, tmp_path):
     assert partly.with_tau(2 * tau).uds == pytest.approx(everywhere.with_tau(2 * tau).uds, abs=1e-6)
-    with pytest.raises(
-        ConfigError, match=rf"measured only where full holds knowledge at tau {tau:g}, and at tau 0\.01"
-    ):
+    told = rf"measured only where full holds knowledge at tau {tau:g}, and at tau 0\.01"
+    with pytest.raises(ConfigError, match=told):
         partly.with_tau(0.01)
     partly.save(tmp_path / "audit")
     loaded = DepthAudit.load(tmp_path / "audit")
@@ -140,14 +139,10 @@ def test_sweeps_and_callbacks_measure_only_what_counts(baseline, tmp_path):
 
 
 def test_rows_that_want_the_same_late_layers_are_resumed_together(baseline, everywhere):
-    from uds_lens.audit._inputs import make_plan
-
     plan = make_plan({"full": baseline.full}, baseline.examples, config=baseline.config, options=ALL)
     rows = plan.batches[0]
     batch = plan.batch_of(rows, "right")
-    wanted = [[False] * 12 for _ in rows]
-    for row in range(1, len(rows)):
-        wanted[row][10] = True
+    wanted = [[row > 0 and layer == 10 for layer in range(12)] for row in range(len(rows))]
     wanted[3][0] = True
     model = ModelCosts(n_layers=12, d_model=512, n_heads=8)
     groups = cut_by_layers(batch, model, wanted, packed=False)

@@ -16,11 +16,12 @@ from uds_lens._storage.processes import this_process
 from uds_lens.audit import Baseline, _memory, _streamed
 from uds_lens.audit._inputs import make_plan
 from uds_lens.audit._memory import MemoryEstimate, memory_of_audit
-from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
+from uds_lens.errors import ModelError, UdsLensWarning
 from uds_lens.models._streamed import StreamedModel
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 STREAMED = RunOptions(device="cpu", stream=True, progress=False)
+IN_MEMORY = dataclasses.replace(STREAMED, stream=False)
 NUMBERS = ("s_full", "s_unlearned", "s1_delta", "s2_delta", "s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine")
 
 
@@ -52,11 +53,7 @@ def kept(folder):
 @pytest.mark.parametrize("config", [AuditConfig(), AuditConfig(last_layer="post_norm", exact_noop=False)])
 def test_an_audit_is_that_of_models_in_memory_and_reads_each_weight_once(config, trio, readings, temporary):
     paths = trio("llama")
-    memory = dataclasses.replace(STREAMED, stream=False)
-    audits = [
-        DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, config=config, options=options)
-        for options in (memory, STREAMED)
-    ]
+    audits = [DepthAudit.run(*paths, EXAMPLES, config=config, options=options) for options in (IN_MEMORY, STREAMED)]
     for number in NUMBERS:
         assert torch.equal(*(getattr(audit, number) for audit in audits)), number
     assert audits[0].models == audits[1].models
@@ -75,9 +72,8 @@ def test_a_tied_head_that_is_stored_is_the_same_model_as_in_memory(stored, trio)
         if stored == "head alone":
             del weights["model.embed_tokens.weight"]
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    memory = dataclasses.replace(STREAMED, stream=False)
-    baseline = Baseline.measure(paths.full, paths.retain, EXAMPLES, options=memory)
-    streamed, plain = (baseline.audit(paths.unlearned, options=options) for options in (STREAMED, memory))
+    baseline = Baseline.measure(paths.full, paths.retain, EXAMPLES, options=IN_MEMORY)
+    streamed, plain = (baseline.audit(paths.unlearned, options=options) for options in (STREAMED, IN_MEMORY))
     assert torch.equal(streamed.s2_delta, plain.s2_delta)
     assert streamed.models == plain.models
 
@@ -106,8 +102,9 @@ def test_full_is_read_once_for_several_models(trio, readings):
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_an_audit_that_was_stopped_goes_on_from_the_sources_read(killed, trio, readings, temporary, monkeypatch):
-    paths = trio("llama")
-    measure = lambda: DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=STREAMED)  # noqa: E731
+    def measure():
+        return DepthAudit.run(*trio("llama"), EXAMPLES, options=STREAMED)
+
     expected = measure()
     run = _streamed.StreamedTarget.run_batches
     monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -119,15 +116,14 @@ def test_an_audit_that_was_stopped_goes_on_from_the_sources_read(killed, trio, r
     monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", run)
     readings.clear()
     audit = measure()
-    assert [name for name, _, _ in readings] == [str(paths.full)]
+    assert [name for name, _, _ in readings] == [str(trio("llama").full)]
     assert torch.equal(audit.s2_delta, expected.s2_delta)
     assert audit.models == expected.models
     assert kept(temporary) == []
 
 
 def test_identical_audits_at_once_do_not_take_states_from_each_other(trio, readings, temporary, monkeypatch):
-    paths, options = trio("llama"), dataclasses.replace(STREAMED, memory_gib=1e-9)  # so that states are on disk alone
-    models = (paths.full, paths.retain, paths.unlearned)
+    models, options = trio("llama"), dataclasses.replace(STREAMED, memory_gib=1e-9)  # so that states are on disk alone
     audits, run = [], _streamed.StreamedTarget.run_batches
 
     def meet_another(*given):
@@ -147,16 +143,14 @@ def test_identical_audits_at_once_do_not_take_states_from_each_other(trio, readi
 @pytest.mark.parametrize("at", ["safetensors.torch.save_file", "os.mkdir", "os.fsync"])
 def test_a_full_disk_costs_the_kept_states_and_not_the_audit(at, trio, monkeypatch):
     """Wherever it refuses: at the directory, the states, their record, or when all are flushed to it."""
-    paths = trio("llama")
     Path(tempfile.gettempdir(), f"uds_lens-kept-{os.getuid()}").mkdir()
 
     def full(*given, **named):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(at, full)
-    forget_warnings()
     with pytest.warns(UdsLensWarning, match="states are not kept.*No space left"):
-        audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=STREAMED)
+        audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=STREAMED)
     assert audit.n_measured
 
 
@@ -165,12 +159,9 @@ def test_auto_streams_what_does_not_fit_and_says_what_it_costs(trio, readings, m
     auto = dataclasses.replace(STREAMED, stream="auto")
     DepthAudit.run(paths.full, paths.retain, paths.retain, EXAMPLES[:2], options=auto)
     assert readings == []
-    fits = property(lambda estimate: estimate.streamed)
-    monkeypatch.setattr(MemoryEstimate, "fits", fits)
-    forget_warnings()
-    with pytest.warns(
-        UdsLensWarning, match="are read a block at a time, which takes about .* the numbers are the same"
-    ):
+    monkeypatch.setattr(MemoryEstimate, "fits", property(lambda estimate: estimate.streamed))
+    told = "are read a block at a time, which takes about .* the numbers are the same"
+    with pytest.warns(UdsLensWarning, match=told):
         DepthAudit.run(paths.full, paths.retain, paths.retain, EXAMPLES[:2], options=auto)
     assert len(readings) == 2  # the states of one source serve both roles
     hybrid = trio("granite-hybrid")
@@ -182,14 +173,13 @@ def test_auto_streams_what_does_not_fit_and_says_what_it_costs(trio, readings, m
 
 def test_rows_whose_states_do_not_fit_take_turns(trio, readings, monkeypatch, caplog):
     paths, options = trio("llama"), dataclasses.replace(STREAMED, token_budget=24)
-    models = (paths.full, paths.retain, paths.unlearned)
-    whole = DepthAudit.run(*models, EXAMPLES, options=options)
+    whole = DepthAudit.run(*paths, EXAMPLES, options=options)
     assert readings.pop()[1:] == (readings[0][2],) * 2
     plan = make_plan({"full": paths.full}, EXAMPLES, config=whole.config, options=options)
     free = memory_of_audit(paths.full, plan, n_sources=2, config=whole.config, options=options, streamed=True).total
     monkeypatch.setattr(_memory, "free_bytes", lambda device: free - 1)
     with caplog.at_level("INFO"):
-        in_turns = DepthAudit.run(*models, EXAMPLES, options=options)
+        in_turns = DepthAudit.run(*paths, EXAMPLES, options=options)
     for number in NUMBERS:
         assert torch.equal(getattr(whole, number), getattr(in_turns, number)), number
     name, read, stored = readings[-1]

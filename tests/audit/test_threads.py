@@ -1,9 +1,9 @@
 """Two audits in two threads: each gives what it gives alone, and the process is sound afterwards."""
 
-import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
 from tiny_models import EXAMPLES
 
@@ -15,22 +15,19 @@ from uds_lens.models import open_model
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu", progress=False, engine="wavefront")
-HALF = AuditConfig(dtype="bfloat16")
-
-ROUNDS = 2
 
 
 def test_two_audits_in_two_threads(trio, audited):
     """One in half precision: transformers sets the default dtype of the whole process while it opens a model."""
-    alone = {"llama": audited("llama"), "qwen2": DepthAudit.run(*trio("qwen2"), EXAMPLES, config=HALF, options=AUTO)}
-    configs = {"llama": None, "qwen2": HALF}
+    configs = {"llama": None, "qwen2": AuditConfig(dtype="bfloat16")}
 
     def measured(family):
         return DepthAudit.run(*trio(family), EXAMPLES, config=configs[family], options=AUTO)
 
+    alone = {"llama": audited("llama"), "qwen2": measured("qwen2")}
     with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:
         warnings.simplefilter("ignore")  # each thread would end the other's catching of warnings
-        for _ in range(ROUNDS):
+        for _ in range(2):
             for family, found in zip(alone, pool.map(measured, alone), strict=True):
                 for name in ("s_full", "s1_delta", "s2_delta"):
                     assert torch.equal(getattr(found, name), getattr(alone[family], name)), (family, name)
@@ -40,28 +37,18 @@ def test_two_audits_in_two_threads(trio, audited):
 
 def test_an_open_model_is_for_one_audit_at_a_time(trio, audited):
     """The other thread hears so at once; a handle that metrics borrow is the same model."""
-    told = []
-
-    def ask(call):
-        try:
-            call()
-        except ModelBusyError as error:
-            told.append(str(error))
-
-    with open_model(trio("llama").full, device="cpu") as full:
-        baseline = Baseline.measure(full, trio("llama").retain, EXAMPLES, options=AUTO)
+    paths = trio("llama")
+    with open_model(paths.full, device="cpu") as full, ThreadPoolExecutor(1) as another:
         asks = (
-            lambda: DepthAudit.run(full, trio("llama").retain, trio("llama").unlearned, EXAMPLES, options=AUTO),
+            lambda: DepthAudit.run(full, paths.retain, paths.unlearned, EXAMPLES, options=AUTO),
             lambda: evaluate(full, EXAMPLES, metrics=["prob"], run=AUTO),
             lambda: elicit(full, EXAMPLES, probes=["plain"], options=ElicitOptions(samples=0), run=AUTO),
         )
-        with baseline.recorded(options=AUTO) as recorded:
-            for call in asks:
-                thread = threading.Thread(target=ask, args=(call,))
-                thread.start()
-                thread.join()
-            found = recorded.audit(trio("llama").unlearned)
+        busy = "is run by another thread: a HookedModel serves one thread at a time"
+        with Baseline.measure(full, paths.retain, EXAMPLES, options=AUTO).recorded(options=AUTO) as recorded:
+            for ask in asks:
+                with pytest.raises(ModelBusyError, match=busy):
+                    another.submit(ask).result()
+            found = recorded.audit(paths.unlearned)
         assert torch.equal(found.s2_delta, audited("llama").s2_delta)
         assert 0 <= evaluate(full, EXAMPLES, metrics=["prob"], run=AUTO)["prob"].value <= 1
-    assert len(told) == len(asks)
-    assert all("is run by another thread: a HookedModel serves one thread at a time" in words for words in told)

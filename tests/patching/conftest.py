@@ -3,14 +3,10 @@
 import functools
 
 import pytest
+from audit.conftest import _quick, _told_anew  # noqa: F401 - fixtures
 from tiny_models import EXAMPLES, build_tokenizer
 
 from uds_lens.data import encode, make_batch
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _quick(one_thread):
-    return
 
 
 @pytest.fixture(scope="session")

@@ -19,22 +19,13 @@ from uds_lens.patching import (
     run_patched,
     target_logprobs,
 )
-from uds_lens.patching._hooks import require_site, run_unhooked
+from uds_lens.patching._hooks import run_unhooked
+
+from .plain import inputs
 
 PADDED = "uds_lens.patching._blocks"
 
 SITES = ("resid_post", "resid_mid", "attn_out", "mlp_out")
-
-
-def hidden_states(model, batch):
-    """As transformers reports them: embeddings, then every layer, the last one after the final norm."""
-    with torch.no_grad():
-        return model.hf(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            position_ids=batch.position_ids,
-            output_hidden_states=True,
-        ).hidden_states
 
 
 def picked(states, batch):
@@ -44,7 +35,8 @@ def picked(states, batch):
 @pytest.mark.parametrize("family", each_family())
 def test_resid_post_is_what_leaves_each_layer(opened, batch_of, family):
     model, batch = opened(family), batch_of("answer")
-    expected = hidden_states(model, batch)
+    with torch.no_grad():  # embeddings, then every layer, the last one after the final norm
+        expected = model.hf(**inputs(batch), output_hidden_states=True).hidden_states
     cache = capture(model, batch)
     assert cache.states.shape == (8, model.n_layers, batch.window.shape[1], 32)
     assert (cache.n_layers, cache.site, cache.name) == (model.n_layers, "resid_post", model.name)
@@ -77,12 +69,9 @@ def test_every_point_is_what_transformer_lens_caches_there(opened, batch_of, fam
     sites = [site for site in SITES if (family, site) != ("neox", "resid_mid")]
     names = [hook_name(site, layer) for site in sites for layer in range(model.n_layers)]
     kept = {}
-    model.bridge.run_with_hooks(
-        batch.input_ids,
-        fwd_hooks=[(name, lambda a, hook, name=name: kept.__setitem__(name, a)) for name in names],
-        attention_mask=batch.attention_mask,
-        position_ids=batch.position_ids,
-    )
+    hooks = [(name, lambda a, hook, name=name: kept.__setitem__(name, a)) for name in names]
+    given = inputs(batch)
+    model.bridge.run_with_hooks(given.pop("input_ids"), fwd_hooks=hooks, **given)
     for site in sites:
         cache = capture(model, batch, site=site)
         for layer in range(model.n_layers):
@@ -106,43 +95,6 @@ def test_a_model_that_skips_a_block_is_refused(batch_of):
     model.anatomy.base.layers = model.anatomy.layers[:3]
     with pytest.raises(PatchError, match=r"3 layers were read in one forward, expected 4\. The model skips or repeats"):
         capture(model, batch_of())
-
-
-# Sites.
-
-
-def test_a_family_without_a_point_is_named(opened, batch_of):
-    with pytest.raises(PatchError, match=r"GPTNeoXForCausalLM has no 'resid_mid'.*'attn_out' or 'mlp_out'"):
-        capture(opened("neox"), batch_of(), site="resid_mid")
-    for site in ("resid_post", "attn_out", "mlp_out"):
-        require_site(opened("neox"), site)
-
-
-# Patches.
-
-
-@pytest.mark.parametrize(("family", "side"), [("llama", "right"), ("gpt2", "left")])
-def test_run_patched_equals_a_plain_hook_that_overwrites_the_layer(opened, batch_of, family, side):
-    target, batch = opened(family), batch_of("answer", side)
-    cache = capture(opened(family, "retain"), batch)
-
-    def overwrite(module, args, output):
-        hidden = (output if isinstance(output, torch.Tensor) else output[0]).clone()
-        for row in range(len(batch)):
-            for place, patched, state in zip(batch.window[row], batch.patched_mask[row], cache[2][row], strict=True):
-                if patched:
-                    hidden[row, place] = state
-        return hidden if isinstance(output, torch.Tensor) else (hidden, *output[1:])
-
-    handle = target.anatomy.layers[2].register_forward_hook(overwrite)
-    with torch.no_grad():
-        expected = target.hf(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids
-        ).logits
-    handle.remove()
-    logits = run_patched(target, batch, cache, layer=2)
-    real = batch.attention_mask.bool()
-    assert torch.allclose(logits[real], expected[real], atol=1e-5)
 
 
 def test_run_patched_leaves_no_hook_and_refuses_what_does_not_fit(opened, batch_of):
@@ -191,28 +143,28 @@ def test_hooks_that_do_not_fit_are_refused(hookable, batch_of):
         run_hooked(hookable, batch, "blocks.99.hook_resid_post", lambda activation, hook: None)
 
 
-def test_hooks_at_points_that_are_not_there(opened, batch_of):
-    batch, model = batch_of(), opened("llama")
-    with pytest.raises(
-        PatchError, match=r"no point 'blocks\.2\.hook_atn_out'.* Did you mean 'blocks\.2\.hook_attn_out'"
-    ):
-        run_hooked(model, batch, "blocks.2.hook_atn_out", lambda activation, hook: None)
-    with pytest.raises(PatchError, match=r"has no point 'x'\. `model\.bridge\.hook_dict`"):
-        run_hooked(model, batch, "x", lambda activation, hook: None)
-    with pytest.raises(PatchError, match=r"the hook at 'blocks\.0\.attn\.hook_hidden_states' never ran"):
-        run_hooked(model, batch, "blocks.0.attn.hook_hidden_states", lambda activation, hook: None)
+@pytest.mark.parametrize(
+    ("point", "words"),
+    [
+        ("blocks.2.hook_atn_out", r"no point 'blocks\.2\.hook_atn_out'.* Did you mean 'blocks\.2\.hook_attn_out'"),
+        ("x", r"has no point 'x'\. `model\.bridge\.hook_dict`"),
+        ("blocks.0.attn.hook_hidden_states", r"the hook at 'blocks\.0\.attn\.hook_hidden_states' never ran"),
+    ],
+)
+def test_hooks_at_points_that_are_not_there(opened, batch_of, point, words):
+    with pytest.raises(PatchError, match=words):
+        run_hooked(opened("llama"), batch_of(), point, lambda activation, hook: None)
 
 
 def test_a_span_patch_writes_the_patched_positions_only_and_counts(batch_of):
     batch = batch_of("boundary")
-    states = torch.full((8, batch.window.shape[1], 2), 7.0)
-    patch = SpanPatch(batch, states)
+    patch = SpanPatch(batch, torch.full((8, batch.window.shape[1], 2), 7.0))
     activation = torch.zeros(*batch.input_ids.shape, 2, dtype=torch.float16)
     patched = patch(activation)
-    assert patched.dtype == torch.float16
-    assert not activation.any()
-    assert (patched != 0).any(-1).sum(-1).tolist() == [1] * 8
-    assert all(patched[row, batch.window[row, 0], 0] == 7.0 for row in range(8))
+    assert patched.dtype == torch.float16 and not activation.any()
+    expected = activation.clone()
+    expected[torch.arange(8), batch.window[:, 0]] = 7.0
+    assert torch.equal(patched, expected)
     assert (patch.fired, patch.changed) == (1, 8)
     patch(patched)
     assert (patch.fired, patch.changed) == (2, 8)
@@ -266,27 +218,22 @@ def test_tiles_of_large_logits_lose_nothing():
     torch.testing.assert_close(tiled.double(), exact, atol=5e-3, rtol=1e-6)
 
 
-def test_a_head_with_a_hook_is_asked_whole(opened, monkeypatch):
-    model = opened("llama")
-    states, targets = torch.randn(1, 6, 32), torch.zeros(1, 6, dtype=torch.long)
-    every = torch.ones(1, 6, dtype=torch.bool)
-    monkeypatch.setattr("uds_lens.patching._costs.LOGITS_AT_ONCE", {"cpu": 100})
-    hook = model.anatomy.causal_lm.lm_head.register_forward_hook(lambda m, a, logits: logits * 0)
-    try:
-        with torch.no_grad():
-            flat = target_logprobs(model.anatomy, states, targets, every)
-    finally:
-        hook.remove()
-    torch.testing.assert_close(flat, torch.full_like(flat, -math.log(model.anatomy.d_vocab)))
-
-
-def test_a_forward_in_the_place_of_another_is_read(trio):
-    """The head alone would give what the model gave before."""
+def test_a_head_with_a_hook_or_a_forward_in_the_place_of_another_is_asked_whole(trio, monkeypatch):
+    """The head's weights alone would give what the model gave before."""
     model, _ = load_plain(trio("llama").full)
-    anatomy = anatomy_of(model)
-    states = torch.randn(1, 4, model.config.hidden_size)
+    anatomy, states = anatomy_of(model), torch.randn(1, 4, model.config.hidden_size)
     targets, every = torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 4, dtype=torch.bool)
-    before, plain = target_logprobs(anatomy, states, targets, every), model.forward
+    monkeypatch.setattr("uds_lens.patching._costs.LOGITS_AT_ONCE", {"cpu": 100})
+
+    def logprobs():
+        with torch.no_grad():
+            return target_logprobs(anatomy, states, targets, every)
+
+    hook = model.lm_head.register_forward_hook(lambda m, a, logits: logits * 0)
+    flat = logprobs()
+    hook.remove()
+    torch.testing.assert_close(flat, torch.full_like(flat, -math.log(anatomy.d_vocab)))
+    before, plain = logprobs(), model.forward
 
     def colder(*args, **kwargs):
         output = plain(*args, **kwargs)
@@ -294,7 +241,7 @@ def test_a_forward_in_the_place_of_another_is_read(trio):
         return output
 
     model.forward = colder
-    after = target_logprobs(anatomy, states, targets, every)
+    after = logprobs()
     expected = (anatomy.unembed(anatomy.final_norm(states[0])).float()).log_softmax(-1)[:, 0]
     torch.testing.assert_close(after[0], expected)
     assert (after - before).abs().max() > 1e-3

@@ -5,7 +5,7 @@ import torch
 from tiny_models import build_model, each_family
 
 from uds_lens.data import TokenSequence, make_batch
-from uds_lens.errors import PatchError, UdsLensWarning, forget_warnings
+from uds_lens.errors import PatchError, UdsLensWarning
 from uds_lens.patching import (
     WavefrontTarget,
     _window_hooks,
@@ -51,15 +51,19 @@ def test_wavefront_equals_naive_on_every_site(opened, batch_of, family):
             assert gap(opened, family, batch_of(scope, side), site=site) <= TOLERANCE, (site, scope, side)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_wavefront_equals_naive_with_the_normed_last_layer(opened, batch_of, family):
-    assert gap(opened, family, batch_of(), last_layer="post_norm") <= TOLERANCE
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_wavefront_equals_naive_when_variants_ride_in_several_parts(opened, batch_of, family, monkeypatch):
-    monkeypatch.setattr("uds_lens.patching._costs.SCORES_AT_ONCE", 1)
-    assert gap(opened, family, batch_of("answer")) <= TOLERANCE
+@pytest.mark.parametrize(
+    ("family", "scope", "last_layer", "scores"),
+    [
+        ("llama", "entity", "post_norm", None),
+        ("gpt2", "entity", "post_norm", None),
+        ("llama", "answer", "resid_post", 1),  # variants ride in several parts
+        ("gemma3", "answer", "resid_post", 1),
+    ],
+)
+def test_wavefront_equals_naive_in_other_ways_to_run(opened, batch_of, monkeypatch, family, scope, last_layer, scores):
+    if scores:
+        monkeypatch.setattr("uds_lens.patching._costs.SCORES_AT_ONCE", scores)
+    assert gap(opened, family, batch_of(scope), last_layer=last_layer) <= TOLERANCE
 
 
 def test_wavefront_equals_naive_where_the_patch_begins_at_the_first_token_and_ends_before_the_score(opened):
@@ -127,11 +131,6 @@ def test_the_naive_engine_says_where_a_patch_has_no_effect(opened, batch_of, mon
         target.patched(cache)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral"])
-def test_the_check_chooses_the_wavefront_where_it_is_exact(opened, batch_of, family):
-    assert choose_engine(opened(family), batch_of("entity", "left", (1, 2))) == "wavefront"
-
-
 def spoilt(change):
     """The wavefront with a mistake in what it returns."""
     true = WavefrontTarget.patched
@@ -151,39 +150,29 @@ def fail(_):
     ],
 )
 def test_the_check_falls_back_with_a_warning_where_the_wavefront_is_wrong(opened, batch_of, monkeypatch, change, why):
-    forget_warnings()
     monkeypatch.setattr(WavefrontTarget, "patched", spoilt(change))
     with pytest.warns(UdsLensWarning, match=rf"\(LlamaForCausalLM\): the fast engine .*{why}.*naive engine"):
         assert choose_engine(opened("llama"), batch_of("entity", "left", (1, 2))) == "naive"
-    forget_warnings()
 
 
-def test_half_precision_agrees_within_its_own_rounding(opened, batch_of):
-    batch = batch_of()
-    cache = capture(opened("llama", "retain", "bfloat16"), batch)
+def test_half_precision_agrees_within_its_own_rounding_and_sources_are_cast_to_it(opened, batch_of):
+    batch, target = batch_of(), opened("llama", "full", "bfloat16")
+    wide, cache = (capture(opened("llama", "retain", dtype), batch) for dtype in ("float32", "bfloat16"))
     assert cache.states.dtype == torch.bfloat16
-    target = opened("llama", "full", "bfloat16")
     fast, slow = (patched_logprobs(target, batch, cache, engine=engine) for engine in ("wavefront", "naive"))
     assert fast.dtype == slow.dtype == torch.float32
-    exact = patched_logprobs(opened("llama"), batch, capture(opened("llama", "retain"), batch))
+    exact = patched_logprobs(opened("llama"), batch, wide)
     scored = batch.scored_mask[:, None].expand_as(fast)
     # bfloat16 keeps 8 bits: logits near 8 come in steps of 0.06, so single tokens may move by a few steps.
     assert (fast - slow)[scored].abs().mean() < 0.05
     assert (fast - exact)[scored].abs().mean() < 0.1
-
-
-def test_a_float32_source_is_cast_to_a_half_precision_target(opened, batch_of):
-    batch = batch_of()
-    wide = capture(opened("llama", "retain"), batch)
     narrow = SpanCache(wide.states.bfloat16(), wide.site)
-    target = opened("llama", "full", "bfloat16")
     for engine in ("wavefront", "naive"):
-        results = [patched_logprobs(target, batch, cache, engine=engine) for cache in (wide, narrow)]
+        results = [patched_logprobs(target, batch, each, engine=engine) for each in (wide, narrow)]
         assert torch.equal(*(values.nan_to_num(0.0) for values in results))
 
 
 def test_each_model_that_falls_back_is_told_of_though_they_share_a_name():
-    forget_warnings()
     for scale in (2.0, 3.0):
         live = build_model("llama")
         with torch.no_grad():
@@ -194,4 +183,3 @@ def test_each_model_that_falls_back_is_told_of_though_they_share_a_name():
         fall_back(model, TypeError("turbo"))  # once for each cause
         with pytest.warns(UdsLensWarning, match="it failed: KeyError"):
             fall_back(model, KeyError("turbo"))
-    forget_warnings()

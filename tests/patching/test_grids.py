@@ -1,6 +1,5 @@
-"""Heads, mentions, several layers, scores of one's own and grids, against plain forward hooks written out here."""
+"""Heads, mentions, several layers, scores of one's own and grids, against plain forward hooks."""
 
-from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -20,50 +19,16 @@ from uds_lens.patching import (
     scored_logprobs,
 )
 
-SITES = ("resid_pre", "attn_out", "mlp_out", "z", "q", "k", "v")
+from .plain import patched_at, with_hooks
 
-
-def module_at(model, site, layer):
-    """The Llama module whose input (True) or output is the site."""
-    block = model.hf.model.layers[layer]
-    attention = block.self_attn
-    return {
-        "resid_pre": (block, True),
-        "resid_post": (block, False),
-        "attn_out": (attention, False),
-        "mlp_out": (block.mlp, False),
-        "z": (attention.o_proj, True),
-        "q": (attention.q_proj, False),
-        "k": (attention.k_proj, False),
-        "v": (attention.v_proj, False),
-    }[site]
-
-
-def with_hooks(model, batch, changes):
-    """Logits with `change(tensor) -> tensor` at each (site, layer)."""
-    with ExitStack() as stack, torch.no_grad():
-        for (site, layer), change in changes.items():
-            module, at_input = module_at(model, site, layer)
-            if at_input:
-                hook = module.register_forward_pre_hook(lambda m, args, change=change: (change(args[0]), *args[1:]))
-            else:
-                hook = module.register_forward_hook(
-                    lambda m, args, out, change=change: (
-                        change(out) if torch.is_tensor(out) else (change(out[0]), *out[1:])
-                    )
-                )
-            stack.callback(hook.remove)
-        return model.hf(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids
-        ).logits
+SITES = ("resid_pre", "resid_post", "attn_out", "mlp_out", "z", "q", "k", "v")
 
 
 def expected(target, source, batch, site, layers, columns=slice(None)):
     """Logits with some columns of a site's activation taken from the source at the patched positions."""
     kept = {}
     with_hooks(source, batch, {(site, layer): lambda a, layer=layer: kept.setdefault(layer, a) for layer in layers})
-    rows, entries = batch.patched_mask.nonzero(as_tuple=True)
-    at = rows, batch.window[rows, entries]
+    at = patched_at(batch)
 
     def change(activation, layer):
         activation, theirs = activation.clone(), kept[layer][at]
@@ -102,27 +67,38 @@ def test_every_site_is_patched_as_by_plain_hooks(opened, mentions, site):
     torch.testing.assert_close(fast, scored_logprobs(logits, mentions), atol=1e-5, rtol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize(("site", "width"), [("z", 8), ("v", 8)])
-def test_one_head_is_patched_as_by_plain_hooks(opened, mentions, site, width):
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_patch_between_attention_and_mlp_reaches_everything_that_reads_it(opened, batch_of, side):
+    """Block and MLP read it: as if the attention had given the source's residual stream less the target's."""
+    target, source, batch, kept = opened("llama"), opened("llama", "retain"), batch_of("entity", side), []
+    for model in (source, target):
+        with_hooks(model, batch, {(site, 1): lambda a: kept.append(a) or a for site in ("resid_pre", "attn_out")})
+    at = patched_at(batch)
+
+    def change(output):
+        output = output.clone()
+        output[at] = (kept[0] + kept[1] - kept[2])[at]
+        return output
+
+    logits, real = with_hooks(target, batch, {("attn_out", 1): change}), batch.attention_mask.bool()
+    cache = capture(source, batch, site="resid_mid")
+    torch.testing.assert_close(run_patched(target, batch, cache, layer=1)[real], logits[real], atol=1e-5, rtol=0)
+    fast = patched_logprobs(target, batch, cache)[:, 1]
+    torch.testing.assert_close(fast, scored_logprobs(logits, batch), atol=1e-5, rtol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("site", ["z", "v"])
+def test_one_head_is_patched_as_by_plain_hooks(opened, mentions, site):
     target, source = opened("llama"), opened("llama", "retain")
     cache = capture(source, mentions, site=site)
     one = cache.only(capture(target, mentions, site=site), heads=[1])
-    logits = expected(target, source, mentions, site, [2], slice(width, 2 * width))
+    logits = expected(target, source, mentions, site, [2], slice(8, 16))
     fast = patched_logprobs(target, mentions, one)[:, 2]
     torch.testing.assert_close(fast, scored_logprobs(logits, mentions), atol=1e-5, rtol=0, equal_nan=True)
     with pytest.raises(PatchError, match="heads must be numbers from 0 to"):
         cache.only(cache, heads=[9])
     with pytest.raises(PatchError, match="does not match"):
         cache.only(capture(target, mentions))
-
-
-def test_several_layers_are_patched_together(opened, mentions):
-    target, source = opened("llama"), opened("llama", "retain")
-    cache = capture(source, mentions, site="mlp_out")
-    logits = run_patched(target, mentions, cache, layer=range(1, 4))
-    real = mentions.attention_mask.bool()
-    plain = expected(target, source, mentions, "mlp_out", [1, 2, 3])
-    torch.testing.assert_close(logits[real], plain[real], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +118,10 @@ def test_combinations_of_layers_are_patched_in_one_wave(opened, mentions, monkey
         plain = scored_logprobs(logits, mentions)
         torch.testing.assert_close(fast[:, number], plain, atol=1e-5, rtol=0, equal_nan=True)
         torch.testing.assert_close(slow[:, number], plain, atol=1e-5, rtol=0, equal_nan=True)
+        if layers == together[0] and not packed:
+            real = mentions.attention_mask.bool()
+            found = run_patched(target, mentions, cache, layer=layers)
+            torch.testing.assert_close(found[real], logits[real], atol=1e-5, rtol=0)
     assert (fast[:, 0] - fast[:, 4]).nan_to_num().abs().max() > 1e-3, "layer 1 does nothing: the test proves nothing"
     with pytest.raises(PatchError, match="expected combinations of layers"):
         open_target(target, mentions, site=site).patched_together(cache, [[1], []])

@@ -7,7 +7,7 @@ import torch
 from tiny_models import EXAMPLES, FAMILIES, HYBRIDS, LONG_ROPE, ROW_KINDS, build_model, each_family
 
 from uds_lens.data import encode, make_batch
-from uds_lens.errors import ModelError, PatchError, UdsLensWarning, forget_warnings
+from uds_lens.errors import ModelError, PatchError, UdsLensWarning
 from uds_lens.generation import _reading as reading, greedy, growing_way
 from uds_lens.metrics import score_answers
 from uds_lens.models import open_model
@@ -25,7 +25,6 @@ WAYS = {"recurrent-gemma": "whole", "minimax": "one by one"}
 @pytest.fixture
 def all_tried(monkeypatch):
     """No family is trusted for having been tested."""
-    forget_warnings()
     for module in (side_by_side, reading):
         monkeypatch.setattr(module, "is_tested_family", lambda model: False)
     monkeypatch.setattr(side_by_side, "_layouts", {})
@@ -54,14 +53,10 @@ def test_an_open_model_is_tried_once_and_tested_families_are_not(opened, all_tri
 
 
 def test_what_is_done_about_padding_is_said_once_and_recorded(trio):
-    forget_warnings()
-    paths = trio("recurrent-gemma")
-    told = []
     with pytest.warns(UdsLensWarning) as caught:
-        audit = DepthAudit.run(*paths, EXAMPLES[:3], options=RunOptions(device="cpu"))
-    told = [str(each.message) for each in caught if "padding a row on the left" in str(each.message)]
-    assert len(told) == 1
-    assert re.search(r"changes its states by \d+\.\d% .*Rows are padded on the right", told[0])
+        audit = DepthAudit.run(*trio("recurrent-gemma"), EXAMPLES[:3], options=RunOptions(device="cpu"))
+    (told,) = (str(each.message) for each in caught if "padding a row on the left" in str(each.message))
+    assert re.search(r"changes its states by \d+\.\d% .*Rows are padded on the right", told)
     assert audit.provenance["rows"] == "padded on the right"
     assert DepthAudit.run(*trio("llama"), EXAMPLES[:3]).provenance["rows"] == "packed"
 
@@ -74,12 +69,11 @@ def hooked(change):
 
 
 def test_rows_that_change_each_other_run_one_at_a_time(all_tried, trio, opened):
-    tokenizer = opened("llama").tokenizer
     model = hooked(lambda states: states + states.mean((0, 1), keepdim=True))
-    model.tokenizer = tokenizer
+    model.tokenizer = opened("llama").tokenizer
     with pytest.warns(UdsLensWarning, match=r"So does padding on the right .*one at a time, which is slower"):
         assert row_layout(model).side is None
-    rows = encode(EXAMPLES[:4], tokenizer).rows
+    rows = encode(EXAMPLES[:4], model.tokenizer).rows
     together = score_answers(model, rows, show=False)
     for row, found in zip(rows, together.logprobs, strict=True):
         assert torch.equal(found, score_answers(model, [row], show=False).logprobs[0])

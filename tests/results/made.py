@@ -1,17 +1,12 @@
 """Audits made by hand: the numbers are what a test says, no model is behind them."""
 
 import torch
+from synthetic_audits import record
 
 from uds_lens.data import ForgetExample, SkippedExample
-from uds_lens.results import AuditConfig, DepthAudit, ModelRecord
+from uds_lens.results import AuditConfig, DepthAudit
 
 NAN = float("nan")
-
-
-def record(name, fingerprint):
-    return ModelRecord(
-        name=name, fingerprint=fingerprint, architecture="LlamaForCausalLM", dtype="float32", n_layers=3, d_model=8
-    )
 
 
 def made(s1, s2, *, types=None, n_tokens=None, skipped=0, names=None, prints=None, **changes):
@@ -19,15 +14,12 @@ def made(s1, s2, *, types=None, n_tokens=None, skipped=0, names=None, prints=Non
     s1, s2 = (torch.tensor(values, dtype=torch.float64) for values in (s1, s2))
     n = len(s1)
     ones = torch.ones_like(s1)
-    names = names or {}
-    prints = prints or {}
-    config = changes.pop("config", AuditConfig(n_bootstrap=200))
+    roles = ("full", "retain", "unlearned")
+    names = {role: f"models/{role}" for role in roles} | (names or {})
+    prints = {role: role[0] * 32 for role in roles} | (prints or {})
     values = {
-        "config": config,
-        "models": {
-            role: record(names.get(role, f"models/{role}"), prints.get(role, role[0] * 32))
-            for role in ("full", "retain", "unlearned")
-        },
+        "config": AuditConfig(n_bootstrap=200),
+        "models": {role: record(names[role], prints[role], 3) for role in roles},
         "examples": tuple(
             ForgetExample(
                 id=f"e{i}",
@@ -46,9 +38,6 @@ def made(s1, s2, *, types=None, n_tokens=None, skipped=0, names=None, prints=Non
         "s_full": torch.linspace(-1.0, -0.1, n, dtype=torch.float64),
         "s1_delta": s1,
         "s2_delta": s2,
-        "s1_norm_ratio": ones,
-        "s1_cosine": ones,
-        "s2_norm_ratio": ones,
-        "s2_cosine": ones,
+        **dict.fromkeys(("s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine"), ones),
     }
     return DepthAudit(**{**values, **changes})

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,31 +30,23 @@ def watched(step: Callable[[], None]) -> Iterator[None]:
 
         return call
 
-    class Halting:
-        """A file that is written in two halves."""
+    @contextmanager
+    def halting(*args: Any) -> Iterator[Any]:
+        """Open a file that is written in two halves."""
+        with open(*args) as file:
 
-        def __init__(self, *args: Any) -> None:
-            self.file = open(*args)  # noqa: SIM115 - closed by its opener
+            def write(content: bytes) -> None:
+                file.write(content[: len(content) // 2])
+                file.flush()
+                step()
+                file.write(content[len(content) // 2 :])
 
-        def __enter__(self) -> "Halting":
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self.file.close()
-
-        def write(self, content: bytes) -> None:
-            self.file.write(content[: len(content) // 2])
-            self.file.flush()
-            step()
-            self.file.write(content[len(content) // 2 :])
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.file, name)
+            yield SimpleNamespace(write=write, read=file.read, flush=file.flush, fileno=file.fileno)
 
     with pytest.MonkeyPatch.context() as patch:
         for name in STEPS:
             patch.setattr(os, name, wrapped(getattr(os, name)))
-        patch.setattr(atomic, "open", Halting, raising=False)
+        patch.setattr(atomic, "open", halting, raising=False)
         yield
 
 

@@ -41,6 +41,8 @@ def test_a_rare_kind_of_subject_that_was_missed_has_a_caution(farthest):
     values, bounds = np.random.default_rng(0).normal(0.016, 0.01, 60), (-farthest, farthest)
     missed = contrast(farthest * values, GROUPS, bounds=bounds)
     assert missed.p < 0.01 and missed.caution.startswith("All but a few subjects differ in the same way")
+    one_apart = np.where(GROUPS == 11, -0.2, values + 0.034)
+    assert contrast(farthest * one_apart, GROUPS, bounds=bounds).caution is not None
     assert contrast(farthest * (values + 0.6), GROUPS, bounds=bounds).caution is None, "too far to be turned"
     assert contrast(farthest * (values + np.linspace(-0.1, 0.2, 12)[GROUPS]), GROUPS, bounds=bounds).caution is None
     assert contrast(0 * values, GROUPS, bounds=bounds).caution is None

@@ -32,6 +32,8 @@ def test_damage_by_hand():
     summary = sound().summary()
     assert (summary["damage"], summary["damage_low"], summary["damage_high"]) == (found.value, *found.interval)
     assert (summary["n_control"], summary["control_loss"]) == (12, found.control_loss)
+    more = with_control(made([*KNOWN, [0.0, 0.0]], [*HALF, [9.0, 9.0]]), lost=0.3)
+    assert more.n_not_measurable == 1 and more.damage_estimate.forget_loss == pytest.approx(0.6)
 
 
 def test_probabilities_of_the_entities_by_hand():
@@ -47,12 +49,6 @@ def test_probabilities_of_the_entities_by_hand():
     assert audit.summary()["prob_control_unlearned"] == audit.entity_prob.control_unlearned
     assert "0.300 under the unlearned model itself" in audit._repr_html_()
     assert "on retained facts 0.500 and 0.800" in audit._repr_html_()
-
-
-def test_only_measurable_examples_count():
-    audit = with_control(made([*KNOWN, [0.0, 0.0]], [*HALF, [9.0, 9.0]]), lost=0.3)
-    assert audit.n_not_measurable == 1
-    assert audit.damage_estimate.forget_loss == pytest.approx(0.6)
 
 
 def test_only_facts_that_full_knows_count():

@@ -29,20 +29,11 @@ FILES = ("manifest.json", "tensors.safetensors", "examples.parquet")
 @pytest.fixture(scope="module")
 def audit(trio):
     lost = replace(EXAMPLES[0], id="lost", entity="Nobody")
-    rich = replace(
-        EXAMPLES[1],
-        type=None,
-        subject="Ada 日本 <b>",
-        paraphrased_question="Poet?",
-        paraphrased_answers=("Yes indeed", "She is"),
-        perturbed_answers=("No",),
-    )
-    return DepthAudit.run(
-        *trio("llama"),
-        [EXAMPLES[0], lost, rich, *EXAMPLES[2:]],
-        config=AuditConfig(tau=0.07, seed=3, n_bootstrap=200, protocol="raw"),
-        options=RunOptions(device="cpu", engine="wavefront"),
-    )
+    more = {"paraphrased_question": "Poet?", "paraphrased_answers": ("Yes indeed", "She is")}
+    rich = replace(EXAMPLES[1], type=None, subject="Ada 日本 <b>", perturbed_answers=("No",), **more)
+    config = AuditConfig(tau=0.07, seed=3, n_bootstrap=200, protocol="raw")
+    options = RunOptions(device="cpu", engine="wavefront")
+    return DepthAudit.run(*trio("llama"), [EXAMPLES[0], lost, rich, *EXAMPLES[2:]], config=config, options=options)
 
 
 @pytest.fixture
@@ -75,17 +66,15 @@ def test_an_audit_that_was_saved_before_own_probabilities_were_measured_is_read(
     assert again.examples_frame()["s_unlearned"].isna().all()
 
 
-def test_rounding_noise_infinities_and_nan_survive(tmp_path):
+def test_odd_numbers_and_an_audit_without_a_scored_example_survive(tmp_path):
+    """Rounding noise, infinities, NaN."""
     odd = made([[1e-310, -0.0], [float("inf"), 1 / 3]], [[float("nan"), 5e-324], [0.1, -1e300]])
     odd.save(tmp_path / "odd")
     again = DepthAudit.load(tmp_path / "odd")
     assert (bits(again.s1_delta), bits(again.s2_delta)) == (bits(odd.s1_delta), bits(odd.s2_delta))
-
-
-def test_an_audit_without_a_scored_example_survives(tmp_path):
     none = torch.empty(0, 3, dtype=torch.float64)
-    names = ("s1_delta", "s2_delta", "s1_cosine", "s2_cosine", "s1_norm_ratio", "s2_norm_ratio")
-    made([], [], skipped=2, **dict.fromkeys(names, none)).save(tmp_path / "none")
+    deltas = [name for name in AUDIT.tensors if name[:2] in ("s1", "s2")]
+    made([], [], skipped=2, **dict.fromkeys(deltas, none)).save(tmp_path / "none")
     again = DepthAudit.load(tmp_path / "none")
     assert (again.examples, len(again.skipped), again.s1_delta.shape) == ((), 2, (0, 3))
 
@@ -167,16 +156,16 @@ SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
         (lambda m: m["config"].update(exact_noop="False"), "config.exact_noop must be a valid boolean"),
         (lambda m: m["skipped"].append({"id": "x"}), r"skipped\[1\] is not complete: it lacks 'row'"),
         (lambda m: m["skipped"].append(3), r"skipped\[1\] must be an object"),
-        (lambda m: m.update(retains={}), "retains must be a valid (array|tuple)"),
         (lambda m: m.update(retains=[1]), r"retains\[0\] must be an object"),
+        (lambda m: m.update(retains={}), "retains must be a valid (array|tuple)"),
         (lambda m: m.update(retains=[m["models"]["retain"]] * 2), "must hold n_tokens, .*retains_s1_cosine"),
         (lambda m: m.update(control={}), "control is not complete: it lacks 'ids_hash'"),
         (lambda m: m["provenance"].update(ids_hash=1), "provenance.ids_hash must be a valid string"),
         (lambda m: m["provenance"].update(versions=["0.1"]), "provenance.versions must be an object"),
-        (lambda m: m["provenance"].update(sample=[1]), "provenance.sample must be an object"),
         (lambda m: m["provenance"].update(sample={**SAMPLE, "of": "9"}), "provenance.sample.of must be a valid"),
-        (lambda m: m["provenance"].update(counterfactual=[3]), "provenance.counterfactual must be an object"),
+        (lambda m: m["provenance"].update(sample=[1]), "provenance.sample must be an object"),
         (lambda m: m["provenance"].update(stage_2="knowledge"), "provenance.stage_2 must be an object"),
+        (lambda m: m["provenance"].update(counterfactual=[3]), "provenance.counterfactual must be an object"),
         (lambda m: m["provenance"].update(stage_2={"layers": "knowledge"}), "stage_2 is not complete: it lacks 'tau'"),
         (lambda m: m["provenance"].update(stage_1=[]), "stage_1 must be the provenance of a baseline"),
         (lambda m: m["provenance"].update(stage_1={"sample": {}}), "stage_1.sample is not complete: it lacks 'limit'"),
@@ -194,44 +183,37 @@ def test_an_earlier_default_of_an_unused_setting_is_read(saved):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("name", "change"),
     [
-        lambda tensors: {"s2_delta": tensors["s2_delta"].half()},
-        lambda tensors: {"n_tokens": tensors["n_tokens"].double()},
-        lambda tensors: {"s_full": tensors["s_full"][:-1].clone()},
-        lambda tensors: {"s1_cosine": tensors["s1_cosine"].T.contiguous()},
+        ("s2_delta", lambda tensor: tensor.half()),
+        ("n_tokens", lambda tensor: tensor.double()),
+        ("s_full", lambda tensor: tensor[:-1].clone()),
+        ("s1_cosine", lambda tensor: tensor.T.contiguous()),
     ],
 )
-def test_tensors_of_another_kind_or_shape_are_refused(saved, change):
+def test_tensors_of_another_kind_or_shape_are_refused(saved, name, change):
     """Although every checksum fits."""
     tensors = load_file(saved / "tensors.safetensors")
-    content = save({**tensors, **change(tensors)})
+    content = save({**tensors, name: change(tensors[name])})
     (saved / "tensors.safetensors").write_bytes(content)
     with_manifest(saved, lambda m: m["files"].update({"tensors.safetensors": sha256_bytes(content)}))
     with pytest.raises(ResultFormatError, match=r"must have shape \(.*\) and dtype"):
         DepthAudit.load(saved)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda m: m["summary"].update(uds=0.9),
-        lambda m: m["models"]["full"].update(name="another"),
-        lambda m: m.pop("sha256"),
-        lambda m: m.update(sha256=None),
-    ],
-)
-def test_the_checksum_covers_every_value_of_a_manifest(audit, saved, change):
+def test_the_checksum_covers_every_value_of_a_manifest(audit, saved):
     manifest = json.loads((saved / "manifest.json").read_text())
     (saved / "manifest.json").write_text(json.dumps(manifest, indent=8))
     assert DepthAudit.load(saved).summary() == audit.summary(), "white space means nothing"
-    change(manifest)
-    (saved / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ResultFormatError, match="was altered after it was saved: measure again"):
-        DepthAudit.load(saved)
+    renamed = {**manifest["models"], "full": {**manifest["models"]["full"], "name": "another"}}
+    unsealed = {name: value for name, value in manifest.items() if name != "sha256"}
+    for change in ({"summary": {**manifest["summary"], "uds": 0.9}}, {"models": renamed}, {"sha256": None}, unsealed):
+        (saved / "manifest.json").write_text(json.dumps(change if change is unsealed else {**manifest, **change}))
+        with pytest.raises(ResultFormatError, match="was altered after it was saved: measure again"):
+            DepthAudit.load(saved)
 
 
-def test_other_places_are_no_results(tmp_path, saved):
+def test_other_places_are_no_results_and_a_folder_of_audits_names_one_to_load(tmp_path, saved):
     (tmp_path / "file").write_text("hello")
     (tmp_path / "folder").mkdir()
     for place in ("file", "folder", "nowhere"):
@@ -239,9 +221,6 @@ def test_other_places_are_no_results(tmp_path, saved):
             DepthAudit.load(tmp_path / place)
     with pytest.raises(ResultFormatError, match=r"expected uds_lens\.Baseline"):
         Baseline.load(saved)
-
-
-def test_a_folder_of_audits_names_one_to_load(tmp_path, saved):
     runs = tmp_path / "runs" / "forget10"
     shutil.copytree(saved, runs / "npo")
     shutil.copytree(saved, runs / ".npo.part")
@@ -285,9 +264,8 @@ def test_saving_never_replaces_foreign_files(audit, tmp_path):
 def test_texts_of_any_kind_survive(tmp_path, monkeypatch):
     strange = 'quote " newline \n tab \t null-ish \\u0000 emoji 🎉 日本'
     audit = made([[1.0]], [[0.5]], names={"unlearned": strange})
-    example = ForgetExample(
-        id=strange, question=strange, answer=strange, entity=strange, perturbed_answers=(strange, "")
-    )
+    texts = dict.fromkeys(("id", "question", "answer", "entity"), strange)
+    example = ForgetExample(**texts, perturbed_answers=(strange, ""))
     monkeypatch.setenv("HOME", str(tmp_path))
     replace(audit, examples=(example,)).save("~/odd name ü")
     again = DepthAudit.load(os.fspath(tmp_path / "odd name ü"))

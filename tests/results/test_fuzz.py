@@ -15,14 +15,9 @@ def saved(unchecked, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def unchecked():
+def unchecked(monkeypatch_module):
     """The run-time type checker off: it is for tests, and would answer in place of the library."""
-    import jaxtyping
-
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+    monkeypatch_module.setattr("jaxtyping.config.jaxtyping_disable", True)
 
 
 @settings(max_examples=60, derandomize=True, database=None)

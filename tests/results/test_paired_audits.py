@@ -18,16 +18,10 @@ PLAIN = AuditConfig(n_bootstrap=100, tau=0.05)
 
 def audit(scores, *, subjects=None, order=None, **changes):
     """An audit with these scores: one KE layer of S1 = 1 each, none where the score is NaN."""
-    found = made(
-        [[0.0 if math.isnan(score) else 1.0] for score in scores],
-        [[0.0 if math.isnan(score) else score] for score in scores],
-        **changes,
-    )
-    subjects = subjects or [None] * len(scores)
-    examples = tuple(
-        dataclasses.replace(example, subject=subject) for example, subject in zip(found.examples, subjects, strict=True)
-    )
-    found = dataclasses.replace(found, examples=examples)
+    s1 = [[0.0 if math.isnan(score) else 1.0] for score in scores]
+    found = made(s1, [[0.0 if math.isnan(score) else score] for score in scores], **changes)
+    owners = zip(found.examples, subjects or [None] * len(scores), strict=True)
+    found = dataclasses.replace(found, examples=tuple(dataclasses.replace(e, subject=s) for e, s in owners))
     return found if order is None else taken(found, order)
 
 
@@ -106,37 +100,25 @@ def test_swapped_and_shuffled_only_the_sign_turns(rows, random):
 
 
 def test_differences_that_all_but_a_few_subjects_share_have_a_caution():
-    """Of 12 subjects none or one may be of a rare kind that turns the sign; differences that vary show their kinds."""
-    subjects, zero = list("abcdefghijkl"), audit([0.2] * 12, subjects=list("abcdefghijkl"))
-
-    def cautioned(differences):
-        return compare(audit([0.2 + d for d in differences], subjects=subjects), zero).caution is not None
-
-    noise = [0.01 * (i % 3) for i in range(12)]
-    assert cautioned([0.05 + n for n in noise])
-    assert cautioned([0.05 + n for n in noise[:11]] + [-0.2])
-    assert not cautioned([0.6 + n for n in noise]), "no share of a missed kind could turn its sign"
-    assert not cautioned([0.1 * (i % 4) - 0.1 for i in range(12)])
-    assert not cautioned([0.0] * 12)
-    table = compare_all({"a": audit([0.25 + n for n in noise], subjects=subjects), "b": zero})
-    assert table["caution"].tolist()[0].startswith("All but a few subjects differ in the same way")
+    subjects, near = list("abcdefghijkl"), [0.25 + 0.01 * (i % 3) for i in range(12)]
+    pair = {"a": audit(near, subjects=subjects), "b": audit([0.2] * 12, subjects=subjects)}
+    told = compare(*pair.values()).caution
+    assert told.startswith("All but a few subjects differ in the same way")
+    assert compare_all(pair)["caution"].tolist() == [told]
+    far = audit([0.6 + score for score in near], subjects=subjects)
+    assert compare(far, pair["b"]).caution is None, "no share of a missed kind could turn its sign"
 
 
 def test_what_only_one_measured_is_left_out_and_counted():
     a = audit([0.9, 0.8, 0.7, 0.6, NAN, NAN, 0.5, 0.4])
     b = audit([0.1, 0.2, 0.3, 0.4, 0.5, NAN, NAN, 0.4])
-    other_words = dataclasses.replace(b.examples[0], entity="A")
-    longer = b.n_tokens.clone()
+    examples, longer, read_otherwise = list(b.examples), b.n_tokens.clone(), b.s_full.clone()
+    examples[0] = dataclasses.replace(examples[0], entity="A")
+    examples[7] = dataclasses.replace(examples[7], question="Another?")
     longer[1] += 1
-    read_otherwise = b.s_full.clone()
     read_otherwise[2] -= 0.5
-    b = dataclasses.replace(
-        b,
-        examples=(other_words, *b.examples[1:7], dataclasses.replace(b.examples[7], question="Another?")),
-        n_tokens=longer,
-        s_full=read_otherwise,
-        provenance={**b.provenance, "ids_hash": "1" * 32},
-    )
+    told = {**b.provenance, "ids_hash": "1" * 32}
+    b = dataclasses.replace(b, examples=examples, n_tokens=longer, s_full=read_otherwise, provenance=told)
     found = compare(a, b)
     assert found.left_out == {
         "scored in the first only": 1,
@@ -227,20 +209,16 @@ def test_references_are_not_tested_and_do_not_weigh_on_the_others():
         compare_all(models, references=["gone"])
 
 
-@pytest.mark.parametrize("n", [6, 12, 20])
-def test_the_smallest_p_that_could_come_out(n):
+@pytest.mark.parametrize(
+    ("n", "least"),
+    [(6, 6 * 2.0**-5), (12, 6 * 2.0**-11), (20, 6 / 2401)],  # 400 random patterns a pair, not the 100 of the interval
+)
+def test_the_smallest_p_that_could_come_out(n, least):
     """The largest difference there can be reaches it, and nothing falls below it."""
-    subjects = [str(i) for i in range(n)]
-    shifts = {"a": 0.0, "b": 0.2, "c": 0.4, "d": 0.6}
+    subjects, shifts = [str(i) for i in range(n)], {"a": 0.0, "b": 0.2, "c": 0.4, "d": 0.6}
     models = {
         name: audit([shift + 0.01 * (i % 3) for i in range(n)], subjects=subjects) for name, shift in shifts.items()
     }
     table = compare_all(models, n_resamples=100)
-    least = table["p_holm_least"].iloc[0]
-    expected = {
-        6: 6 * 2.0**-5,
-        12: 6 * 2.0**-11,
-        20: 6 / 2401,
-    }  # 400 random patterns a pair, not the 100 of the interval
-    assert least == pytest.approx(expected[n])
+    assert table["p_holm_least"].iloc[0] == pytest.approx(least)
     assert table["p_holm"].min() == pytest.approx(least) and (table["p_holm"] >= least * (1 - 1e-12)).all()

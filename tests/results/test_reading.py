@@ -60,6 +60,7 @@ def test_the_weight_of_the_score_by_thirds_of_the_layers():
     assert audit.summary()["weight_by_third"] == pytest.approx([0.05, 0.15, 0.8])
     assert thirds_in_words(audit) == "Weight in the score: 5% in layers 0-1, 15% in layers 2-3, 80% in layers 4-5."
     nothing = made([[0.0] * 6], [[0.0] * 6])
+    assert nothing.fatal and nothing.reading == "not measurable"
     assert all(map(math.isnan, nothing.summary()["weight_by_third"]))
     assert thirds_in_words(nothing) == ""
 
@@ -81,11 +82,6 @@ def test_entities_that_begin_their_answer_are_counted_where_full_hardly_gives_th
     assert text.startswith("1 of 3 entities") and text.endswith("1 of them are measurable, with a mean UDS of 1.000.")
     known = dataclasses.replace(audit, s_full=audit.s_full.new_full((3,), -0.1))
     assert not any("begin their answer" in text for text in known.warnings)
-
-
-def test_nothing_measurable_is_fatal_and_has_words_of_its_own():
-    audit = made([[0.0, 0.0]] * MANY, HALF)
-    assert audit.fatal and audit.reading == "not measurable"
 
 
 def test_other_warnings_leave_the_reading():

@@ -1,14 +1,15 @@
 """Several retain models: identities for each of them, what counts as a layer, the spread, what is comparable."""
 
 import dataclasses
+import json
 import math
 
 import pytest
 import torch
 from synthetic_audits import record, synthetic_audit, with_control, with_retains
 
-from uds_lens.errors import ConfigError
-from uds_lens.results import AuditConfig, compare
+from uds_lens.errors import ConfigError, ResultFormatError
+from uds_lens.results import AuditConfig, DepthAudit, compare
 from uds_lens.results._comparing import why_not_comparable
 from uds_lens.results._stage_1 import RetainStage1
 
@@ -19,13 +20,9 @@ def against(s1s, s2, **changes):
     """An audit against retain models with these S1."""
     parts = [torch.tensor(s1, dtype=torch.float64) for s1 in s1s]
     audit = made(torch.stack(parts).mean(0).tolist(), s2, **changes)
+    near = torch.ones_like(parts[0])
     retains = tuple(
-        RetainStage1(
-            model=dataclasses.replace(record(f"retain{i}", f"{i}" * 32, 3)),
-            s1_delta=s1,
-            s1_norm_ratio=torch.ones_like(s1),
-            s1_cosine=torch.ones_like(s1),
-        )
+        RetainStage1(model=record(f"retain{i}", f"{i}" * 32, 3), s1_delta=s1, s1_norm_ratio=near, s1_cosine=near)
         for i, s1 in enumerate(parts)
     )
     return dataclasses.replace(audit, retains=retains)
@@ -36,18 +33,13 @@ TWO = [[0.8, 3.0, 0.1], [0.7, 0.2, 1.1]]
 THREE = [[1.2, 2.5, -0.2], [0.6, 0.1, 1.0]]
 
 
-@pytest.mark.parametrize("place", range(3))
-def test_each_retain_model_scores_one_on_its_own_scale(place):
+def test_each_retain_model_scores_one_on_its_own_scale_and_full_zero_on_every_scale():
     s1s = [ONE, TWO, THREE]
-    audit = against(s1s, s1s[place])
-    assert audit.uds_by_retain[place] == 1.0
-    assert min(audit.uds_by_retain) < 1.0
-
-
-def test_full_scores_zero_on_every_scale():
-    audit = against([ONE, TWO, THREE], [[0.0] * 3] * 2)
-    assert audit.uds_by_retain == (0.0, 0.0, 0.0) and audit.uds == 0.0
-    assert audit.retain_spread == (0.0, 0.0, 0.0)
+    for place, s1 in enumerate(s1s):
+        by_retain = against(s1s, s1).uds_by_retain
+        assert by_retain[place] == 1.0 and min(by_retain) < 1.0
+    full = against(s1s, [[0.0] * 3] * 2)
+    assert full.uds_by_retain == full.retain_spread == (0.0, 0.0, 0.0) and full.uds == 0.0
 
 
 def test_layers_go_by_the_mean_and_a_layer_without_a_scale_has_no_weight():
@@ -121,11 +113,6 @@ def test_a_stand_in_is_named_and_compares_with_its_like_only():
 
 def test_saved_and_loaded(tmp_path):
     """With control facts and several retain models; without, the format of before."""
-    import json
-
-    from uds_lens.errors import ResultFormatError
-    from uds_lens.results import DepthAudit
-
     plain = synthetic_audit()
     plain.save(tmp_path / "a")
     assert json.loads((tmp_path / "a" / "manifest.json").read_text())["version"] == 2
@@ -144,5 +131,4 @@ def test_saved_and_loaded(tmp_path):
     with pytest.raises(ResultFormatError, match=r"control\.parquet' was altered"):
         DepthAudit.load(tmp_path / "a")
     plain.save(tmp_path / "a")
-    assert not (tmp_path / "a" / "control.parquet").exists()
-    assert DepthAudit.load(tmp_path / "a").control is None
+    assert not (tmp_path / "a" / "control.parquet").exists() and DepthAudit.load(tmp_path / "a").control is None

@@ -25,7 +25,6 @@ from uds_lens.results import (
 
 S1 = [[0.0, 1.0, 3.0], [0.02, 0.01, 0.0], [2.0, 0.0, 2.0]]
 S2 = [[5.0, 0.5, 3.0], [1.0, 1.0, 1.0], [-1.0, 0.0, 4.0]]
-EMPTY = torch.empty(0, 3, dtype=torch.float64)
 DELTAS = ("s1_delta", "s2_delta", "s1_cosine", "s2_cosine", "s1_norm_ratio", "s2_norm_ratio")
 TYPE_COLUMNS = ["type", "n", "n_measured", "n_tokens_mean", "n_ke_mean", "uds", "uds_low", "uds_high"]
 
@@ -43,9 +42,8 @@ def test_the_long_frame(audit):
     frame = audit.to_frame()
     names = ["example_id", "row", "layer", "s1_delta", "s2_delta", "ke", "ler", "ler_raw", "weight"]
     assert list(frame) == names and len(frame) == 9
-    assert frame["example_id"].tolist() == ["e0"] * 3 + ["e1"] * 3 + ["e2"] * 3
-    assert frame["row"].tolist() == [0] * 3 + [10] * 3 + [20] * 3
-    assert frame["layer"].tolist() == [0, 1, 2] * 3
+    rows = [(f"e{i}", 10 * i, layer) for i in range(3) for layer in range(3)]
+    assert list(frame[["example_id", "row", "layer"]].itertuples(index=False, name=None)) == rows
     assert frame["s1_delta"].tolist() == [value for row in S1 for value in row]
     assert frame["s2_delta"].tolist() == [value for row in S2 for value in row]
     assert frame["ke"].tolist() == [False, True, True, False, False, False, True, False, True]
@@ -97,7 +95,7 @@ def test_the_layers_frame(audit):
 
 
 def test_frames_of_an_audit_without_a_scored_example():
-    empty = made([], [], skipped=2, **dict.fromkeys(DELTAS, EMPTY))
+    empty = made([], [], skipped=2, **dict.fromkeys(DELTAS, torch.empty(0, 3, dtype=torch.float64)))
     assert len(empty.to_frame()) == len(empty.examples_frame()) == 0
     frame = empty.layers_frame()
     assert frame["n_ke"].tolist() == [0, 0, 0]
@@ -152,9 +150,10 @@ def test_correlations():
     assert spearman([3, 2, 1, NAN], [1, 2, 3, 4]) == pytest.approx((-1.0, 0.0, 3))
 
 
-def test_clip_shares(audit):
-    assert clip_shares(audit) == pytest.approx(
-        {"over_layers": 0.25, "negative_layers": 0.25, "over_examples": 0.0, "negative_examples": 0.0}
+def test_clip_shares():
+    uneven = made([[1.0, 1.0, 0.0], [1.0, 1.0, 2.0]], [[1.5, 1.0, 5.0], [-0.1, 2.0, 0.0]])
+    assert clip_shares(uneven) == pytest.approx(
+        {"over_layers": 0.4, "negative_layers": 0.2, "over_examples": 0.5, "negative_examples": 0.0}
     )
     both = made([[1.0], [1.0], [0.0]], [[2.0], [-1.0], [9.0]])
     assert clip_shares(both)["over_examples"] == clip_shares(both)["negative_examples"] == 0.5
@@ -252,10 +251,10 @@ def test_warnings_come_most_serious_first():
     assert audit.summary()["equal_weights"] == [["full", "unlearned"]] and made(S1, S2).equal_weights == []
 
 
-# In a notebook.
-
-
 def test_cards_name_the_numbers_and_escape_foreign_texts(audit):
+    card = baseline(audit)._repr_html_()
+    assert "models/full" in card and "models/retain" in card and "2 of 4 examples" in card
+    assert "1.3 of 3 (mean over examples, S1 &gt; 0.05)" in card
     html = audit._repr_html_()
     assert "<b>0.688</b>" in html and "95% CI" in html and "2 of 4 examples" in html
     assert all(sentence.split(":")[0] in html for sentence in audit.warnings) and audit.warnings
@@ -265,9 +264,3 @@ def test_cards_name_the_numbers_and_escape_foreign_texts(audit):
     for card in (made(S1, S2, names=hostile), baseline(made(S1, S2, names=hostile))):
         assert "<script>" not in card._repr_html_()
         assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in card._repr_html_()
-
-
-def test_a_baseline_shows_what_stage_1_found(audit):
-    html = baseline(audit)._repr_html_()
-    assert "models/full" in html and "models/retain" in html and "2 of 4 examples" in html
-    assert "1.3 of 3 (mean over examples, S1 &gt; 0.05)" in html

@@ -11,6 +11,7 @@ from synthetic_audits import synthetic_audit, with_control, with_retains
 import uds_lens as ul
 from uds_lens._cli.terminal import print_audits
 from uds_lens.errors import ConfigError
+from uds_lens.results._words import worded
 
 # Whole words; not in options, files, code, or in the names of models ('ckpt/retain').
 WRONG = re.compile(r"(?<![\w./='\"-])(unlearn\w*|retain\w*|eras\w+|forg[eo]t\w*|full)(?![\w/=\"-]|\.\w)", re.I)
@@ -90,17 +91,9 @@ def test_numbers_stay_and_comparisons_across_words_are_refused():
         ul.report.model_card(edit)
 
 
-def test_names_in_quotes_options_and_files_stay():
-    from uds_lens.results._words import worded
-
+def test_names_in_quotes_options_and_files_stay_and_the_longer_phrase_comes_first():
     text = "Measure 'runs/full' with --retain x and forget.json; `full` and retain_loss stay."
     assert worded(text, "edit") == text
-
-
-def test_the_longer_phrase_comes_first():
-    from uds_lens.results._words import worded
-
-    assert worded(
-        "Unlearning depth report: 1 model has lost most of the knowledge (as in retain, a model that never saw it).",
-        "edit",
-    ) == ("Depth report: 1 model has lost most of the knowledge (as in the ignorant model).")
+    told = "Unlearning depth report: 1 model has lost most of the knowledge (as in retain, a model that never saw it)."
+    expected = "Depth report: 1 model has lost most of the knowledge (as in the ignorant model)."
+    assert worded(told, "edit") == expected
