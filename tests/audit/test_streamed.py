@@ -16,7 +16,7 @@ from uds_lens._storage.processes import this_process
 from uds_lens.audit import Baseline, _memory, _streamed
 from uds_lens.audit._inputs import make_plan
 from uds_lens.audit._memory import MemoryEstimate, memory_of_audit
-from uds_lens.errors import ModelError, UdsLensWarning, forget_warnings
+from uds_lens.errors import ModelError, StorageError, UdsLensWarning, forget_warnings
 from uds_lens.models._streamed import StreamedModel
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
@@ -123,6 +123,76 @@ def test_an_audit_that_was_stopped_goes_on_from_the_sources_read(killed, trio, r
     assert torch.equal(audit.s2_delta, expected.s2_delta)
     assert audit.models == expected.models
     assert kept(temporary) == []
+
+
+def harmed(folder, how):
+    """States of one source with a file gone, or altered in the middle."""
+    file = min(folder.glob("uds_lens-kept-*/*/states/*.safetensors"))
+    if how == "gone":
+        file.unlink()
+        return
+    content = bytearray(file.read_bytes())
+    content[-100:-90] = bytes(10)
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["gone", "altered"])
+def test_kept_states_that_were_harmed_are_read_again(how, trio, readings, temporary, monkeypatch):
+    paths, options = trio("llama"), dataclasses.replace(STREAMED, token_budget=24)  # several files of states
+    models = (paths.full, paths.retain, paths.unlearned)
+    expected, run = DepthAudit.run(*models, EXAMPLES, options=options), _streamed.StreamedTarget.run_batches
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        DepthAudit.run(*models, EXAMPLES, options=options)
+    harmed(temporary, how)
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", run)
+    readings.clear()
+    audit = DepthAudit.run(*models, EXAMPLES, options=options)
+    assert len(readings) == 2  # full, and the source whose states were harmed
+    assert torch.equal(audit.s2_delta, expected.s2_delta) and torch.equal(audit.s1_delta, expected.s1_delta)
+    assert kept(temporary) == []
+
+
+def test_states_that_vanish_meanwhile_end_in_a_sentence(trio, temporary, monkeypatch):
+    paths, options = trio("llama"), dataclasses.replace(STREAMED, memory_gib=1e-9)  # so that states are on disk alone
+    run = _streamed.StreamedTarget.run_batches
+
+    def cleaned(*given):
+        for file in temporary.glob("uds_lens-kept-*/*/states/*.safetensors"):
+            file.unlink()
+        run(*given)
+
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", cleaned)
+    with pytest.raises(StorageError, match=r"cannot be read any more: something cleans that directory.*Set TMPDIR"):
+        DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
+
+
+def test_states_that_cannot_be_kept_may_still_be_spilled(trio, readings, monkeypatch):
+    paths, options = trio("llama"), dataclasses.replace(STREAMED, memory_gib=1e-9)
+
+    def refused(place):
+        raise StorageError("cannot write there.")
+
+    monkeypatch.setattr(_streamed, "atomic_directory", refused)
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match=r"states are not kept.*cannot write there"):
+        audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
+    assert audit.n_measured and len(readings) == 3
+
+
+def test_of_states_left_by_two_audits_the_whole_ones_are_taken(trio, readings, temporary, monkeypatch):
+    paths, run = trio("llama"), _streamed.StreamedTarget.run_batches
+    models = (paths.full, paths.retain, paths.unlearned)
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        DepthAudit.run(*models, EXAMPLES, options=STREAMED)
+    for place in list(temporary.glob("uds_lens-kept-*/*")):  # of an audit that was killed before it had read them
+        for number in range(4):
+            place.with_name(f"{place.name}.{this_process().machine}-99999999{number}-1-00000000").mkdir()
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", run)
+    readings.clear()
+    DepthAudit.run(*models, EXAMPLES, options=STREAMED)
+    assert [name for name, _, _ in readings] == [str(paths.full)]
 
 
 def test_identical_audits_at_once_do_not_take_states_from_each_other(trio, readings, temporary, monkeypatch):
