@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 from tiny_models import build_model, each_family, with_config
 
 from uds_lens.errors import ModelError
 from uds_lens.models import open_model
-from uds_lens.models._streamed import StreamedModel
+from uds_lens.models._streamed import StreamedModel, _folder
 from uds_lens.patching import _costs, capture, open_target
 from uds_lens.patching._streamed import StreamedBatch, run_streamed, tokens_in, why_not_streamed
 
@@ -177,6 +178,16 @@ def test_the_files_are_those_that_transformers_reads(family, trio, tmp_path):
     with streamed(folder) as model:
         assert model.fingerprint() == expected
         assert model.bytes_read == model.bytes_stored
+
+
+def test_of_a_model_on_the_hub_only_what_is_read_is_downloaded(tmp_path, monkeypatch):
+    asked = {}
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **given: asked.update(given) or str(tmp_path))
+    assert _folder("owner/name", revision=None, offline=True) == tmp_path
+    read = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "tokenizer.model"]
+    others = ["consolidated.safetensors", "original/consolidated.00.safetensors", "pytorch_model.bin", "onnx/a.json"]
+    patterns = {name: asked[name] for name in ("allow_patterns", "ignore_patterns")}
+    assert list(filter_repo_objects([*read, *others], **patterns)) == read
 
 
 def test_where_memory_runs_out_no_weights_stay(trio):

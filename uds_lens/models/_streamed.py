@@ -525,6 +525,7 @@ def _folder(source: str | os.PathLike[str], *, revision: str | None, offline: bo
                 revision=revision,
                 local_files_only=offline,
                 allow_patterns=["*.safetensors", "*.json", "tokenizer*"],
+                ignore_patterns=["*/*", "consolidated*"],  # the same weights once more, in other layouts
             )
         )
 
