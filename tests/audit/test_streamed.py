@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import EXAMPLES
+from tiny_models import EXAMPLES, build_model, build_tokenizer
 
 from uds_lens._storage.processes import this_process
 from uds_lens.audit import Baseline, _memory, _streamed
@@ -248,6 +248,21 @@ def test_auto_streams_what_does_not_fit_and_says_what_it_costs(trio, readings, m
         DepthAudit.run(hybrid.full, hybrid.retain, hybrid.retain, EXAMPLES[:2], options=auto)
     with pytest.raises(ModelError, match="cannot be streamed: 'mlp_out' lies inside a block"):
         DepthAudit.run(paths.full, *[paths.retain] * 2, EXAMPLES, config=AuditConfig(site="mlp_out"), options=STREAMED)
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
+def test_what_will_be_read_is_what_the_files_hold(stored, tmp_path, monkeypatch):
+    llama = build_model("llama").to(stored)
+    llama.save_pretrained(tmp_path / "full")
+    build_tokenizer().save_pretrained(tmp_path / "full")
+    config, options = AuditConfig(dtype="float32"), dataclasses.replace(STREAMED, stream="auto")
+    plan = make_plan({"full": tmp_path / "full"}, EXAMPLES, config=config, options=options)
+    monkeypatch.setattr(MemoryEstimate, "fits", property(lambda estimate: estimate.streamed))
+    monkeypatch.setattr(_memory, "GIB", 1000)  # so that the number in the sentence says something of a tiny model
+    forget_warnings()
+    size = sum(p.numel() for p in llama.parameters()) * stored.itemsize / 1000
+    with pytest.warns(UdsLensWarning, match=rf"reads the weights of each model \({size:.1f} GiB\) from disk once"):
+        _memory.settled(tmp_path / "full", plan, n_sources=2, config=config, options=options)
 
 
 def test_rows_whose_states_do_not_fit_take_turns(trio, readings, monkeypatch, caplog):
