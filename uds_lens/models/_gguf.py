@@ -124,6 +124,7 @@ def _storage(file: Path, size: int, time: int) -> str:
 def _config(file: Path, size: int, time: int) -> PreTrainedConfig:
     from transformers import AutoConfig
 
+    _storage(file, size, time)  # of a broken file transformers says that its config is no JSON, or less
     config = AutoConfig.from_pretrained(str(file.parent), **reading(file))
     if hasattr(config, QUANTISED_ENTRY):
         delattr(config, QUANTISED_ENTRY)
