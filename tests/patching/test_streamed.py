@@ -155,6 +155,9 @@ def test_what_cannot_be_streamed_is_said(trio, tmp_path):
         streamed(folder)
     with_config(folder, transformers_weights="other.safetensors")
     assert "names the file of its weights (other.safetensors)" in why_not_streamed(folder)
+    wide = with_config(shutil.copytree(trio("llama").full, tmp_path / "wide"), intermediate_size=64)
+    with pytest.raises(ModelError, match=r"does not fill 12 weights .*weight: \(32, 48\) instead of \(32, 64\)"):
+        streamed(wide)
     upcast = shutil.copytree(trio("gpt2").full, tmp_path / "upcast")
     assert why_not_streamed(upcast) is None
     with_config(upcast, reorder_and_upcast_attn=True)  # which packed rows would leave out: other numbers

@@ -285,7 +285,8 @@ def unused_weights(loading_info: dict[str, Any]) -> list[str]:
 def unset_weights(loading_info: dict[str, Any]) -> list[str]:
     """List weights that a checkpoint left unset, from the loading information of `from_pretrained`."""
     missing = sorted(loading_info["missing_keys"])
-    return missing + sorted(str(key) for key in loading_info["mismatched_keys"])
+    mismatched = sorted(loading_info["mismatched_keys"])
+    return missing + [f"{name}: {tuple(stored)} instead of {tuple(wanted)}" for name, stored, wanted in mismatched]
 
 
 class EmptyModel(NamedTuple):
