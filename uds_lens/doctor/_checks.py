@@ -447,8 +447,10 @@ def _costs(
     """
     from uds_lens.models._streamed import weight_files_of
 
-    where = {"revision": options.revision, "offline": options.offline}
-    files = {role: weight_files_of(model, **where) for role, model in models.items()}
+    files = {
+        role: weight_files_of(model, revision=options.revision, offline=options.offline)
+        for role, model in models.items()
+    }
     sizes = {file: file.stat().st_size for part in files.values() for file in part}
     stored = sum(turns[role] * sum(map(sizes.__getitem__, part)) for role, part in files.items())
     reading = stored / disk_rate(max(sizes, key=sizes.__getitem__))
