@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 from tiny_models import EXAMPLES, build_model, load_plain
+from transformers import LlavaConfig
 
 from uds_lens.audit import Baseline, _runner
 from uds_lens.audit._inputs import make_plan
-from uds_lens.audit._memory import GIB, MemoryEstimate, estimate_memory, run_halving
+from uds_lens.audit._memory import GIB, MemoryEstimate, estimate_memory, run_halving, weight_sizes
 from uds_lens.audit._runner import StateStore
 from uds_lens.errors import ModelError, UdsLensWarning
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
@@ -172,6 +173,15 @@ def test_the_estimate_of_a_streamed_model_holds_a_block_and_the_bytes_of_the_nex
     assert weights("float32", intermediate_size=4096) == block * (4 + 2) + norm * 4
     assert weights("bfloat16", intermediate_size=4096) == block * (2 + 2) + norm * 2
     assert weights("float32", vocab_size=100_000) == 100_000 * 32 * 4 + norm * 4  # the head alone is more
+    # a tied head is the embedding, and stays beside the blocks
+    tied = weights("float32", intermediate_size=4096, tie_word_embeddings=True)
+    assert tied == block * (4 + 2) + (model.config.vocab_size * 32 + norm) * 4
+
+
+def test_a_config_of_no_language_model_ends_in_a_sentence():
+    config = LlavaConfig(text_config=build_model("llama").config)
+    with pytest.raises(ModelError, match=r"no causal language model can be built from a LlavaConfig: .*text model"):
+        weight_sizes(config, 4)
 
 
 def test_an_audit_that_cannot_fit_is_refused_before_any_work_unless_nobody_checks(trio, monkeypatch, caplog):

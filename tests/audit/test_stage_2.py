@@ -101,6 +101,10 @@ def test_frames_and_figures_say_what_was_not_measured(partly, everywhere):
     for draw in (plots.layer_profile, lambda f: plots.compare_layers({"a": f}, value="s2")):
         assert "gap in S2" in draw(frame).layout.title.subtitle.text
         assert "gap in S2" not in draw(whole).layout.title.subtitle.text
+    one = [audit.to_frame().head(audit.n_layers) for audit in (partly, everywhere)]
+    for draw in (lambda a, f: plots.example_profile(f, question="Who?"), lambda a, f: a.plot_heatmap()):
+        said = [draw(audit, f).layout.title.subtitle.text for audit, f in zip((partly, everywhere), one, strict=True)]
+        assert said[0] == f"{said[1]} S2 was measured only where S1 is above tau."
     long = partly.to_frame()
     assert long["s2_delta"].isna().equals(~long["ke"])
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import EXAMPLES
+from tiny_models import EXAMPLES, build_model, build_tokenizer
 
 from uds_lens._storage.processes import this_process
 from uds_lens.audit import Baseline, _memory, _streamed
 from uds_lens.audit._inputs import make_plan
 from uds_lens.audit._memory import MemoryEstimate, memory_of_audit
-from uds_lens.errors import ModelError, UdsLensWarning
+from uds_lens.errors import ModelError, StorageError, UdsLensWarning, forget_warnings
 from uds_lens.models._streamed import StreamedModel
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
@@ -122,6 +122,76 @@ def test_an_audit_that_was_stopped_goes_on_from_the_sources_read(killed, trio, r
     assert kept(temporary) == []
 
 
+def harmed(folder, how):
+    """States of one source with a file gone, or altered in the middle."""
+    file = min(folder.glob("uds_lens-kept-*/*/states/*.safetensors"))
+    if how == "gone":
+        file.unlink()
+        return
+    content = bytearray(file.read_bytes())
+    content[-100:-90] = bytes(10)
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["gone", "altered"])
+def test_kept_states_that_were_harmed_are_read_again(how, trio, readings, temporary, monkeypatch):
+    paths, options = trio("llama"), dataclasses.replace(STREAMED, token_budget=24)  # several files of states
+    models = (paths.full, paths.retain, paths.unlearned)
+    expected, run = DepthAudit.run(*models, EXAMPLES, options=options), _streamed.StreamedTarget.run_batches
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        DepthAudit.run(*models, EXAMPLES, options=options)
+    harmed(temporary, how)
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", run)
+    readings.clear()
+    audit = DepthAudit.run(*models, EXAMPLES, options=options)
+    assert len(readings) == 2  # full, and the source whose states were harmed
+    assert torch.equal(audit.s2_delta, expected.s2_delta) and torch.equal(audit.s1_delta, expected.s1_delta)
+    assert kept(temporary) == []
+
+
+def test_states_that_vanish_meanwhile_end_in_a_sentence(trio, temporary, monkeypatch):
+    paths, options = trio("llama"), dataclasses.replace(STREAMED, memory_gib=1e-9)  # so that states are on disk alone
+    run = _streamed.StreamedTarget.run_batches
+
+    def cleaned(*given):
+        for file in temporary.glob("uds_lens-kept-*/*/states/*.safetensors"):
+            file.unlink()
+        run(*given)
+
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", cleaned)
+    with pytest.raises(StorageError, match=r"cannot be read any more: something cleans that directory.*Set TMPDIR"):
+        DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
+
+
+def test_states_that_cannot_be_kept_may_still_be_spilled(trio, readings, monkeypatch):
+    paths, options = trio("llama"), dataclasses.replace(STREAMED, memory_gib=1e-9)
+
+    def refused(place):
+        raise StorageError("cannot write there.")
+
+    monkeypatch.setattr(_streamed, "atomic_directory", refused)
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match=r"states are not kept.*cannot write there"):
+        audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
+    assert audit.n_measured and len(readings) == 3
+
+
+def test_of_states_left_by_two_audits_the_whole_ones_are_taken(trio, readings, temporary, monkeypatch):
+    paths, run = trio("llama"), _streamed.StreamedTarget.run_batches
+    models = (paths.full, paths.retain, paths.unlearned)
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        DepthAudit.run(*models, EXAMPLES, options=STREAMED)
+    for place in list(temporary.glob("uds_lens-kept-*/*")):  # of an audit that was killed before it had read them
+        for number in range(4):
+            place.with_name(f"{place.name}.{this_process().machine}-99999999{number}-1-00000000").mkdir()
+    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", run)
+    readings.clear()
+    DepthAudit.run(*models, EXAMPLES, options=STREAMED)
+    assert [name for name, _, _ in readings] == [str(paths.full)]
+
+
 def test_identical_audits_at_once_do_not_take_states_from_each_other(trio, readings, temporary, monkeypatch):
     models, options = trio("llama"), dataclasses.replace(STREAMED, memory_gib=1e-9)  # so that states are on disk alone
     audits, run = [], _streamed.StreamedTarget.run_batches
@@ -169,6 +239,21 @@ def test_auto_streams_what_does_not_fit_and_says_what_it_costs(trio, readings, m
         DepthAudit.run(hybrid.full, hybrid.retain, hybrid.retain, EXAMPLES[:2], options=auto)
     with pytest.raises(ModelError, match="cannot be streamed: 'mlp_out' lies inside a block"):
         DepthAudit.run(paths.full, *[paths.retain] * 2, EXAMPLES, config=AuditConfig(site="mlp_out"), options=STREAMED)
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
+def test_what_will_be_read_is_what_the_files_hold(stored, tmp_path, monkeypatch):
+    llama = build_model("llama").to(stored)
+    llama.save_pretrained(tmp_path / "full")
+    build_tokenizer().save_pretrained(tmp_path / "full")
+    config, options = AuditConfig(dtype="float32"), dataclasses.replace(STREAMED, stream="auto")
+    plan = make_plan({"full": tmp_path / "full"}, EXAMPLES, config=config, options=options)
+    monkeypatch.setattr(MemoryEstimate, "fits", property(lambda estimate: estimate.streamed))
+    monkeypatch.setattr(_memory, "GIB", 1000)  # so that the number in the sentence says something of a tiny model
+    forget_warnings()
+    size = sum(p.numel() for p in llama.parameters()) * stored.itemsize / 1000
+    with pytest.warns(UdsLensWarning, match=rf"reads the weights of each model \({size:.1f} GiB\) from disk once"):
+        _memory.settled(tmp_path / "full", plan, n_sources=2, config=config, options=options)
 
 
 def test_rows_whose_states_do_not_fit_take_turns(trio, readings, monkeypatch, caplog):

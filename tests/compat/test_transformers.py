@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from huggingface_hub import constants
-from tiny_models import build_model
+from tiny_models import build_model, with_config
 from transformers import AttentionInterface, BitsAndBytesConfig, Qwen3NextConfig
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
@@ -59,6 +59,17 @@ def test_the_attention_of_a_class_of_a_config_to_build_from_and_after_an_error(l
     ours.set_attention(config, "eager")
     assert ours.attention_of(type(llama)(config).config) == "eager", (
         "PreTrainedConfig._attn_implementation no longer chooses the attention of a model that is built from it"
+    )
+
+
+def test_a_config_may_name_its_file_of_weights(llama, tmp_path) -> None:
+    llama.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
+    with_config(tmp_path, **{ours.WEIGHTS_ENTRY: "other.safetensors"})
+    read = type(llama).from_pretrained(tmp_path)
+    assert torch.equal(read.lm_head.weight, llama.lm_head.weight), (
+        "transformers no longer reads the file that the entry transformers_weights of a config names: streamed models "
+        "refuse such configs (uds_lens/models/_streamed.py) for nothing"
     )
 
 
@@ -214,7 +225,8 @@ def test_one_row_of_a_cache_is_shared_by_many(family) -> None:
 
 def test_plain_decoders_are_classes_of_transformers(llama) -> None:
     assert ours.is_plain_decoder(llama)
-    assert not ours.is_plain_decoder(build_model("gpt2", reorder_and_upcast_attn=True)), (
+    upcast = build_model("gpt2", reorder_and_upcast_attn=True)
+    assert ours.upcasts_attention(upcast.config) and not ours.is_plain_decoder(upcast), (
         "GPT2Config.reorder_and_upcast_attn is gone: does modeling_gpt2.py still go around the registry?"
     )
     other = type("Other", (type(llama),), {"__module__": "somewhere"})

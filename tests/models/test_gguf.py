@@ -17,7 +17,7 @@ from uds_lens.errors import ModelError
 from uds_lens.metrics import MetricData, MetricOptions, evaluate
 from uds_lens.models import check_compatible, read_checkpoint_info
 from uds_lens.models._checkpoint import storage_of
-from uds_lens.models._gguf import load_config, load_tokenizer
+from uds_lens.models._gguf import load_config, load_tokenizer, storage
 from uds_lens.unlearning import FinetuneConfig, LoraSettings, finetune, quantise, relearn
 
 gguf = pytest.importorskip("gguf")
@@ -180,8 +180,11 @@ def test_what_cannot_be_read_is_refused_in_words(files: Path, tiny: Tiny, tmp_pa
         assert [each.verdict for each in doctor.examine_inputs({"full": str(file)})] == ["problem"]
 
     refused("magic", b"PK\x03\x04" + content[4:], r"is no GGUF file: it begins with b'PK")
-    refused("head", content[:200], "is a broken GGUF file|cannot load the checkpoint")
-    refused("cut", content[: len(content) // 2], "is a broken GGUF file|cannot load the checkpoint")
+    broken = r"is a broken GGUF file \(.*\): copy it again"
+    refused("head", content[:200], broken)
+    refused("cut", content[: len(content) // 2], broken)
+    refused("entries", content[:16] + (1 << 60).to_bytes(8, "little") + content[24:], broken)
+    refused("version", content[:4] + (99).to_bytes(4, "little") + content[8:], broken)
     other = write_gguf(tiny.full, tmp_path / "other.gguf", architecture="hyena")
     with pytest.raises(ModelError, match="architecture hyena is not supported"):
         open_model(other, device="cpu")
@@ -190,6 +193,8 @@ def test_what_cannot_be_read_is_refused_in_words(files: Path, tiny: Tiny, tmp_pa
         open_model(tmp_path / "tiny-00001-of-00002.gguf", device="cpu")
     with pytest.raises(ModelError, match=r"holds 2 GGUF files \(other.gguf, tiny-00001-of-00002.gguf\): name one"):
         open_model(tmp_path, device="cpu")
+    with pytest.raises(ModelError, match=r"cannot read .*gone\.gguf': No such file"):  # since it was found
+        storage(tmp_path / "gone.gguf")
     with pytest.raises(ModelError, match="no GGUF file"):
         open_model("nowhere.gguf", device="cpu")
 

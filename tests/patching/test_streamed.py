@@ -2,16 +2,18 @@
 
 import json
 import shutil
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from tiny_models import each_family
+from huggingface_hub.utils import filter_repo_objects
+from safetensors.torch import load_file, save_file
+from tiny_models import build_model, each_family, with_config
 
 from uds_lens.errors import ModelError
 from uds_lens.models import open_model
-from uds_lens.models._streamed import StreamedModel
+from uds_lens.models._streamed import StreamedModel, _folder
 from uds_lens.patching import _costs, capture, open_target
 from uds_lens.patching._streamed import StreamedBatch, run_streamed, tokens_in, why_not_streamed
 
@@ -113,10 +115,12 @@ def test_files_that_fail_end_in_a_sentence(trio, tmp_path):
     with pytest.raises(ModelError, match=r"cannot read 'model\.safetensors' of .*Is the file complete"):
         streamed(cut.parent)
     gone = copy("gone")
+    (gone / "model.safetensors").unlink()
     (gone / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "b.safetensors"}}))
     with pytest.raises(ModelError, match=r"cannot read 'b\.safetensors' of .*No such file"):
         streamed(gone)
     outside = copy("outside")
+    (outside / "model.safetensors").unlink()
     (outside / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../x.safetensors"}}))
     with pytest.raises(ModelError, match="expected files in the same directory"):
         streamed(outside)
@@ -145,6 +149,65 @@ def test_what_cannot_be_streamed_is_said(trio, tmp_path):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ModelError, match=r"neither model\.safetensors nor"):
         streamed(folder)
-    save_file({"weight": torch.zeros(2, dtype=torch.int8)}, folder / "model.safetensors")
-    with pytest.raises(ModelError, match="'weight' is stored as I8; expected floating point"):
+    weights = load_file(folder / "pytorch_model.bin")
+    save_file({**weights, "model.norm.weight": torch.zeros(32, dtype=torch.int8)}, folder / "model.safetensors")
+    with pytest.raises(ModelError, match=r"'model\.norm\.weight' is stored as I8; expected floating point"):
         streamed(folder)
+    with_config(folder, transformers_weights="other.safetensors")
+    assert "names the file of its weights (other.safetensors)" in why_not_streamed(folder)
+    wide = with_config(shutil.copytree(trio("llama").full, tmp_path / "wide"), intermediate_size=64)
+    with pytest.raises(ModelError, match=r"does not fill 12 weights .*weight: \(32, 48\) instead of \(32, 64\)"):
+        streamed(wide)
+    upcast = shutil.copytree(trio("gpt2").full, tmp_path / "upcast")
+    assert why_not_streamed(upcast) is None
+    with_config(upcast, reorder_and_upcast_attn=True)  # which packed rows would leave out: other numbers
+    assert "its config sets reorder_and_upcast_attn" in why_not_streamed(upcast)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_the_files_are_those_that_transformers_reads(family, trio, tmp_path):
+    """A single file before the shards of an older save; masks of earlier releases are no weights."""
+    folder = shutil.copytree(trio(family).full, tmp_path / "whole")
+    older = build_model(family, "retain")
+    older.save_pretrained(tmp_path / "older", max_shard_size="20KB")
+    for file in (tmp_path / "older").glob("model*"):
+        shutil.copy(file, folder)
+    if family == "gpt2":
+        weights = load_file(folder / "model.safetensors")
+        weights["transformer.h.0.attn.bias"] = torch.ones(1, 1, 128, 128, dtype=torch.uint8).tril()
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with open_model(folder, device="cpu") as model:
+        expected = model.fingerprint
+    with streamed(folder) as model:
+        assert model.fingerprint() == expected
+        assert model.bytes_read == model.bytes_stored
+
+
+def test_of_a_model_on_the_hub_only_what_is_read_is_downloaded(tmp_path, monkeypatch):
+    asked = {}
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **given: asked.update(given) or str(tmp_path))
+    assert _folder("owner/name", revision=None, offline=True) == tmp_path
+    read = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "tokenizer.model"]
+    others = ["consolidated.safetensors", "original/consolidated.00.safetensors", "pytorch_model.bin", "onnx/a.json"]
+    patterns = {name: asked[name] for name in ("allow_patterns", "ignore_patterns")}
+    assert list(filter_repo_objects([*read, *others], **patterns)) == read
+
+
+def test_where_memory_runs_out_no_weights_stay(trio):
+    """The next attempt, with fewer rows, needs their room."""
+
+    def held(model):
+        return {name for name, weight in model.model.hf.named_parameters() if not weight.is_meta}
+
+    with streamed(trio("llama").full) as model:
+        model.embed(torch.arange(5))
+        around = held(model)
+        with closing(model.blocks()) as blocks:
+            assert [next(blocks), next(blocks)] == [0, 1]
+            assert held(model) > around
+        assert held(model) == around
+        with pytest.raises(torch.OutOfMemoryError), model.head():
+            assert held(model) > around
+            raise torch.OutOfMemoryError
+        assert held(model) == around
+        assert list(model.blocks()) == [0, 1, 2, 3]

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 PLACE_ENTRY, QUANTISED_ENTRY = "_name_or_path", "quantization_config"
 """Entries of a config that say where it was loaded from, and how its weights are packed."""
 
+WEIGHTS_ENTRY = "transformers_weights"
+"""Entry of a config that names another file of weights than the usual one."""
+
 
 def attention_of(config: Any) -> str | None:
     """Return the name of the attention that modules with this configuration run; None where it was never set."""
@@ -240,7 +243,12 @@ def _begin_anew(module: Any, args: object) -> None:
 def is_plain_decoder(model: Any) -> bool:
     """Tell whether a model is a class of transformers itself, with the usual product of queries and keys."""
     in_its_files = type(model).__module__.startswith("transformers.models.")
-    return in_its_files and not getattr(model.config.get_text_config(), "reorder_and_upcast_attn", False)
+    return in_its_files and not upcasts_attention(model.config)
+
+
+def upcasts_attention(config: Any) -> bool:
+    """Tell whether a model multiplies queries and keys in float32, in code of its own (an option of GPT-2)."""
+    return bool(getattr(config.get_text_config(), "reorder_and_upcast_attn", False))
 
 
 def unknown_quantisation(config: Any) -> str | None:
@@ -277,7 +285,8 @@ def unused_weights(loading_info: dict[str, Any]) -> list[str]:
 def unset_weights(loading_info: dict[str, Any]) -> list[str]:
     """List weights that a checkpoint left unset, from the loading information of `from_pretrained`."""
     missing = sorted(loading_info["missing_keys"])
-    return missing + sorted(str(key) for key in loading_info["mismatched_keys"])
+    mismatched = sorted(loading_info["mismatched_keys"])
+    return missing + [f"{name}: {tuple(stored)} instead of {tuple(wanted)}" for name, stored, wanted in mismatched]
 
 
 class EmptyModel(NamedTuple):

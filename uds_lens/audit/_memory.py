@@ -83,6 +83,7 @@ class MemoryEstimate:
     program: int = 0  # what running models takes beside all that, on the CPU
     streamed: bool = False  # whether the model is read a block at a time
     parts: tuple[tuple[int, ...], ...] = ()  # streamed, batches that wait for a block together: one reading for each
+    in_files: int = 0  # weights of one model as its files hold them
 
     @property
     def fits(self) -> bool:
@@ -175,9 +176,10 @@ def estimate_memory(
     weights, of_batch, available = sizes.whole, largest + logits, free_bytes(device)
     if streamed:  # a block and the bytes of the next (a GPU is given both as weights), and later the head alone
         beside = size if torch.device(device).type == "cuda" else _stored_size(config, size)
-        held = (sizes.block * (size + beside) // size, largest), (sizes.head, logits), (0, closing)
+        always, head = (sizes.head, 0) if sizes.tied else (0, sizes.head)  # a tied one is the embedding, and stays
+        held = (sizes.block * (size + beside) // size, largest), (head, logits), (0, closing)
         weights, of_batch = max(held, key=sum)
-        weights += sizes.around
+        weights += sizes.around + always
     program = 0 if torch.device(device).type == "cuda" else _PROGRAM
     states = min(states_budget, n_sources * windows * layers * width * size)
     parts: tuple[tuple[int, ...], ...] = ()
@@ -186,7 +188,8 @@ def estimate_memory(
         states += max((sum(waiting[number] for number in part) for part in parts), default=0)
     else:
         states += min(states_budget, kept) if keep else 0
-    return MemoryEstimate(weights, states, of_batch, available, program, streamed, parts)
+    in_files = sizes.whole * _stored_size(config, size) // size
+    return MemoryEstimate(weights, states, of_batch, available, program, streamed, parts, in_files)
 
 
 def _stored_size(config: Any, size: int) -> int:
@@ -288,7 +291,7 @@ def settled(
         assert streamed is not None
         if not streamed.fits:
             estimate.require(f"Read a block at a time, it {streamed}. ")
-        weights = f"{estimate.weights / GIB:.1f} GiB"
+        weights = f"{streamed.in_files / GIB:.1f} GiB"
         warn_once(
             f"the audit {estimate}: models are read a block at a time, which takes about {streamed.total / GIB:.2f} "
             f"GiB. Each audit reads the weights of each model ({weights}) from disk {_times(streamed)}; the numbers "
@@ -357,6 +360,9 @@ class WeightSizes(NamedTuple):
     around: int
     """What lies around the blocks, beside those two."""
 
+    tied: bool
+    """Whether the head is the input embedding."""
+
 
 def weight_sizes(config: Any, size: int, trust_remote_code: bool = False) -> WeightSizes:
     """Count the weights of a model that is built without storage.
@@ -370,8 +376,15 @@ def weight_sizes(config: Any, size: int, trust_remote_code: bool = False) -> Wei
 
     from transformers import AutoModelForCausalLM
 
-    with LOADING, torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(copy.deepcopy(config), trust_remote_code=trust_remote_code)
+    try:
+        with LOADING, torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(copy.deepcopy(config), trust_remote_code=trust_remote_code)
+    except ValueError as error:
+        first = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise ModelError(
+            f"no causal language model can be built from a {type(config).__name__}: {first[:200]}. Of a multimodal "
+            "model, save the text model on its own."
+        ) from error
     total = sum(parameter.numel() for parameter in model.parameters())
     packed = 0
     if is_4bit_config(config):
@@ -381,4 +394,4 @@ def weight_sizes(config: Any, size: int, trust_remote_code: bool = False) -> Wei
     ends = {id(e.weight): e.weight.numel() for e in (model.get_input_embeddings(), model.get_output_embeddings())}
     around = total - sum(blocks) - sum(ends.values())
     whole = (total - packed) * size + packed * 9 // 16
-    return WeightSizes(whole, max(blocks) * size, max(ends.values()) * size, max(around, 0) * size)
+    return WeightSizes(whole, max(blocks) * size, max(ends.values()) * size, max(around, 0) * size, len(ends) == 1)

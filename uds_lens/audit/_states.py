@@ -73,8 +73,9 @@ class StateStore:
         self._files.update(dict.fromkeys(parts, file))
 
     def moved_to(self, folder: Path) -> None:
-        """Note that the files that are kept lie in another directory now."""
-        self._files = {row: folder / file.name for row, file in self._files.items()}
+        """Note that the files that are kept lie in another directory now; those of the temporary one stay there."""
+        spilled = None if self._folder is None else self._folder.path
+        self._files = {row: file if file.parent == spilled else folder / file.name for row, file in self._files.items()}
 
     @classmethod
     def of_folder(cls, folder: Path) -> StateStore:
@@ -97,10 +98,17 @@ class StateStore:
             return self._rows[row][layers]
         if row not in self._files:
             raise DataError(f"no states for row {row}: read the source on the same plan.")
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
-        with safe_open(self._files[row], framework="pt") as file:
-            return file.get_slice(str(row))[layers]
+        try:
+            with safe_open(self._files[row], framework="pt") as file:
+                return file.get_slice(str(row))[layers]
+        except (OSError, SafetensorError) as error:
+            raise StorageError(
+                f"states of a model, written to {str(self._files[row])[-200:]!r} while this audit runs, cannot be read "
+                "any more: something cleans that directory, or its disk fails. Set TMPDIR to another directory, and "
+                "run it again."
+            ) from error
 
 
 @dataclass(frozen=True, eq=False)

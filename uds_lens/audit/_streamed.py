@@ -28,7 +28,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from uds_lens._progress import tell
-from uds_lens._storage import IN_TEMPORARY, atomic_directory, atomic_write_text
+from uds_lens._storage import IN_TEMPORARY, atomic_directory, atomic_write_text, digest, sha256_file
 from uds_lens._storage.processes import ProcessId, is_gone, this_process
 from uds_lens._types import Engine
 from uds_lens.audit._inputs import Plan
@@ -101,8 +101,13 @@ def read_streamed(
         record, steered_by = ModelRecord.of(model), declared_in(model.anatomy.causal_lm.config)
         if folder is not None and store.keeps_files:
             with _warned():
-                kept_record = {"record": asdict(record), "logprobs": s_source.tolist(), "steered_by": steered_by}
-                atomic_write_text(folder / _RECORD, json.dumps(kept_record))
+                kept_record = {
+                    "record": asdict(record),
+                    "logprobs": s_source.tolist(),
+                    "steered_by": steered_by,
+                    "files": {file.name: sha256_file(file) for file in sorted(folder.glob("*.safetensors"))},
+                }
+                atomic_write_text(folder / _RECORD, json.dumps({"kept": kept_record, "digest": digest(kept_record)}))
     if place is not None:
         store.moved_to(place)
     return SourceStates(record, store, config.site, config.last_layer, logprobs=s_source, steered_by=steered_by)
@@ -322,7 +327,7 @@ def _kept_place(key: str) -> Path | None:
         except OSError as error:
             warn_once(f"states of sources are not kept, so a stopped audit starts again: {error}. {IN_TEMPORARY}")
             return None
-        for place in left:
+        for place in sorted(left, key=lambda place: not (place / "states" / _RECORD).is_file()):  # whole ones first
             with suppress(OSError):  # another audit was faster
                 if _is_old(place):
                     shutil.rmtree(place, ignore_errors=True)
@@ -348,13 +353,20 @@ def _is_old(place: Path) -> bool:
 
 
 def _load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
-    """Load the states that were kept; None where there are none, or they are broken."""
+    """Load the states that were kept; None where there are none, or a file of them is gone, cut or altered.
+
+    Temporary directories are cleaned file by file, and a machine that lost its power may leave holes: states are only
+    taken where every byte is the one that was written.
+    """
     from safetensors import SafetensorError
 
     if place is None or not (place / _RECORD).is_file():
         return None
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, SafetensorError):
-        kept = json.loads((place / _RECORD).read_text("utf-8"))
+        whole = json.loads((place / _RECORD).read_text("utf-8"))
+        kept = whole["kept"]
+        if digest(kept) != whole["digest"] or any(sha256_file(place / f) != sha for f, sha in kept["files"].items()):
+            return None
         record, s_source = ModelRecord(**kept["record"]), torch.tensor(kept["logprobs"], dtype=torch.float64)
         store, steered_by = StateStore.of_folder(place), kept["steered_by"]
         return SourceStates(record, store, config.site, config.last_layer, logprobs=s_source, steered_by=steered_by)

@@ -288,7 +288,7 @@ def chat_text(
         written = "a system turn" if system else "a user turn"
         without = (Setting("system_prompt", None), ", ") if system else ()
         raise DataError(
-            f"the chat template of {_named(tokenizer)} cannot render {written}: {str(error)[:200]}. Use ",
+            f"the chat template of {_named(tokenizer)} cannot render {written}: {str(error)[:200].rstrip('.')}. Use ",
             *without,
             Setting("protocol", "raw"),
             ", or repair tokenizer.chat_template.",

@@ -517,23 +517,43 @@ def ways_to_run(
     if why is not None:
         yield Finding("audit, streamed", "note", f"not possible: {why}")
         return
-    yield Finding("audit, streamed", "ok" if by_block.fits else "note", f"{by_block}; {_costs(models, plan, config)}")
+    alone = memory_of_audit(full, plan, streamed=True, **{**sizes, "n_sources": 0})
+    assert alone is not None
+    turns = {role: max(1, len((by_block if role == "full" else alone).parts)) for role in models}
+    costs = _costs(models, turns, plan, config, options)
+    yield Finding("audit, streamed", "ok" if by_block.fits else "note", f"{by_block}; {costs}")
 
 
-def _costs(models: Mapping[str, str], plan: Plan, config: AuditConfig) -> str:
-    """Say what is read, and how long reading and computing take at the rates of this disk and this device."""
+def _costs(
+    models: Mapping[str, str], turns: Mapping[str, int], plan: Plan, config: AuditConfig, options: RunOptions
+) -> str:
+    """Say what is read, and how long reading and computing take at the rates of this disk and this device.
+
+    Args:
+        models: The models by role.
+        turns: How often each is read, because its rows take turns.
+        plan: Rows and batches.
+        config: What is measured.
+        options: How it is run.
+    """
     from uds_lens.models import pick_device
+    from uds_lens.models._streamed import weight_files_of
     from uds_lens.patching._costs import product_rate
 
-    files = [file for model in models.values() for file in sorted(Path(model).expanduser().glob("*.safetensors"))]
-    stored = sum(file.stat().st_size for file in files)
-    if not files:
-        return "each model is read once, from the Hub's cache"
-    reading = stored / disk_rate(max(files, key=lambda file: file.stat().st_size))
-    floats, products = _work(models["full"], plan, len(models)), product_rate(config.dtype, pick_device("auto"))
+    files = {
+        role: weight_files_of(model, revision=options.revision, offline=options.offline)
+        for role, model in models.items()
+    }
+    sizes = {file: file.stat().st_size for part in files.values() for file in part}
+    stored = sum(turns[role] * sum(map(sizes.__getitem__, part)) for role, part in files.items())
+    reading = stored / disk_rate(max(sizes, key=sizes.__getitem__))
+    floats, products = _work(models["full"], plan, len(models)), product_rate(config.dtype, pick_device(options.device))
     count = "1 model" if len(models) == 1 else f"{len(models)} models"
+    often = "once"
+    if max(turns.values()) > 1:
+        often = "as often as its rows take turns: " + ", ".join(f"{role} {n}" for role, n in turns.items())
     return (
-        f"reads {stored / 1e9:.2f} GB, each weight of {count} once: about {_duration(reading)} at this disk's rate, "
+        f"reads {stored / 1e9:.2f} GB, each weight of {count} {often}: about {_duration(reading)} at this disk's rate, "
         f"while the products take about {_duration(floats / products)} at this device's ({products / 1e9:.0f} GFLOP/s)"
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -237,6 +237,9 @@ class Session:
     def perform(self, passes: Sequence[Pass]) -> None:
         """Run every pass whose result is not at hand, one model in memory at a time."""
         wanted = list(dict.fromkeys(passes))
+        if self.run.stream is True:  # each would be refused when its turn comes, after other models were read
+            paths = {role for role, source in self.sources.items() if isinstance(source, str | os.PathLike)}
+            require_read_once(p for p in wanted if p.role in paths and p.kind != "patched" and not self._at_hand(p))
         for role, kinds in _STAGES:
             stage = [p for kind in kinds for p in wanted if p.role == role and p.kind == kind]
             pending = [p for p in stage if not self._at_hand(p)]
@@ -500,6 +503,17 @@ _ONCE = ("answers", "states", "lens")
 _WHY_WHOLE = {"generations": "text that is generated would read the whole model again for each token"}
 
 
+def require_read_once(passes: Iterable[Pass]) -> None:
+    """Raise `ConfigError` where a pass needs a whole model, and not each of its blocks once."""
+    for p in passes:
+        if p.kind not in _ONCE:
+            why = _WHY_WHOLE.get(p.kind, "gradients need the whole model at once")
+            raise ConfigError(
+                Setting("stream", True, of="RunOptions"),
+                f" cannot measure {p.what or p.kind} ({p.kind}): {why}. Choose other metrics, or models that fit.",
+            )
+
+
 @torch.no_grad()
 def read_passes(
     source: str | os.PathLike[str],
@@ -530,13 +544,7 @@ def read_passes(
     Raises:
         ConfigError: A pass needs the whole model at once.
     """
-    for p in wanted:
-        if p.kind not in _ONCE:
-            why = _WHY_WHOLE.get(p.kind, "gradients need the whole model at once")
-            raise ConfigError(
-                Setting("stream", True, of="RunOptions"),
-                f" cannot measure {p.what or p.kind} ({p.kind}): {why}. Choose other metrics, or models that fit.",
-            )
+    require_read_once(wanted)
     results: dict[Pass, Any] = {}
     with streamed_model(source, config, run) as streamed:
         model = streamed.model

@@ -302,6 +302,7 @@ def load_weights(
             dtype=dtype,
             attn_implementation="eager",
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # `require_complete` names them; transformers' own words lie in its log
             **placement,
             **reading,
         )

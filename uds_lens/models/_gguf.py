@@ -80,8 +80,11 @@ def _state(file: Path) -> tuple[int, int]:
 
 def _require_whole(file: Path) -> None:
     require_package("gguf", needed_by=f"{file.name} is a GGUF file, and those need")
-    with file.open("rb") as stream:
-        begins = stream.read(len(_MAGIC))
+    try:
+        with file.open("rb") as stream:
+            begins = stream.read(len(_MAGIC))
+    except OSError as error:
+        raise ModelError(f"cannot read {str(file)!r}: {error.strerror}. Check the path and its permissions.") from error
     if begins != _MAGIC:
         raise ModelError(f"{str(file)!r} is no GGUF file: it begins with {begins!r} instead of {_MAGIC!r}.")
     if (file.parent / "adapter_config.json").is_file():
@@ -121,6 +124,7 @@ def _storage(file: Path, size: int, time: int) -> str:
 def _config(file: Path, size: int, time: int) -> PreTrainedConfig:
     from transformers import AutoConfig
 
+    _storage(file, size, time)  # of a broken file transformers says that its config is no JSON, or less
     config = AutoConfig.from_pretrained(str(file.parent), **reading(file))
     if hasattr(config, QUANTISED_ENTRY):
         delattr(config, QUANTISED_ENTRY)

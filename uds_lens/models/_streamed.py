@@ -27,7 +27,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from uds_lens._compat.glibc import give_back_memory
-from uds_lens._compat.transformers import QUANTISED_ENTRY, empty_model, fill_weights
+from uds_lens._compat.transformers import QUANTISED_ENTRY, WEIGHTS_ENTRY, empty_model, fill_weights
 from uds_lens._progress import tell
 from uds_lens.errors import ModelError
 from uds_lens.models._anatomy import set_plain_outputs
@@ -86,6 +86,8 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
     if getattr(config, QUANTISED_ENTRY, None):
         return "its weights are quantised, and only plain ones are read block by block"
+    if (named := getattr(config, WEIGHTS_ENTRY, None)) is not None:
+        return f"its config names the file of its weights ({str(named)[:60]}): call that {_ALONE}, or save it again"
     folder = _folder(source, revision=revision, offline=offline)
     if not (folder / _INDEX).is_file() and not (folder / _ALONE).is_file():
         return f"it has neither {_ALONE} nor {_INDEX}: save it with save_pretrained, as safetensors"
@@ -96,6 +98,12 @@ def files_of(source: str | os.PathLike[str], *, revision: str | None, offline: b
     """List the files that hold a checkpoint's config and weights, to tell whether they are those of an earlier run."""
     files = checkpoint_files(_folder(source, revision=revision, offline=offline)) or ()
     return tuple(file for file in files if file[0].endswith((".safetensors", "config.json")))
+
+
+def weight_files_of(source: str | os.PathLike[str], *, revision: str | None, offline: bool) -> list[Path]:
+    """List the files that a checkpoint which can be streamed is read from; others may lie beside them."""
+    folder = _folder(source, revision=revision, offline=offline)
+    return [folder / file for file in _weight_files(folder, os.fspath(source))]
 
 
 class StreamedModel:
@@ -157,6 +165,7 @@ class StreamedModel:
             if place in self._part_of:
                 self._keys[self._part_of[place]].append(key)
                 self._dtypes[key] = self._empty[place].dtype
+        self._files.require_plain(list(self._dtypes))
         # Tensors that become a weight as they are; others are joined or split on their way.
         sources = Counter(made.filled_by.values())
         self._plain = {
@@ -216,28 +225,34 @@ class StreamedModel:
         beside = self._beside is not None
         ahead = self._read if beside else self._load
         coming: Future[None] | None = None
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="uds_lens reads") as thread:
-            try:
-                coming = thread.submit(ahead, 0)
-                for layer in range(self.model.n_layers):
-                    coming.result()
-                    if not beside:
-                        self._fill(layer)
-                    if layer + 1 < self.model.n_layers:
-                        coming = thread.submit(ahead, layer + 1)
-                    yield layer
-                    self._drop(layer)
-            finally:
-                if coming is not None:
-                    coming.cancel()
-        self._rooms.clear()
+        try:
+            with ThreadPoolExecutor(max_workers=1, thread_name_prefix="uds_lens reads") as thread:
+                try:
+                    coming = thread.submit(ahead, 0)
+                    for layer in range(self.model.n_layers):
+                        coming.result()
+                        if not beside:
+                            self._fill(layer)
+                        if layer + 1 < self.model.n_layers:
+                            coming = thread.submit(ahead, layer + 1)
+                        yield layer
+                        self._drop(layer)
+                finally:
+                    if coming is not None:
+                        coming.cancel()
+        finally:
+            for left in self._held():  # where memory ran out in a block, the next attempt needs its room
+                self._drop(left)
+            self._rooms.clear()
 
     @contextmanager
     def head(self) -> Iterator[None]:
         """Read the head, unless it is tied and there, and let it go at the end of the block."""
         self._read("head")
-        yield
-        self._drop("head")
+        try:
+            yield
+        finally:
+            self._drop("head")
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the weights; what was not read yet is read, hashed and let go.
@@ -282,6 +297,11 @@ class StreamedModel:
 
     def _places(self, part: Part) -> list[str]:
         return [place for place, other in self._part_of.items() if other == part]
+
+    def _held(self) -> list[Part]:
+        """Blocks that hold weights now."""
+        held = {self._part_of[place] for place in self._empty if not self._weight(place).is_meta}
+        return [part for part in held if isinstance(part, int)]
 
     def _read(self, part: Part) -> None:
         if isinstance(part, int):
@@ -372,6 +392,8 @@ class _Files:
         self.state = checkpoint_files(folder)
         self.empty: dict[str, Tensor] = {}
         """Tensors of all files on the meta device, by their names."""
+        self.strange: dict[str, str] = {}
+        """Dtypes of those that are none of unquantised weights."""
         self._loaded: dict[str, Tensor] = {}
         self._places: dict[str, tuple[str, int]] = {}
         for file in _weight_files(folder, name):
@@ -389,12 +411,18 @@ class _Files:
     def _describe(self, checked: Any) -> None:
         for key in checked.keys():  # noqa: SIM118 - no dictionary
             header = checked.get_slice(key)
-            if (dtype := _DTYPES.get(header.get_dtype())) is None:
+            if (dtype := _DTYPES.get(header.get_dtype())) is None:  # that of a mask, say, which the model computes
+                self.strange[key] = header.get_dtype()
+            self.empty[key] = torch.empty(header.get_shape(), dtype=dtype, device="meta")
+
+    def require_plain(self, keys: Sequence[str]) -> None:
+        """Raise `ModelError` unless tensors that the model takes are stored as plain numbers."""
+        for key in keys:
+            if key in self.strange:
                 raise ModelError(
-                    f"{self.name!r} cannot be streamed: {key!r} is stored as {header.get_dtype()}; expected floating "
+                    f"{self.name!r} cannot be streamed: {key!r} is stored as {self.strange[key]}; expected floating "
                     "point."
                 )
-            self.empty[key] = torch.empty(header.get_shape(), dtype=dtype, device="meta")
 
     def nbytes(self, key: str) -> int:
         return self.empty[key].numel() * self.empty[key].element_size()
@@ -497,17 +525,18 @@ def _folder(source: str | os.PathLike[str], *, revision: str | None, offline: bo
                 revision=revision,
                 local_files_only=offline,
                 allow_patterns=["*.safetensors", "*.json", "tokenizer*"],
+                ignore_patterns=["*/*", "consolidated*"],  # the same weights once more, in other layouts
             )
         )
 
 
 def _weight_files(folder: Path, name: str) -> list[str]:
-    """Names of the files with weights.
+    """Names of the files with weights; as for transformers, a single file comes before an index beside it.
 
     Raises:
         ModelError: The index is broken, or names a file elsewhere.
     """
-    if not (folder / _INDEX).is_file():
+    if (folder / _ALONE).is_file() or not (folder / _INDEX).is_file():
         return [_ALONE]
     try:
         files = sorted(set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values()))

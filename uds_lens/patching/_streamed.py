@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from uds_lens._compat.transformers import upcasts_attention
 from uds_lens._progress import progress
 from uds_lens._types import LastLayer
 from uds_lens.data import TokenBatch
@@ -218,4 +219,6 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
             f"{family!r} is none of the families whose blocks are known to run apart from the rest of the model "
             f"({', '.join(sorted(PACKED_FAMILIES))}): what a block is called with may depend on the blocks before it"
         )
+    if upcasts_attention(config):
+        return "its config sets reorder_and_upcast_attn, with which attention runs in code that only whole models take"
     return None

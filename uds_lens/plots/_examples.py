@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.plots._style import (
+    ONLY_COUNTING,
     UDS_AXIS,
     Theme,
     band,
@@ -134,6 +135,8 @@ def ler_heatmap(
     figure.update_xaxes(title_text="layer", dtick=step, tickformat="d", showline=False, ticks="")
     finding = erased_words(scores)
     subtitle = f"LER: 0 as in full, 1 as in retain; grey: no knowledge encoded there. Rows {_ORDER_WORDS[order]}."
+    if np.isnan(matrix["s2_delta"]).any() and not np.isnan(matrix["s1_delta"]).any():
+        subtitle += f" {ONLY_COUNTING}"
     return style(figure, theme, title, finding, subtitle, height=max(320, 190 + 18 * n if named else 900))
 
 

@@ -16,6 +16,7 @@ from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.plots._style import (
     DELTA,
+    ONLY_COUNTING,
     Palette,
     Theme,
     band,
@@ -165,8 +166,10 @@ def example_profile(
         yaxis=_DELTA_AXIS, yaxis2={"title": {"text": "LER"}, "range": [0, 1.05], "dtick": 0.5}, **_UNIFIED
     )
     finding = f"One example: UDS {number(_score(layers))}"
-    subtitle = None if question is None else shown(question, limit=110)
-    return style(figure, theme, title, finding, subtitle, height=430)
+    words = [] if question is None else [shown(question, limit=110)]
+    if layers["s2_delta"].isna().any() and layers["s1_delta"].notna().any():
+        words.append(ONLY_COUNTING)
+    return style(figure, theme, title, finding, " ".join(words) or None, height=430)
 
 
 def _score(layers: pd.DataFrame, prefix: str = "") -> float:

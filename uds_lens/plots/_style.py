@@ -222,6 +222,7 @@ UDS_AXIS: Mapping[str, Any] = {
 """An axis of scores."""
 
 DELTA = "Δ log-prob<br>(nats/token)"  # title of an axis of S1 and S2
+ONLY_COUNTING = "S2 was measured only where S1 is above tau."  # of audits with stage_2="knowledge"
 
 
 def layer_axis(figure: go.Figure, n_layers: int) -> None:

@@ -15,6 +15,9 @@ function detail(model, index) {
   const plot = element("div", { className: "plot" });
   cell.append(element("div", { className: "split" }, plot, element("div", { className: "card scroll" }, layerTable(parts))),
     element("p", { className: "hint", textContent: inWords("S1 and S2: nats/token. Raw LER: S2 / S1. LER: the same, clipped to [0, 1]. –: S1 ≤ tau, nothing to erase.") }));
+  if (parts.some((part) => Number.isNaN(part.s2) && !Number.isNaN(part.s1))) {
+    cell.append(element("p", { className: "hint", textContent: "S2 was measured only where S1 is above tau." }));
+  }
   const lens = lensLayers(model, index), beside = element("div", { className: "plot lens" });
   if (lens) {
     cell.append(element("h3", { textContent: "Patching against Logit Lens" }), beside,
