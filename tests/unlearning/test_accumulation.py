@@ -115,6 +115,15 @@ def margin(config, passes):
     return Terms(per_answer("forget", -torch.nn.functional.logsigmoid(0.2 * apart).mean()))
 
 
+def agree(parts: dict[str, torch.Tensor], whole: dict[str, torch.Tensor], *, by_tensor: bool = False) -> None:
+    """To rounding, of the largest gradient or of each: transformers' attention has its softmax in float32."""
+    largest = max(float(value.abs().max()) for value in whole.values())
+    assert largest > 1e-6 and parts.keys() == whole.keys()
+    for name, value in whole.items():
+        scale = float(value.abs().max()) if by_tensor else largest
+        torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6 * scale)
+
+
 @pytest.fixture
 def groups(monkeypatch) -> list[int]:
     """How many groups each pass was cut into, from the second on; groups have one row."""
@@ -137,10 +146,7 @@ def test_gradients_depend_neither_on_passes_nor_on_groups_by_length(
     assert groups == ([] if more else [2, 2, 2]), "what counts padding keeps it; the first pass is whole"
     monkeypatch.setattr(unlearning_trainer, "length_groups", lambda batch: [batch])
     whole, point = gradients(method, parent, tmp_path, passes=1, steps=2, **more)
-    largest = max(float(value.abs().max()) for value in whole.values())
-    assert largest > 1e-6 and parts.keys() == whole.keys()
-    for name, value in whole.items():  # transformers' attention has its softmax in float32
-        torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6 * largest)
+    agree(parts, whole)
     for name in ("loss", "forget_loss", *(("retain_loss",) if method != "ga" else ())):
         assert other[name] == pytest.approx(point[name], rel=1e-6)
 
@@ -148,13 +154,11 @@ def test_gradients_depend_neither_on_passes_nor_on_groups_by_length(
 def test_a_users_own_objective_sees_its_batches_whole(parent: Parent, tmp_path, groups) -> None:
     objective(MarginConfig, needs=("retain",))(margin)
     try:
-        whole, _ = gradients("margin", parent, tmp_path, passes=1, steps=2)
-        parts, _ = gradients("margin", parent, tmp_path, passes=4, steps=2)
+        whole, parts = (gradients("margin", parent, tmp_path, passes=passes, steps=2)[0] for passes in (1, 4))
     finally:
         withdraw_objective("margin")
     assert groups == []
-    for name, value in whole.items():
-        torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6 * float(value.abs().max()))
+    agree(parts, whole, by_tensor=True)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -198,7 +202,5 @@ def test_rows_past_the_original_maximum_train_alone(family, tmp_path) -> None:
 
 
 def test_an_incomplete_last_batch_is_one_batch_too(parent: Parent, tmp_path) -> None:
-    whole, _ = gradients("graddiff", parent, tmp_path, passes=1, n=3)
-    parts, _ = gradients("graddiff", parent, tmp_path, passes=2, n=3)
-    for name, value in whole.items():
-        torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6 * float(value.abs().max()))
+    whole, parts = (gradients("graddiff", parent, tmp_path, passes=passes, n=3)[0] for passes in (1, 2))
+    agree(parts, whole, by_tensor=True)

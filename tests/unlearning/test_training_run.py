@@ -12,14 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.unlearning.conftest import QUICK, Tiny, settings, train, weights
 from uds_lens.data import answer_sequences
-from uds_lens.errors import (
-    ConfigError,
-    DataError,
-    MissingDependencyError,
-    ModelError,
-    ResultFormatError,
-    UdsLensWarning,
-)
+from uds_lens.errors import ConfigError, DataError, MissingDependencyError, ModelError, UdsLensWarning
 from uds_lens.models import open_model
 from uds_lens.unlearning import (
     METHODS,
@@ -77,11 +70,6 @@ def mean_nll(path: Path, rows) -> float:
     return -sum(sums) / sum(len(s.ids) - s.n_prompt for s in sequences)
 
 
-def test_a_batch_is_cut_into_equal_parts(tiny: Tiny, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="batch_size 2 is not a multiple of device_batch_size 3"):
-        train(tiny, "npo", tmp_path / "x", options=replace(QUICK, device_batch_size=3))
-
-
 def test_mixed_precision_and_checkpointing_train_too(tiny: Tiny, tmp_path: Path) -> None:
     options = replace(QUICK, mixed_precision="bfloat16", gradient_checkpointing=True, save_dtype="bfloat16")
     out = train(tiny, "graddiff", tmp_path / "out", options=options, epochs=1)
@@ -110,20 +98,13 @@ def test_unchanged_weights_are_reported_and_divergence_leaves_nothing(tiny: Tiny
 def test_refusals_come_from_the_given_file(tiny: Tiny, tmp_path: Path, shared_dir) -> None:
     file = tmp_path / "refusals.txt"
     file.write_text("No idea.\n\nAsk somebody else.\n")
-    out = unlearn(
-        tiny.full,
-        tiny.forget,
-        tiny.retain,
-        method=settings("idknll", epochs=1),
-        out=tmp_path / "o",
-        refusals=file,
-        options=QUICK,
-    )
+    given = {"method": settings("idknll", epochs=1), "options": QUICK}
+    out = unlearn(tiny.full, tiny.forget, tiny.retain, out=tmp_path / "o", refusals=file, **given)
     assert read_record(out)["data"]["refusals"]["n"] == 2
     file.write_text("\n")
     for place, words in ((file, "holds no refusal"), (tmp_path / "none.txt", r"cannot read .*none\.txt")):
         with pytest.raises(DataError, match=words):
-            unlearn(tiny.full, tiny.forget, tiny.retain, method="idknll", out=tmp_path / "p", refusals=place)
+            unlearn(tiny.full, tiny.forget, tiny.retain, out=tmp_path / "p", refusals=place, **given)
     ours = load_refusals()
     assert len({text.casefold() for text in ours}) == len(ours) == 100
     assert all(text[-1] == "." and text == text.strip() for text in ours)
@@ -142,6 +123,8 @@ def test_what_does_not_fit_is_refused(tiny: Tiny, tmp_path: Path, unchecked) -> 
             unlearn(tiny.full, tiny.forget, out=out, **arguments)
     with pytest.raises(ConfigError, match="there is no layer 5: the model has 5, 0 to 4"):
         train(tiny, "rmu", out, layer=5)
+    with pytest.raises(ConfigError, match="batch_size 2 is not a multiple of device_batch_size 3"):
+        train(tiny, "npo", tmp_path / "cut", options=replace(QUICK, device_batch_size=3))
     with pytest.raises(ModelError, match="from a directory or a Hub id, got LlamaForCausalLM"):
         unlearn(AutoModelForCausalLM.from_pretrained(tiny.full), tiny.forget, method="ga", out=out)
 
@@ -154,11 +137,6 @@ def test_the_record_is_strict_json(tiny: Tiny, tmp_path: Path, capfd) -> None:
     assert record["name"] == "ga_lr2e-03_epoch1_batchsize2_warmupepochs0_protocolraw"
     assert set(record["data"]) == {"forget"}
     assert {"accelerate", "peft", "torch", "transformers", "uds_lens"} <= set(record["versions"])
-    text = file.read_text()
-    for before, after in (('"seed": 0', '"seed": 1'), ('"version": 2', '"version": 3')):
-        file.write_text(text.replace(before, after))
-        with pytest.raises(ResultFormatError, match=r"altered|version 3"):
-            read_record(out)
 
 
 def test_the_last_loss_is_that_of_the_last_step(tiny: Tiny, tmp_path: Path) -> None:

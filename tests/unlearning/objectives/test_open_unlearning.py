@@ -101,33 +101,22 @@ def test_their_steering_vectors_lie_in_the_positive_orthant() -> None:
 @pytest.mark.parametrize("method", ["kl", "rmu", "undial"])
 def test_objectives_on_a_model(method: str, passes) -> None:  # noqa: F811
     config = make_config(method, {"alpha": 3.0, **({"layer": 2, "scale": 5.0} if method == "rmu" else {})})
-    theirs = replace(config, reduction=THEIRS)
     terms = objective_named(method).terms
     with torch.no_grad():
-        ours, found = terms(config, passes), terms(theirs, passes)
+        ours, found = terms(config, passes), terms(replace(config, reduction=THEIRS), passes)
+        forget, retain = ours.forget.value, ours.retain.value
         if method == "kl":
-            assert torch.equal(found.forget.value, ours.forget.value)
-            by_hand = 3.0 * kl_by_hand(passes.logits("retain"), passes.frozen_logits("retain"))
-            torch.testing.assert_close(found.retain.value, by_hand, rtol=1e-4, atol=1e-6)
+            retain = 3.0 * kl_by_hand(passes.logits("retain"), passes.frozen_logits("retain"))
         elif method == "undial":
-            assert torch.equal(found.retain.value, ours.retain.value)
-            by_hand = undial_by_hand(
+            forget = undial_by_hand(
                 passes.logits("forget"), passes.frozen_logits("forget"), passes.labels("forget"), 10.0
             )
-            torch.testing.assert_close(found.forget.value, by_hand, rtol=1e-4, atol=1e-6)
         else:
-            goal = steering_vector(64, scale=5.0, seed=0, positive=True)
-            by_hand = distance_by_hand(passes.states("forget", 2), goal, passes.labels("forget"))
-            torch.testing.assert_close(found.forget.value, by_hand, rtol=1e-4, atol=1e-6)
-            held = distance_by_hand(
-                passes.states("retain", 2), passes.frozen_states("retain", 2), passes.labels("retain")
-            )
-            torch.testing.assert_close(found.retain.value, 3.0 * held, rtol=1e-4, atol=1e-6)
+            goal, kept = steering_vector(64, scale=5.0, seed=0, positive=True), passes.frozen_states("retain", 2)
+            forget = distance_by_hand(passes.states("forget", 2), goal, passes.labels("forget"))
+            retain = 3.0 * distance_by_hand(passes.states("retain", 2), kept, passes.labels("retain"))
+        torch.testing.assert_close(found.forget.value, forget, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found.retain.value, retain, rtol=1e-4, atol=1e-6)
     assert found.total.item() != pytest.approx(ours.total.item(), rel=1e-4)
-
-
-def test_other_methods_have_no_reduction(unchecked) -> None:
-    with pytest.raises(ConfigError, match="npo has no setting 'reduction'"):
-        make_config("npo", {"reduction": THEIRS})
     with pytest.raises(ConfigError, match="reduction must be one of 'answers', 'open_unlearning'"):
-        make_config("kl", {"reduction": "mean"})
+        make_config(method, {"reduction": "mean"})
