@@ -62,6 +62,4 @@ def test_a_cache_serves_streamed_models(first_streamed, readings):
 
 def test_generation_says_that_it_cannot_stream():
     with pytest.raises(ConfigError, match=r"cannot measure forget \(generations\): text that is generated would read"):
-        ul.metrics.evaluate(
-            WORLD.full, WORLD.examples[:4], metrics=["rouge"], run=dataclasses.replace(RUN, stream=True)
-        )
+        measured(["rouge"], stream=True)

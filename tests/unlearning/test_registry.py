@@ -96,12 +96,13 @@ def test_what_is_declared_wrongly_is_said(unchecked) -> None:
     class PlainConfig(u.RetainConfig):
         method: ClassVar[str] = "plain"
 
-    with pytest.raises(ConfigError, match="n_alternates, temperature, max_new_tokens"):
-        u.objective(PlainConfig, needs=("alternates",))
-    with pytest.raises(ConfigError, match="refusals or alternates, not both"):
-        u.objective(u.AltPOConfig, needs=("refusals", "alternates"))
-    with pytest.raises(ConfigError, match="needs must be one of"):
-        u.objective(PlainConfig, needs=("reference model",))
+    for config, needs, words in (
+        (PlainConfig, ("alternates",), "n_alternates, temperature, max_new_tokens"),
+        (u.AltPOConfig, ("refusals", "alternates"), "refusals or alternates, not both"),
+        (PlainConfig, ("reference model",), "needs must be one of"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            u.objective(config, needs=needs)
 
     class Undecorated(u.RetainConfig):
         method = "undecorated"
