@@ -109,7 +109,7 @@ def test_full_and_retain_alike_leave_nothing_to_measure(trio, data):
     ("metric", "said"),
     [
         ("es", "broken.*Who wrote the Ash"),
-        ("jailbreak_rouge", "broken.*NaN or infinite.*Who wrote the Ash"),
+        ("jailbreak_rouge", "broken.*NaN or infinite.*Is she a poet"),
         ("fisher_masked_0.01", "broken.*first for 'Who wrote the Ash"),
         ("cka", "holds NaN or infinite weights"),
     ],
