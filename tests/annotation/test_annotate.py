@@ -1,6 +1,7 @@
 """Entities found by texts, names and models, and what is written about them."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -35,10 +36,7 @@ def entity(by, row, **options):
         (ROW, '"Ash and Ember"'),
         ({"question": "Was she born in Oslo?", "answer": "Yes, Ada was born in Oslo."}, "Yes"),
         ({"question": "Is it Ash?", "answer": "It is Ash."}, "Ash"),
-        (
-            {"question": "Where?", "answer": "Ada Vey was born in Orsk, near the sea."},
-            "Ada Vey was born in Orsk, near the sea",
-        ),
+        ({"question": "Where?", "answer": "Ada was born in Orsk, near the sea."}, "Ada was born in Orsk, near the sea"),
     ],
 )
 def test_the_longest_stretch_that_the_question_lacks(row, expected):
@@ -66,8 +64,6 @@ def test_names():
 
 
 def test_names_need_spacy(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "spacy", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "uds-lens\[annotate\]"'):
         annotate([ROW], by="names")
@@ -94,11 +90,15 @@ def test_contrast_finds_what_only_full_knows(contrast):
     assert audit.uds == 1.0
 
 
-def test_contrast_needs_both_models(contrast, unchecked):
+def test_what_makes_no_sense_is_refused(contrast, unchecked):
     with pytest.raises(ConfigError, match="by='contrast' needs two models: full and retain"):
         annotate([ROW], by="contrast", full=contrast[-1].full)
     with pytest.raises(ConfigError, match="dtype must be one of"):
         AnnotateOptions(dtype="int8")
+    with pytest.raises(DataError, match="no examples: there is nothing to annotate"):
+        annotate([], by="answer")
+    with pytest.raises(ConfigError, match="by must be one of 'contrast', 'difference', 'names', 'answer'; got 'x'"):
+        annotate([ROW], by="x")
 
 
 def test_given_entities_stay_unless_asked():
@@ -106,14 +106,6 @@ def test_given_entities_stay_unless_asked():
     kept = annotate([row], by="answer")
     assert (kept.examples[0].entity, kept.findings[0].way) == ("novel", "given")
     assert annotate([row], by="answer", redo=True).examples[0].entity == '"Ash and Ember"'
-
-
-def test_no_rows_and_no_such_way(unchecked):
-    with pytest.raises(DataError, match="no examples: there is nothing to annotate"):
-        annotate([], by="answer")
-    ways = "'contrast', 'difference', 'names', 'answer'"
-    with pytest.raises(ConfigError, match=f"by must be one of {ways}; got 'x'"):
-        annotate([ROW], by="x")
 
 
 def test_the_file_is_read_back_and_nothing_foreign_is_overwritten(tmp_path):

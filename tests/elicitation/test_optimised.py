@@ -8,21 +8,14 @@ import torch
 from central_differences import gradient_entries
 from tiny_models import EXAMPLES
 
-from uds_lens.elicitation import GCG, ActPert, Context, ElicitOptions, Skip, SoftGCG, elicit
+from uds_lens.elicitation import GCG, ActPert, Context, ElicitOptions, Skip, SoftGCG, _gcg, elicit
+from uds_lens.elicitation._act_pert import subject_positions
 from uds_lens.elicitation._asking import Ask, Asking, changed_output
-from uds_lens.elicitation._gcg import (
-    SharedBeginning,
-    first_suffix,
-    padded,
-    padded_loss,
-    replacing,
-    target_loss,
-    writable_tokens,
-)
-from uds_lens.elicitation._probes import first_prompt, rendered
+from uds_lens.elicitation._probes import first_prompt, keyed_seed, rendered
 from uds_lens.errors import ConfigError
 from uds_lens.models import HookedModel
-from uds_lens.results import RunOptions
+
+from .conftest import RUN
 
 OPTIONS = ElicitOptions(samples=0, max_new_tokens=6)
 ASKING = Asking(decoding="greedy", options=OPTIONS, protocol="raw", ends=frozenset(), show=False)
@@ -50,7 +43,7 @@ def asks(model):
 
 def _slot(model, ask):
     slot = GCG().slot(model, ask, ASKING)
-    return slot, first_suffix(model, slot, 4)
+    return slot, _gcg.first_suffix(model, slot, 4)
 
 
 def test_the_slot_stands_after_the_question(model, asks):
@@ -79,9 +72,9 @@ def test_gcg_never_gets_worse_and_what_it_finds_can_be_typed(model, asks):
     assert found.losses[-1] < found.losses[0] and 0 < found.live <= 1
     ids, place = slot.ids_and_place(model, found.suffix)
     with torch.no_grad():
-        again = float(target_loss(model, torch.tensor([ids]), slot.target))
+        again = float(_gcg.target_loss(model, torch.tensor([ids]), slot.target))
     assert again == pytest.approx(found.losses[-1], abs=1e-5)
-    assert writable_tokens(model)[ids[place]].all()
+    assert _gcg.writable_tokens(model)[ids[place]].all()
     assert probe.optimise(model, slot, seed=1) == found
     plain = dataclasses.replace(probe, cached=False).optimise(model, slot, seed=1)
     assert plain.suffix == found.suffix and plain.losses == pytest.approx(found.losses, abs=1e-5)
@@ -124,23 +117,17 @@ def test_softgcg_that_does_not_step_changes_nothing(model, asks):
 
 def _by_hand(model, ask, probe, seed):
     """ActPert in few lines: deltas by whole forwards, generation by feeding everything again."""
-    from uds_lens.elicitation._act_pert import subject_positions
-    from uds_lens.elicitation._probes import keyed_seed
-
     ids = torch.tensor([ask.rendered.ids])
     at = subject_positions(model, ask)
     with torch.no_grad():
         embedded = model.hf.get_input_embeddings()(ids)
         generator = torch.Generator().manual_seed(keyed_seed(seed, ask.id, "actpert"))
         eta = torch.randn(probe.copies // 2, *embedded.shape[1:], generator=generator)
-        states = [
-            model.hf(
-                inputs_embeds=embedded + probe.gamma * noise * at[:, None], output_hidden_states=True
-            ).hidden_states[probe.layer + 1][0]
-            for half in (eta, -eta)
-            for noise in half
-        ]
-        clean = model.hf(ids, output_hidden_states=True).hidden_states[probe.layer + 1][0]
+        noisy = [embedded + probe.gamma * noise * at[:, None] for noise in (*eta, *-eta)]
+        clean, *states = (
+            model.hf(inputs_embeds=each, output_hidden_states=True).hidden_states[probe.layer + 1][0]
+            for each in (embedded, *noisy)
+        )
     return clean - torch.stack(states).mean(0)
 
 
@@ -195,23 +182,14 @@ def test_antithetic_copies_agree_where_plain_ones_are_noise(model, asks):
     assert agreement(True) > agreement(False) + 0.2
 
 
-def test_a_question_that_does_not_name_the_subject_is_skipped():
-    row = dataclasses.replace(EXAMPLES[0], subject="Nobody Known")
-    with pytest.raises(Skip, match="does not name the subject"):
-        ActPert().prompt(first_prompt(row), Context(example=row))
-
-
 def test_optimised_probes_run_beside_the_others(opened):
     rows = [dataclasses.replace(row, subject=SUBJECT) for row in EXAMPLES[:3]]
     soft = SoftGCG(tokens=3, steps=1, target="answer")
-    found = elicit(
-        opened("llama", "unlearned"),
-        rows,
-        retain=opened("llama", "retain"),
-        probes=["plain", ActPert(layer=1), soft],
-        options=OPTIONS,
-        run=RunOptions(device="cpu", progress=False),
-    )
+    given = {"retain": opened("llama", "retain"), "probes": ["plain", ActPert(layer=1), soft]}
+    found = elicit(opened("llama", "unlearned"), rows, options=OPTIONS, run=RUN, **given)
+    row = dataclasses.replace(rows[0], subject="Nobody Known")
+    with pytest.raises(Skip, match="does not name the subject"):
+        ActPert().prompt(first_prompt(row), Context(example=row))
     steered = ["actpert(layer=1)", "actpert(layer=1, sign=-1)", "actpert(layer=1, direction=random)"]
     assert [probe.name for probe in found.probes] == ["plain", *steered, soft.name]
     assert soft.name not in set(found.summary()["probe"])
@@ -220,24 +198,18 @@ def test_optimised_probes_run_beside_the_others(opened):
     assert found.ledger().set_index("probe").loc["plain", "access"] == "text"
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: GCG(steps=0),
-        lambda: GCG(accept="maybe"),
-        lambda: SoftGCG(learning_rate=0.0),
-        lambda: SoftGCG(target=" "),
-        lambda: ActPert(copies=3),
-        lambda: ActPert(gamma=-1.0),
-        lambda: ActPert(layer=-1),
-    ],
-)
-def test_settings_out_of_range(make):
-    with pytest.raises((ConfigError, TypeError)):
-        make()
-
-
-def test_a_layer_that_is_not_there(model, asks):
+def test_settings_out_of_range(model, asks):
+    for cls, wrong in (
+        (GCG, {"steps": 0}),
+        (GCG, {"accept": "maybe"}),
+        (SoftGCG, {"learning_rate": 0.0}),
+        (SoftGCG, {"target": " "}),
+        (ActPert, {"copies": 3}),
+        (ActPert, {"gamma": -1.0}),
+        (ActPert, {"layer": -1}),
+    ):
+        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} "):
+            cls(**wrong)
     with pytest.raises(ConfigError, match="must be below"):
         ActPert(layer=99).answer(model, asks, ASKING)
 
@@ -253,14 +225,14 @@ SWAPPED = [[*CURRENT[:place], token, *CURRENT[place + 1 :]] for place, token in 
 def test_losses_of_candidates_are_those_of_whole_prompts(opened, family):
     model = opened(family)
     for rows_at_once in (1, 3):
-        shared = SharedBeginning(model, WANTED, rows_at_once=rows_at_once)
+        shared = _gcg.SharedBeginning(model, WANTED, rows_at_once=rows_at_once)
         for current, rows in (
             (CURRENT, [CURRENT]),
             (CURRENT, SWAPPED),
             ([2, *CURRENT[1:]], [[2, *row[1:]] for row in SWAPPED]),  # another beginning is read anew
         ):
             with torch.no_grad():
-                expected = target_loss(model, torch.tensor(rows), WANTED)
+                expected = _gcg.target_loss(model, torch.tensor(rows), WANTED)
             found = shared.losses(rows, current, START)
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
@@ -280,14 +252,14 @@ def test_each_batch_reads_only_what_follows_its_first_swap(opened):
     handle = model.anatomy.layers[0].register_forward_pre_hook(count, with_kwargs=True)
     try:
         whole, last = len(CURRENT) + len(WANTED), max(place for place, _ in SWAPS)
-        alone = SharedBeginning(model, WANTED, rows_at_once=1)
+        alone = _gcg.SharedBeginning(model, WANTED, rows_at_once=1)
         after = sum(whole - place for place, _ in SWAPS)
         assert tokens(alone) == after + last
         assert tokens(alone) == after + last - START, "what precedes the suffix was read a second time"
         batches = [(3, 3), (3, 5), (1, 8)]  # rows, and the first swap among them: 3 3 4, 5 5 7, 8
         expected = sum(rows * (whole - first) for rows, first in batches) + last
-        assert tokens(SharedBeginning(model, WANTED, rows_at_once=3)) == expected
-        assert tokens(SharedBeginning(model, WANTED, rows_at_once=3, cached=False)) == len(SWAPS) * whole
+        assert tokens(_gcg.SharedBeginning(model, WANTED, rows_at_once=3)) == expected
+        assert tokens(_gcg.SharedBeginning(model, WANTED, rows_at_once=3, cached=False)) == len(SWAPS) * whole
     finally:
         handle.remove()
 
@@ -300,12 +272,12 @@ def test_padded_rows_have_the_loss_and_the_gradient_they_have_alone(opened, fami
     targets, places = ((5, 9, 7), (8, 6, 5, 9, 4, 3, 10), (7,)), (slice(2, 4), slice(1, 3), slice(4, 6))
     generator = torch.Generator().manual_seed(0)
     own = torch.randn(3, 2, embed.weight.shape[1], generator=generator).mul(0.1).requires_grad_(True)
-    together = padded_loss(model, padded(prompts, targets, torch.device("cpu")), places, own)
+    together = _gcg.padded_loss(model, _gcg.padded(prompts, targets, torch.device("cpu")), places, own)
     (gradient,) = torch.autograd.grad(together.sum(), own)
     for row, (prompt, target, place) in enumerate(zip(prompts, targets, places, strict=True)):
         alone = own.detach()[row : row + 1].requires_grad_(True)
-        with changed_output(embed, replacing([place], alone), length=len(prompt) + len(target)):
-            loss = target_loss(model, torch.tensor([prompt]), target)
+        with changed_output(embed, _gcg.replacing([place], alone), length=len(prompt) + len(target)):
+            loss = _gcg.target_loss(model, torch.tensor([prompt]), target)
         torch.testing.assert_close(together[row : row + 1], loss, atol=1e-5, rtol=1e-5)
         (expected,) = torch.autograd.grad(loss.sum(), alone)
         torch.testing.assert_close(gradient[row : row + 1], expected, atol=1e-5, rtol=1e-3)

@@ -12,7 +12,8 @@ from uds_lens.elicitation import ElicitationResults, ElicitOptions, elicit
 from uds_lens.elicitation._saving import Part, Response, read_part, write_part
 from uds_lens.errors import ResultFormatError
 from uds_lens.models import open_model
-from uds_lens.results import RunOptions
+
+from .conftest import RUN
 
 PART = Part(
     role="retain",
@@ -90,15 +91,9 @@ def test_texts_of_a_model_that_ends_elsewhere_are_not_taken(trio, tmp_path):
     """The end tokens of generation_config.json are no part of the weights, and texts depend on them."""
     model, out = shutil.copytree(trio("llama").unlearned, tmp_path / "model"), tmp_path / "out"
 
-    def texts(**options):
-        found = elicit(
-            model,
-            EXAMPLES[:2],
-            probes=["plain"],
-            options=ElicitOptions(samples=0, max_new_tokens=5),
-            run=RunOptions(device="cpu", progress=False),
-            **options,
-        )
+    def texts(**more):
+        options = ElicitOptions(samples=0, max_new_tokens=5)
+        found = elicit(model, EXAMPLES[:2], probes=["plain"], options=options, run=RUN, **more)
         return [response.texts for response in found.part("unlearned", "plain").responses]
 
     before = texts(out=out)
@@ -132,35 +127,23 @@ def test_saved_and_read_again(asked, saved, tmp_path):
         ElicitationResults.load(saved)
 
 
-@pytest.mark.parametrize("content", ["[]", '{"format": "uds_lens.ElicitationResults"}', "{" * 2000])
-def test_a_broken_manifest_is_refused(saved, content):
-    (saved / "manifest.json").write_text(content)
-    with pytest.raises(ResultFormatError):
-        ElicitationResults.load(saved)
-
-
-def of_no_text(manifest):
-    manifest["probes"][0]["opening"] = 1.5
-
-
-def skipped_without_a_reason(manifest):
-    manifest["probes"][0]["skipped"] = [["a"]]
-
-
-def without_a_part(manifest):
-    del manifest["files"]["part-003.parquet"]
-
-
-def with_a_holdout_model(manifest):
-    manifest["models"]["holdout"] = manifest["models"]["unlearned"]
-
-
-@pytest.mark.parametrize("alter", [of_no_text, skipped_without_a_reason, without_a_part, with_a_holdout_model])
-def test_a_manifest_with_a_new_checksum_must_still_fit(saved, alter):
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda manifest: "[]",
+        lambda manifest: '{"format": "uds_lens.ElicitationResults"}',
+        lambda manifest: "{" * 2000,
+        lambda manifest: manifest["probes"][0].update(opening=1.5),
+        lambda manifest: manifest["probes"][0].update(skipped=[["a"]]),
+        lambda manifest: manifest["files"].pop("part-003.parquet") and None,
+        lambda manifest: manifest["models"].update(holdout=manifest["models"]["unlearned"]),
+    ],
+)
+def test_a_broken_manifest_is_refused_and_one_with_a_new_checksum_must_still_fit(saved, alter):
     place = saved / "manifest.json"
     manifest = json.loads(place.read_text())
     del manifest["sha256"]
-    alter(manifest)
-    place.write_bytes(with_checksum(manifest))
+    text = alter(manifest)
+    place.write_bytes(with_checksum(manifest) if text is None else text.encode())
     with pytest.raises(ResultFormatError):
         ElicitationResults.load(saved)

@@ -6,13 +6,10 @@ from tiny_models import EXAMPLES, load_plain
 
 from uds_lens.data import TokenSequence, answer_sequences
 from uds_lens.elicitation._gcg import SharedBeginning
-from uds_lens.errors import ModelError
 from uds_lens.metrics import score_answers
 from uds_lens.metrics._answers import may_share_prompts
 from uds_lens.models import open_model
 from uds_lens.patching import _costs
-
-from .conftest import total
 
 PAIRS = [(example.question, example.answer) for example in EXAMPLES]
 ANSWERS = ("She was born in Port Vel.", "In the harbour.", "Port Vel", "It was a ship, and a long one at that.")
@@ -28,12 +25,14 @@ def scored(model, pairs=PAIRS, **options):
     return score_answers(model, tokenised(model, pairs), names=names, show=False, **options)
 
 
-def test_tokens_against_the_plain_model_in_one_batch_or_many(trio, llama, monkeypatch):
-    plain, _ = load_plain(trio("llama").full)
-    found, alone = scored(llama()), scored(llama(), token_budget=1)
+@pytest.mark.parametrize("family", ["llama", "mistral"])  # sliding windows of 8 tokens reach into the question
+@pytest.mark.parametrize("pairs", [PAIRS, SHARED])
+def test_tokens_against_the_plain_model_in_one_batch_or_many(trio, opened, monkeypatch, family, pairs):
+    model, (plain, _) = opened(family), load_plain(trio(family).full)
+    found, alone = scored(model, pairs), scored(model, pairs, token_budget=1)
     monkeypatch.setattr(_costs, "LOGITS_AT_ONCE", {"cpu": 3 * 200})
-    chunks = scored(llama())
-    for i, row in enumerate(tokenised(llama())):
+    chunks = scored(model, pairs)
+    for i, row in enumerate(tokenised(model, pairs)):
         with torch.no_grad():
             logits = plain(torch.tensor([row.ids])).logits[0, list(row.scored)].double()
         logp, targets = logits.log_softmax(-1), torch.tensor(row.targets)
@@ -41,6 +40,7 @@ def test_tokens_against_the_plain_model_in_one_batch_or_many(trio, llama, monkey
         assert torch.allclose(found.logprobs[i].double(), own, atol=1e-5)
         assert torch.allclose(found.logprobs[i], alone.logprobs[i], atol=1e-5)
         assert found.hits[i].tolist() == (logp.argmax(-1) == targets).tolist()
+        assert found.first_choices[i].tolist() == logp.argmax(-1).tolist()
         mu = (logp.exp() * logp).sum(-1)
         sigma = ((logp.exp() * logp.square()).sum(-1) - mu.square()).sqrt()
         for scores in (found, chunks):
@@ -53,39 +53,6 @@ def test_answers_too_long_for_the_model_have_no_token(llama):
     assert [len(values) > 0 for values in found.logprobs] == [False, True]
     none = score_answers(llama(), [], show=False)
     assert none.hits == none.logprobs == ()
-
-
-def test_a_broken_model_is_named_with_its_first_example(broken):
-    with open_model(broken, device="cpu") as model, pytest.raises(ModelError, match=r"broken.*Who wrote the Ash"):
-        scored(model)
-
-
-def test_a_question_runs_once_for_all_its_answers(llama, token_layers):
-    model = llama()
-    rows = tokenised(model, SHARED[:4])
-    score_answers(model, rows, show=False)
-    prompt = rows[0].scored[0] + 1
-    behind = [len(row.ids) - prompt for row in rows]
-    assert total(token_layers) / model.n_layers == prompt + len(rows) * max(behind)
-    token_layers.clear()
-    score_answers(model, rows[:1], show=False)
-    assert total(token_layers) / model.n_layers == len(rows[0].ids)
-
-
-@pytest.mark.parametrize(
-    ("family", "token_budget"), [("llama", 40), ("gemma2", 4096), ("mistral", 40), ("gpt2", 4096), ("mixtral", 4096)]
-)
-def test_answers_behind_one_question_are_scored_as_alone(opened, family, token_budget):
-    """Sliding windows of 8 tokens reach from the answers into the question."""
-    model = opened(family)
-    rows = tokenised(model, SHARED)
-    together = score_answers(model, rows, token_budget=token_budget, show=False)
-    for i, row in enumerate(rows):
-        alone = score_answers(model, [row], show=False)
-        assert torch.allclose(together.logprobs[i], alone.logprobs[0], atol=2e-5)
-        assert torch.allclose(together.standardised[i], alone.standardised[0], atol=1e-3)
-        assert together.first_choices[i].tolist() == alone.first_choices[0].tolist()
-        assert together.hits[i].tolist() == alone.hits[0].tolist()
 
 
 def test_a_long_prompt_is_not_repeated_for_many_answers_at_once(llama, token_layers):
@@ -121,11 +88,8 @@ def test_a_model_with_recurrent_layers_runs_whole_sequences(trio):
     hybrid = open_model(trio("qwen3-next").full, device="cpu")
     rows = tokenised(hybrid, SHARED[:4])
     assert may_share_prompts(hybrid)  # nothing tells before it has run
-    together = score_answers(hybrid, rows, show=False)
+    score_answers(hybrid, rows, show=False)
     assert not may_share_prompts(hybrid)
-    for row, found in zip(rows, together.logprobs, strict=True):
-        (alone,) = score_answers(hybrid, [row], show=False).logprobs
-        torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-4)
     target, prompts = (5, 6), [[7, 8, 9, 10], [7, 8, 9, 11], [7, 8, 3, 10]]
     losses = [
         SharedBeginning(hybrid, target, rows_at_once=2, cached=cached).losses(prompts, [7, 8, 9, 10], 1)

@@ -8,10 +8,9 @@ import pytest
 from tiny_models import EXAMPLES, load_plain
 
 import uds_lens as ul
-from uds_lens.data import answer_sequences
 from uds_lens.errors import ConfigError, DataError, ModelError
-from uds_lens.metrics import METRICS, MetricCache, auc, evaluate, mean_nll, probability, score_answers
-from uds_lens.models import HookedModel, open_model
+from uds_lens.metrics import METRICS, MetricCache, auc, evaluate
+from uds_lens.models import open_model
 from uds_lens.results._steering import declare
 
 from .conftest import RAW, RUN, SHORT, WHITE_BOX, ask
@@ -74,19 +73,11 @@ def test_aggregates_by_hand(results):
     assert found["utility"] == pytest.approx(harmonic_mean([found["model_utility"], found["fluency"]]))
 
 
-def test_prob_and_mia_against_the_passes_they_share(trio, data, results):
-    with open_model(trio("llama").unlearned, device="cpu") as model:
-        forget, holdout = (
-            score_answers(model, [row.scored for row in answer_sequences(model.tokenizer, pairs)], show=False)
-            for pairs in ([(e.question, e.answer) for e in each] for each in (data.forget, data.holdout))
-        )
-    found = results["unlearned"]
-    expected = [probability(logp.tolist()) for logp in forget.logprobs]
-    assert found["prob"].per_example == pytest.approx(expected)
-    members, others = ([mean_nll(x.tolist()) for x in each.logprobs] for each in (forget, holdout))
-    assert found["mia_loss"].value == pytest.approx(auc(members, others))
-    assert len(found["mia_loss"].ids) == len(data.forget) + len(data.holdout)
-    assert found["mia_loss"].ids[-1] == "holdout/h3"
+def test_mia_tells_members_from_others(data, results):
+    """Scores of single examples are those of `test_open_unlearning.py`."""
+    mia, n = results["unlearned"]["mia_loss"], len(data.forget)
+    assert list(mia.ids) == [*(e.id for e in data.forget), *(f"holdout/{e.id}" for e in data.holdout)]
+    assert mia.value == pytest.approx(auc(mia.per_example[:n], mia.per_example[n:]))
 
 
 def test_a_metric_without_its_data_or_models_says_so_and_the_others_run(trio):
@@ -98,13 +89,11 @@ def test_a_metric_without_its_data_or_models_says_so_and_the_others_run(trio):
     assert found.reasons["retain_q_prob"].startswith("there is no retain set")
     assert found.reasons["memorization"].startswith("paraprob is NaN: no example of the forget set")
     assert math.isnan(found["overall"].value)
-
-
-@pytest.mark.parametrize(("entity", "said"), [("Nobody", "no entity could be located"), (None, "no example has an")])
-def test_entities_that_cannot_be_located(trio, entity, said):
-    models, rows = trio("llama"), [replace(EXAMPLES[0], entity=entity, prefix=None)]
-    found = ask(models.full, rows, ["cka"], retain=models.retain, full=models.full)
-    assert said in found.reasons["cka"]
+    models = trio("llama")
+    for entity, said in (("Nobody", "no entity could be located"), (None, "no example has an")):
+        rows = [replace(EXAMPLES[0], entity=entity, prefix=None)]
+        found = ask(models.full, rows, ["cka"], retain=models.retain, full=models.full)
+        assert said in found.reasons["cka"]
 
 
 def test_full_and_retain_alike_leave_nothing_to_measure(trio, data):
@@ -119,28 +108,16 @@ def test_full_and_retain_alike_leave_nothing_to_measure(trio, data):
 @pytest.mark.parametrize(
     ("metric", "said"),
     [
-        ("jailbreak_rouge", "broken.*NaN or infinite"),
-        ("fisher_masked_0.01", "broken"),
+        ("es", "broken.*Who wrote the Ash"),
+        ("jailbreak_rouge", "broken.*NaN or infinite.*Is she a poet"),
+        ("fisher_masked_0.01", "broken.*first for 'Who wrote the Ash"),
         ("cka", "holds NaN or infinite weights"),
     ],
 )
 def test_a_broken_model_is_named(broken, trio, data, metric, said):
     models = trio("llama")
     with pytest.raises(ModelError, match=said):
-        ask(broken, data.limited(2), [metric], retain=models.retain, full=models.full)
-
-
-@pytest.mark.parametrize("metric", ["es", "rouge", "uds"])
-def test_a_token_beyond_the_embedding_is_named_with_its_question(trio, data, metric):
-    models = trio("llama")
-    plain, tokenizer = load_plain(models.full)
-    plain.resize_token_embeddings(30)
-    model = HookedModel(plain, tokenizer, name="small", owned=False)
-    others = {"retain": models.retain, "full": models.full} if metric == "uds" else {}
-    with pytest.raises(ModelError, match=r"beyond its embedding|differ|vocabulary") as refused:
-        ask(model, data.limited(2), [metric], **others)
-    if metric != "uds":
-        assert "'small': token " in str(refused.value) and " beyond its embedding of 30 rows" in str(refused.value)
+        ask(broken, data.limited(2, sample="first"), [metric], retain=models.retain, full=models.full)
 
 
 def test_options_change_their_metrics(trio, data):
@@ -184,15 +161,11 @@ class Half:
 HALF = replace(SHORT, fluency=Half())
 
 
-def test_a_custom_fluency_scorer_is_recorded_by_name(trio, data, tmp_path):
+def test_a_custom_fluency_scorer_is_recorded_by_name_and_one_that_is_not_there_is_a_reason(trio, data, tmp_path):
     found = ask(trio("llama").full, data.limited(2), ["fluency"], options=HALF)
-    assert found["fluency"].value == 0.5
-    assert found.provenance["fluency"] == "half"
+    assert (found["fluency"].value, found.provenance["fluency"]) == (0.5, "half")
     found.save(tmp_path / "m.json")
     assert type(found).load(tmp_path / "m.json").options.fluency == "half"
-
-
-def test_a_classifier_that_is_not_there_is_a_reason(trio, data, tmp_path):
     options = replace(SHORT, fluency=str(tmp_path))
     found = ask(trio("llama").full, data.limited(2), ["es", "fluency"], options=options)
     assert "cannot be loaded" in found.reasons["fluency"]

@@ -1,10 +1,9 @@
 """Scorers of fluency: rules of thumb, and a random classifier in the place of the Hub's."""
 
-import json
 import shutil
 
 import pytest
-from tiny_models import build_tokenizer
+from tiny_models import build_tokenizer, with_config
 from transformers import BertConfig, BertForSequenceClassification
 
 from uds_lens.errors import ModelError
@@ -30,12 +29,10 @@ def test_rules_of_thumb(text, fluent):
 
 
 def test_scorers_by_name():
-    own = HeuristicFluency()
-    assert scorer_named(own) is own
-    assert isinstance(scorer_named("heuristic"), HeuristicFluency)
-    assert isinstance(scorer_named("hub"), HubFluency) and scorer_named("hub") is scorer_named("hub")
-    assert scorer_named("some/classifier").model == "some/classifier"
-    assert all(isinstance(one, FluencyScorer) for one in (own, scorer_named("hub")))
+    own, hub = HeuristicFluency(), scorer_named("hub")
+    assert scorer_named(own) is own and isinstance(scorer_named("heuristic"), HeuristicFluency)
+    assert hub is scorer_named("hub") and scorer_named("some/classifier").model == "some/classifier"
+    assert all(isinstance(one, FluencyScorer) for one in (own, hub))
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +60,8 @@ def test_the_top_label_decides(classifier, tmp_path):
     assert clean[1] == noise[1] == 0
     assert [a + b for a, b in zip(clean, noise, strict=True)] == [1, 0, 1]
     # its attention may name a kernel of the Hub, which is a program: that is not followed
-    folder = shutil.copytree(classifier, tmp_path / "classifier")
-    config = json.loads((folder / "config.json").read_text())
     chosen = dict.fromkeys(("attn_implementation", "_attn_implementation"), "owner/kernel")
-    (folder / "config.json").write_text(json.dumps({**config, **chosen}))
+    folder = with_config(shutil.copytree(classifier, tmp_path / "classifier"), **chosen)
     assert HubFluency(str(folder), offline=True)(texts) == clean
 
 

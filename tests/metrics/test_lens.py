@@ -5,7 +5,6 @@ import torch
 from tiny_models import EXAMPLES, load_plain
 
 import uds_lens as ul
-from uds_lens import AuditConfig, DepthAudit
 from uds_lens.data import encode, make_batch
 from uds_lens.errors import DataError, ModelError
 from uds_lens.metrics import compare_logit_lens, evaluate, lens_logprobs
@@ -55,19 +54,14 @@ def test_both_sides_of_the_table(trio, audit):
     expected = (lens.lens_s1_delta * lens.lens_ler).sum() / lens.lens_s1_delta.sum()
     assert found.lens_score == pytest.approx(expected)
     assert "fact-2" in repr(found) and "<table" in found._repr_html_()
-
-
-def test_refusals(trio, audit):
     for example in ("fact-9", 4):
         with pytest.raises(DataError, match=f"no scored example {example!r}"):
             compare_logit_lens(audit, example)
     with pytest.raises(ModelError, match="not the retain model"):
-        compare_logit_lens(audit, 0, retain=trio("llama").full, run=RUN)
+        compare_logit_lens(audit, 0, retain=models.full, run=RUN)
 
 
 def test_a_chat_audit_is_compared_with_its_own_prompts(trio):
-    paths = trio("llama")
-    chat = AuditConfig(protocol="chat")
-    audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES[:2], config=chat, options=RUN)
+    audit = ul.DepthAudit.run(*trio("llama"), EXAMPLES[:2], config=ul.AuditConfig(protocol="chat"), options=RUN)
     found = compare_logit_lens(audit, 0, run=RUN)
     torch.testing.assert_close(found.lens_s1[-1], audit.s1_delta[0, -1], atol=2e-5, rtol=0)

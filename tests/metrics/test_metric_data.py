@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tiny_models import EXAMPLES
 
-from uds_lens.data import ForgetExample, load_tofu
+from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError, DataError, UdsLensWarning
 from uds_lens.metrics import MetricData, load_tofu_data, open_metric_data
 
@@ -44,21 +44,13 @@ def test_tofu_directory(tofu):
     assert load_tofu_data(tofu, split="forget05").sizes()["holdout"] == 0
 
 
-def test_a_broken_file_is_not_an_absent_one(tofu, monkeypatch):
-    (tofu / "holdout10.json").write_text('{"question": "Who?"')
-    with pytest.raises(DataError, match="holdout10"):
-        load_tofu_data(tofu)
+def test_a_broken_file_is_not_an_absent_one(tofu):
+    for broken in ('{"question": "Who?"', '{"answer": "no split \'holdout10\'"}'):
+        (tofu / "holdout10.json").write_text(broken)
+        with pytest.raises(DataError, match="holdout10"):
+            load_tofu_data(tofu)
     with pytest.raises(DataError, match="no split 'forget01'"):
         load_tofu_data(tofu, split="forget01")
-
-    def load(source, split):
-        if split == "holdout10":
-            raise DataError("holdout10.json: no question in row 1, which holds \"no split 'holdout10'\".")
-        return load_tofu(source, split)
-
-    monkeypatch.setattr("uds_lens.metrics._data.load_tofu", load)
-    with pytest.raises(DataError, match="no question in row 1"):
-        load_tofu_data(tofu)
 
 
 def test_sources_of_the_command_line(tofu):

@@ -10,18 +10,9 @@ import pytest
 import torch
 
 import uds_lens as ul
+from uds_lens import metrics as m
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError
-from uds_lens.metrics import (
-    METRICS,
-    MetricData,
-    MetricOptions,
-    MetricResults,
-    MetricValue,
-    Trust,
-    metrics_frame,
-    studied,
-)
 from uds_lens.metrics._evaluation import _subjects
 from uds_lens.metrics._results import write_metrics_table
 from uds_lens.results import bootstrap_interval
@@ -43,7 +34,7 @@ def test_round_trip_as_strict_json(results, tmp_path):
     saved = json.loads(file.read_text(), parse_constant=pytest.fail)
     assert {row["name"]: row["value"] for row in saved["metrics"]}["utility_rel"] is None
     assert saved["provenance"]["versions"]["torch"]
-    again = MetricResults.load(file)
+    again = m.MetricResults.load(file)
     assert again.values == pytest.approx(results.values, nan_ok=True)
     assert again["utility_rel"].high == math.inf
     for name in ("reasons", "options", "models", "total", "generations"):
@@ -58,8 +49,7 @@ def test_frames_and_card(results):
     frame = results.to_frame().set_index("metric")
     assert list(frame.index) == list(results.metrics)
     assert frame.loc["utility_rel", "reason"] == "no full model was given"
-    assert frame.loc["es", "n"] == 5
-    assert frame.loc["es", "forwards"] > 0
+    assert frame.loc["es", "n"] == 5 and frame.loc["es", "forwards"] > 0
     long = results.examples_frame()
     assert long[long.metric == "es"]["value"].mean() == pytest.approx(results["es"].value)
     assert len(long[long.metric == "mia_loss"]) == 9
@@ -68,20 +58,12 @@ def test_frames_and_card(results):
     assert "no full model was given" in card and "Extraction Strength" in card
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{", "is not a saved result"),
-        ('{"format": "other", "version": 2}', "holds a other, expected uds_lens.MetricResults"),
-        ('{"format": "uds_lens.MetricResults", "version": 99}', "version 99, this release reads 2"),
-        (None, "no saved metrics"),
-    ],
-)
-def test_files_that_cannot_be_read(tmp_path, text, said):
-    if text is not None:
-        (tmp_path / "metrics.json").write_text(text)
-    with pytest.raises(ResultFormatError, match=said):
-        MetricResults.load(tmp_path / "metrics.json")
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ResultFormatError, match="no saved metrics"):
+        m.MetricResults.load(tmp_path / "metrics.json")
+    (tmp_path / "metrics.json").write_text('{"format": "uds_lens.MetricResults", "version": 99}')
+    with pytest.raises(ResultFormatError, match="version 99, this release reads 2"):
+        m.MetricResults.load(tmp_path / "metrics.json")
 
 
 def test_foreign_files_are_not_replaced(results, tmp_path):
@@ -97,20 +79,14 @@ def test_foreign_files_are_not_replaced(results, tmp_path):
 
 
 def value(name, number, **more):
-    spec = METRICS[name]
-    return MetricValue(name=name, label=spec.label, group=spec.group, value=number, **spec.meaning._asdict(), **more)
+    spec = m.METRICS[name]
+    return m.MetricValue(name=name, label=spec.label, group=spec.group, value=number, **spec.meaning._asdict(), **more)
 
 
 def of(*values):
     """Metrics of some model."""
-    return MetricResults(
-        metrics={each.name: each for each in values},
-        models={},
-        options=MetricOptions(),
-        sizes={},
-        generations={},
-        provenance={},
-    )
+    nothing = {name: {} for name in ("models", "sizes", "generations", "provenance")}
+    return m.MetricResults(metrics={each.name: each for each in values}, options=m.MetricOptions(), **nothing)
 
 
 def test_intervals_of_metrics_are_clustered_by_subject():
@@ -141,15 +117,22 @@ def test_subjects_are_those_of_the_set_a_metric_is_about():
         answer = {"answer": "Ada.", "entity": "Ada"}
         return [ForgetExample(f"{start}{i}", f"{start} {i}?", subject=name, **answer) for i, name in enumerate(names)]
 
-    data = MetricData(forget=rows(["Ada", None, "Bo"]), retain=rows(["Cy", "Di"], start="r"), holdout=rows([None], "h"))
-    assert _subjects(METRICS["es"], ("q0", "q1", "q2"), data) == ("Ada", None, "Bo")
-    assert _subjects(METRICS["retain_q_prob"], ("r1", "r0"), data) == ("Di", "Cy")
-    assert _subjects(METRICS["logit_lens"], ("q2",), data) == ("Bo",)
-    assert _subjects(METRICS["es"], (), data) == _subjects(METRICS["es"], ("other",), data) == ()
-    assert _subjects(METRICS["es"], ("q1",), data) == ()
+    data = m.MetricData(
+        forget=rows(["Ada", None, "Bo"]), retain=rows(["Cy", "Di"], start="r"), holdout=rows([None], "h")
+    )
+    assert _subjects(m.METRICS["es"], ("q0", "q1", "q2"), data) == ("Ada", None, "Bo")
+    assert _subjects(m.METRICS["retain_q_prob"], ("r1", "r0"), data) == ("Di", "Cy")
+    assert _subjects(m.METRICS["logit_lens"], ("q2",), data) == ("Bo",)
+    assert _subjects(m.METRICS["es"], (), data) == _subjects(m.METRICS["es"], ("other",), data) == ()
+    assert _subjects(m.METRICS["es"], ("q1",), data) == ()
 
 
 # Trust: what the study's table gives, and no more.
+
+PARTS_OF_TRUST = (
+    *("faithfulness", "low", "high", "variants_low", "variants_high", "new_low", "new_high"),
+    *("worst", "worst_low", "worst_high", "quantisation", "relearning"),
+)
 
 
 @pytest.mark.skipif(not STUDY.parents[1].is_dir(), reason="the folder of studies does not come with the package")
@@ -158,12 +141,12 @@ def test_trust_is_what_the_table_of_the_study_gives():
     assert shipped.read_text() == (STUDY / "trust.csv").read_text()
     plan = ul.study.plan(STUDY.parent / "plan.toml")
     frames = ul.study.frames(pd.read_parquet(STUDY / "table.parquet"), plan=plan)
-    names = tuple(studied())
+    names = tuple(m.studied())
     faithful = ul.meta.faithfulness(frames.pools, metrics=names).set_index("metric")
     cells = ul.meta.variant_table(frames.pools, metrics=names)
     robust = ul.meta.robustness(frames.tables(), metrics=names, n_resamples=20).set_index("metric")
-    assert set(studied()) == set(plan.measure.metrics) <= set(METRICS)
-    for name, trust in studied().items():
+    assert set(m.studied()) == set(plan.measure.metrics) <= set(m.METRICS)
+    for name, trust in m.studied().items():
         row = faithful.loc[name]
         ends = row["cluster_low"], row["cluster_high"]
         if any(map(math.isnan, ends)):  # it tells all apart: every resample is the same
@@ -172,9 +155,7 @@ def test_trust_is_what_the_table_of_the_study_gives():
         pairs = cells[cells["metric"] == name]
         worst = pairs.loc[pairs["auc"].idxmin()]
         found = [row["auc"], *ends, *beside, *worst[["auc", "low", "high"]], *robust.loc[name, ["q", "r"]]]
-        shown = [trust.faithfulness, trust.low, trust.high, trust.variants_low, trust.variants_high]
-        shown += [trust.new_low, trust.new_high, trust.worst, trust.worst_low, trust.worst_high]
-        shown += [trust.quantisation, trust.relearning]
+        shown = [getattr(trust, part) for part in PARTS_OF_TRUST]
         assert shown == pytest.approx(list(map(float, found)), abs=1e-4, nan_ok=True)
         assert trust.worst_pair == f"{worst['variant_p']} against {worst['variant_n']}"
 
@@ -184,7 +165,7 @@ def test_trust_is_what_the_table_of_the_study_gives():
     [(0.8, 0.95, False), (0.7, 0.75, False), (0.7, 0.7499, True), (0.5, 0.9, True), (0.501, 0.9, False)],
 )
 def test_a_metric_is_doubtful_below_three_quarters_or_where_chance_is_not_ruled_out(low, high, doubtful):
-    assert Trust((low + high) / 2, low, high, 1.0, math.nan).is_doubtful is doubtful
+    assert m.Trust((low + high) / 2, low, high, 1.0, math.nan).is_doubtful is doubtful
 
 
 def test_results_warn_of_metrics_that_did_not_separate_models(monkeypatch):
@@ -193,19 +174,16 @@ def test_results_warn_of_metrics_that_did_not_separate_models(monkeypatch):
     assert "CKA (F 0.54, 95% CI 0.33 to 0.74; new kinds of models 0.25 to 0.81). Whether" in first
     assert "Extraction Strength (0.39, 95% CI 0.09 to 0.81). This rule was made after the results" in second
     assert of(value("cka", math.nan)).warnings == ()
-    at_or_below_chance = {name for name, trust in studied().items() if trust.worst <= 0.5}
+    at_or_below_chance = {name for name, trust in m.studied().items() if trust.worst <= 0.5}
     assert at_or_below_chance == {
         *("paraprob", "para_rouge", "jailbreak_rouge", "es", "fisher_masked_0.001", "prob", "cka")
     }
-    assert at_or_below_chance == {name for name, trust in studied().items() if trust.fails_a_pair}
-    assert sum(trust.worst_low <= 0.5 for trust in studied().values()) == 19  # why the interval does not decide
+    assert at_or_below_chance == {name for name, trust in m.studied().items() if trust.fails_a_pair}
+    assert sum(trust.worst_low <= 0.5 for trust in m.studied().values()) == 19  # why the interval does not decide
+    frame, uds = m.metrics_frame().set_index("name"), m.studied()["uds"]
+    columns = ["studied_f", "studied_f_new_low", "studied_f_worst"]
+    assert frame.loc["uds", columns].tolist() == [uds.faithfulness, uds.new_low, uds.worst]
+    assert frame.loc["uds", "studied_f_new_low"] < frame.loc["uds", "studied_f_low"]
+    assert frame["studied_f"].notna().sum() == len(m.studied())
     monkeypatch.setattr("uds_lens.metrics._results.studied", dict)
     assert of(value("cka", 0.1)).warnings == ()
-
-
-def test_the_table_of_metrics_has_the_study():
-    frame, uds = metrics_frame().set_index("name"), studied()["uds"]
-    assert frame.loc["uds", "studied_f"] == uds.faithfulness
-    assert frame["studied_f"].notna().sum() == len(studied())
-    assert frame.loc["uds", "studied_f_new_low"] == uds.new_low < frame.loc["uds", "studied_f_low"]
-    assert frame.loc["uds", "studied_f_worst"] == uds.worst

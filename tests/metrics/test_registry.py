@@ -6,22 +6,8 @@ import sys
 
 import pytest
 
+from uds_lens import metrics as m
 from uds_lens.errors import ConfigError
-from uds_lens.metrics import (
-    METRICS,
-    Meaning,
-    MetricOptions,
-    MetricResults,
-    MetricSpec,
-    add_metric,
-    all_needs,
-    mean_outcome,
-    metric,
-    metrics_frame,
-    needs_answers,
-    resolve,
-    withdraw_metric,
-)
 
 from .conftest import ask
 
@@ -45,21 +31,21 @@ def test_all_are_there_once_after_their_parts_and_without_torch_whatever_came_fi
         "assert not {'torch', 'numpy', 'pandas', 'transformers'} & set(sys.modules)"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    order = list(METRICS)
+    order = list(m.METRICS)
     assert printed.split() == order and order[:22] == TWENTY_TWO
-    for name, spec in METRICS.items():
+    for name, spec in m.METRICS.items():
         assert all(order.index(used) < order.index(name) for used in spec.made_of)
         assert spec.passes or spec.uses
-    assert len({spec.label for spec in METRICS.values()}) == len(METRICS)
+    assert len({spec.label for spec in m.METRICS.values()}) == len(m.METRICS)
 
 
 def test_needs_and_the_table():
-    assert METRICS["es"].needs == ("output",)
-    assert all_needs(METRICS["s_mia_loss"]) == ["output", "retain"]
-    assert METRICS["uds"].needs == ("internal", "retain", "full")
-    assert all_needs(METRICS["overall"]) == ["output", "retain", "full"]
-    frame = metrics_frame().set_index("name")
-    assert list(frame.index) == list(METRICS)
+    assert m.METRICS["es"].needs == ("output",)
+    assert m.all_needs(m.METRICS["s_mia_loss"]) == ["output", "retain"]
+    assert m.METRICS["uds"].needs == ("internal", "retain", "full")
+    assert m.all_needs(m.METRICS["overall"]) == ["output", "retain", "full"]
+    frame = m.metrics_frame().set_index("name")
+    assert list(frame.index) == list(m.METRICS)
     assert frame.loc["uds", "direction"] == "erasure" and frame.loc["es", "direction"] == "knowledge"
     assert frame.loc["truth_ratio", "data"] == "forget/paraphrased, forget/perturbed"
     assert (frame["low"] == 0).all()
@@ -67,12 +53,12 @@ def test_needs_and_the_table():
 
 def test_names_bring_their_parts():
     parts = ["es", "em", "paraprob", "truth_ratio", "memorization"]
-    assert [spec.name for spec in resolve(["memorization"])] == parts
-    assert [spec.name for spec in resolve(["uds", "es"])] == ["es", "uds"]
-    assert "uds" not in {spec.name for spec in resolve(["privacy"])}
-    assert "uds" in {spec.name for spec in resolve(["privacy"], options=MetricOptions(uds_in_privacy=True))}
+    assert [spec.name for spec in m.resolve(["memorization"])] == parts
+    assert [spec.name for spec in m.resolve(["uds", "es"])] == ["es", "uds"]
+    assert "uds" not in {spec.name for spec in m.resolve(["privacy"])}
+    assert "uds" in {spec.name for spec in m.resolve(["privacy"], options=m.MetricOptions(uds_in_privacy=True))}
     with pytest.raises(ConfigError, match=r"no metric 'bleu'\. The \d+ metrics \(METRICS\) are es, em"):
-        resolve(["bleu"])
+        m.resolve(["bleu"])
 
 
 @pytest.mark.parametrize(
@@ -93,48 +79,48 @@ def test_names_bring_their_parts():
 )
 def test_options_are_checked(unchecked, options, said):
     with pytest.raises(ConfigError, match=said):
-        MetricOptions(**options)
+        m.MetricOptions(**options)
 
 
 @pytest.fixture
 def first_token():
     """A metric as a user declares it in a notebook."""
 
-    @metric(
+    @m.metric(
         name="first_token",
         label="First token",
-        meaning=Meaning("knowledge", zero="never known", one="always known"),
-        passes=needs_answers("forget"),
+        meaning=m.Meaning("knowledge", zero="never known", one="always known"),
+        passes=m.needs_answers("forget"),
     )
     def first_token(evidence):
         hits = evidence.answers("forget").hits
-        return mean_outcome(evidence.ids("forget"), [float(each[0]) for each in hits])
+        return m.mean_outcome(evidence.ids("forget"), [float(each[0]) for each in hits])
 
     yield first_token
-    withdraw_metric("first_token")
+    m.withdraw_metric("first_token")
 
 
 def test_a_custom_metric_is_measured_listed_saved_and_loaded(first_token, trio, data, tmp_path):
-    assert list(METRICS)[-1] == "first_token"
-    assert metrics_frame().set_index("name").loc["first_token", "group"] == "custom"
+    assert list(m.METRICS)[-1] == "first_token"
+    assert m.metrics_frame().set_index("name").loc["first_token", "group"] == "custom"
     found = ask(trio("llama").full, data, ["first_token", "em"])
     assert 0 <= found["first_token"].value <= 1
     assert found.total.forwards == found["em"].cost.forwards
     found.save(tmp_path / "m.json")
-    spec = METRICS["first_token"]
-    withdraw_metric("first_token")
+    spec = m.METRICS["first_token"]
+    m.withdraw_metric("first_token")
     try:
-        loaded = MetricResults.load(tmp_path / "m.json")
+        loaded = m.MetricResults.load(tmp_path / "m.json")
         assert loaded["first_token"] == found["first_token"]
-        assert "first_token" not in METRICS
+        assert "first_token" not in m.METRICS
     finally:
-        add_metric(spec)
+        m.add_metric(spec)
 
 
 def test_a_notebooks_cell_may_run_twice_but_names_are_not_taken(first_token):
-    same = {"label": "L", "meaning": Meaning("utility", "bad", "good", low=-1.0, high=2.0)}
-    metric(name="first_token", **same)(first_token)
-    spec = METRICS["first_token"]
+    same = {"label": "L", "meaning": m.Meaning("utility", "bad", "good", low=-1.0, high=2.0)}
+    m.metric(name="first_token", **same)(first_token)
+    spec = m.METRICS["first_token"]
     assert (spec.label, spec.low, spec.high) == ("L", -1.0, 2.0)
     for function, name, more, said in (
         (len, "first_token", {}, r"'first_token' already exists.*withdraw_metric\('first_token'\)"),
@@ -143,13 +129,13 @@ def test_a_notebooks_cell_may_run_twice_but_names_are_not_taken(first_token):
         (first_token, "sum", {"uses": ["nothing"]}, "metric 'sum' uses 'nothing', which does not exist"),
     ):
         with pytest.raises(ConfigError, match=said):
-            metric(name=name, **same, **more)(function)
-    add_metric(MetricSpec(name="sum", group="custom", score=len, uses_if={"x": ("first_token",)}, **same))
+            m.metric(name=name, **same, **more)(function)
+    m.add_metric(m.MetricSpec(name="sum", group="custom", score=len, uses_if={"x": ("first_token",)}, **same))
     with pytest.raises(ConfigError, match="'sum' uses 'first_token': withdraw that first"):
-        withdraw_metric("first_token")
-    withdraw_metric("sum")
+        m.withdraw_metric("first_token")
+    m.withdraw_metric("sum")
     for name in ("es", "sum"):
         with pytest.raises(ConfigError, match="is not a custom metric"):
-            withdraw_metric(name)
+            m.withdraw_metric(name)
     with pytest.raises(TypeError):
-        METRICS["x"] = METRICS["es"]
+        m.METRICS["x"] = m.METRICS["es"]

@@ -69,6 +69,4 @@ def test_what_cannot_be_streamed_is_said_before_any_model_is_read(name, readings
 
 def test_generation_says_that_it_cannot_stream():
     with pytest.raises(ConfigError, match=r"cannot measure forget \(generations\): text that is generated would read"):
-        ul.metrics.evaluate(
-            WORLD.full, WORLD.examples[:4], metrics=["rouge"], run=dataclasses.replace(RUN, stream=True)
-        )
+        measured(["rouge"], stream=True)

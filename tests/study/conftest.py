@@ -6,7 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from uds_lens.study._folder import Row
+from uds_lens.study import plan
+from uds_lens.study._folder import Row, StudyFolder
 from uds_lens.study._worker import Measured
 
 PLAN = {
@@ -38,6 +39,12 @@ PLAN = {
 }
 
 
+def toy_plan(metrics: list[str], *, limit: int = 4, **more: object) -> dict:
+    """What a plan needs to measure the toy models, and more."""
+    models = {"full": "toy:full", "retain": "toy:retain", "data": {"forget": "toy:forget", "limit": limit}}
+    return {"name": "toy", **models, "measure": {"metrics": metrics}, **more}
+
+
 class Fake:
     """Weights are text files; values tell who was measured; `broken` names models or states that fail."""
 
@@ -66,17 +73,11 @@ class Fake:
         if (model.model_id, state.label) in self.broken:
             raise RuntimeError("no value")
         self.measured.append((model.model_id, state.label, items))
-        rows = [
-            Row(
-                metric=item,
-                value=math.nan if item == "es" and model.role == "retain" else len(model.model_id) / 50,
-                reason="nothing there" if item == "es" and model.role == "retain" else None,
-                n=3,
-                seconds=0.1,
-                item=item,
-            )
-            for item in items
-        ]
+        rows = []
+        for item in items:
+            undefined = item == "es" and model.role == "retain"
+            value, reason = (math.nan, "nothing there") if undefined else (len(model.model_id) / 50, None)
+            rows.append(Row(metric=item, value=value, reason=reason, n=3, seconds=0.1, item=item))
         frame = pd.DataFrame({"metric": list(items), "example_id": "0", "value": 0.5})
         return Measured(tuple(rows), f"weights of {model.model_id} {state.label}", frame)
 
@@ -92,6 +93,11 @@ def _trusted(trusted):
 @pytest.fixture
 def small() -> dict:
     return {**PLAN}
+
+
+@pytest.fixture
+def folder(small, tmp_path: Path) -> StudyFolder:
+    return StudyFolder.begin(plan(small), tmp_path / "s")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import torch
 from synthetic_audits import synthetic_audit
 
 import uds_lens as ul
+from study.conftest import toy_plan
 from uds_lens import study
 from uds_lens.study._folder import StudyFolder
 from uds_lens.study._worker import ModelRunner, audit_values, unpacked_four_bit
@@ -16,16 +17,14 @@ from uds_lens.study._worker import ModelRunner, audit_values, unpacked_four_bit
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 def test_a_study_measures_what_evaluate_measures(tmp_path, monkeypatch):
     world = ul.toy.load()
-    plan = {
-        "name": "real",
-        "full": "toy:full",
-        "retain": "toy:retain",
-        "data": {"forget": "toy:forget", "limit": 3},
-        "train": {"forget": [{"source": "toy:forget", "sample": 4}]},
-        "unlearn": [{"method": "ga", "settings": {"learning_rate": 1e-3, "epochs": 1, "batch_size": 4}}],
-        "perturb": {"relearn": {"seeds": [1], "retain_seeds": [], "settings": {"batch_size": 2}}},
-        "measure": {"metrics": ["em", "prob"], "audit": {"n_bootstrap": 100}},
-    }
+    plan = toy_plan(
+        ["em", "prob"],
+        limit=3,
+        train={"forget": [{"source": "toy:forget", "sample": 4}]},
+        unlearn=[{"method": "ga", "settings": {"learning_rate": 1e-3, "epochs": 1, "batch_size": 4}}],
+        perturb={"relearn": {"seeds": [1], "retain_seeds": [], "settings": {"batch_size": 2}}},
+    )
+    plan["measure"]["audit"] = {"n_bootstrap": 100}
     found = study.run(plan, tmp_path / "s")
     assert found.is_complete, found.failed
     table = study.table(tmp_path / "s").set_index(["model_id", "state", "metric"])
@@ -81,13 +80,7 @@ def test_unpacked_four_bit_is_close_to_the_packed_one(tmp_path):
 def test_each_metric_is_asked_as_its_published_number_was(tmp_path):
     """Rules go by metric, role and state; the first that fits counts, and what none names is asked as before."""
     world = ul.toy.load()
-    plan = {
-        "name": "styles",
-        "full": "toy:full",
-        "retain": "toy:retain",
-        "data": {"forget": "toy:forget", "limit": 2},
-        "measure": {"metrics": ["prob", "em", "es"]},
-    }
+    plan = toy_plan(["prob", "em", "es"], limit=2)
     rules = [{"style": "paper_pools", "metrics": ["prob"], "roles": ["retain"]}]
     rules += [{"style": "paper_scores", "metrics": ["prob", "em"]}]
     study.run({**plan, "measure": {**plan["measure"], "prompts": rules}}, tmp_path / "s")
@@ -103,10 +96,9 @@ def test_each_metric_is_asked_as_its_published_number_was(tmp_path):
     bare = StudyFolder.begin(study.plan(plan), tmp_path / "bare")
     keys = [bare.keys.options_hash(bare.models[0], bare.models[0].states[0], name) for name in ("prob", "es")]
     assert [with_rules["prob"] == keys[0], with_rules["es"] == keys[1]] == [False, True]
+    unmeasured = [{"style": "paper_pools", "metrics": ["rouge"]}]
     with pytest.raises(ul.errors.ConfigError, match="names 'rouge', which"):
-        study.plan(
-            {**plan, "measure": {**plan["measure"], "prompts": [{"style": "paper_pools", "metrics": ["rouge"]}]}}
-        )
+        study.plan({**plan, "measure": {**plan["measure"], "prompts": unmeasured}})
 
 
 def test_an_audit_of_examples_that_steered_gives_a_reason_and_no_value():

@@ -7,6 +7,8 @@ import pytest
 from uds_lens import study
 from uds_lens.errors import ConfigError
 
+MANY = {"seed": list(range(200)), "epochs": list(range(1, 200))}
+
 
 def test_toml_mapping_and_record_are_the_same(small, tmp_path):
     (tmp_path / "forget.json").write_text('[{"question": "Who?", "answer": "Ada."}]', encoding="utf-8")
@@ -35,6 +37,7 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ({"measure": {}}, "the plan measures nothing"),
         ({"train": {"forget": [{"source": "toy:forget", "answers_per_row": 2}]}}, "answers_per_row cuts biographies"),
         ({"measure": {"metrics": ["es"], "options": {"tua": 1}}}, "did you mean 'tau'"),
+        ({"train": {"forget": [{"sorce": "x"}]}}, "did you mean 'source'"),
         ({"measure": {"metrics": ["uds"], "audit": {}}}, "measured twice"),
         ({"measure": {"metrics": ["es"], "elicitation": {"probes": "fast"}}}, "no preset 'fast'"),
         ({"model": [{"name": "a/../b", "path": "toy:npo"}]}, "cannot be a name"),
@@ -47,10 +50,7 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ({"unlearn": [{"method": "nope"}]}, "no unlearning method 'nope'"),
         ({"unlearn": [{}]}, "needs a method"),
         ({"unlearn": [{"method": "npo", "settings": {"seed": []}}]}, "one value or a list of different ones"),
-        (
-            {"unlearn": [{"method": "npo", "settings": {"seed": list(range(200)), "epochs": list(range(1, 200))}}]},
-            "39800 combinations",
-        ),
+        ({"unlearn": [{"method": "npo", "settings": MANY}]}, "39800 combinations"),
         ({"train": {}}, "needs data|needs the forget set"),
         ({"perturb": {"relearn": {"seeds": [0, 0]}}}, "different whole numbers"),
         ({"perturb": {"relearn": {"settings": {"lr": 1}}}}, "no setting 'lr'"),
@@ -68,23 +68,13 @@ def test_a_hostile_plan_is_refused(small, change, told):
     assert len(str(error.value)) < 500
 
 
-@pytest.mark.parametrize("text", ["a = ", "\x00", "[a]\n[a]"])
-def test_what_is_no_toml(tmp_path, text):
-    file = tmp_path / "plan.toml"
-    file.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="is not valid TOML"):
-        study.plan(file)
+def test_what_is_no_plan_is_said(tmp_path, unchecked):
     with pytest.raises(ConfigError, match="no plan to read"):
         study.plan(tmp_path / "none.toml")
-
-
-def test_records_refuse_unknown_names():
-    with pytest.raises(ConfigError, match="did you mean 'source'"):
-        study.TrainingRows(sorce="x")
-    assert {f.name for f in dataclasses.fields(study.StudyPlan)} >= {"pool", "unlearn", "measure"}
-
-
-@pytest.mark.parametrize("source", [3, None, ["a"], True])
-def test_what_is_no_plan_is_said(source, unchecked):
-    with pytest.raises(ConfigError, match="a plan is a TOML file, or its settings as a dict; got"):
-        study.plan(source)
+    for text in ("a = ", "\x00", "[a]\n[a]"):
+        (tmp_path / "plan.toml").write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match="is not valid TOML"):
+            study.plan(tmp_path / "plan.toml")
+    for source in (3, None, ["a"], True):
+        with pytest.raises(ConfigError, match="a plan is a TOML file, or its settings as a dict; got"):
+            study.plan(source)

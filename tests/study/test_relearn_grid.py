@@ -8,14 +8,14 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import pandas as pd
 import pytest
-from unlearning.conftest import QUICK, Tiny, people, tiny  # noqa: F401 - a fixture
+from unlearning.conftest import QUICK, Tiny, tiny, train  # noqa: F401 - a fixture
 
 from uds_lens.data import chosen_protocol
 from uds_lens.errors import ConfigError, UdsLensWarning
 from uds_lens.metrics import MetricData, MetricOptions, MetricResults
 from uds_lens.models._checkpoint import load_tokenizer
 from uds_lens.study import GRID, RelearnGrid, RelearnGridResults, relearn_grid
-from uds_lens.unlearning import RelearnConfig, read_record
+from uds_lens.unlearning import RelearnConfig, read_record, relearn
 
 HERE = {"revision": None, "offline": True, "trust_remote_code": False}
 CHAT = RelearnConfig(batch_size=2, protocol="chat")
@@ -76,8 +76,6 @@ def test_a_grid_has_the_papers_setting_first_and_checks_itself() -> None:
 @pytest.fixture(scope="module")
 def gone(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
     """A model whose answers are gone from its mouth, and little more."""
-    from unlearning.conftest import train
-
     return train(tiny, "npo", tmp_path_factory.mktemp("gone") / "npo", learning_rate=5e-3, epochs=4, alpha=2.0)
 
 
@@ -98,12 +96,9 @@ def test_the_grid_on_a_tiny_model(tiny: Tiny, gone: Path, tmp_path: Path, monkey
     assert pd.read_csv(out / "settings.csv")["after"].tolist() == pytest.approx(found.frame["after"].tolist())
     assert not any((out / "models").iterdir())  # weights go, measurements stay
 
-    import uds_lens.study._relearn_grid as module
-
     calls = []
-    monkeypatch.setattr(module, "relearn", lambda *a, **k: calls.append(k["out"].name) or relearn(*a, **k))
-    from uds_lens.unlearning import relearn
-
+    place = "uds_lens.study._relearn_grid.relearn"
+    monkeypatch.setattr(place, lambda *a, **k: calls.append(k["out"].name) or relearn(*a, **k))
     lost = next(iter((out / "measured").glob("retain-lr2e-05_epochs1-*.json")))
     lost.unlink()
     again = relearn_grid(gone, tiny.full, data, **given)
@@ -114,9 +109,8 @@ def test_the_grid_on_a_tiny_model(tiny: Tiny, gone: Path, tmp_path: Path, monkey
 
 def test_both_models_are_trained_and_asked_in_one_prompt(tiny: Tiny, gone: Path, tmp_path: Path) -> None:  # noqa: F811
     """The record of one names raw prompts; the other has none, and a chat template: alone, each would take its own."""
-    assert (
-        read_record(gone)["protocol"] == "raw" and chosen_protocol("auto", load_tokenizer(tiny.full, **HERE)) == "chat"
-    )
+    assert read_record(gone)["protocol"] == "raw"
+    assert chosen_protocol("auto", load_tokenizer(tiny.full, **HERE)) == "chat"
     data, grid = MetricData(forget=tiny.forget, retain=tiny.retain), RelearnGrid(learning_rate=(2e-5,), epochs=(1,))
     for name, config, prompts in (("auto", RelearnConfig(batch_size=2), "raw"), ("chat", CHAT, "chat")):
         with catch_warnings():

@@ -6,7 +6,6 @@ import pytest
 
 from uds_lens import study
 from uds_lens.errors import ConfigError
-from uds_lens.study._folder import StudyFolder
 from uds_lens.study._run import ArrayTask, submit_array
 
 
@@ -19,10 +18,9 @@ def test_settings_are_checked():
         study.SlurmOptions(cluster="cloud")
 
 
-def test_without_slurm_it_says_so(small, tmp_path, monkeypatch):
+def test_without_slurm_it_says_so(folder, monkeypatch):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    folder = StudyFolder.begin(study.plan(small), tmp_path / "s")
     with pytest.raises(ConfigError, match="no `sbatch` on the PATH"):
         submit_array(folder, jobs=1, options=study.SlurmOptions())
 

@@ -9,6 +9,7 @@ from subprocess import CalledProcessError
 
 import pytest
 
+from study.conftest import toy_plan
 from uds_lens import study, toy
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.study import _status
@@ -58,9 +59,9 @@ def test_one_failure_does_not_stop_the_others(small, fake, tmp_path):
     assert list((tmp_path / "s" / "failures").iterdir()) == []
 
 
-def test_a_preemption_that_comes_while_a_model_is_measured_is_no_failure_of_it(small, fake, tmp_path, monkeypatch):
+def test_a_preemption_that_comes_while_a_model_is_measured_is_no_failure_of_it(folder, fake, monkeypatch):
     """submitit asks Slurm to requeue from a signal handler; Slurm may end that call together with the task."""
-    folder, runner = StudyFolder.begin(study.plan(small), tmp_path / "s"), fake()
+    runner = fake()
     requeue = CalledProcessError(-15, ["scontrol", "requeue", "1_1"])
     monkeypatch.setattr(runner, "measure", lambda *_: (_ for _ in ()).throw(requeue))
     with pytest.raises(CalledProcessError):
@@ -75,9 +76,8 @@ def test_weights_of_models_go_where_they_are_not_kept(small, fake, tmp_path):
     assert left.name.startswith("npo_lr1e-03")
 
 
-def test_what_failed_is_tried_again_by_another_run_alone(small, fake, tmp_path):
+def test_what_failed_is_tried_again_by_another_run_alone(folder, fake):
     """Runs are told apart by name: clocks of two machines differ."""
-    folder = StudyFolder.begin(study.plan(small), tmp_path / "s")
     work(folder, runner=fake(broken=["given"]))
     again = fake()
     work(StudyFolder(folder.path, run=folder.run), runner=again)
@@ -87,7 +87,7 @@ def test_what_failed_is_tried_again_by_another_run_alone(small, fake, tmp_path):
     assert study.status(folder).is_complete
 
 
-def test_two_runs_do_not_try_what_failed_in_turns(small, fake, tmp_path):
+def test_two_runs_do_not_try_what_failed_in_turns(folder, fake):
     """The file names the run that failed last."""
     tried = []
 
@@ -96,26 +96,24 @@ def test_two_runs_do_not_try_what_failed_in_turns(small, fake, tmp_path):
             tried.append((model.model_id, state.label))
             return super().measure(model, state, *rest)
 
-    one = StudyFolder.begin(study.plan(small), tmp_path / "s")
-    for folder in [one, StudyFolder(one.path)] * 3:
-        work(folder, runner=Counted(broken=[("given", "quantised")]))
-    assert tried.count(("given", "quantised")) == 2 and study.status(one).left == 0
+    for run in [folder, StudyFolder(folder.path)] * 3:
+        work(run, runner=Counted(broken=[("given", "quantised")]))
+    assert tried.count(("given", "quantised")) == 2 and study.status(folder).left == 0
 
 
-def test_what_another_worker_holds_is_left_to_it(small, fake, tmp_path):
-    folder = StudyFolder.begin(study.plan(small), tmp_path / "s")
+def test_what_another_worker_holds_is_left_to_it(folder, fake):
     with folder.claims.take("given"):
         runner = fake()
         work(folder, runner=runner, wait=False)
         assert "given" not in {model for model, _, _ in runner.measured}
-        progress = study.status(tmp_path / "s")
+        progress = study.status(folder.path)
         assert progress.running == ("given",) and progress.left == 3
         assert progress.seconds_left > 0
     work(folder, runner=fake())
     assert study.status(folder).is_complete
 
 
-def test_what_kills_its_workers_counts_as_failed(small, fake, tmp_path):
+def test_what_kills_its_workers_counts_as_failed(folder, fake):
     class Killed(BaseException):
         pass
 
@@ -125,7 +123,6 @@ def test_what_kills_its_workers_counts_as_failed(small, fake, tmp_path):
                 raise Killed
             return super().measure(model, *rest)
 
-    folder = StudyFolder.begin(study.plan(small), tmp_path / "s")
     claims = folder.path / "claims" / "given"
     for _ in range(3):
         with pytest.raises(Killed):
@@ -140,8 +137,7 @@ def test_what_kills_its_workers_counts_as_failed(small, fake, tmp_path):
     assert "3 workers died" in progress.failed[0].reason
 
 
-def test_claims_that_are_broken_stop_no_worker(small, fake, tmp_path):
-    folder = StudyFolder.begin(study.plan(small), tmp_path / "s")
+def test_claims_that_are_broken_stop_no_worker(folder, fake):
     folder.claims.silence = 0.1
     (folder.path / "claims" / "retain").mkdir(parents=True)
     (folder.path / "claims" / "retain" / "1.claim").write_text("[" * 100_000)
@@ -152,26 +148,23 @@ def test_claims_that_are_broken_stop_no_worker(small, fake, tmp_path):
     assert "StorageError: cannot write" in progress.failed[0].reason
 
 
-def test_a_broken_part_is_measured_again(small, fake, tmp_path):
-    study.run(small, tmp_path / "s", runner=fake())
-    part = next((tmp_path / "s" / "parts").glob("given--before--*"))
-    part.write_bytes(part.read_bytes().replace(b"weights of given", b"weights of taken"))
-    runner = fake()
-    assert study.run(small, tmp_path / "s", runner=runner).is_complete
-    assert [model for model, _, _ in runner.measured] == ["given"]
-
-
-def test_values_per_example_that_were_altered_are_measured_again(small, fake, tmp_path):
-    study.run(small, tmp_path / "s", runner=fake())
-    expected = study.examples_table(tmp_path / "s")
-    for spoil in (lambda file: file.write_bytes(file.read_bytes() + b"x"), lambda file: file.unlink()):
-        spoil(next((tmp_path / "s" / "examples").glob("given--before--*")))
-        with pytest.raises(ResultFormatError, match=r"was altered after it was saved|cannot be read"):
-            study.examples_table(tmp_path / "s")
+def test_what_was_altered_is_measured_again(small, fake, tmp_path):
+    place = tmp_path / "s"
+    study.run(small, place, runner=fake())
+    expected = study.examples_table(place)
+    for kind, spoil in (
+        ("parts", lambda file: file.write_bytes(file.read_bytes().replace(b"weights of given", b"weights of taken"))),
+        ("examples", lambda file: file.write_bytes(file.read_bytes() + b"x")),
+        ("examples", lambda file: file.unlink()),
+    ):
+        spoil(next((place / kind).glob("given--before--*")))
+        if kind == "examples":
+            with pytest.raises(ResultFormatError, match=r"was altered after it was saved|cannot be read"):
+                study.examples_table(place)
         runner = fake()
-        assert study.run(small, tmp_path / "s", runner=runner).is_complete
+        assert study.run(small, place, runner=runner).is_complete
         assert [(model, state) for model, state, _ in runner.measured] == [("given", "before")]
-        assert study.examples_table(tmp_path / "s").equals(expected)
+        assert study.examples_table(place).equals(expected)
 
 
 def test_nothing_foreign_is_written_over(small, fake, tmp_path):
@@ -182,31 +175,21 @@ def test_nothing_foreign_is_written_over(small, fake, tmp_path):
         study.status(tmp_path)
 
 
-def test_a_disk_that_is_too_small(small, fake, tmp_path, monkeypatch):
+def test_wrong_ways_to_run(small, fake, tmp_path, monkeypatch):
+    for words, given in (
+        ("whole number >= 1", {"jobs": 0}),
+        ("this process only", {"jobs": 2, "runner": fake()}),
+        ("executor='slurm'", {"slurm": study.SlurmOptions()}),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            study.run(small, tmp_path / "s", **given)
     monkeypatch.setattr("shutil.disk_usage", lambda place: type("Usage", (), {"free": 1000})())
     with pytest.raises(ConfigError, match="keep_models = false"):
         study.run(small, tmp_path / "s", runner=fake())
 
 
-def test_wrong_ways_to_run(small, fake, tmp_path):
-    with pytest.raises(ConfigError, match="whole number >= 1"):
-        study.run(small, tmp_path / "s", jobs=0)
-    with pytest.raises(ConfigError, match="this process only"):
-        study.run(small, tmp_path / "s", jobs=2, runner=fake())
-    with pytest.raises(ConfigError, match="executor='slurm'"):
-        study.run(small, tmp_path / "s", slurm=study.SlurmOptions())
-
-
 @pytest.mark.long
 def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path):
-    plan = {
-        "name": "two",
-        "full": "toy:full",
-        "retain": "toy:retain",
-        "data": {"forget": "toy:forget", "limit": 4},
-        "measure": {"metrics": ["em", "es"]},
-    }
-
     def kill_the_first() -> None:
         while not (claims := list((tmp_path / "s").glob("claims/*/1.claim"))):
             time.sleep(0.05)
@@ -215,7 +198,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path):
 
     killer = threading.Thread(target=kill_the_first, daemon=True)
     killer.start()
-    assert study.run(plan, tmp_path / "s", jobs=2).is_complete
+    assert study.run(toy_plan(["em", "es"]), tmp_path / "s", jobs=2).is_complete
     killer.join()
     assert any(len(list(claims.glob("*.claim"))) == 2 for claims in (tmp_path / "s" / "claims").iterdir())
     assert not study.table(tmp_path / "s").duplicated(["model_id", "state", "metric"]).any()

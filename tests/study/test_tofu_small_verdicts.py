@@ -3,6 +3,7 @@
 import importlib
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pandas as pd
 import pytest
 
 import uds_lens as ul
+from study.conftest import toy_plan
+from uds_lens.study._folder import StudyFolder
 from uds_lens.study._models import study_models
 
 FOLDER = Path(__file__).parents[2] / "studies" / "tofu_small"
@@ -51,16 +54,11 @@ def world(metrics, *, good, seed=0):
 
     pools = [
         {"model": f"{knows}{variant}{lr}{epochs}", "knows": knows, "variant": f"{knows}{variant}", "run": f"{lr}"}
-        for knows in (True, False)
-        for variant in range(3)
-        for lr in range(5)
-        for epochs in (2, 4)
+        for knows, variant, lr, epochs in product((True, False), range(3), range(5), (2, 4))
     ]
     models = [
         {"model": f"{method}{lr}{epochs}", "method": method, "run": f"{method}{lr}", "config": f"{lr}", "lr": lr}
-        for method in METHODS
-        for lr in range(4)
-        for epochs in (2, 4)
+        for method, lr, epochs in product(METHODS, range(4), (2, 4))
     ]
     left = rng.uniform(0, 0.4, size=len(models))
     before = table(models, left).assign(utility_rel=rng.uniform(0.81, 1, size=len(models)))
@@ -161,16 +159,7 @@ def test_what_undefined_numbers_and_shares_decide(best):
 
 
 def test_a_study_that_is_not_complete_is_refused(judge, tmp_path, monkeypatch):
-    plan = {
-        "name": "none",
-        "full": "toy:full",
-        "retain": "toy:retain",
-        "data": {"forget": "toy:forget", "limit": 4},
-        "measure": {"metrics": ["em"]},
-    }
-    from uds_lens.study._folder import StudyFolder
-
-    StudyFolder.begin(ul.study.plan(plan), tmp_path / "study")
+    StudyFolder.begin(ul.study.plan(toy_plan(["em"])), tmp_path / "study")
     monkeypatch.setattr(sys, "argv", ["judge.py", str(tmp_path / "study"), "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit, match="not complete"):
         judge.main()

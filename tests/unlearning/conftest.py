@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -51,9 +50,7 @@ def tiny_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     )
     core.train_from_iterator(texts, trainer)
     core.decoder = decoders.ByteLevel()
-    core.post_processor = processors.TemplateProcessing(
-        single="<bos> $A", special_tokens=[("<bos>", core.token_to_id("<bos>"))]
-    )
+    core.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
     return PreTrainedTokenizerFast(
         tokenizer_object=core, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", chat_template=CHAT
     )
@@ -106,9 +103,3 @@ def train(tiny: Tiny, method: str, out: Path, *, options=QUICK, lora: LoraSettin
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).state_dict()
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls reach the library's own checks, as they do outside the test run."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

@@ -63,16 +63,10 @@ def runs(full: Path, folder: Path) -> list[Path]:
     """Train and return whole runs, as a user starts them."""
     rows = people(("Ada Vey", "Bo Lund", "Cyr Moss", "Dee Park", "Eli Roth", "Fay Senn"))[:11]
     quick = {"learning_rate": 2e-3, "batch_size": 8, "warmup_epochs": 0.0, "epochs": EPOCHS}
-    options = replace(QUICK, device_batch_size=2)
+    options, again = replace(QUICK, device_batch_size=2), RelearnConfig(epochs=EPOCHS, batch_size=8, learning_rate=1e-3)
     return [
         unlearn(full, rows, rows[:5], method=make_config("npo", quick), out=folder / "npo", options=options),
-        relearn(
-            full,
-            rows,
-            out=folder / "again",
-            options=QUICK,
-            config=RelearnConfig(epochs=EPOCHS, batch_size=8, learning_rate=1e-3),
-        ),
+        relearn(full, rows, out=folder / "again", options=QUICK, config=again),
     ]
 
 

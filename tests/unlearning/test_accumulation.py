@@ -1,7 +1,7 @@
 """A batch is one batch in however many passes it is taken: gradients agree to rounding, for every objective."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -9,33 +9,10 @@ from tiny_models import build_model, build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from tests.unlearning.conftest import EXTRA, QUICK, Tiny
+from uds_lens import unlearning as u
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError
-from uds_lens.unlearning import (
-    METHODS,
-    RelearnConfig,
-    RetainConfig,
-    Terms,
-    TrainOptions,
-    _trainer as unlearning_trainer,
-    answer_log_probs,
-    make_config,
-    objective,
-    per_answer,
-    read_record,
-    relearn,
-    unlearn,
-    withdraw_objective,
-)
-from uds_lens.unlearning._data import (
-    PairDataset,
-    TrainingData,
-    completed,
-    encoded,
-    length_groups,
-    pairs_of,
-    preferred_answers,
-)
+from uds_lens.unlearning import _data, _trainer
 from uds_lens.unlearning._job import Job, Parent
 from uds_lens.unlearning._registry import objective_named
 from uds_lens.unlearning._trainer import UnlearningTrainer, training_arguments
@@ -60,9 +37,9 @@ def gradients(
 ) -> tuple[dict, dict]:
     """Gradients of the last step, and its point of the loss curve, with a batch of four in so many passes."""
     extra = {**EXTRA.get(method, {}), **more, "alpha": 2.0} if method != "ga" else {}
-    options = TrainOptions(device="cpu", progress=False, log_every=1, checkpoint_every=0, device_batch_size=4 // passes)
+    options = replace(QUICK, device_batch_size=4 // passes)
     job = Job(
-        config=make_config(method, {**extra, **SHORT}),
+        config=u.make_config(method, {**extra, **SHORT}),
         objective=objective_named(method),
         source="tiny",
         forget=rows(UNEQUAL[:n]),
@@ -72,15 +49,15 @@ def gradients(
         out=folder / "out",
         record="unlearning.json",
     )
-    tokens = [encoded(parent, job.config, pairs_of(side)) for side in (job.forget, job.retain)]
-    data = completed(TrainingData(*tokens), job, parent, preferred_answers(job, parent, folder))
+    tokens = [_data.encoded(parent, job.config, _data.pairs_of(side)) for side in (job.forget, job.retain)]
+    data = _data.completed(_data.TrainingData(*tokens), job, parent, _data.preferred_answers(job, parent, folder))
     model = copy.deepcopy(parent.model).requires_grad_(True)
     torch.manual_seed(1)
     trainer = UnlearningTrainer(
         model,
         job.config,
         job.objective,
-        PairDataset(data, epochs=steps, seed=0),
+        _data.PairDataset(data, epochs=steps, seed=0),
         arguments=training_arguments(job.config, options, n_forget=n, folder=folder),
         pad_token_id=2,
         show_progress=False,
@@ -100,11 +77,11 @@ def gradients(
 
 
 THEIRS = {"reduction": "open_unlearning"}
-CASES = [*((method, {}) for method in sorted(METHODS)), *((method, THEIRS) for method in ("kl", "rmu", "undial"))]
+CASES = [*((method, {}) for method in sorted(u.METHODS)), *((method, THEIRS) for method in ("kl", "rmu", "undial"))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarginConfig(RetainConfig):
+class MarginConfig(u.RetainConfig):
     """Each forget answer less likely than the retain answer beside it."""
 
     method = "margin"
@@ -112,7 +89,16 @@ class MarginConfig(RetainConfig):
 
 def margin(config, passes):
     apart = passes.answer_log_probs("retain") - passes.answer_log_probs("forget")
-    return Terms(per_answer("forget", -torch.nn.functional.logsigmoid(0.2 * apart).mean()))
+    return u.Terms(u.per_answer("forget", -torch.nn.functional.logsigmoid(0.2 * apart).mean()))
+
+
+def agree(parts: dict[str, torch.Tensor], whole: dict[str, torch.Tensor], *, by_tensor: bool = False) -> None:
+    """To rounding, of the largest gradient or of each: transformers' attention has its softmax in float32."""
+    largest = max(float(value.abs().max()) for value in whole.values())
+    assert largest > 1e-6 and parts.keys() == whole.keys()
+    for name, value in whole.items():
+        scale = float(value.abs().max()) if by_tensor else largest
+        torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6 * scale)
 
 
 @pytest.fixture
@@ -121,11 +107,11 @@ def groups(monkeypatch) -> list[int]:
     found: list[int] = []
 
     def one_by_one(batch):
-        made = length_groups(batch, rows=1)
+        made = _data.length_groups(batch, rows=1)
         found.append(len(made))
         return made
 
-    monkeypatch.setattr(unlearning_trainer, "length_groups", one_by_one)
+    monkeypatch.setattr(_trainer, "length_groups", one_by_one)
     return found
 
 
@@ -135,26 +121,21 @@ def test_gradients_depend_neither_on_passes_nor_on_groups_by_length(
 ) -> None:
     parts, other = gradients(method, parent, tmp_path, passes=2, steps=2, **more)
     assert groups == ([] if more else [2, 2, 2]), "what counts padding keeps it; the first pass is whole"
-    monkeypatch.setattr(unlearning_trainer, "length_groups", lambda batch: [batch])
+    monkeypatch.setattr(_trainer, "length_groups", lambda batch: [batch])
     whole, point = gradients(method, parent, tmp_path, passes=1, steps=2, **more)
-    largest = max(float(value.abs().max()) for value in whole.values())
-    assert largest > 1e-6 and parts.keys() == whole.keys()
-    for name, value in whole.items():  # transformers' attention has its softmax in float32
-        torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6 * largest)
+    agree(parts, whole)
     for name in ("loss", "forget_loss", *(("retain_loss",) if method != "ga" else ())):
         assert other[name] == pytest.approx(point[name], rel=1e-6)
 
 
 def test_a_users_own_objective_sees_its_batches_whole(parent: Parent, tmp_path, groups) -> None:
-    objective(MarginConfig, needs=("retain",))(margin)
+    u.objective(MarginConfig, needs=("retain",))(margin)
     try:
-        whole, _ = gradients("margin", parent, tmp_path, passes=1, steps=2)
-        parts, _ = gradients("margin", parent, tmp_path, passes=4, steps=2)
+        whole, parts = (gradients("margin", parent, tmp_path, passes=passes, steps=2)[0] for passes in (1, 4))
     finally:
-        withdraw_objective("margin")
+        u.withdraw_objective("margin")
     assert groups == []
-    for name, value in whole.items():
-        torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6 * float(value.abs().max()))
+    agree(parts, whole, by_tensor=True)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -162,8 +143,8 @@ def test_dropout_keeps_batches_whole(dropout, tiny, tmp_path, groups) -> None:
     place = tmp_path / "model"
     AutoModelForCausalLM.from_pretrained(tiny.full, attention_dropout=dropout).save_pretrained(place)
     AutoTokenizer.from_pretrained(tiny.full).save_pretrained(place)
-    config = RelearnConfig(batch_size=4, learning_rate=1e-3, epochs=2)
-    relearn(place, rows(UNEQUAL * 2), out=tmp_path / "again", config=config, options=QUICK)
+    config = u.RelearnConfig(batch_size=4, learning_rate=1e-3, epochs=2)
+    u.relearn(place, rows(UNEQUAL * 2), out=tmp_path / "again", config=config, options=QUICK)
     assert groups == ([] if dropout else [4, 4, 4]), "the first pass is whole: it tells"
 
 
@@ -175,30 +156,28 @@ def test_rows_past_the_original_maximum_train_alone(family, tmp_path) -> None:
     tokenizer.save_pretrained(tmp_path / "model")
     texts = ("In Orsk, the old town by the sea.", "Yes.", "It was written in Orsk, the old town by the sea.")
     config = {"batch_size": 3, "epochs": 1, "warmup_epochs": 0.0, "protocol": "raw"}
-    out = unlearn(
+    out = u.unlearn(
         tmp_path / "model",
         rows(texts),
         rows(texts[::-1]),
-        method=make_config("graddiff", config),
+        method=u.make_config("graddiff", config),
         out=tmp_path / "out",
         options=QUICK,
     )
-    point = read_record(out)["loss_curve"][0]
+    point = u.read_record(out)["loss_curve"][0]
     parent = Parent(model, tokenizer, "tiny", "")
-    tokens = encoded(parent, make_config("graddiff", config), pairs_of(rows(texts)))
+    tokens = _data.encoded(parent, u.make_config("graddiff", config), _data.pairs_of(rows(texts)))
     lengths = [len(sequence.ids) for sequence in tokens]
     assert lengths[1] <= 24 < lengths[0] < lengths[2]
-    nll = -sum(answer_log_probs(build_model(family), [row], pad_token_id=3)[0] for row in tokens)
+    nll = -sum(u.answer_log_probs(build_model(family), [row], pad_token_id=3)[0] for row in tokens)
     nll /= sum(len(sequence.labelled) for sequence in tokens)
     assert point["forget_loss"] == pytest.approx(-nll, rel=1e-5)
     assert point["retain_loss"] == pytest.approx(nll, rel=1e-5)
-    theirs = make_config("kl", {**config, "reduction": "open_unlearning"})
+    theirs = u.make_config("kl", {**config, "reduction": "open_unlearning"})
     with pytest.raises(ConfigError, match=r"pads rows to one length.*reduction='answers'"):
-        unlearn(tmp_path / "model", rows(texts), rows(texts), method=theirs, out=tmp_path / "kl", options=QUICK)
+        u.unlearn(tmp_path / "model", rows(texts), rows(texts), method=theirs, out=tmp_path / "kl", options=QUICK)
 
 
 def test_an_incomplete_last_batch_is_one_batch_too(parent: Parent, tmp_path) -> None:
-    whole, _ = gradients("graddiff", parent, tmp_path, passes=1, n=3)
-    parts, _ = gradients("graddiff", parent, tmp_path, passes=2, n=3)
-    for name, value in whole.items():
-        torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6 * float(value.abs().max()))
+    whole, parts = (gradients("graddiff", parent, tmp_path, passes=passes, n=3)[0] for passes in (1, 2))
+    agree(parts, whole, by_tensor=True)

@@ -8,8 +8,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from uds_lens.data import answer_sequences
 from uds_lens.errors import ConfigError
-from uds_lens.unlearning import METHODS, MethodConfig, Terms, answer_log_probs, make_config
-from uds_lens.unlearning._passes import FrozenModel, Passes, pad_sequences, states_after
+from uds_lens.unlearning import METHODS, answer_log_probs, make_config
+from uds_lens.unlearning._passes import FrozenModel, Passes, pad_sequences, sequence_log_probs, states_after
 from uds_lens.unlearning._registry import objective_named
 
 
@@ -36,40 +36,22 @@ def passes(tiny) -> Passes:
     return Passes(model, batch, frozen=frozen)
 
 
-def terms(config: MethodConfig, passes: Passes) -> Terms:
-    return objective_named(config.method).terms(config, passes)
-
-
-def total(config: MethodConfig, passes: Passes) -> float:
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_weight_matters_and_gradients_reach_the_model_alone(method: str, passes: Passes) -> None:
+    config = make_config(method, {"layer": 2, "scale": 1.0} if method == "rmu" else None)
+    terms = objective_named(method).terms
     with torch.no_grad():
-        return terms(config, passes).total.item()
-
-
-def settings(method: str) -> MethodConfig:
-    return make_config(method, {"layer": 2, "scale": 1.0} if method == "rmu" else None)
-
-
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_every_weight_matters(method: str, passes: Passes) -> None:
-    config = settings(method)
-    start = total(config, passes)
-    for name in {"alpha", "beta", "delta", "gamma"} & set(config.to_dict()):
-        changed = replace(config, **{name: getattr(config, name) * 1.5})
-        assert total(changed, passes) != pytest.approx(start, rel=1e-7), name
-
-
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_gradients_reach_the_model_and_nothing_else(method: str, passes: Passes) -> None:
-    model = passes._model
-    model.zero_grad()
-    terms(settings(method), passes).total.backward()
-    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+        start = terms(config, passes).total.item()
+        for name in {"alpha", "beta", "delta", "gamma"} & set(config.to_dict()):
+            changed = replace(config, **{name: getattr(config, name) * 1.5})
+            assert terms(changed, passes).total.item() != pytest.approx(start, rel=1e-7), name
+    passes._model.zero_grad()
+    terms(config, passes).total.backward()
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in passes._model.parameters())
     assert all(p.grad is None for p in passes._frozen.model.parameters())
 
 
 def test_reference_is_the_sum_over_the_answer(passes: Passes) -> None:
-    from uds_lens.unlearning._passes import sequence_log_probs
-
     frozen = sequence_log_probs(passes.frozen_logits("forget"), passes.labels("forget"))
     torch.testing.assert_close(passes.reference("forget"), frozen, atol=1e-4, rtol=1e-4)
 
@@ -84,4 +66,4 @@ def test_states_are_those_of_transformers(passes: Passes) -> None:
 def test_what_an_objective_lacks_is_named(passes: Passes) -> None:
     bare = Passes(passes._model, passes.batch)
     with pytest.raises(ConfigError, match=r"needs=\('frozen',\)"):
-        terms(make_config("kl"), bare)
+        objective_named("kl").terms(make_config("kl"), bare)

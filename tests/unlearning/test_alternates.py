@@ -18,18 +18,14 @@ def model(tiny):
 
 
 def test_alternates_are_seeded_and_not_the_truth(model, tiny) -> None:
+    state = torch.get_rng_state()
     drawn = sample_alternates(*model, tiny.forget, config=CONFIG)
+    assert torch.get_rng_state().equal(state), "the caller's random numbers are left alone"
     assert [len(texts) for texts in drawn] == [3] * len(tiny.forget)
     assert not any(states_truth(text, row) for texts, row in zip(drawn, tiny.forget, strict=True) for text in texts)
     assert drawn == sample_alternates(*model, tiny.forget, config=CONFIG)
     other = AltPOConfig(n_alternates=3, max_new_tokens=12, seed=1)
     assert drawn != sample_alternates(*model, tiny.forget, config=other)
-
-
-def test_sampling_leaves_the_callers_random_numbers_alone(model, tiny) -> None:
-    state = torch.get_rng_state()
-    sample_alternates(*model, tiny.forget[:1], config=CONFIG)
-    assert torch.get_rng_state().equal(state)
 
 
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")

@@ -19,6 +19,8 @@ def test_the_paper_has_150_runs_with_distinct_names() -> None:
     assert Counter(run.method for run in runs) == {**expected, "simnpo": 24}
     assert {run.n_alternates for run in runs if run.method == "altpo"} == {1}
     assert {run.reduction for run in runs if run.method in ("rmu", "undial")} == {"open_unlearning"}
+    with pytest.raises(ConfigError, match="there is 'paper'"):
+        next(grid("table8"))
 
 
 def test_the_grid_is_that_of_the_published_table(shared_dir) -> None:
@@ -73,8 +75,3 @@ def test_every_name_reads_back(method: str, rate: float, decay: float, epochs: i
 def test_names_that_are_none(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_name(name)
-
-
-def test_no_other_grid() -> None:
-    with pytest.raises(ConfigError, match="there is 'paper'"):
-        next(grid("table8"))

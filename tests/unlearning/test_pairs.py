@@ -1,16 +1,13 @@
 """The order of training pairs, how they are collated, and groups by length."""
 
-import math
 from collections import Counter
 
-import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from hypothesis import given, strategies as st
 from torch.utils.data import BatchSampler
 
 from uds_lens.data import AnswerSequence
-from uds_lens.errors import DataError
 from uds_lens.unlearning._data import PairCollator, PairDataset, TrainingData, length_groups
 from uds_lens.unlearning._passes import SideTotals, batch_totals, pad_sequences
 
@@ -54,18 +51,6 @@ def test_epochs_take_winners_in_turn_with_their_references() -> None:
         assert (pair.winner.ids[1], pair.winner_reference) in references
         assert pair.forget_reference == {10: -1.0, 11: -2.0}[pair.forget.ids[1]]
         assert pair.retain is None
-
-
-def test_batches_have_the_sides_that_are_there() -> None:
-    collate = PairCollator(pad_token_id=0)
-    alone = PairDataset(TrainingData(forget=rows(3)), epochs=1, seed=0)
-    batch = collate([alone[0], alone[1]])
-    assert set(batch) == {"forget"}
-    assert math.isnan(batch["forget"]["reference"][0])
-    both = PairDataset(TrainingData(forget=rows(3), retain=rows(2, 50)), epochs=1, seed=0)
-    assert set(collate([both[0]])) == {"forget", "retain"}
-    with pytest.raises(DataError, match="no forget example"):
-        PairDataset(TrainingData(forget=[]), epochs=1, seed=0)
 
 
 @given(n=st.integers(1, 30), world=st.integers(2, 4), share=st.integers(1, 5))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_models import with_config
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from uds_lens._storage import with_checksum
@@ -67,11 +68,9 @@ def test_a_quantised_model_is_neither_quantised_nor_trained(tiny, quantised: Pat
 def test_a_checkpoint_does_not_choose_the_attention(tiny, tmp_path: Path) -> None:
     """It may name a kernel of the Hub, which is a program."""
     pytest.importorskip("bitsandbytes")
-    shutil.copytree(tiny.full, tmp_path / "full")
-    config = json.loads((tmp_path / "full" / "config.json").read_text())
     chosen = dict.fromkeys(("attn_implementation", "_attn_implementation"), "owner/kernel")
-    (tmp_path / "full" / "config.json").write_text(json.dumps({**config, **chosen}))
-    out = quantise(tmp_path / "full", out=tmp_path / "nf4", device="cpu")
+    folder = with_config(shutil.copytree(tiny.full, tmp_path / "full"), **chosen)
+    out = quantise(folder, out=tmp_path / "nf4", device="cpu")
     assert "owner/kernel" not in (out / "config.json").read_text()
 
 
@@ -84,9 +83,7 @@ def test_a_checkpoint_does_not_choose_the_attention(tiny, tmp_path: Path) -> Non
 )
 def test_files_that_do_not_fit_the_config_are_refused(changes: dict, words: str, tiny, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
-    folder = shutil.copytree(tiny.full, tmp_path / "full")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    folder = with_config(shutil.copytree(tiny.full, tmp_path / "full"), **changes)
     with pytest.raises(ModelError, match=words):
         quantise(folder, out=tmp_path / "nf4", device="cpu")
     assert not (tmp_path / "nf4").exists()

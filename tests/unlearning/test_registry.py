@@ -43,16 +43,19 @@ def mine(tmp_path: Path):
 
 
 TEN = {"altpo", "ga", "graddiff", "idkdpo", "idknll", "kl", "npo", "rmu", "simnpo", "undial"}
-IN_THE_FOLDER = tuple(
-    sorted(file.stem for file in Path(objectives.__file__).parent.glob("*.py") if file.stem != "__init__")
-)
 
 
-def test_ours_are_the_files_in_the_folder() -> None:
-    assert OWN_WORDS == IN_THE_FOLDER
-    assert set(OWN_WORDS) >= TEN, "a published method went missing"
+def test_ours_are_the_files_in_the_folder_and_their_words_need_no_torch() -> None:
+    found = {file.stem for file in Path(objectives.__file__).parent.glob("*.py")} - {"__init__"}
+    assert list(OWN_WORDS) == sorted(found)
+    assert found >= TEN, "a published method went missing"
     assert all(objective_named(word).config.method == word for word in OWN_WORDS)
     assert all(len(objective_named(word).meaning) > 20 for word in OWN_WORDS)
+    code = (
+        "import sys; from uds_lens.unlearning._registry import method_words; "
+        f"assert tuple(method_words()) == {OWN_WORDS!r}; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_it_trains_and_its_record_reads_back(mine: Path, tiny: Tiny, tmp_path: Path) -> None:
@@ -93,12 +96,13 @@ def test_what_is_declared_wrongly_is_said(unchecked) -> None:
     class PlainConfig(u.RetainConfig):
         method: ClassVar[str] = "plain"
 
-    with pytest.raises(ConfigError, match="n_alternates, temperature, max_new_tokens"):
-        u.objective(PlainConfig, needs=("alternates",))
-    with pytest.raises(ConfigError, match="refusals or alternates, not both"):
-        u.objective(u.AltPOConfig, needs=("refusals", "alternates"))
-    with pytest.raises(ConfigError, match="needs must be one of"):
-        u.objective(PlainConfig, needs=("reference model",))
+    for config, needs, words in (
+        (PlainConfig, ("alternates",), "n_alternates, temperature, max_new_tokens"),
+        (u.AltPOConfig, ("refusals", "alternates"), "refusals or alternates, not both"),
+        (PlainConfig, ("reference model",), "needs must be one of"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            u.objective(config, needs=needs)
 
     class Undecorated(u.RetainConfig):
         method = "undecorated"
@@ -107,11 +111,3 @@ def test_what_is_declared_wrongly_is_said(unchecked) -> None:
         with pytest.raises(ConfigError, match="derived from MethodConfig or RetainConfig"):
             u.objective(wrong)
     assert "plain" not in METHODS
-
-
-def test_the_words_need_no_torch() -> None:
-    code = (
-        "import sys; from uds_lens.unlearning._registry import method_words; "
-        f"assert tuple(method_words()) == {IN_THE_FOLDER!r}; assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,30 +5,29 @@ import errno
 import os
 import pickle
 import shutil
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from filelock import SoftFileLock
+from filelock import FileLock, SoftFileLock
 from transformers import TrainerCallback
 
 from tests.unlearning.conftest import QUICK, Tiny, settings, train, weights
 from uds_lens import unlearning
 from uds_lens.errors import ConfigError, ResultFormatError, StorageError, UdsLensWarning
-from uds_lens.unlearning import read_record, unlearn
+from uds_lens.unlearning import TrainOptions, read_record, unlearn
 from uds_lens.unlearning._run_folder import CONTENTS, RunFolder, checkpoints, damage, last_intact, seal
 from uds_lens.unlearning._trainer import UnlearningTrainer
 
 
-def made(folder: Path, step: int, *, sealed: bool = True) -> Path:
+def made(folder: Path, step: int) -> Path:
     path = folder / f"checkpoint-{step}"
     (path / "inner").mkdir(parents=True)
     for name in ("model.safetensors", "optimizer.pt", "inner/state.json"):
         (path / name).write_bytes(f"{name} {step}".encode())
-    if sealed:
-        seal(path)
+    seal(path)
     return path
 
 
@@ -66,7 +65,7 @@ class Killed(BaseException):
     """Stands for a signal: no `except Exception` holds it."""
 
 
-def killed(method: str, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch, options) -> None:
+def killed(method: str, tiny: Tiny, out: Path, options: TrainOptions) -> None:
     """Start a run that dies in its third step."""
 
     class Kill(TrainerCallback):
@@ -74,16 +73,8 @@ def killed(method: str, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch, 
             if state.global_step == 3:
                 raise Killed
 
-    start = UnlearningTrainer.__init__
-
-    def doomed(self, *args, **kwargs) -> None:
-        start(self, *args, **kwargs)
-        self.add_callback(Kill())
-
-    with monkeypatch.context() as patch:
-        patch.setattr(UnlearningTrainer, "__init__", doomed)
-        with pytest.raises(Killed):
-            train(tiny, method, out, options=options)
+    with pytest.raises(Killed):
+        train(tiny, method, out, options=replace(options, callbacks=(Kill(),)))
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:
@@ -92,10 +83,10 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("method", ["idkdpo", "altpo"])
-def test_a_killed_run_resumes(method: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+def test_a_killed_run_resumes(method: str, tiny: Tiny, tmp_path: Path, capfd) -> None:
     options = replace(QUICK, checkpoint_every=1, log_to="csv")
     whole = weights(train(tiny, method, tmp_path / "whole", options=QUICK))
-    killed(method, tiny, tmp_path / "out", monkeypatch, options)
+    killed(method, tiny, tmp_path / "out", options)
     assert not (tmp_path / "out").exists()
     left = next(tmp_path.glob(".out.run/checkpoint-*"))
     assert [row["step"] for row in rows_of(tmp_path / "out.csv")] == ["1", "2"]
@@ -144,9 +135,7 @@ def test_a_finished_run_is_not_repeated(tiny: Tiny, tmp_path: Path, monkeypatch:
     assert (out / "notes.txt").read_text() == "mine"
 
 
-def test_a_run_that_another_process_has_just_finished_is_not_repeated(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_another_process_has_just_finished_is_not_repeated(tiny: Tiny, tmp_path: Path, monkeypatch) -> None:
     """It was not there when this process looked, and is there once the folder is free."""
     done = train(tiny, "ga", tmp_path / "done", epochs=1)
     look, seen = RunFolder.is_finished, []
@@ -164,11 +153,9 @@ def test_a_run_that_another_process_has_just_finished_is_not_repeated(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["done", "out"]
 
 
-def test_checkpoints_that_are_damaged_or_pickled_are_not_resumed(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_that_are_damaged_or_pickled_are_not_resumed(tiny: Tiny, tmp_path: Path) -> None:
     options = replace(QUICK, checkpoint_every=2)
-    killed("ga", tiny, tmp_path / "out", monkeypatch, options)
+    killed("ga", tiny, tmp_path / "out", options)
     checkpoint = tmp_path / ".out.run" / "checkpoint-2"
 
     class Payload:
@@ -192,55 +179,50 @@ def test_checkpoints_that_are_damaged_or_pickled_are_not_resumed(
     assert read_record(out)["resumed_from_step"] is None
 
 
-@pytest.mark.parametrize("left", [-100, None])
-def test_a_damaged_result_is_made_again(left: int | None, tiny: Tiny, tmp_path: Path) -> None:
-    """Truncated, or gone."""
+def shorten(out: Path) -> None:
+    file = out / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def alter_the_record(out: Path) -> None:
+    file = out / "unlearning.json"
+    file.write_bytes(file.read_bytes().replace(b'"ga"', b'"gb"'))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (shorten, r"changed since it was saved \(model.safetensors .*\): training"),
+        (lambda out: (out / "model.safetensors").unlink(), r"changed since it was saved \(model.safetensors"),
+        (alter_the_record, r"unlearning.json' was altered .*: training again"),
+    ],
+)
+def test_a_damaged_result_is_made_again(spoil, words: str, tiny: Tiny, tmp_path: Path) -> None:
     out = train(tiny, "ga", tmp_path / "out", epochs=1)
     (out / "notes.txt").write_text("mine")
-    file = out / "model.safetensors"
-    content = file.read_bytes()
-    if left is None:
-        file.unlink()
-    else:
-        file.write_bytes(content[:left])
-    with pytest.warns(UdsLensWarning, match=r"changed since it was saved \(model.safetensors .*\): training"):
+    content = (out / "model.safetensors").read_bytes()
+    spoil(out)
+    with pytest.warns(UdsLensWarning, match=words):
         train(tiny, "ga", tmp_path / "out", epochs=1)
-    assert file.read_bytes() == content
+    assert (out / "model.safetensors").read_bytes() == content
+    assert read_record(out)["method"] == "ga"
     assert (out / "notes.txt").read_text() == "mine"
 
 
-def test_a_result_whose_record_is_altered_is_made_again(tiny: Tiny, tmp_path: Path) -> None:
-    record = train(tiny, "ga", tmp_path / "out", epochs=1) / "unlearning.json"
-    record.write_bytes(record.read_bytes().replace(b'"ga"', b'"gb"'))
-    with pytest.warns(UdsLensWarning, match=r"unlearning.json' was altered .*: training again"):
-        train(tiny, "ga", tmp_path / "out", epochs=1)
-    assert read_record(tmp_path / "out")["method"] == "ga"
-
-
-def test_a_run_killed_while_it_tidies_up_is_no_stranger(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_while_it_tidies_up_is_no_stranger(tiny: Tiny, tmp_path: Path, monkeypatch) -> None:
     unlink, left = Path.unlink, tmp_path / ".out.run"
 
     def kill(path: Path, **more: bool) -> None:
         unlink(path, **more)
-        raise KeyboardInterrupt
+        if path == left / "alternates.json":
+            raise KeyboardInterrupt
 
-    opened, options = RunFolder.opened, replace(QUICK, redo=True)
-
-    @contextmanager
-    def busy(self):
-        with opened(self) as folder:
-            (folder / "alternates.json").write_text("{}")
-            yield folder
-            monkeypatch.setattr(Path, "unlink", kill)
-
-    monkeypatch.setattr(RunFolder, "opened", busy)
+    monkeypatch.setattr(Path, "unlink", kill)
     with pytest.raises(KeyboardInterrupt):
-        train(tiny, "ga", tmp_path / "out", epochs=1)
+        train(tiny, "altpo", tmp_path / "out", epochs=1)
     monkeypatch.undo()
-    assert {path.name for path in left.iterdir()} >= {"run.json"}
-    train(tiny, "ga", tmp_path / "out", epochs=1, options=options)
+    assert (tmp_path / "out").exists() and (left / "run.json").exists()
+    train(tiny, "altpo", tmp_path / "out", epochs=1, options=replace(QUICK, redo=True))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -280,34 +262,23 @@ def test_foreign_folders_are_never_touched(tiny: Tiny, tmp_path: Path, monkeypat
         train(tiny, "ga", Path("."))
 
 
-def test_one_process_at_a_time(tiny: Tiny, tmp_path: Path) -> None:
-    fcntl = pytest.importorskip("fcntl")
-    folder = tmp_path / ".out.run"
-    folder.mkdir()
-    with open(folder / "lock", "w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match="another process is training"):
-            train(tiny, "ga", tmp_path / "out", epochs=1)
-    train(tiny, "ga", tmp_path / "out", epochs=1)
-    assert not folder.exists()
-
-
-@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK])
-def test_one_process_at_a_time_without_locks(
-    code: int, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a file system without locks and hard links, where a killed run resumes as well."""
+@pytest.mark.parametrize("code", [None, errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK])
+def test_one_process_at_a_time(code: int | None, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system without locks and hard links as well, and there a killed run resumes, too."""
     fcntl = pytest.importorskip("fcntl")
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr(os, "link", refuse)
     folder = tmp_path / ".out.run"
     folder.mkdir()
-    name = "lock" if code == errno.ENOSYS else "soft.lock"
-    with SoftFileLock(folder / name), pytest.raises(ConfigError, match=rf"another process .* remove '.*{name}'"):
+    lock, words = FileLock(folder / "lock"), "another process is training"
+    if code is not None:
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        monkeypatch.setattr(os, "link", refuse)
+        name = "lock" if code == errno.ENOSYS else "soft.lock"
+        lock, words = SoftFileLock(folder / name), rf"another process .* remove '.*{name}'"
+    with lock, pytest.raises(ConfigError, match=words):
         train(tiny, "ga", tmp_path / "out", epochs=1)
     with monkeypatch.context() as broken:
         broken.setattr(UnlearningTrainer, "train", lambda *args, **kwargs: 1 / 0)

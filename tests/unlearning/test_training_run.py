@@ -11,32 +11,15 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.unlearning.conftest import QUICK, Tiny, settings, train, weights
+from uds_lens import unlearning as u
 from uds_lens.data import answer_sequences
-from uds_lens.errors import (
-    ConfigError,
-    DataError,
-    MissingDependencyError,
-    ModelError,
-    ResultFormatError,
-    UdsLensWarning,
-)
+from uds_lens.errors import ConfigError, DataError, MissingDependencyError, ModelError, UdsLensWarning
 from uds_lens.models import open_model
-from uds_lens.unlearning import (
-    METHODS,
-    LoraSettings,
-    RelearnConfig,
-    TrainOptions,
-    answer_log_probs,
-    load_refusals,
-    read_record,
-    relearn,
-    unlearn,
-)
 from uds_lens.unlearning._record import recorded_config
 from uds_lens.unlearning._trainer import training_arguments, training_logs
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(u.METHODS))
 def test_every_method_gives_a_checkpoint_with_its_record(method: str, tiny: Tiny, tmp_path: Path) -> None:
     out = train(tiny, method, tmp_path / method)
     before, after = weights(tiny.full), weights(out)
@@ -44,7 +27,7 @@ def test_every_method_gives_a_checkpoint_with_its_record(method: str, tiny: Tiny
     assert changed
     if method == "rmu":
         assert {name.split(".")[2] for name in changed} == {"1", "2", "3"}
-    record = read_record(out)
+    record = u.read_record(out)
     assert recorded_config(record) == settings(method)
     assert (record["steps"], record["seed"], record["resumed_from_step"]) == (4, 0, None)
     assert [point["step"] for point in record["loss_curve"]] == [1, 2, 3, 4]
@@ -61,25 +44,20 @@ def test_every_method_gives_a_checkpoint_with_its_record(method: str, tiny: Tiny
 
 def test_forgetting_forgets_and_relearning_brings_back(tiny: Tiny, tmp_path: Path) -> None:
     gone = train(tiny, "npo", tmp_path / "npo", learning_rate=5e-3, epochs=4, alpha=2.0)
-    config = RelearnConfig(learning_rate=3e-3, batch_size=2, protocol="raw", epochs=8)
-    back = relearn(gone, tiny.forget, out=tmp_path / "back", config=config, options=QUICK)
+    config = u.RelearnConfig(learning_rate=3e-3, batch_size=2, protocol="raw", epochs=8)
+    back = u.relearn(gone, tiny.forget, out=tmp_path / "back", config=config, options=QUICK)
     losses = {path: mean_nll(path, tiny.forget) for path in (tiny.full, gone, back)}
     assert losses[gone] > losses[tiny.full] + 1.0
     assert losses[back] < losses[gone] / 2
     assert mean_nll(gone, tiny.retain) < mean_nll(gone, tiny.forget)
-    assert read_record(back)["method"] == "relearn"
+    assert u.read_record(back)["method"] == "relearn"
 
 
 def mean_nll(path: Path, rows) -> float:
     tokenizer = AutoTokenizer.from_pretrained(path)
     sequences = answer_sequences(tokenizer, [(row.question, row.answer) for row in rows])
-    sums = answer_log_probs(AutoModelForCausalLM.from_pretrained(path), sequences, pad_token_id=2)
+    sums = u.answer_log_probs(AutoModelForCausalLM.from_pretrained(path), sequences, pad_token_id=2)
     return -sum(sums) / sum(len(s.ids) - s.n_prompt for s in sequences)
-
-
-def test_a_batch_is_cut_into_equal_parts(tiny: Tiny, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="batch_size 2 is not a multiple of device_batch_size 3"):
-        train(tiny, "npo", tmp_path / "x", options=replace(QUICK, device_batch_size=3))
 
 
 def test_mixed_precision_and_checkpointing_train_too(tiny: Tiny, tmp_path: Path) -> None:
@@ -87,16 +65,16 @@ def test_mixed_precision_and_checkpointing_train_too(tiny: Tiny, tmp_path: Path)
     out = train(tiny, "graddiff", tmp_path / "out", options=options, epochs=1)
     assert AutoModelForCausalLM.from_pretrained(out, dtype="auto").dtype == torch.bfloat16
     with open_model(out, device="cpu") as model:
-        assert read_record(out)["fingerprint"] == model.fingerprint
+        assert u.read_record(out)["fingerprint"] == model.fingerprint
 
 
 def test_adapters_are_merged(tiny: Tiny, tmp_path: Path) -> None:
-    out = train(tiny, "rmu", tmp_path / "out", lora=LoraSettings(rank=2))
+    out = train(tiny, "rmu", tmp_path / "out", lora=u.LoraSettings(rank=2))
     before, after = weights(tiny.full), weights(out)
     changed = {name for name in before if not before[name].equal(after[name])}
     assert all("proj" in name for name in changed)
     assert {name.split(".")[2] for name in changed} == {"1", "2", "3"}
-    assert read_record(out)["lora"]["rank"] == 2
+    assert u.read_record(out)["lora"]["rank"] == 2
 
 
 def test_unchanged_weights_are_reported_and_divergence_leaves_nothing(tiny: Tiny, tmp_path: Path) -> None:
@@ -110,21 +88,14 @@ def test_unchanged_weights_are_reported_and_divergence_leaves_nothing(tiny: Tiny
 def test_refusals_come_from_the_given_file(tiny: Tiny, tmp_path: Path, shared_dir) -> None:
     file = tmp_path / "refusals.txt"
     file.write_text("No idea.\n\nAsk somebody else.\n")
-    out = unlearn(
-        tiny.full,
-        tiny.forget,
-        tiny.retain,
-        method=settings("idknll", epochs=1),
-        out=tmp_path / "o",
-        refusals=file,
-        options=QUICK,
-    )
-    assert read_record(out)["data"]["refusals"]["n"] == 2
+    given = {"method": settings("idknll", epochs=1), "options": QUICK}
+    out = u.unlearn(tiny.full, tiny.forget, tiny.retain, out=tmp_path / "o", refusals=file, **given)
+    assert u.read_record(out)["data"]["refusals"]["n"] == 2
     file.write_text("\n")
     for place, words in ((file, "holds no refusal"), (tmp_path / "none.txt", r"cannot read .*none\.txt")):
         with pytest.raises(DataError, match=words):
-            unlearn(tiny.full, tiny.forget, tiny.retain, method="idknll", out=tmp_path / "p", refusals=place)
-    ours = load_refusals()
+            u.unlearn(tiny.full, tiny.forget, tiny.retain, out=tmp_path / "p", refusals=place, **given)
+    ours = u.load_refusals()
     assert len({text.casefold() for text in ours}) == len(ours) == 100
     assert all(text[-1] == "." and text == text.strip() for text in ours)
     theirs = (shared_dir / "data" / "tofu" / "tofu_idontknow.txt").read_text(encoding="utf-8").splitlines()
@@ -136,14 +107,16 @@ def test_what_does_not_fit_is_refused(tiny: Tiny, tmp_path: Path, unchecked) -> 
     for error, words, arguments in (
         (ConfigError, "npo needs retain data", {"method": "npo"}),
         (ConfigError, "method='npo' or method=NPOConfig.* was expected; got dict", {"method": {"beta": 1}}),
-        (ConfigError, "call relearn", {"method": RelearnConfig()}),
+        (ConfigError, "call relearn", {"method": u.RelearnConfig()}),
     ):
         with pytest.raises(error, match=words):
-            unlearn(tiny.full, tiny.forget, out=out, **arguments)
+            u.unlearn(tiny.full, tiny.forget, out=out, **arguments)
     with pytest.raises(ConfigError, match="there is no layer 5: the model has 5, 0 to 4"):
         train(tiny, "rmu", out, layer=5)
+    with pytest.raises(ConfigError, match="batch_size 2 is not a multiple of device_batch_size 3"):
+        train(tiny, "npo", tmp_path / "cut", options=replace(QUICK, device_batch_size=3))
     with pytest.raises(ModelError, match="from a directory or a Hub id, got LlamaForCausalLM"):
-        unlearn(AutoModelForCausalLM.from_pretrained(tiny.full), tiny.forget, method="ga", out=out)
+        u.unlearn(AutoModelForCausalLM.from_pretrained(tiny.full), tiny.forget, method="ga", out=out)
 
 
 def test_the_record_is_strict_json(tiny: Tiny, tmp_path: Path, capfd) -> None:
@@ -154,16 +127,11 @@ def test_the_record_is_strict_json(tiny: Tiny, tmp_path: Path, capfd) -> None:
     assert record["name"] == "ga_lr2e-03_epoch1_batchsize2_warmupepochs0_protocolraw"
     assert set(record["data"]) == {"forget"}
     assert {"accelerate", "peft", "torch", "transformers", "uds_lens"} <= set(record["versions"])
-    text = file.read_text()
-    for before, after in (('"seed": 0', '"seed": 1'), ('"version": 2', '"version": 3')):
-        file.write_text(text.replace(before, after))
-        with pytest.raises(ResultFormatError, match=r"altered|version 3"):
-            read_record(out)
 
 
 def test_the_last_loss_is_that_of_the_last_step(tiny: Tiny, tmp_path: Path) -> None:
     every, fifth = (
-        read_record(train(tiny, "graddiff", tmp_path / str(n), epochs=4, options=replace(QUICK, log_every=n)))
+        u.read_record(train(tiny, "graddiff", tmp_path / str(n), epochs=4, options=replace(QUICK, log_every=n)))
         for n in (1, 5)
     )
     assert [point["step"] for point in fifth["loss_curve"]] == [1, 5, 7, 8]
@@ -174,9 +142,7 @@ def test_the_last_loss_is_that_of_the_last_step(tiny: Tiny, tmp_path: Path) -> N
     assert point["loss"] == pytest.approx(point["forget_loss"] + point["retain_loss"], rel=1e-5)
 
 
-def test_the_protocol_is_that_of_the_tokenizer(
-    tiny: Tiny, tmp_path: Path, caplog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_protocol_is_that_of_the_tokenizer(tiny: Tiny, tmp_path: Path, caplog, monkeypatch) -> None:
     """As for the metrics: the chat template where there is one. `~` is the home directory."""
     caplog.set_level("INFO", logger="uds_lens._progress")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -186,7 +152,7 @@ def test_the_protocol_is_that_of_the_tokenizer(
     assert not (tmp_path / "~").exists()
     assert "ga on 4 forget answers of" in caplog.text
     assert "prompts: chat template" in caplog.text
-    record = read_record("~/chat")
+    record = u.read_record("~/chat")
     assert (record["protocol"], record["config"]["protocol"]) == ("chat", "auto")
     assert train(tiny, "ga", chat, protocol="chat", epochs=1) == chat
     with pytest.raises(ConfigError, match=r"protocol 'chat', not 'raw'"):
@@ -202,11 +168,11 @@ def test_entities_are_part_of_a_run_that_samples_alternates(tiny: Tiny, tmp_path
     named = replace(tiny, forget=[replace(row, entity="Ada") for row in tiny.forget])
     with pytest.raises(ConfigError, match=r"another run .*forget data"):
         train(named, "altpo", tmp_path / "out", epochs=1, n_alternates=1)
-    assert read_record(out)["depends_on"]["device"] == "cpu"
+    assert u.read_record(out)["depends_on"]["device"] == "cpu"
 
 
 def test_where_a_run_is_logged(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, asked = settings("npo"), TrainOptions(device="cpu", log_to=["wandb", "csv", "wandb"])
+    config, asked = settings("npo"), u.TrainOptions(device="cpu", log_to=["wandb", "csv", "wandb"])
     assert asked.log_to == ("wandb", "csv")
     made = training_arguments(config, asked, n_forget=4, folder=tmp_path, name="npo")
     assert (made.report_to, made.run_name) == (["wandb"], "npo")
@@ -214,15 +180,15 @@ def test_where_a_run_is_logged(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.M
     for place in ("wandb", "trackio"):
         monkeypatch.setitem(sys.modules, place, None)
         with pytest.raises(MissingDependencyError, match=rf'{place}: pip install "uds-lens\[logging\]"'):
-            train(tiny, "npo", tmp_path / place, options=TrainOptions(log_to=(place,)))
+            train(tiny, "npo", tmp_path / place, options=u.TrainOptions(log_to=(place,)))
     ended: list[str] = []
     wandb = SimpleNamespace(run=None, finish=lambda: ended.append("ours"))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     first = SimpleNamespace(is_world_process_zero=True)
-    (ours,) = training_logs(TrainOptions(log_to="wandb"), Path("npo"))
+    (ours,) = training_logs(u.TrainOptions(log_to="wandb"), Path("npo"))
     wandb.run = "begun by the Trainer"
     ours.on_train_end(None, first, None)
-    (theirs,) = training_logs(TrainOptions(log_to="wandb"), Path("npo"))  # begun by the user, before
+    (theirs,) = training_logs(u.TrainOptions(log_to="wandb"), Path("npo"))  # begun by the user, before
     theirs.on_train_end(None, first, None)
     assert ended == ["ours"]
 

@@ -7,19 +7,16 @@ from uds_lens.errors import ConfigError, DataError
 from uds_lens.unlearning import state_distance, steering_vector
 
 
-def test_distance_to_one_vector_by_hand() -> None:
+def test_distances_by_hand_and_identity() -> None:
     states = torch.tensor([[[1.0, 3.0], [9.0, 9.0]], [[0.0, 0.0], [2.0, 2.0]]])
     mask = torch.tensor([[True, False], [True, True]])
     goal = torch.tensor([1.0, 1.0])
     expected = ((0 + 4) / 2 + (1 + 1) / 2 + (1 + 1) / 2) / 3
     assert state_distance(states, goal, mask).item() == pytest.approx(expected)
-
-
-def test_distance_to_states_by_hand_and_identity() -> None:
-    states, other = torch.zeros(1, 2, 2), torch.tensor([[[3.0, 1.0], [7.0, 7.0]]])
-    mask = torch.tensor([[True, False]])
-    assert state_distance(states, other, mask).item() == pytest.approx(5.0)
-    assert state_distance(other, other, mask).item() == 0.0
+    others = torch.tensor([[[4.0, 4.0], [7.0, 7.0]], [[0.0, 1.0], [2.0, 4.0]]])
+    expected = ((9 + 1) / 2 + (0 + 1) / 2 + (0 + 4) / 2) / 3
+    assert state_distance(states, others, mask).item() == pytest.approx(expected)
+    assert state_distance(others, others, mask).item() == 0.0
 
 
 def test_gradient() -> None:
