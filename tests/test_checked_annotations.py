@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import beartype
-import jaxtyping
 import pytest
 import torch
-from checked_annotations import CHECKING, by_jaxtyping, checked
+from checked_annotations import by_jaxtyping, checked
 from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
@@ -19,12 +18,6 @@ WAYS = {"ours": partial(checked, typechecker=STRICT), "jaxtyping's": partial(by_
 @pytest.fixture(params=WAYS)
 def check(request):
     return WAYS[request.param]
-
-
-def test_the_import_hook_uses_ours() -> None:
-    from uds_lens._types import check_choice
-
-    assert jaxtyping.jaxtyped is checked and check_choice in CHECKING
 
 
 def test_arguments_and_results_are_checked(check) -> None:

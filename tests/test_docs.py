@@ -45,7 +45,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: None, wo
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if PYTHON.search(page.read_text(encoding="utf-8"))], ids=name)
+@pytest.mark.parametrize("page", [page for page in TEXTS if PYTHON.search(page.read_text(encoding="utf-8"))], ids=name)
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 def test_python_runs(page: Path, workplace: Path) -> None:
     shared: dict[str, object] = {}

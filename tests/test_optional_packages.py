@@ -37,9 +37,9 @@ def adapter(place: Path) -> Path:
     return folder
 
 
-def studied(place: Path, **more: object) -> object:
+def studied(place: Path, executor: str = "local", **more: object) -> object:
     plan = {"name": "s", "full": "toy:full", "retain": "toy:retain", "data": {"forget": "toy:forget"}}
-    return ul.study.run({**plan, "measure": {"metrics": ["em"]}, **more}, place / "s")
+    return ul.study.run({**plan, "measure": {"metrics": ["em"]}, **more}, place / "s", executor=executor)
 
 
 Call = Callable[[Path], object]
@@ -51,9 +51,7 @@ MISSED: list[tuple[str, str, Call]] = [
     (
         "peft",
         r"training adapters \(LoRA\) needs",
-        lambda p: ul.unlearning.relearn(
-            WORLD.full, WORLD.examples[:2], out=p / "r", lora=ul.unlearning.LoraSettings()
-        ),
+        lambda p: ul.unlearning.relearn(WORLD.full, WORLD.examples[:2], out=p / "r", lora=ul.unlearning.LoraSettings()),
     ),
     (
         "rouge_score",
@@ -69,14 +67,8 @@ MISSED: list[tuple[str, str, Call]] = [
     ("rouge_score", "ROUGE needs", lambda p: ul.generation.rouge_l_recall(["a"], ["a"])),
     ("sklearn", "an ROC curve needs", lambda p: ul.metrics.auc([1.0], [2.0])),
     ("sklearn", "measuring mia_loss needs", lambda p: studied(p, measure={"metrics": ["mia_loss"]})),
-    (
-        "submitit",
-        "Slurm needs",
-        lambda p: ul.study.run(
-            {"name": "s", "full": "toy:full", "retain": "toy:retain", "data": {"forget": "toy:forget"},
-             "measure": {"metrics": ["em"]}}, p / "s", executor="slurm"),
-    ),
-]  # fmt: skip
+    ("submitit", "Slurm needs", lambda p: studied(p, executor="slurm")),
+]
 
 
 @pytest.mark.parametrize(("module", "words", "call"), MISSED, ids=[f"{m}-{w}" for m, w, _ in MISSED])

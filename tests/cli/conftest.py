@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -10,6 +11,15 @@ import torch
 from uds_lens._cli import main
 from uds_lens.data import ForgetExample
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord
+
+
+def audit_words(sweep: Path, *unlearned: str) -> list[object]:
+    """The command that audits models of the `sweep`, without its place."""
+    words: list[object] = ["audit", "--full", sweep / "full", "--retain", sweep / "retain"]
+    for model in unlearned:
+        words += ["--model", sweep / model]
+    return [*words, "--examples", sweep / "forget.json", "--device", "cpu", "--engine", "wavefront"]
+
 
 _TIMED = re.compile(r"\[\d[\d:]*\] ")
 """How a line starts that says what is being done."""
