@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shlex
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -9,13 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
+from meta.test_our_results import results
 from numpy.testing import assert_allclose
 from synthetic_audits import synthetic_audit, with_control, with_retains
 
+import uds_lens as ul
+from uds_lens._cli.app import app
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.metrics import MetricOptions, MetricResults, MetricValue
 from uds_lens.report import render, write
-from uds_lens.report._audit_page import difference_words, differences, recipe
+from uds_lens.report._audit_page import difference_words, differences, next_steps, recipe
+from uds_lens.results import compare_all
 
 from .conftest import compared
 
@@ -60,6 +65,10 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def page(several: Path) -> Page:
     return Page(several.read_text(encoding="utf-8"))
+
+
+def numbers(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), dtype="<f4")
 
 
 def test_names_and_texts_are_shown_not_parsed(page, audits):
@@ -122,9 +131,6 @@ def test_prompts_are_named_once_or_for_each_model(page, audits):
 
 
 def test_numbers_come_back_from_the_page(page, audits):
-    def numbers(text):
-        return np.frombuffer(base64.b64decode(text), dtype="<f4")
-
     data = page.data
     assert len(data["sets"]) == 1 and len(data["stage1"]) == 1, "shared parts are there once"
     for model, audit in zip(data["models"], audits.values(), strict=True):
@@ -145,10 +151,8 @@ def test_nothing_measured_is_said_in_words():
 
 
 def test_different_sets_of_examples_are_kept_apart():
-    audits = [synthetic_audit(n=5, name="a/x"), synthetic_audit(n=7, layers=3, name="b/x")]
-    data = Page(render(audits)).data
-    assert [model["name"] for model in data["models"]] == ["a/x", "b/x"]
-    assert [model["set"] for model in data["models"]] == [0, 1]
+    data = Page(render([synthetic_audit(n=5, name="a/x"), synthetic_audit(n=7, layers=3, name="b/x")])).data
+    assert [(model["name"], model["set"]) for model in data["models"]] == [("a/x", 0), ("b/x", 1)]
     assert [len(part["rows"]) for part in data["sets"]] == [5, 7]
 
 
@@ -166,34 +170,19 @@ def test_sites_are_compared_when_audits_of_several_are_given(sites, figures):
 
 def lens_results(audit, **details):
     """Saved metrics of an audit's models with these details of `logit_lens`."""
-    words = {"direction": "erasure", "low": 0.0, "high": 1.0, "zero": "as in full", "one": "as in retain"}
-    value = MetricValue(
-        name="logit_lens",
-        label="Logit Lens",
-        group="representation",
-        value=0.5,
-        ids=tuple(example.id for example in audit.examples),
-        per_example=(0.5,) * len(audit.examples),
-        details=details,
-        **words,
-    )
+    found = results("x", logit_lens=0.5)
+    ids = tuple(example.id for example in audit.examples)
+    value = replace(found["logit_lens"], ids=ids, per_example=(0.5,) * len(ids), details=details)
     roles = {"model": audit.models["unlearned"], "full": audit.models["full"], "retain": audit.models["retain"]}
-    return MetricResults(
-        metrics={"logit_lens": value},
-        models=roles,
-        options=MetricOptions(),
-        sizes={},
-        generations={},
-        provenance={"entity_ids_hash": audit.provenance["ids_hash"]},
-    )
+    told = {"entity_ids_hash": audit.provenance["ids_hash"]}
+    return replace(found, metrics={"logit_lens": value}, models=roles, provenance=told)
 
 
 def test_logit_lens_values_that_a_file_may_hold():
     audit = synthetic_audit(n=2, layers=2)
     good = [[0.5, None], [0.5, 0.25]]
     drawn = Page(render(audit, lens=[lens_results(audit, s1_delta=good, s2_delta=good)])).data["models"][0]["lens"]
-    s2 = np.frombuffer(base64.b64decode(drawn[1]), "<f4")
-    assert_allclose(s2, [0.5, np.nan, 0.5, 0.25])
+    assert_allclose(numbers(drawn[1]), [0.5, np.nan, 0.5, 0.25])
     for bad, words in (
         ([[0.5, "x"], [0.5, 0.25]], "not one number per layer"),
         ([3, 4], "not one number per layer"),
@@ -211,15 +200,10 @@ def test_logit_lens_finds_its_audit_and_its_example(sites):
     found = compared(audit, 2)
     models = Page(render(sites, lens=[found])).data["models"]
     assert [model["lens"] is not None for model in models] == [True, False], "the lens reads the residual stream"
-    s1, s2 = (
-        np.frombuffer(base64.b64decode(part), dtype="<f4").reshape(audit.s1_delta.shape) for part in models[0]["lens"]
-    )
-    assert_allclose(s1[2], found.lens_s1, atol=1e-6)
-    assert_allclose(s2[2], found.lens_s2, atol=1e-6)
-    assert np.isnan(np.delete(s1, 2, axis=0)).all() and np.isnan(np.delete(s2, 2, axis=0)).all()
-
-
-def test_logit_lens_of_something_else_is_refused(sites):
+    for part, own in zip(models[0]["lens"], (found.lens_s1, found.lens_s2), strict=True):
+        drawn = numbers(part).reshape(audit.s1_delta.shape)
+        assert_allclose(drawn[2], own, atol=1e-6)
+        assert np.isnan(np.delete(drawn, 2, axis=0)).all()
     stranger = compared(synthetic_audit(seed=9, erased=0.9), 2)
     with pytest.raises(ConfigError, match="of example 'e2' belong to none of the audits"):
         render(sites, lens=[stranger])
@@ -239,15 +223,12 @@ def test_logit_lens_of_other_examples_with_the_same_ids_is_refused():
         render(audit, lens=[replace(lens_results(audit, s1_delta=wrong, s2_delta=wrong), **other)])
 
 
-def test_measuring_again_takes_one_baseline_for_all_that_share_it(audits, sites):
+def test_the_recipe_measures_what_the_page_says_with_one_baseline_for_all_that_share_it(
+    audits, sites, capsys, monkeypatch, trusted
+):
     assert recipe(audits).count("ul.Baseline.measure(") == 1
     different = recipe(dict(zip("ab", sites, strict=True)))
     assert different.count("ul.Baseline.measure(") == 2 and "site='mlp_out'" in different
-
-
-def test_the_recipe_measures_what_the_page_says(capsys, monkeypatch, trusted):
-    import uds_lens as ul
-
     world = ul.toy.load()
     full, retain, ga = (str(world.checkpoints[role]) for role in ("full", "retain", "ga"))
     examples = world.examples[:1]
@@ -270,25 +251,17 @@ def test_references_are_known_by_their_weights_or_named(audits):
         render(audits, references=["gone"])
 
 
-def test_a_fatal_warning_marks_its_score(audits):
-    swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
-    page = Page(render({**audits, "swapped": swapped}))
-    assert [v for t, n, v in page.attributes if (t, n) == ("a", "class")].count("mark") == 1
-
-
 def test_wrong_calls_name_the_fix(tmp_path):
-    with pytest.raises(ConfigError, match="at least one audit; got none"):
-        write({}, tmp_path / "r.html")
-    with pytest.raises(ConfigError, match=r"for example report\.html"):
-        write(synthetic_audit(), tmp_path / "r.pdf")
-    assert not list(tmp_path.iterdir())
-
-
-def test_curves_are_not_drawn_where_ids_stand_twice():
     audit = synthetic_audit(n=3, layers=2)
     twice = replace(audit, examples=(audit.examples[0], *audit.examples[:2]))
-    with pytest.raises(DataError, match="the audit 'npo': ids must be unique"):
-        render({"npo": twice})
+    for audits, name, words in (
+        ({}, "r.html", "at least one audit; got none"),
+        (audit, "r.pdf", r"for example report\.html"),
+        ({"npo": twice}, "r.html", "the audit 'npo': ids must be unique"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=words):
+            write(audits, tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_twenty_large_models_would_stay_under_15_megabytes(large, one):
@@ -297,8 +270,6 @@ def test_twenty_large_models_would_stay_under_15_megabytes(large, one):
 
 
 def test_differences_of_several_audits_are_told_and_drawn(page, audits):
-    from uds_lens.results import compare_all
-
     pairs = compare_all(audits, n_resamples=200).set_index(["one", "other"])
     real = int((pairs["p_holm"] < 0.05).sum())
     assert f"{real} of 3 pairs differ significantly (adjusted p < 0.05)." in page.words and real > 0
@@ -341,51 +312,48 @@ def test_what_could_be_significant_is_said(audits):
     assert row["p"] is None and "full is a reference" in row["why"]
 
 
-def verdict_of(page):
-    return page.words.split("Verdict ")[1].split(" Scores ")[0]
+def verdict_of(audits):
+    return Page(render(audits)).words.split("Verdict ")[1].split(" Scores ")[0]
 
 
 def test_the_first_page_has_a_verdict_and_what_next(page, audits):
-    deep, words = verdict_of(page), page.words
-    over = f"{audits['ga'].over_erased_share:.0%}"
-    assert deep == (
-        f"1 of 3 models has lost most of the knowledge: ga ({audits['ga'].uds:.2f}). Signs of damage rather than "
+    npo, ga = audits["npo"], audits["ga"]
+    over = f"{ga.over_erased_share:.0%}"
+    assert verdict_of(audits) == (
+        f"1 of 3 models has lost most of the knowledge: ga ({ga.uds:.2f}). Signs of damage rather than "
         f"forgetting: ga (over-erased on {over} of the layers). With 23 subjects, 3 of 3 pairs differ significantly "
         "(Holm-adjusted p < 0.05)."
     )
-    for command in ("uds-lens audit", "uds-lens metrics", "uds-lens elicit"):
-        assert f"{command} --" in words
-    assert "--control retained.json" in words and "'ckpt/</script>&<b>rmu'" in words
+    for words in ("audit --", "metrics --", "elicit --"):
+        assert f"uds-lens {words}" in page.words
+    assert "--control retained.json" in page.words and "'ckpt/</script>&<b>rmu'" in page.words
     shallow = {f"m{i}": synthetic_audit(seed=i, erased=0.2) for i in range(2)}
-    found = verdict_of(Page(render(shallow)))
-    assert found.startswith("No model has lost most of the knowledge; the highest score is m")
+    assert verdict_of(shallow).startswith("No model has lost most of the knowledge; the highest score is m")
     kept = with_control(synthetic_audit(seed=1, erased=0.8), lost=0.01)
     calm = replace(kept, s2_delta=kept.s1_delta.clamp(min=0) * 0.8)
-    other = Page(render({"one": calm, "two": replace(calm, models=shallow["m0"].models)}))
-    found = verdict_of(other)
-    assert "All models have lost most of the knowledge" in found and "None of them shows signs of damage." in found
-    assert "uds-lens audit --" not in other.words.split("Before you quote")[0]
-    assert "With 23 subjects, no difference" in found
-    over = with_control(audits["ga"], lost=0.01)  # damage was measured, and it is small
-    found = verdict_of(Page(render({"ga": over, "npo": audits["npo"]})))
-    share, damage = f"{over.over_erased_share:.0%}", f"{over.damage:.3f}"
-    assert f"Over-erased: ga (on {share} of the layers; measured damage {damage})." in found
-    assert "Signs of damage" not in found and "ga and npo differ significantly (Holm" in found
-    found = verdict_of(Page(render({"ga": with_control(audits["ga"], lost=9.0), "npo": audits["npo"]})))
-    assert "Signs of damage rather than forgetting: ga (over-erased on" in found and "of the layers, damage " in found
-    swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
-    found = verdict_of(Page(render({"npo": audits["npo"], "swapped": swapped})))
-    assert "The verdict is withheld for swapped (fatal warning)." in found
+    calm = {"one": calm, "two": replace(calm, models=shallow["m0"].models)}
+    assert "uds-lens audit --" not in Page(render(calm)).words.split("Before you quote")[0]
+    over = with_control(ga, lost=0.01)  # damage was measured, and it is small
+    share = f"on {over.over_erased_share:.0%} of the layers"
+    swapped = replace(npo, s1_delta=-npo.s1_delta - 1)
+    for given, *told in (
+        (calm, "All models have lost most of the knowledge", "None of them shows signs of damage."),
+        (calm, "With 23 subjects, no difference"),
+        ({"ga": over, "npo": npo}, f"Over-erased: ga ({share}; measured damage {over.damage:.3f})."),
+        ({"ga": over, "npo": npo}, "ga and npo differ significantly (Holm"),
+        (
+            {"ga": with_control(ga, lost=9.0), "npo": npo},
+            "Signs of damage rather than forgetting: ga (over-erased on",
+            "of the layers, damage ",
+        ),
+        ({"npo": npo, "swapped": swapped}, "The verdict is withheld for swapped (fatal warning)."),
+    ):
+        found = verdict_of(given)
+        assert all(words in found for words in told), found
+        assert given.get("ga") is not over or "Signs of damage" not in found
 
 
 def test_commands_of_the_first_page_have_options_that_exist(audits):
-    import shlex
-
-    import typer.main
-
-    from uds_lens._cli.app import app
-    from uds_lens.report._audit_page import next_steps
-
     commands = typer.main.get_command(app).commands
     steps = next_steps(audits, [], None, utility=False, elicited=())
     lines = [line for step in steps for line in step.command.splitlines()]
@@ -398,9 +366,10 @@ def test_commands_of_the_first_page_have_options_that_exist(audits):
 
 def test_rows_carry_marks_for_their_cautions_and_hide_zeros(audits):
     over = replace(audits["npo"], s2_delta=audits["npo"].s1_delta * 2)
-    page = Page(render({"over": over, **audits}))
+    swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
+    page = Page(render({"over": over, **audits, "swapped": swapped}))
     marks = [v for t, n, v in page.attributes if (t, n) == ("a", "class")]
-    assert marks.count("mark caution") == 4
+    assert (marks.count("mark caution"), marks.count("mark")) == (4, 1)
     chips = [v for t, n, v in page.attributes if (t, n) == ("span", "class") and v.startswith("chip")]
     assert chips[0] == "chip doubtful"
     assert "not measurable" in page.words.split("Choose a model")[0]
