@@ -337,10 +337,17 @@ def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     share = f"on {over.over_erased_share:.0%} of the layers"
     swapped = replace(npo, s1_delta=-npo.s1_delta - 1)
     for given, *told in (
-        (calm, "All models have lost most of the knowledge", "None of them shows signs of damage."),
-        (calm, "With 23 subjects, no difference"),
-        ({"ga": over, "npo": npo}, f"Over-erased: ga ({share}; measured damage {over.damage:.3f})."),
-        ({"ga": over, "npo": npo}, "ga and npo differ significantly (Holm"),
+        (
+            calm,
+            "All models have lost most of the knowledge",
+            "None of them shows signs of damage.",
+            "With 23 subjects, no difference",
+        ),
+        (
+            {"ga": over, "npo": npo},
+            f"Over-erased: ga ({share}; measured damage {over.damage:.3f}).",
+            "ga and npo differ significantly (Holm",
+        ),
         (
             {"ga": with_control(ga, lost=9.0), "npo": npo},
             "Signs of damage rather than forgetting: ga (over-erased on",
