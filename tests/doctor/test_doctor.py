@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_models import Touch
 
 import uds_lens as ul
 from uds_lens.doctor import _checks as environment, examine_environment, examine_inputs
@@ -96,16 +97,6 @@ def test_inputs_that_will_not_do(tmp_path: Path, trio) -> None:
     assert set(found) == {"full", "examples"}
 
 
-class Touch:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-
-    def __reduce__(self) -> tuple:
-        return (open, (self.place, "w"))
-
-
 def test_pickled_cut_and_missing_weights_are_reported(tmp_path: Path, trio) -> None:
     def verdict(folder: Path) -> tuple[str, str]:
         found = by_name(examine_inputs({"full": str(folder)}))
@@ -122,7 +113,7 @@ def test_pickled_cut_and_missing_weights_are_reported(tmp_path: Path, trio) -> N
     assert verdict(folder) == ("problem", f"{folder} holds no weights")
     torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
     assert verdict(folder) == ("note", "pytorch_model.bin is pickled; only its tensors are read")
-    torch.save({"a": Touch(str(tmp_path / "ran"))}, folder / "pytorch_model.bin")
+    torch.save({"a": Touch(tmp_path / "ran")}, folder / "pytorch_model.bin")
     assert verdict(folder)[0] == "problem" and "more than tensors" in verdict(folder)[1]
     (folder / "extra.safetensors").write_bytes(content)  # models are not opened by that name
     assert verdict(folder)[0] == "problem" and "more than tensors" in verdict(folder)[1]
