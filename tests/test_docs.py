@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import inspect
 import json
 import re
 import shlex
@@ -12,8 +11,6 @@ import pytest
 import typer
 
 import uds_lens as ul
-
-ROOMS = sorted(name for name in ul.__all__ if inspect.ismodule(getattr(ul, name)))
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"

@@ -14,6 +14,7 @@ from uds_lens._optional_packages import EXTRA_OF, distribution_of, install_comma
 from uds_lens.errors import MissingDependencyError
 
 WORLD = ul.toy.load()
+FEW = WORLD.examples[:2]
 EXTRAS = PROJECT["optional-dependencies"]
 FOR_PEOPLE = sorted(set(EXTRAS) - {"all", "dev", "docs", "notebooks"})
 
@@ -51,19 +52,11 @@ MISSED: list[tuple[str, str, Call]] = [
     (
         "peft",
         r"training adapters \(LoRA\) needs",
-        lambda p: ul.unlearning.relearn(WORLD.full, WORLD.examples[:2], out=p / "r", lora=ul.unlearning.LoraSettings()),
+        lambda p: ul.unlearning.relearn(WORLD.full, FEW, out=p / "r", lora=ul.unlearning.LoraSettings()),
     ),
-    (
-        "rouge_score",
-        "measuring rouge needs",
-        lambda p: ul.metrics.evaluate(WORLD.full, WORLD.examples[:2], metrics=["rouge"]),
-    ),
-    ("rouge_score", "a model says needs", lambda p: ul.elicitation.elicit("none", WORLD.examples[:2])),
-    (
-        "rouge_score",
-        "elicitation needs",
-        lambda p: studied(p, measure={"metrics": ["em"], "elicitation": {"probes": "quick"}}),
-    ),
+    ("rouge_score", "measuring rouge needs", lambda p: ul.metrics.evaluate(WORLD.full, FEW, metrics=["rouge"])),
+    ("rouge_score", "a model says needs", lambda p: ul.elicitation.elicit("none", FEW)),
+    ("rouge_score", "elicitation needs", lambda p: studied(p, measure={"elicitation": {"probes": "quick"}})),
     ("rouge_score", "ROUGE needs", lambda p: ul.generation.rouge_l_recall(["a"], ["a"])),
     ("sklearn", "an ROC curve needs", lambda p: ul.metrics.auc([1.0], [2.0])),
     ("sklearn", "measuring mia_loss needs", lambda p: studied(p, measure={"metrics": ["mia_loss"]})),
@@ -101,7 +94,7 @@ def test_a_tool_is_told_how_to_reach_its_own_environment(
 def test_metrics_that_need_no_extra_run_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("rouge_score", "sklearn", "peft", "bitsandbytes"):
         monkeypatch.setitem(sys.modules, module, None)
-    found = ul.metrics.evaluate(WORLD.full, WORLD.examples[:2], metrics=["em", "s_mia_loss"])
+    found = ul.metrics.evaluate(WORLD.full, FEW, metrics=["em", "s_mia_loss"])
     assert found["em"].value >= 0
     assert found["s_mia_loss"].reason == "no retain model was given"  # never reaches its package
 

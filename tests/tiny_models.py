@@ -126,30 +126,15 @@ HYBRIDS = {
 }
 """The same of families with recurrent or linear layers beside attention."""
 
+SHORT = {"original_max_position_embeddings": 24}
+SCALED = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0, 4.0, 8.0, 16.0], **SHORT}
+DYNAMIC = {"rope_type": "dynamic", "factor": 8.0, "rope_theta": 10000.0}
 LONG_ROPE = {
     "longrope": (
         "Phi3",
-        {
-            **SHAPE,
-            "max_position_embeddings": 512,
-            "original_max_position_embeddings": 24,
-            "rope_parameters": {
-                "rope_type": "longrope",
-                "rope_theta": 10000.0,
-                "short_factor": [1.0, 1.0, 1.0, 1.0],
-                "long_factor": [2.0, 4.0, 8.0, 16.0],
-                "original_max_position_embeddings": 24,
-            },
-        },
+        {**SHAPE, **SHORT, "max_position_embeddings": 512, "rope_parameters": {**SCALED, "rope_theta": 10000.0}},
     ),
-    "dynamic": (
-        "Llama",
-        {
-            **SHAPE,
-            "max_position_embeddings": 24,
-            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 8.0},
-        },
-    ),
+    "dynamic": ("Llama", {**SHAPE, "max_position_embeddings": 24, "rope_parameters": DYNAMIC}),
 }
 """The same of rotary frequencies that depend on the length of the text, from 25 tokens on."""
 

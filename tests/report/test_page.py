@@ -1,11 +1,8 @@
 """The file as text: what it says, what it holds, and that nothing from data is markup."""
 
 import base64
-import json
 import shlex
-from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -23,43 +20,7 @@ from uds_lens.report._audit_page import difference_words, differences, next_step
 from uds_lens.results import compare_all
 
 from .conftest import compared
-
-
-class Page(HTMLParser):
-    """Counts elements, gathers attributes, visible text and the scripts."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: Counter[str] = Counter()
-        self.attributes: list[tuple[str, str, str]] = []
-        self.scripts: list[str] = []
-        self.text = ""
-        self._inside = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags[tag] += 1
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        self._inside = tag
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_endtag(self, tag):
-        self._inside = ""
-
-    def handle_data(self, data):
-        if self._inside == "script":
-            self.scripts[-1] += data
-        elif self._inside != "style":
-            self.text += data + " "
-
-    @property
-    def words(self) -> str:
-        return " ".join(self.text.split())
-
-    @property
-    def data(self):
-        return json.loads(self.scripts[0])
+from .html_pages import Page
 
 
 @pytest.fixture(scope="module")
@@ -393,5 +354,6 @@ def test_damage_and_several_retain_models_are_told_and_drawn(page, audits, figur
         assert f"{audit.damage:.3f}" in told.words and f"{low:.3f} to {high:.3f}" in told.words
         assert "Against each retain model" in told.words and "ckpt/retain-2" in told.words
         assert told.data["models"][0]["figures"]["control"]["data"]
-        compile(told.text[told.text.index("import uds_lens as ul") :].split("Weights, tokens")[0], "recipe", "exec")
-        assert "control=control," in told.text and "['ckpt/retain-1', 'ckpt/retain-2']" in told.text
+        text = " ".join(told.texts)
+        compile(text[text.index("import uds_lens as ul") :].split("Weights, tokens")[0], "recipe", "exec")
+        assert "control=control," in text and "['ckpt/retain-1', 'ckpt/retain-2']" in text

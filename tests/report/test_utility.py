@@ -14,7 +14,7 @@ from uds_lens.metrics import MetricResults
 from uds_lens.report import render
 from uds_lens.report._payload import measured, metric_sources, utility_metric
 
-from .test_page import Page
+from .html_pages import Page
 
 
 def results(fingerprint: str, name: str = "x", /, **values: float) -> MetricResults:
