@@ -129,17 +129,11 @@ def baseline(audit: DepthAudit) -> Baseline:
 
 def metric_results(audit: DepthAudit) -> MetricResults:
     words = {"direction": "knowledge", "low": 0.0, "zero": "nothing is left", "one": "all is known"}
-    metrics = [
-        MetricValue(
-            name="es", label="ES", group="memorization", value=0.5, high=1.0, ids=("e0", "e1"),
-            per_example=(0.5, math.nan), details={"s1_delta": [[0.1, 0.2], [0.3, 0.4]]}, cost=Cost(1.5, 2), **words,
-        ),
-        MetricValue(
-            name="zlib", label="ZLib", group="membership", value=math.nan, high=math.inf, reason="no holdout", **words
-        ),
-    ]  # fmt: skip
+    known = {"ids": ("e0", "e1"), "per_example": (0.5, math.nan), "details": {"s1_delta": [[0.1, 0.2], [0.3, 0.4]]}}
+    known |= {"label": "ES", "group": "memorization", "value": 0.5, "high": 1.0, "cost": Cost(1.5, 2)}
+    unknown = {"label": "ZLib", "group": "membership", "value": math.nan, "high": math.inf, "reason": "no holdout"}
     return MetricResults(
-        metrics={metric.name: metric for metric in metrics},
+        metrics={name: MetricValue(name=name, **words, **own) for name, own in (("es", known), ("zlib", unknown))},
         models={"model": audit.models["unlearned"]},
         options=MetricOptions(),
         sizes={"forget": 2},

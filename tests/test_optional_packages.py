@@ -65,9 +65,7 @@ MISSED: list[tuple[str, str, Call]] = [
 
 
 @pytest.mark.parametrize(("module", "words", "call"), MISSED, ids=[f"{m}-{w}" for m, w, _ in MISSED])
-def test_the_message_names_the_extra(
-    module: str, words: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_message_names_the_extra(module: str, words: str, call: Call, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     install = re.escape(f'{distribution_of(module)}: pip install "uds-lens[{EXTRA_OF[module]}]".')
     with pytest.raises(MissingDependencyError, match=f"{words} {install}|{words}, which need {install}"):

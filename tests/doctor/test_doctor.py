@@ -35,12 +35,11 @@ def test_what_is_wrong_is_told_with_its_fix(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(environment, "_installed", lambda name: installed[name] if name in installed else real(name))
     monkeypatch.setattr(environment, "_LITTLE", 1e9)
     found = by_name(examine_environment(place=tmp_path))
-    assert found["transformers"].verdict == "problem"
+    verdicts = {name: found[name].verdict for name in installed}
+    assert verdicts == {"transformers": "problem", "peft": "note", "torch": "problem"}
     assert "4.51.0, expected" in found["transformers"].found
     assert "in a separate environment" in found["transformers"].fix
-    assert (found["peft"].verdict, found["torch"].verdict) == ("note", "problem")
-    assert "unlearn --lora" in found["peft"].found
-    assert found["peft"].fix == 'pip install "uds-lens[lora]"'
+    assert "unlearn --lora" in found["peft"].found and found["peft"].fix == 'pip install "uds-lens[lora]"'
     assert found["memory"].verdict == "note" and found["memory"].fix
 
 
@@ -55,10 +54,8 @@ def test_a_trio_and_data_that_will_do() -> None:
 
 def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     file = tmp_path / "forget.json"
-    rows = [
-        {"question": "What did Ada write?", "answer": f'Ada wrote "{word}".', "entity": word}
-        for word in ("Fern", "Moss")
-    ]
+    asked = {"question": "What did Ada write?"}
+    rows = [{**asked, "answer": f'Ada wrote "{word}".', "entity": word} for word in ("Fern", "Moss")]
     rows.append({"question": "Who?", "answer": "It was Ada.", "entity": "Ada", "id": "plain"})
     file.write_text(json.dumps(rows))
     same = {"full": TRIO["full"], "retain": f"{TRIO['full']}/../{Path(TRIO['full']).name}", "unlearned": TRIO["full"]}
