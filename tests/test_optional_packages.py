@@ -15,6 +15,7 @@ from uds_lens.errors import MissingDependencyError
 
 WORLD = ul.toy.load()
 FEW = WORLD.examples[:2]
+EM = {"metrics": ["em"]}
 EXTRAS = PROJECT["optional-dependencies"]
 FOR_PEOPLE = sorted(set(EXTRAS) - {"all", "dev", "docs", "notebooks"})
 
@@ -40,7 +41,7 @@ def adapter(place: Path) -> Path:
 
 def studied(place: Path, executor: str = "local", **more: object) -> object:
     plan = {"name": "s", "full": "toy:full", "retain": "toy:retain", "data": {"forget": "toy:forget"}}
-    return ul.study.run({**plan, "measure": {"metrics": ["em"]}, **more}, place / "s", executor=executor)
+    return ul.study.run({**plan, "measure": EM, **more}, place / "s", executor=executor)
 
 
 Call = Callable[[Path], object]
@@ -56,7 +57,7 @@ MISSED: list[tuple[str, str, Call]] = [
     ),
     ("rouge_score", "measuring rouge needs", lambda p: ul.metrics.evaluate(WORLD.full, FEW, metrics=["rouge"])),
     ("rouge_score", "a model says needs", lambda p: ul.elicitation.elicit("none", FEW)),
-    ("rouge_score", "elicitation needs", lambda p: studied(p, measure={"elicitation": {"probes": "quick"}})),
+    ("rouge_score", "elicitation needs", lambda p: studied(p, measure={**EM, "elicitation": {"probes": "quick"}})),
     ("rouge_score", "ROUGE needs", lambda p: ul.generation.rouge_l_recall(["a"], ["a"])),
     ("sklearn", "an ROC curve needs", lambda p: ul.metrics.auc([1.0], [2.0])),
     ("sklearn", "measuring mia_loss needs", lambda p: studied(p, measure={"metrics": ["mia_loss"]})),

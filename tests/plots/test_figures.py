@@ -15,7 +15,7 @@ from synthetic_audits import example, synthetic_audit, with_control
 from uds_lens import plots
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.metrics import LensComparison
-from uds_lens.plots._style import legend_rows, palette, recolouring, shown
+from uds_lens.plots._style import apart, legend_rows, palette, recolouring, shown
 from uds_lens.results import compare_all
 
 from . import meta_frames as made
@@ -226,3 +226,9 @@ def test_components_are_of_one_trio_and_of_several_sites(audit, figures):
 def test_members_of_javascript_objects_are_no_keys(name):
     assert shown(name) not in (name, "") and shown(name).startswith(name)
     assert shown(name + "s") == name + "s"
+
+
+def test_labels_move_apart_as_little_as_they_must():
+    places = apart([0.2, 0.9, 0.91, 0.92], gap=0.1, low=0.0, high=1.0)
+    assert places[0] == 0.2 and places[-1] <= 1 + 1e-9
+    assert all(after - before >= 0.1 - 1e-9 for before, after in pairwise(places))

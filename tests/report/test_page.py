@@ -273,52 +273,39 @@ def test_what_could_be_significant_is_said(audits):
     assert row["p"] is None and "full is a reference" in row["why"]
 
 
-def verdict_of(audits):
-    return Page(render(audits)).words.split("Verdict ")[1].split(" Scores ")[0]
+def verdict_of(page):
+    return page.words.split("Verdict ")[1].split(" Scores ")[0]
 
 
 def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     npo, ga = audits["npo"], audits["ga"]
-    over = f"{ga.over_erased_share:.0%}"
-    assert verdict_of(audits) == (
-        f"1 of 3 models has lost most of the knowledge: ga ({ga.uds:.2f}). Signs of damage rather than "
-        f"forgetting: ga (over-erased on {over} of the layers). With 23 subjects, 3 of 3 pairs differ significantly "
-        "(Holm-adjusted p < 0.05)."
+    assert verdict_of(page) == (
+        f"1 of 3 models has lost most of the knowledge: ga ({ga.uds:.2f}). Signs of damage rather than forgetting: ga "
+        f"(over-erased on {ga.over_erased_share:.0%} of the layers). With 23 subjects, 3 of 3 pairs differ "
+        "significantly (Holm-adjusted p < 0.05)."
     )
-    for words in ("audit --", "metrics --", "elicit --"):
-        assert f"uds-lens {words}" in page.words
-    assert "--control retained.json" in page.words and "'ckpt/</script>&<b>rmu'" in page.words
+    for words in ("uds-lens audit --", "uds-lens metrics --", "uds-lens elicit --", "--control retained.json"):
+        assert words in page.words
+    assert "'ckpt/</script>&<b>rmu'" in page.words
     shallow = {f"m{i}": synthetic_audit(seed=i, erased=0.2) for i in range(2)}
-    assert verdict_of(shallow).startswith("No model has lost most of the knowledge; the highest score is m")
+    found = verdict_of(Page(render(shallow)))
+    assert found.startswith("No model has lost most of the knowledge; the highest score is m")
     kept = with_control(synthetic_audit(seed=1, erased=0.8), lost=0.01)
     calm = replace(kept, s2_delta=kept.s1_delta.clamp(min=0) * 0.8)
-    calm = {"one": calm, "two": replace(calm, models=shallow["m0"].models)}
-    assert "uds-lens audit --" not in Page(render(calm)).words.split("Before you quote")[0]
+    other = Page(render({"one": calm, "two": replace(calm, models=shallow["m0"].models)}))
+    found = verdict_of(other)
+    assert "All models have lost most of the knowledge" in found and "None of them shows signs of damage." in found
+    assert "uds-lens audit --" not in other.words.split("Before you quote")[0]
+    assert "With 23 subjects, no difference" in found
     over = with_control(ga, lost=0.01)  # damage was measured, and it is small
-    share = f"on {over.over_erased_share:.0%} of the layers"
-    swapped = replace(npo, s1_delta=-npo.s1_delta - 1)
-    for given, *told in (
-        (
-            calm,
-            "All models have lost most of the knowledge",
-            "None of them shows signs of damage.",
-            "With 23 subjects, no difference",
-        ),
-        (
-            {"ga": over, "npo": npo},
-            f"Over-erased: ga ({share}; measured damage {over.damage:.3f}).",
-            "ga and npo differ significantly (Holm",
-        ),
-        (
-            {"ga": with_control(ga, lost=9.0), "npo": npo},
-            "Signs of damage rather than forgetting: ga (over-erased on",
-            "of the layers, damage ",
-        ),
-        ({"npo": npo, "swapped": swapped}, "The verdict is withheld for swapped (fatal warning)."),
-    ):
-        found = verdict_of(given)
-        assert all(words in found for words in told), found
-        assert given.get("ga") is not over or "Signs of damage" not in found
+    found = verdict_of(Page(render({"ga": over, "npo": npo})))
+    share = f"{over.over_erased_share:.0%}"
+    assert f"Over-erased: ga (on {share} of the layers; measured damage {over.damage:.3f})." in found
+    assert "Signs of damage" not in found and "ga and npo differ significantly (Holm" in found
+    found = verdict_of(Page(render({"ga": with_control(ga, lost=9.0), "npo": npo})))
+    assert "Signs of damage rather than forgetting: ga (over-erased on" in found and "of the layers, damage " in found
+    found = verdict_of(Page(render({"npo": npo, "swapped": replace(npo, s1_delta=-npo.s1_delta - 1)})))
+    assert "The verdict is withheld for swapped (fatal warning)." in found
 
 
 def test_commands_of_the_first_page_have_options_that_exist(audits):
