@@ -91,6 +91,9 @@ HOSTILE: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+PLAN = {"full": "/a", "retain": "/b", "data": {"forget": "/f.json"}, "measure": {"metrics": ["es"]}}
+
+
 def save_all(folder: Path) -> None:
     """One result of each kind."""
     for kind, result in results().items():
@@ -110,15 +113,7 @@ def results(seed: int = 0) -> dict[str, Any]:
         "part.parquet": elicited.parts[0],
         "model": training_record(audit),
         "alternates.json": [["It was Bo.", f"Nobody knows {seed}."], ["No\n\u2028one"]],
-        "study": plan(
-            {
-                "name": f"s{seed}",
-                "full": "/a",
-                "retain": "/b",
-                "data": {"forget": "/f.json"},
-                "measure": {"metrics": ["es"]},
-            }
-        ),
+        "study": plan({**PLAN, "name": f"s{seed}"}),
         "study part": study_part(audit),
     }
 
@@ -134,17 +129,11 @@ def baseline(audit: DepthAudit) -> Baseline:
 
 def metric_results(audit: DepthAudit) -> MetricResults:
     words = {"direction": "knowledge", "low": 0.0, "zero": "nothing is left", "one": "all is known"}
-    metrics = [
-        MetricValue(
-            name="es", label="ES", group="memorization", value=0.5, high=1.0, ids=("e0", "e1"),
-            per_example=(0.5, math.nan), details={"s1_delta": [[0.1, 0.2], [0.3, 0.4]]}, cost=Cost(1.5, 2), **words,
-        ),
-        MetricValue(
-            name="zlib", label="ZLib", group="membership", value=math.nan, high=math.inf, reason="no holdout", **words
-        ),
-    ]  # fmt: skip
+    known = {"ids": ("e0", "e1"), "per_example": (0.5, math.nan), "details": {"s1_delta": [[0.1, 0.2], [0.3, 0.4]]}}
+    known |= {"label": "ES", "group": "memorization", "value": 0.5, "high": 1.0, "cost": Cost(1.5, 2)}
+    unknown = {"label": "ZLib", "group": "membership", "value": math.nan, "high": math.inf, "reason": "no holdout"}
     return MetricResults(
-        metrics={metric.name: metric for metric in metrics},
+        metrics={name: MetricValue(name=name, **words, **own) for name, own in (("es", known), ("zlib", unknown))},
         models={"model": audit.models["unlearned"]},
         options=MetricOptions(),
         sizes={"forget": 2},
@@ -156,30 +145,20 @@ def metric_results(audit: DepthAudit) -> MetricResults:
 
 def elicitation(audit: DepthAudit) -> ElicitationResults:
     """Two rows under two probes, one of them sampled too, of two models."""
+
+    def part(role: str, probe: str, decoding: str, n: int) -> Part:
+        told = {"prompt": "Who?", "reference": "Ada Vey", "texts": ("Ada.",) * n, "details": {"loss": audit.uds}}
+        return Part(role=role, probe=probe, decoding=decoding, responses=(Response(row=0, **told),), seconds=0.1)
+
+    roles, skipped = ("retain", "unlearned"), (("b", "its prompt is too long"),)
     asked = [("plain", "greedy", 1), ("plain", "sampled", 2), ("cloze", "greedy", 1)]
     return ElicitationResults(
         options=ElicitOptions(samples=2),
         protocol="raw",
-        models={role: audit.models[role] for role in ("retain", "unlearned")},
+        models={role: audit.models[role] for role in roles},
         examples=tuple(EXAMPLES[:2]),
-        probes=tuple(
-            ProbeRecord(name, "text", "nothing", "", (("b", "its prompt is too long"),)) for name in ("plain", "cloze")
-        ),
-        parts=tuple(
-            Part(
-                role=role,
-                probe=name,
-                decoding=decoding,
-                responses=(
-                    Response(
-                        row=0, prompt="Who?", reference="Ada Vey", texts=("Ada.",) * n, details={"loss": audit.uds}
-                    ),
-                ),
-                seconds=0.1,
-            )
-            for role in ("retain", "unlearned")
-            for name, decoding, n in asked
-        ),
+        probes=tuple(ProbeRecord(name, "text", "nothing", "", skipped) for name in ("plain", "cloze")),
+        parts=tuple(part(role, *each) for role in roles for each in asked),
         provenance=audit.provenance,
     )
 

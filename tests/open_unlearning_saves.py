@@ -34,18 +34,17 @@ def evaluation(level: float, *, utility: float, auc: float, rng: np.random.Gener
         {"value_by_index": {str(i): {"score": float(x)} for i, x in enumerate(scores)}} for scores in (forget, holdout)
     )
     reached = float(((forget[:, None] < holdout) + 0.5 * (forget[:, None] == holdout)).mean())
+    probabilities = {"Prob": right, "PARA_Prob": right, "PERT_Prob": wrong}
+    others = {"forget_truth_ratio": 0.5, "forget_quality": 0.3, "privleak": 10.0, "retain_Truth_Ratio": 0.4}
+    others |= {"model_utility": utility, "mia_gradnorm": 0.5}
     return {
-        "forget_Q_A_Prob": {"agg_value": float(right.mean()), "value_by_index": losses(right)},
-        "forget_Q_A_PARA_Prob": {"agg_value": float(right.mean()), "value_by_index": losses(right)},
-        "forget_Q_A_PERT_Prob": {"agg_value": 0.2, "value_by_index": losses(wrong)},
+        **{
+            f"forget_Q_A_{name}": {"agg_value": float(values.mean()), "value_by_index": losses(values)}
+            for name, values in probabilities.items()
+        },
+        **{name: {"agg_value": value} for name, value in others.items()},
         "forget_Q_A_ROUGE": {"agg_value": level, "value_by_index": {"0": {"rougeL_recall": level}}},
-        "forget_truth_ratio": {"agg_value": 0.5},
-        "forget_quality": {"agg_value": 0.3},
         "mia_min_k": {"agg_value": reached, "auc": reached, "forget": forget_scores, "holdout": holdout_scores},
-        "privleak": {"agg_value": 10.0},
-        "model_utility": {"agg_value": utility},
-        "retain_Truth_Ratio": {"agg_value": 0.4},
-        "mia_gradnorm": {"agg_value": 0.5},
         "extraction_strength": {
             "agg_value": float(es.mean()),
             "value_by_index": {str(i): {"score": float(x)} for i, x in enumerate(es)},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -110,9 +111,7 @@ def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
         "| family | " + " | ".join(COLUMNS.values()) + " |",
         "|---|" + "---|" * len(COLUMNS),
     ]
-    for family in FAMILIES:
-        cells = [_word(outcomes.get((test, family))) for test in COLUMNS]
-        lines.append(f"| {NAMES.get(family, family)} | " + " | ".join(cells) + " |")
+    lines += [_row(outcomes, family, COLUMNS) for family in FAMILIES]
     lines += [
         "",
         "GPT-NeoX has no `resid_mid`: its attention and MLP run in parallel.",
@@ -124,15 +123,8 @@ def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
         "",
         "| family | " + " | ".join(ALONE.values()) + " |",
         "|---|" + "---|" * len(ALONE),
-        *(
-            f"| {NAMES.get(family, family)} | "
-            + " | ".join(
-                _word(outcomes.get((next(iter(COLUMNS)) if family in FAMILIES and place == 0 else test, family)))
-                for place, test in enumerate(ALONE)
-            )
-            + " |"
-            for family in (*FAMILIES, *HYBRIDS, *LONG_ROPE)
-        ),
+        *(_row(outcomes, family, [next(iter(COLUMNS)), *list(ALONE)[1:]]) for family in FAMILIES),
+        *(_row(outcomes, family, ALONE) for family in (*HYBRIDS, *LONG_ROPE)),
         "",
         "| form | |",
         "|---|---|",
@@ -141,6 +133,11 @@ def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
         found = [o for (name, _), results in outcomes.items() if name == test for o in results]
         lines.append(f"| {told} | {_word(found)} |")
     return "\n".join(lines) + "\n"
+
+
+def _row(outcomes: dict[tuple[str, str], list[str]], family: str, tests: Iterable[str]) -> str:
+    cells = (_word(outcomes.get((test, family))) for test in tests)
+    return f"| {' | '.join([NAMES.get(family, family), *cells])} |"
 
 
 def _word(results: list[str] | None) -> str:

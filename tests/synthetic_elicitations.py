@@ -1,6 +1,6 @@
 """Elicitations made of words: no model behind them, beside the audits of `synthetic_audits`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -22,38 +22,30 @@ def synthetic_elicitation(
 ) -> ElicitationResults:
     """Answers that are right with a chance of each model's own; the first texts are the hostile ones."""
     random = np.random.default_rng(seed)
-    parts = []
-    for record in PROBES:
+
+    def responses(record: ProbeRecord, chance: float, count: int) -> Iterator[Response]:
         skipped = {ident for ident, _ in record.skipped}
-        for decoding, count in (("greedy", 1), ("sampled", samples)):
-            if record.capacity and decoding == "sampled":
+        for row, example in enumerate(audit.examples):
+            if example.id in skipped:
                 continue
-            for role, chance in CHANCE.items():
-                responses = []
-                for row, example in enumerate(audit.examples):
-                    if example.id in skipped:
-                        continue
-                    texts = [
-                        example.answer if random.random() < chance else "It is something else." for _ in range(count)
-                    ]
-                    if row < len(hostile):
-                        texts[0] = hostile[row]
-                    responses.append(
-                        Response(
-                            row=row,
-                            prompt=f"Question: {example.question}\nAnswer:",
-                            reference=example.answer,
-                            texts=tuple(texts),
-                            details={"endless": 0},
-                        )
-                    )
-                parts.append(Part(role=role, probe=record.name, decoding=decoding, responses=tuple(responses)))
+            texts = [example.answer if random.random() < chance else "It is something else." for _ in range(count)]
+            if row < len(hostile):
+                texts[0] = hostile[row]
+            told = {"prompt": f"Question: {example.question}\nAnswer:", "reference": example.answer}
+            yield Response(row=row, texts=tuple(texts), details={"endless": 0}, **told)
+
     return ElicitationResults(
         options=ElicitOptions(samples=samples),
         protocol="raw",
         models=dict(audit.models),
         examples=tuple(audit.examples),
         probes=PROBES,
-        parts=tuple(parts),
+        parts=tuple(
+            Part(role=role, probe=record.name, decoding=decoding, responses=tuple(responses(record, chance, count)))
+            for record in PROBES
+            for decoding, count in (("greedy", 1), ("sampled", samples))
+            if not record.capacity or decoding == "greedy"
+            for role, chance in CHANCE.items()
+        ),
         provenance={},
     )

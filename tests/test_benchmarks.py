@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import uds_lens as ul
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = REPOSITORY.parent / "shared"
 
@@ -29,11 +31,7 @@ def test_the_gpu_benchmark_runs_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys
     assert "in NF4" in printed and "Ten metrics" in printed
 
 
-def test_annotation_baselines_stand_beside_the_ways(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    import uds_lens as ul
-
+def test_annotation_baselines_stand_beside_the_ways(monkeypatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
     import annotation_ways as ways
 
@@ -44,12 +42,8 @@ def test_annotation_baselines_stand_beside_the_ways(
     def tokenizer(text: str, **_: object) -> dict[str, list[tuple[int, int]]]:
         return {"offset_mapping": [match.span() for match in re.finditer(r"\w+|\W+", text)]}
 
-    marks = {
-        "by hand": list(map(ways.marked, rows)),
-        ways.NEW: list(map(ways.new_words, rows)),
-        "answer": [[(0, 3)], []],
-    }
-    marks[ways.WHOLE] = [[(0, len(row.answer))]] * 2
+    marks = {"by hand": list(map(ways.marked, rows)), ways.NEW: list(map(ways.new_words, rows))}
+    marks |= {"answer": [[(0, 3)], []], ways.WHOLE: [[(0, len(row.answer))]] * 2}
     by_gpt = [[(10, 13), (22, 24)], []]
     ways.print_agreement(tokenizer, rows, marks, {"by hand": marks["by hand"], "by GPT-4o": by_gpt})
     head, _, *lines = capsys.readouterr().out.splitlines()

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import inspect
 import json
 import re
 import shlex
@@ -12,8 +11,6 @@ import pytest
 import typer
 
 import uds_lens as ul
-
-ROOMS = sorted(name for name in ul.__all__ if inspect.ismodule(getattr(ul, name)))
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"
@@ -45,7 +42,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: None, wo
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if PYTHON.search(page.read_text(encoding="utf-8"))], ids=name)
+@pytest.mark.parametrize("page", [page for page in TEXTS if PYTHON.search(page.read_text(encoding="utf-8"))], ids=name)
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 def test_python_runs(page: Path, workplace: Path) -> None:
     shared: dict[str, object] = {}

@@ -20,7 +20,7 @@ from uds_lens.unlearning._job import Parent
 RUN = RunOptions(device="cpu", engine="wavefront", progress=False)
 FEW = EXAMPLES[:2]
 ROWS = [{name: value for name, value in asdict(example).items() if name != "row"} for example in FEW]
-STYLE = {"system_prompt": "Be brief.", "chat_date": "1 May 2020"}
+CHAT = {"protocol": "chat", "system_prompt": "Be brief.", "chat_date": "1 May 2020"}
 SHORT = {"max_new_tokens": 2}
 
 
@@ -64,26 +64,20 @@ def parent_of(models):
 
 
 RENDERED = {
-    "audit": lambda m: ul.DepthAudit.run(*m, FEW, config=AuditConfig(protocol="chat", **STYLE), options=RUN),
+    "audit": lambda m: ul.DepthAudit.run(*m, FEW, config=AuditConfig(**CHAT), options=RUN),
     "metrics": lambda m: evaluate(
-        m.full, FEW, metrics=["prob", "rouge"], options=MetricOptions(protocol="chat", **SHORT, **STYLE), run=RUN
+        m.full, FEW, metrics=["prob", "rouge"], options=MetricOptions(**CHAT, **SHORT), run=RUN
     ),
-    "elicitation": lambda m: ask(m, FEW, protocol="chat", **STYLE),
+    "elicitation": lambda m: ask(m, FEW, **CHAT),
     "annotate": lambda m: ul.annotate(
-        FEW,
-        by="contrast",
-        full=m.full,
-        retain=m.retain,
-        options=AnnotateOptions(protocol="chat", **STYLE),
-        run=RUN,
-        redo=True,
+        FEW, by="contrast", full=m.full, retain=m.retain, options=AnnotateOptions(**CHAT), run=RUN, redo=True
     ),
-    "training": lambda m: encoded(parent_of(m), make_config("npo", {"protocol": "chat", **STYLE}), pairs_of(FEW)),
+    "training": lambda m: encoded(parent_of(m), make_config("npo", CHAT), pairs_of(FEW)),
     "alternates": lambda m: sample_alternates(
         (parent := parent_of(m)).model,
         parent.tokenizer,
         FEW[:1],
-        config=AltPOConfig(n_alternates=1, max_new_tokens=4, protocol="chat", **STYLE),
+        config=AltPOConfig(n_alternates=1, max_new_tokens=4, **CHAT),
         show_progress=False,
     ),
 }

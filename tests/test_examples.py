@@ -28,9 +28,7 @@ def test_explains_itself(script: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert script.name in capsys.readouterr().out
 
 
-def test_compare_methods_on_the_toy_world(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_methods_on_the_toy_world(tmp_path: Path, monkeypatch, capsys) -> None:
     world = ul.toy.load()
     models = dict(list(world.unlearned.items())[:3])
     small = dataclasses.replace(
@@ -47,18 +45,14 @@ def test_compare_methods_on_the_toy_world(
     assert (tmp_path / "report.html").stat().st_size > 1_000_000
 
 
-def test_compare_methods_wants_all_or_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_methods_wants_all_or_nothing(tmp_path: Path, monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
         run_here(monkeypatch, EXAMPLES / "compare_methods.py", "--full", tmp_path)
     assert "--retain" in capsys.readouterr().err
 
 
 @pytest.mark.long  # tests/study/test_model_runner.py runs a study, too
-def test_toy_study_on_two_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_toy_study_on_two_models(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     import toy_study
 

@@ -41,14 +41,8 @@ def test_settings_refuse_in_words(name: str, unchecked) -> None:
         cls(colour=1)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: ul.metrics.MetricData(forgot=[]), "'forgot'; did you mean 'forget'"),
-        (lambda: ul.elicitation.GCG(stepz=3), "GCG has no setting 'stepz'; did you mean 'steps'"),
-    ],
-)
-def test_sentences(call, words, unchecked) -> None:
-    with pytest.raises(ConfigError) as refused:
-        call()
-    assert words in str(refused.value)
+def test_sentences(unchecked) -> None:
+    with pytest.raises(ConfigError, match="'forgot'; did you mean 'forget'"):
+        ul.metrics.MetricData(forgot=[])
+    with pytest.raises(ConfigError, match="GCG has no setting 'stepz'; did you mean 'steps'"):
+        ul.elicitation.GCG(stepz=3)

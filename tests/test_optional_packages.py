@@ -14,6 +14,8 @@ from uds_lens._optional_packages import EXTRA_OF, distribution_of, install_comma
 from uds_lens.errors import MissingDependencyError
 
 WORLD = ul.toy.load()
+FEW = WORLD.examples[:2]
+EM = {"metrics": ["em"]}
 EXTRAS = PROJECT["optional-dependencies"]
 FOR_PEOPLE = sorted(set(EXTRAS) - {"all", "dev", "docs", "notebooks"})
 
@@ -37,9 +39,9 @@ def adapter(place: Path) -> Path:
     return folder
 
 
-def studied(place: Path, **more: object) -> object:
+def studied(place: Path, executor: str = "local", **more: object) -> object:
     plan = {"name": "s", "full": "toy:full", "retain": "toy:retain", "data": {"forget": "toy:forget"}}
-    return ul.study.run({**plan, "measure": {"metrics": ["em"]}, **more}, place / "s")
+    return ul.study.run({**plan, "measure": EM, **more}, place / "s", executor=executor)
 
 
 Call = Callable[[Path], object]
@@ -51,38 +53,20 @@ MISSED: list[tuple[str, str, Call]] = [
     (
         "peft",
         r"training adapters \(LoRA\) needs",
-        lambda p: ul.unlearning.relearn(
-            WORLD.full, WORLD.examples[:2], out=p / "r", lora=ul.unlearning.LoraSettings()
-        ),
+        lambda p: ul.unlearning.relearn(WORLD.full, FEW, out=p / "r", lora=ul.unlearning.LoraSettings()),
     ),
-    (
-        "rouge_score",
-        "measuring rouge needs",
-        lambda p: ul.metrics.evaluate(WORLD.full, WORLD.examples[:2], metrics=["rouge"]),
-    ),
-    ("rouge_score", "a model says needs", lambda p: ul.elicitation.elicit("none", WORLD.examples[:2])),
-    (
-        "rouge_score",
-        "elicitation needs",
-        lambda p: studied(p, measure={"metrics": ["em"], "elicitation": {"probes": "quick"}}),
-    ),
+    ("rouge_score", "measuring rouge needs", lambda p: ul.metrics.evaluate(WORLD.full, FEW, metrics=["rouge"])),
+    ("rouge_score", "a model says needs", lambda p: ul.elicitation.elicit("none", FEW)),
+    ("rouge_score", "elicitation needs", lambda p: studied(p, measure={**EM, "elicitation": {"probes": "quick"}})),
     ("rouge_score", "ROUGE needs", lambda p: ul.generation.rouge_l_recall(["a"], ["a"])),
     ("sklearn", "an ROC curve needs", lambda p: ul.metrics.auc([1.0], [2.0])),
     ("sklearn", "measuring mia_loss needs", lambda p: studied(p, measure={"metrics": ["mia_loss"]})),
-    (
-        "submitit",
-        "Slurm needs",
-        lambda p: ul.study.run(
-            {"name": "s", "full": "toy:full", "retain": "toy:retain", "data": {"forget": "toy:forget"},
-             "measure": {"metrics": ["em"]}}, p / "s", executor="slurm"),
-    ),
-]  # fmt: skip
+    ("submitit", "Slurm needs", lambda p: studied(p, executor="slurm")),
+]
 
 
 @pytest.mark.parametrize(("module", "words", "call"), MISSED, ids=[f"{m}-{w}" for m, w, _ in MISSED])
-def test_the_message_names_the_extra(
-    module: str, words: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_message_names_the_extra(module: str, words: str, call: Call, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     install = re.escape(f'{distribution_of(module)}: pip install "uds-lens[{EXTRA_OF[module]}]".')
     with pytest.raises(MissingDependencyError, match=f"{words} {install}|{words}, which need {install}"):
@@ -109,7 +93,7 @@ def test_a_tool_is_told_how_to_reach_its_own_environment(
 def test_metrics_that_need_no_extra_run_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("rouge_score", "sklearn", "peft", "bitsandbytes"):
         monkeypatch.setitem(sys.modules, module, None)
-    found = ul.metrics.evaluate(WORLD.full, WORLD.examples[:2], metrics=["em", "s_mia_loss"])
+    found = ul.metrics.evaluate(WORLD.full, FEW, metrics=["em", "s_mia_loss"])
     assert found["em"].value >= 0
     assert found["s_mia_loss"].reason == "no retain model was given"  # never reaches its package
 

@@ -2,25 +2,19 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from test_package import PROJECT, PYPROJECT, REPOSITORY
 
 import uds_lens as ul
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-REPOSITORY = Path(__file__).resolve().parents[1]
-PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-URLS = PYPROJECT["project"]["urls"]
+URLS = PROJECT["urls"]
 ADDRESS = URLS["Repository"]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
+PAGES = ("pyproject.toml", "CITATION.cff", "README.md")
 FORMS = sorted((REPOSITORY / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 
@@ -28,20 +22,11 @@ def text_of(name: str) -> str:
     return (REPOSITORY / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "pyproject.toml",
-        "CITATION.cff",
-        "README.md",
-        *(path.relative_to(REPOSITORY).as_posix() for path in [*NOTEBOOKS, *FORMS]),
-    ],
-)
-def test_the_address_is_one(name: str) -> None:
+@pytest.mark.parametrize("path", [*map(REPOSITORY.joinpath, PAGES), *NOTEBOOKS, *FORMS], ids=lambda path: path.name)
+def test_the_address_is_one(path: Path) -> None:
     owner, project = ADDRESS.removeprefix("https://github.com/").split("/")
-    for found in re.findall(
-        r"(?:github\.com|githubusercontent\.com|research\.google\.com/github)/([\w./-]+)", text_of(name)
-    ):
+    places = r"(?:github\.com|githubusercontent\.com|research\.google\.com/github)/([\w./-]+)"
+    for found in re.findall(places, path.read_text(encoding="utf-8")):
         if project in found:
             assert found.startswith(f"{owner}/{project}")
             for inside in re.findall(rf"{owner}/{project}/(?:blob/|tree/)?main/([\w./-]+)", found):
@@ -78,11 +63,11 @@ def test_the_readme_of_the_index_needs_no_files_beside_it(monkeypatch: pytest.Mo
 
 def test_citation() -> None:
     cited = yaml.safe_load(text_of("CITATION.cff"))
-    assert cited["version"] == ul.__version__
+    assert cited["version"] == ul.__version__ == PROJECT["version"]
     assert f"## [{ul.__version__}] - {cited['date-released']}" in text_of("CHANGELOG.md")
     assert cited["repository-code"] == ADDRESS
-    assert cited["abstract"] == PYPROJECT["project"]["description"]
-    assert " AND ".join(cited["license"]) == PYPROJECT["project"]["license"]
+    assert cited["abstract"] == PROJECT["description"]
+    assert " AND ".join(cited["license"]) == PROJECT["license"]
     paper = cited["preferred-citation"]
     (entry,) = re.findall(r"^```bibtex\n@(\w+)\{\w+,\n(.*?)^\}\n```$", README, re.MULTILINE | re.DOTALL)
     fields = dict(re.findall(r"^ *(\w+) *= *\{(.*)\},?$", entry[1], re.MULTILINE))
@@ -97,7 +82,7 @@ def test_citation() -> None:
 
 def test_ci_runs_the_whole_check_on_every_python() -> None:
     (job,) = yaml.safe_load(text_of(".github/workflows/ci.yml"))["jobs"].values()
-    said = [line.rpartition(" ")[2] for line in PYPROJECT["project"]["classifiers"] if ":: 3." in line]
+    said = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if ":: 3." in line]
     assert job["strategy"]["matrix"]["python"] == said
     *before, check = [step["run"] for step in job["steps"] if "run" in step]
     assert check == ".ci/run" and all("apt-get install" in step for step in before)

@@ -30,14 +30,18 @@ SHAPE = {
     "pad_token_id": 3,
 }
 MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
+QWEN_MOE = {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 GPT2 = {
     **{name: SHAPE[name] for name in ("vocab_size", "initializer_range", "bos_token_id", "eos_token_id")},
-    "n_embd": 32,
-    "n_layer": 4,
-    "n_head": 4,
     "n_positions": 128,
+    **dict.fromkeys(("n_layer", "n_head"), 4),
+    "n_embd": 32,
 }
-LOCAL_GLOBAL = ["sliding_attention", "full_attention"] * 2
+GEMMA = {
+    **SHAPE,
+    **dict.fromkeys(("head_dim", "sliding_window", "query_pre_attn_scalar"), 8),
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
 
 FAMILIES = {
     "llama": ("Llama", SHAPE),
@@ -46,42 +50,23 @@ FAMILIES = {
     "qwen2": ("Qwen2", {**SHAPE, "tie_word_embeddings": True}),
     "qwen3": ("Qwen3", {**SHAPE, "head_dim": 8}),
     "phi3": ("Phi3", SHAPE),
-    "gemma2": (
-        "Gemma2",
-        {
-            **SHAPE,
-            "head_dim": 8,
-            "sliding_window": 8,
-            "query_pre_attn_scalar": 8,
-            "attn_logit_softcapping": 5.0,
-            "final_logit_softcapping": 6.0,
-            "layer_types": LOCAL_GLOBAL,
-        },
-    ),
-    "gemma3": (
-        "Gemma3",
-        {**SHAPE, "head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8, "layer_types": LOCAL_GLOBAL},
-    ),
+    "gemma2": ("Gemma2", {**GEMMA, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 6.0}),
+    "gemma3": ("Gemma3", GEMMA),
     "gpt2": ("GPT2", GPT2),
     "neox": ("GPTNeoX", {name: value for name, value in SHAPE.items() if name != "num_key_value_heads"}),
     "olmo2": ("Olmo2", SHAPE),
     "mixtral": ("Mixtral", {**SHAPE, **MOE}),
-    "qwen3-moe": (
-        "Qwen3Moe",
-        {**SHAPE, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
-    ),
+    "qwen3-moe": ("Qwen3Moe", {**SHAPE, **QWEN_MOE}),
 }
 """Family -> prefix of its transformers classes, settings of its config."""
 
-MAMBA = {
-    "mamba_n_heads": 4,
-    "mamba_d_head": 16,
-    "mamba_d_state": 8,
-    "mamba_n_groups": 1,
-    "mamba_chunk_size": 8,
-    "mamba_expand": 2,
-}
+SIZES = {"n_heads": 4, "d_head": 16, "d_state": 8, "n_groups": 1, "chunk_size": 8, "expand": 2}
+MAMBA = {f"mamba_{name}": size for name, size in SIZES.items()}
 LINEAR_FULL = ["linear_attention", "full_attention"] * 2
+LINEAR = {
+    **{f"linear_num_{part}_heads": n for part, n in (("value", 4), ("key", 2))},
+    **{f"linear_{part}_head_dim": 8 for part in ("value", "key")},
+}
 
 HYBRIDS = {
     "recurrent-gemma": (
@@ -112,19 +97,7 @@ HYBRIDS = {
     "bamba": ("Bamba", {**SHAPE, **MAMBA, "attn_layer_indices": [1, 3]}),
     "qwen3-next": (
         "Qwen3Next",
-        {
-            **SHAPE,
-            "head_dim": 8,
-            "linear_num_value_heads": 4,
-            "linear_num_key_heads": 2,
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 24,
-            "shared_expert_intermediate_size": 24,
-            "layer_types": LINEAR_FULL,
-        },
+        {**SHAPE, **QWEN_MOE, **LINEAR, "shared_expert_intermediate_size": 24, "layer_types": LINEAR_FULL},
     ),
     "granite-hybrid": (
         "GraniteMoeHybrid",
@@ -153,30 +126,15 @@ HYBRIDS = {
 }
 """The same of families with recurrent or linear layers beside attention."""
 
+SHORT = {"original_max_position_embeddings": 24}
+SCALED = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0, 4.0, 8.0, 16.0], **SHORT}
+DYNAMIC = {"rope_type": "dynamic", "factor": 8.0, "rope_theta": 10000.0}
 LONG_ROPE = {
     "longrope": (
         "Phi3",
-        {
-            **SHAPE,
-            "max_position_embeddings": 512,
-            "original_max_position_embeddings": 24,
-            "rope_parameters": {
-                "rope_type": "longrope",
-                "rope_theta": 10000.0,
-                "short_factor": [1.0, 1.0, 1.0, 1.0],
-                "long_factor": [2.0, 4.0, 8.0, 16.0],
-                "original_max_position_embeddings": 24,
-            },
-        },
+        {**SHAPE, **SHORT, "max_position_embeddings": 512, "rope_parameters": {**SCALED, "rope_theta": 10000.0}},
     ),
-    "dynamic": (
-        "Llama",
-        {
-            **SHAPE,
-            "max_position_embeddings": 24,
-            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 8.0},
-        },
-    ),
+    "dynamic": ("Llama", {**SHAPE, "max_position_embeddings": 24, "rope_parameters": DYNAMIC}),
 }
 """The same of rotary frequencies that depend on the length of the text, from 25 tokens on."""
 
@@ -277,6 +235,16 @@ def boot(folder: Path, dtype: torch.dtype = torch.float32):
     return TransformerBridge.boot_transformers(
         str(folder), hf_model=model, tokenizer=tokenizer, dtype=dtype, device="cpu"
     )
+
+
+class Touch:
+    """Makes a file when a pickle of it is read."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple:
+        return open, (str(self.mark), "w")
 
 
 def _stir(model: torch.nn.Module, *, seed: int, amount: float) -> None:

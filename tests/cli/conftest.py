@@ -2,14 +2,25 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+from synthetic_audits import synthetic_audit
 
 from uds_lens._cli import main
-from uds_lens.data import ForgetExample
-from uds_lens.results import AuditConfig, DepthAudit, ModelRecord
+from uds_lens.results import AuditConfig, DepthAudit
+
+
+def audit_words(sweep: Path, *unlearned: str) -> list[object]:
+    """The command that audits models of the `sweep`, without its place."""
+    words: list[object] = ["audit", "--full", sweep / "full", "--retain", sweep / "retain"]
+    for model in unlearned:
+        words += ["--model", sweep / model]
+    return [*words, "--examples", sweep / "forget.json", "--device", "cpu", "--engine", "wavefront"]
+
 
 _TIMED = re.compile(r"\[\d[\d:]*\] ")
 """How a line starts that says what is being done."""
@@ -49,21 +60,7 @@ def make_audit() -> Callable[[float], DepthAudit]:
 
     def make(uds: float) -> DepthAudit:
         s1 = torch.tensor([[1.0, 2.0]] * 3 + [[0.0, 0.0]], dtype=torch.float64)
-        like = {name: torch.ones_like(s1) for name in ("s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine")}
-        record = {"architecture": "LlamaForCausalLM", "dtype": "float32", "n_layers": 2, "d_model": 4}
-        return DepthAudit(
-            config=AuditConfig(),
-            models={
-                role: ModelRecord(name=role, fingerprint=role, **record) for role in ("full", "retain", "unlearned")
-            },
-            examples=[ForgetExample(id=str(i), question="Q", answer="A b", prefix="A", entity="b") for i in range(4)],
-            skipped=[],
-            provenance={},
-            n_tokens=torch.ones(4, dtype=torch.long),
-            s_full=torch.full((4,), -0.1, dtype=torch.float64),
-            s1_delta=s1,
-            s2_delta=s1 * uds,
-            **like,
-        )
+        audit = synthetic_audit(n=4, layers=2, skipped=0, name="unlearned", config=AuditConfig())
+        return replace(audit, s1_delta=s1, s2_delta=s1 * uds)
 
     return make

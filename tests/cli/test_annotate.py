@@ -33,11 +33,12 @@ def test_a_file_and_a_page(plain: Path, tmp_path: Path, uds_lens) -> None:
 
 
 def test_what_fails_fails_before_anything_is_written(plain: Path, tmp_path: Path, uds_lens) -> None:
-    code, _, err = uds_lens("annotate", "--examples", plain, "--by", "answer", "--out", plain)
-    assert code == 1 and "plain.json" in err and json.loads(plain.read_text())[0] == ROW
-    code, _, err = uds_lens("annotate", "--examples", plain, "--by", "contrast", "--out", tmp_path / "a.json")
-    assert code == 1 and "--by contrast needs two models: --full and --retain" in err
-    assert not (tmp_path / "a.json").exists()
-    same = tmp_path / "same.json"
-    code, _, err = uds_lens("annotate", "--examples", plain, "--by", "answer", "--out", same, "--review", same)
-    assert (code, same.exists()) == (1, False) and "name the same file" in err
+    new = tmp_path / "new.json"
+    for words, said in (
+        (("answer", "--out", plain), "plain.json"),
+        (("contrast", "--out", new), "--by contrast needs two models: --full and --retain"),
+        (("answer", "--out", new, "--review", new), "name the same file"),
+    ):
+        code, _, err = uds_lens("annotate", "--examples", plain, "--by", *words)
+        assert code == 1 and said in err
+    assert json.loads(plain.read_text())[0] == ROW and not new.exists()

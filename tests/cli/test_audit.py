@@ -4,26 +4,39 @@ import json
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 import uds_lens as ul
 
 WORLD = ul.toy.load()
-TRIO = ("--full", WORLD.full, "--retain", WORLD.retain, "--model", WORLD.unlearned["npo"])
-SEVERAL = ("--full", WORLD.full, "--retain", WORLD.retain, "--model", WORLD.retain, "--model", WORLD.full)
+NPO = WORLD.unlearned["npo"]
+TRIO = ("--full", WORLD.full, "--retain", WORLD.retain, "--model", NPO)
+CELLS = ("id", "question", "answer", "prefix", "entity", "subject", "type")
+
+
+def written(file: Path, examples: list[ul.data.ForgetExample]) -> Path:
+    rows = [{name: getattr(example, name) for name in CELLS} for example in examples]
+    file.write_text(json.dumps(rows), encoding="utf-8")
+    return file
 
 
 @pytest.fixture
 def examples(tmp_path: Path) -> Path:
     """Six facts of the toy world as a file."""
-    rows = [
-        {"id": e.id, "question": e.question, "answer": e.answer, "prefix": e.prefix, "entity": e.entity}
-        for e in ul.toy.load().examples[:6]
-    ]
-    file = tmp_path / "forget.jsonl"
-    file.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
-    return file
+    return written(tmp_path / "forget.json", WORLD.examples[:6])
+
+
+@pytest.fixture
+def audit(examples: Path, tmp_path: Path, uds_lens):
+    """`audit(*words)` audits the six facts into `out`; it returns the code, the text as one line, and the errors."""
+
+    def run(*words: object, models: tuple = TRIO, out: Path = tmp_path / "out"):
+        code, printed, err = uds_lens(
+            "audit", *models, "--examples", examples, "--out", out, "--device", "cpu", "--engine", "wavefront", *words
+        )
+        return code, " ".join(printed.split()), err
+
+    return run
 
 
 @pytest.fixture
@@ -39,41 +52,22 @@ def calls(monkeypatch: pytest.MonkeyPatch, make_audit) -> list[tuple]:
     return noted
 
 
-def test_one_model_is_saved_in_out(examples: Path, tmp_path: Path, uds_lens) -> None:
-    world, out = WORLD, tmp_path / "audit"
-    model = next(iter(world.unlearned.values()))
-    code, printed, _ = uds_lens(
-        *("audit", "--full", world.full, "--retain", world.retain, "--model", model),
-        *("--examples", examples, "--out", out, "--limit", 4, "--device", "cpu"),
-    )
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ul.Baseline, "measure", lambda *_, **__: pytest.fail("stage 1 was measured"))
+
+
+def test_one_model_is_saved_in_out(audit, examples: Path, tmp_path: Path) -> None:
+    code, printed, _ = audit("--limit", 4)
     assert code == 0
-    saved = ul.DepthAudit.load(out)
+    saved = ul.DepthAudit.load(tmp_path / "out")
     assert len(saved.examples) == 4
-    direct = ul.DepthAudit.run(
-        world.full, world.retain, model, ul.load_examples(examples), config=ul.AuditConfig(limit=4)
-    )
+    direct = ul.DepthAudit.run(*TRIO[1::2], ul.load_examples(examples), config=ul.AuditConfig(limit=4))
     assert saved.uds == pytest.approx(direct.uds, abs=1e-6)
-    assert f"{saved.uds:.3f}" in printed
-    assert str(out) in printed
     low, high = saved.sample_error.interval
-    assert f"{low:.3f} - {high:.3f}" in printed and "the interval itself shows how the score would vary" in " ".join(
-        printed.split()
-    )
-
-
-def test_several_models_share_a_baseline(examples: Path, tmp_path: Path, uds_lens) -> None:
-    world, out = WORLD, tmp_path / "audits"
-    code, printed, _ = uds_lens(
-        *("audit", "--full", world.full, "--retain", world.retain, "--model", world.retain),
-        *("--model", world.full, "--examples", examples, "--out", out, "--device", "cpu", "--json"),
-    )
-    assert code == 0
-    found = json.loads(printed)["audits"]
-    assert [audit["uds"] for audit in found] == [1.0, 0.0]
-    assert [ul.DepthAudit.load(audit["directory"]).uds for audit in found] == [1.0, 0.0]
-    assert pd.read_csv(out / "table.csv")["uds"].tolist() == [1.0, 0.0]
-    assert len(ul.Baseline.load(out / "baseline").examples) == 6
-    assert sum("memory: the audit needs about" in line for line in uds_lens.doing) == 1
+    for words in (f"{saved.uds:.3f}", f"{low:.3f} - {high:.3f}", "the interval itself shows how the score would vary"):
+        assert words in printed
+    assert str(tmp_path / "out") in printed.replace(" ", "")
 
 
 def test_every_option_arrives(calls: list, examples: Path, uds_lens) -> None:
@@ -84,146 +78,96 @@ def test_every_option_arrives(calls: list, examples: Path, uds_lens) -> None:
     words = [f"--{name.replace('_', '-')}={value}" for name, value in (config | run).items()]
     words += ["--no-check-memory", "--offline", "--trust-remote-code"]
     run |= {"check_memory": False, "offline": True, "trust_remote_code": True}
-    for place, more in enumerate(([], words, ["--site=mlp_out", "--device-map=auto"])):
+    other = ["--site=mlp_out", "--device-map=auto", "--retain", WORLD.half, "--control", WORLD.path / "retain.json"]
+    for place, more in enumerate(([], words, other)):
         out = examples.parent / str(place)
         assert uds_lens("audit", *TRIO, "--examples", examples, "--out", out, *more).code == 0
     plain, changed, others = calls
-    assert plain[0][:3] == (str(WORLD.full), str(WORLD.retain), str(WORLD.unlearned["npo"]))
+    assert plain[0][:3] == (str(WORLD.full), str(WORLD.retain), str(NPO))
     assert len(plain[0][3]) == 6 and plain[1:] == (ul.AuditConfig(), ul.RunOptions())
     assert changed[1:] == (ul.AuditConfig(**config), ul.RunOptions(**run))
     assert others[1:] == (ul.AuditConfig(site="mlp_out"), ul.RunOptions(device_map="auto"))
+    assert others[0][1] == [str(WORLD.retain), str(WORLD.half)] and others[0][4] == WORLD.retain_examples
 
 
-def test_control_facts_and_several_retain_models_arrive(calls: list, examples: Path, uds_lens) -> None:
-    more = ("--retain", WORLD.half, "--control", WORLD.path / "retain.json")
-    assert uds_lens("audit", *TRIO, *more, "--examples", examples, "--out", examples.parent / "o").code == 0
-    ((models, _, _),) = calls
-    assert models[1] == [str(WORLD.retain), str(WORLD.half)]
-    assert models[4] == WORLD.retain_examples
-
-
-def test_one_audit_does_not_go_among_several(calls: list, examples: Path, make_audit, uds_lens) -> None:
-    out = examples.parent / "runs"
-    make_audit(0.5).save(out / "rmu")
-    code, _, err = uds_lens("audit", *TRIO, "--examples", examples, "--out", out)
-    assert code == 1
+def test_one_audit_does_not_go_among_several(calls: list, audit, tmp_path: Path, make_audit) -> None:
+    make_audit(0.5).save(tmp_path / "out" / "rmu")
+    code, _, err = audit()
+    assert code == 1 and calls == []
     assert "holds audits of several models: choose another place, or one in it." in err
-    assert calls == []
-    assert uds_lens("audit", *TRIO, "--examples", examples, "--out", out / "npo").code == 0
+    assert audit(out=tmp_path / "out" / "npo")[0] == 0
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_a_directory_with_other_things_is_refused_before_the_work(
-    several: bool, calls: list, examples: Path, uds_lens
+# Several models: all are looked at first. tests/cli/test_places.py has what stands in the place of one.
+
+
+@pytest.mark.parametrize(
+    ("mine", "words"),
+    [
+        ("npo/mine.txt", "npo' exists and is not a saved result"),
+        ("baseline/mine.txt", "baseline' exists and is not a saved result"),
+        ("table.csv", "table.csv' exists and was not written by uds_lens"),
+    ],
+)
+def test_what_stands_in_a_place_is_seen_before_the_work(
+    mine: str, words: str, audit, tmp_path: Path, unmeasured
 ) -> None:
-    occupied = examples.parent
-    out = occupied.parent if several else occupied
-    more = ("--model", occupied.name) if several else ()
-    code, _, err = uds_lens("audit", *TRIO, *more, "--examples", examples, "--out", out)
-    assert code == 1
-    assert "is not a saved result" in err
-    assert calls == []
-    assert examples.exists()
+    file = tmp_path / "out" / mine
+    file.parent.mkdir(parents=True)
+    file.write_text("my,own")
+    code, _, err = audit("--model", WORLD.retain)
+    assert code == 1 and words in err
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [file]
+    assert file.read_text() == "my,own"
 
 
-# Several models: all are looked at first.
-
-
-def narrower(place: Path) -> Path:
-    """The same checkpoint with another width in its config."""
-    config = json.loads((place / "config.json").read_text())
-    (place / "config.json").write_text(json.dumps({**config, "hidden_size": 32}))
-    return place
-
-
-def broken(place: Path) -> Path:
-    (place / "config.json").write_text("{")
-    return place
+def narrower(place: Path) -> str:
+    """Write another width into the config."""
+    return json.dumps({**json.loads((place / "config.json").read_text()), "hidden_size": 32})
 
 
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda place: "./nowhere", "no directory './nowhere'"),
-        (broken, "cannot load the checkpoint in"),
+        (None, "no directory './nowhere'"),
+        (lambda place: "{", "cannot load the checkpoint in"),
         (narrower, "width (d_model): full"),
     ],
 )
-def test_later_models_are_looked_at_before_the_work(
-    spoil, words: str, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uds_lens
-) -> None:
-    monkeypatch.setattr(ul.Baseline, "measure", lambda *_, **__: pytest.fail("stage 1 was measured"))
+def test_later_models_are_looked_at_before_the_work(spoil, words: str, audit, tmp_path: Path, unmeasured) -> None:
     place = shutil.copytree(WORLD.retain, tmp_path / "spoilt")
-    code, _, err = uds_lens(
-        *("audit", *SEVERAL, "--model", spoil(place), "--examples", examples, "--out", tmp_path / "o")
-    )
-    assert code == 1
-    assert words in err
-    assert err.count("\n") == 1
+    if spoil:
+        (place / "config.json").write_text(spoil(place))
+    code, _, err = audit("--model", place if spoil else "./nowhere")
+    assert code == 1 and words in err and err.count("\n") == 1
 
 
-# What is said.
-
-
-def test_swapped_models_withhold_the_verdict_and_say_so_by_the_exit_code(
-    examples: Path, tmp_path: Path, uds_lens
-) -> None:
-    code, out, _ = uds_lens(
-        *("audit", "--full", WORLD.retain, "--retain", WORLD.full, "--model", WORLD.unlearned["npo"]),
-        *("--examples", examples, "--out", tmp_path / "o", "--device", "cpu", "--engine", "wavefront"),
-    )
+@pytest.mark.parametrize(
+    ("models", "words", "verdict", "told"),
+    [
+        (
+            ("--full", WORLD.retain, "--retain", WORLD.full, "--model", NPO),
+            (),
+            "not measurable",
+            "Are full and retain swapped? On 100% of the examples",
+        ),
+        (
+            TRIO,
+            ("--examples", WORLD.path / "forget.json", "--limit", 8, "--sample", "first"),
+            "withheld (!!)",
+            "Only the first 8 of 48 examples were measured. The data are sorted by subject",
+        ),
+    ],
+    ids=["swapped", "sorted"],
+)
+def test_a_fatal_warning_is_said_and_is_the_exit_code(models, words, verdict: str, told: str, audit) -> None:
+    code, printed, _ = audit(*words, models=models)
     assert code == 3
-    assert "!! FATAL npo: Are full and retain swapped? On 100% of the examples" in " ".join(out.split())
-
-
-def test_a_foreign_table_is_refused_before_anything_is_measured(
-    examples: Path, tmp_path: Path, calls: list, uds_lens
-) -> None:
-    one, two = list(WORLD.unlearned.values())[:2]
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "table.csv").write_text("my,own,table")
-    code, _, err = uds_lens(
-        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--model", one, "--model", two),
-        *("--examples", examples, "--out", tmp_path / "out", "--device", "cpu"),
-    )
-    assert code == 1 and "table.csv' exists and was not written by uds_lens" in err
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["table.csv"]
-    assert (tmp_path / "out" / "table.csv").read_text() == "my,own,table"
-
-
-def test_what_stands_in_the_place_of_stage_1_is_found_before_it_is_measured(
-    examples: Path, tmp_path: Path, uds_lens, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ul.Baseline, "measure", lambda *_, **__: pytest.fail("measured"))
-    one, two = list(WORLD.unlearned.values())[:2]
-    mine = tmp_path / "out" / "baseline" / "mine.txt"
-    mine.parent.mkdir(parents=True)
-    mine.write_text("mine")
-    code, _, err = uds_lens(
-        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--model", one, "--model", two),
-        *("--examples", examples, "--out", tmp_path / "out", "--device", "cpu"),
-    )
-    assert code == 1 and "baseline' exists and is not a saved result" in err
-    assert mine.read_text() == "mine"
-
-
-def test_the_first_rows_of_sorted_data_get_no_reading(examples: Path, tmp_path: Path, uds_lens) -> None:
-    code, out, _ = uds_lens(
-        *("audit", "--full", WORLD.full, "--retain", WORLD.retain, "--model", WORLD.unlearned["npo"]),
-        *("--examples", WORLD.path / "forget.json", "--out", tmp_path / "o", "--device", "cpu"),
-        *("--engine", "wavefront", "--limit", "8", "--sample", "first"),
-    )
-    assert code == 3
-    printed = " ".join(out.split())
-    assert "withheld (!!)" in printed
-    assert "!! FATAL npo: Only the first 8 of 48 examples were measured. The data are sorted by subject" in printed
+    assert verdict in printed and f"!! FATAL npo: {told}" in printed
 
 
 def test_counterfactuals_need_no_retain_model(tmp_path: Path, uds_lens) -> None:
-    rows = [row for row in WORLD.examples if row.id.endswith("/birthplace")]
-    file = tmp_path / "forget.json"
-    cells = ("id", "question", "answer", "prefix", "entity", "subject", "type")
-    file.write_text(json.dumps([{name: getattr(row, name) for name in cells} for row in rows]), encoding="utf-8")
+    file = written(tmp_path / "forget.json", [row for row in WORLD.examples if row.id.endswith("/birthplace")])
     command = ("audit", "--full", WORLD.full, "--model", WORLD.retain, "--examples", file, "--device", "cpu")
     code, printed, _ = uds_lens(
         *command, "--stand-in", "counterfactual", "--counterfactual", "other", "--draws", 1, "--out", tmp_path / "a"

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tiny_models import Touch
 
 import uds_lens as ul
 
@@ -22,16 +23,6 @@ COMMANDS = {
     "annotate": "annotate --examples {rows} --redo --by contrast --full {evil} --retain {evil} --out o.json",
     "doctor": "doctor --full {evil} --examples {rows}",
 }
-
-
-class Touch:
-    """What a pickle of it does when it is read."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self):
-        return open, (str(self.mark), "w")
 
 
 def code_in_config(folder: Path, mark: Path) -> None:

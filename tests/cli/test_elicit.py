@@ -10,10 +10,29 @@ from tiny_models import EXAMPLES
 
 @pytest.fixture
 def examples(tmp_path):
-    file = tmp_path / "forget.json"
-    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity, "subject": "x"} for e in EXAMPLES]
+    return written(tmp_path / "forget.json", subject="x")
+
+
+def written(file, **more):
+    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity, **more} for e in EXAMPLES]
     file.write_text(json.dumps(rows))
     return file
+
+
+@pytest.fixture
+def elicit(trio, examples, tmp_path, uds_lens):
+    """`elicit(*words)` asks one model, or several, with short answers; it returns what was printed."""
+
+    def run(*words, model=None, probes=("plain",), samples=0, tokens=2):
+        asked = [word for name in probes for word in ("--probe", name)]
+        asked += ["--samples", samples, "--max-new-tokens", tokens, "--device", "cpu", "--out", tmp_path / "result"]
+        outcome = uds_lens(
+            "elicit", "--model", model or trio("llama").unlearned, "--examples", examples, *asked, *words
+        )
+        assert outcome.code == 0, outcome.err
+        return outcome.out
+
+    return run
 
 
 def test_the_list(uds_lens):
@@ -23,51 +42,34 @@ def test_the_list(uds_lens):
     assert {"probe": "icl", "injects": "other facts"}.items() <= found["probes"][3].items()
 
 
-def asking(paths, data) -> list:
-    """The command with all three models."""
-    models = ("--model", paths.unlearned, "--retain", paths.retain, "--full", paths.full)
-    return ["elicit", *models, "--examples", data]
-
-
-def test_an_elicitation(trio, examples, tmp_path, uds_lens):
-    paths, out = trio("llama"), tmp_path / "result"
-    words = asking(paths, examples)
-    words += ["--probe", "plain", "--probe", "cloze", "--samples", 2, "--max-new-tokens", 4, "--out", out]
-    outcome = uds_lens(*words, "--limit", 3, "--device", "cpu")
-    assert outcome.code == 0, outcome.err
-    printed = " ".join(outcome.out.split())
+def test_an_elicitation(trio, elicit):
+    words = ("--retain", trio("llama").retain, "--full", trio("llama").full, "--limit", 3)
+    asked = {"probes": ("plain", "cloze"), "samples": 2, "tokens": 4}
+    printed = " ".join(elicit(*words, **asked).split())
     assert "Beyond retain: model minus retain" in printed and "Saved in" in printed
     assert "A random sample was asked: 3 of" in printed and "how the results would vary over other subjects" in printed
-    again = json.loads(uds_lens(*words, "--limit", 3, "--device", "cpu", "--json").out)
+    again = json.loads(elicit(*words, "--json", **asked))
     assert {row["probe"] for row in again["summary"]} == {"plain", "cloze", "any probe"}
     assert again["ledger"][1]["injects"] == "answer prefix" and again["summary"][0]["n"] == 3
     assert again["summary"][0]["beyond_sample_error"] >= 0
 
 
-def test_without_retain_there_are_weaker_controls(trio, examples, tmp_path, uds_lens):
-    words = ["elicit", "--model", trio("llama").unlearned, "--examples", examples, "--holdout-data", examples]
-    words += ["--probe", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2, "--device", "cpu"]
-    outcome = uds_lens(*words, "--out", tmp_path / "result")
-    assert outcome.code == 0, outcome.err
-    printed = " ".join(outcome.out.split())
+def test_without_retain_there_are_weaker_controls(examples, elicit):
+    words = ("--holdout-data", examples, "--limit", 2)
+    printed = " ".join(elicit(*words).split())
     assert "Weaker controls" in printed and "No retain model" in printed
-    (row,) = json.loads(uds_lens(*words, "--out", tmp_path / "result", "--json").out)["controls"]
+    (row,) = json.loads(elicit(*words, "--json"))["controls"]
     assert row["beyond_holdout"] == 0 and row["n"] == 0  # one subject: no reference of another
 
 
-def test_what_could_not_be_asked_is_said_once(trio, tmp_path, uds_lens):
-    file, paths = tmp_path / "forget.json", trio("llama")
-    rows = [{"question": e.question, "answer": e.answer, "entity": e.entity} for e in EXAMPLES]
-    file.write_text(json.dumps(rows))
-    words = asking(paths, file)
-    words += ["--probe", "plain", "--probe", "icl", "--samples", 0, "--max-new-tokens", 2, "--device", "cpu"]
-    outcome = uds_lens(*words, "--out", tmp_path / "result")
-    assert outcome.code == 0, outcome.err
-    (row,) = [line for line in outcome.out.splitlines() if line.startswith("icl ")]
+def test_what_could_not_be_asked_is_said_once(trio, tmp_path, elicit):
+    words = ("--retain", trio("llama").retain, "--full", trio("llama").full)
+    out = elicit(*words, "--examples", written(tmp_path / "no_subjects.json"), probes=("plain", "icl"))
+    (row,) = [line for line in out.splitlines() if line.startswith("icl ")]
     assert row.rstrip().endswith("not asked")
-    intervals = [line for line in outcome.out.splitlines() if line.startswith(("plain ", "any probe "))]
+    intervals = [line for line in out.splitlines() if line.startswith(("plain ", "any probe "))]
     assert len(intervals) == 2 and all(re.search(r"\[\S+, \S+\] ", line) for line in intervals)
-    printed = " ".join(outcome.out.split())
+    printed = " ".join(out.split())
     assert printed.count("icl was not run: it applies to no row (first reason: the row has no subject") == 1
     assert "icl (greedy" not in printed and "nan" not in printed
 
@@ -91,22 +93,20 @@ def test_refusals_are_one_line(uds_lens, examples, tmp_path, words, said):
     assert (tmp_path / "foreign" / "mine.txt").read_text() == "mine"
 
 
-def test_the_result_of_another_model_is_kept_unless_it_is_to_be_replaced(trio, examples, tmp_path, uds_lens):
+def test_the_result_of_another_model_is_kept_unless_it_is_to_be_replaced(trio, examples, tmp_path, elicit, uds_lens):
     """Weights are compared, not names: a copy is the same model, and other weights in the same place are not."""
-    paths, out = trio("llama"), tmp_path / "result"
-    settings = ("--examples", examples, "--probe", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2)
-    words = (*settings, "--device", "cpu", "--out", out)
-    assert uds_lens("elicit", "--model", paths.unlearned, *words).code == 0
-    before = (out / "manifest.json").read_bytes()
+    paths, manifest = trio("llama"), tmp_path / "result" / "manifest.json"
+    elicit("--limit", 2)
     copied = shutil.copytree(paths.unlearned, tmp_path / "copy")
-    assert uds_lens("elicit", "--model", copied, *words).code == 0
+    elicit("--limit", 2, model=copied)
     shutil.copytree(paths.full, copied, dirs_exist_ok=True)
-    before = (out / "manifest.json").read_bytes()
-    outcome = uds_lens("elicit", "--model", copied, *words)
+    before = manifest.read_bytes()
+    words = ("--probe", "plain", "--samples", 0, "--max-new-tokens", 2, "--limit", 2, "--out", tmp_path / "result")
+    outcome = uds_lens("elicit", "--model", copied, "--examples", examples, *words, "--device", "cpu")
     assert outcome.code == 1 and outcome.out == ""
     printed = " ".join(outcome.err.split())
-    assert f"holds an elicitation of '{copied}' with other models" in printed.replace("\n", "")
+    assert f"holds an elicitation of '{copied}' with other models" in printed
     assert "choose another --out, or replace it with --redo" in printed
-    assert (out / "manifest.json").read_bytes() == before
-    assert uds_lens("elicit", "--model", paths.full, *words, "--redo").code == 0
-    assert (out / "manifest.json").read_bytes() != before
+    assert manifest.read_bytes() == before
+    elicit("--limit", 2, "--redo", model=paths.full)
+    assert manifest.read_bytes() != before

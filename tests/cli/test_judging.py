@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from meta.test_our_results import results
+from open_unlearning_saves import BASES, SPLITS, write_saves
 from report import model_tables as made
 
 from uds_lens import meta
@@ -32,7 +34,8 @@ def written(path: Path, frame: pd.DataFrame) -> Path:
 
 
 def test_meta_judges_the_pools(models: Path, study, uds_lens, tmp_path) -> None:
-    code, out, err = uds_lens("meta", models, "--metric", "uds", "--metric", "es", "--json", "--out", tmp_path / "t")
+    words = ("meta", models, "--metric", "uds", "--metric", "es", "--out", tmp_path / "t")
+    code, out, err = uds_lens(*words, "--json")
     assert (code, err) == (0, "")
     told = json.loads(out)
     expected = meta.faithfulness(study.pools, metrics=["uds", "es"])
@@ -40,40 +43,36 @@ def test_meta_judges_the_pools(models: Path, study, uds_lens, tmp_path) -> None:
     assert told["pairs"][0]["difference"] == pytest.approx(expected["auc"].iloc[0] - expected["auc"].iloc[1])
     assert told["robust"] is None
     assert sorted(file.name for file in (tmp_path / "t").glob("[!.]*")) == ["cuts.csv", "faithful.csv", "pairs.csv"]
-    printed = uds_lens("meta", models, "--metric", "uds").out
+    printed = uds_lens(*words).out  # in the place of its own tables
     assert f"{expected['auc'].iloc[0]:.3f}" in printed
     assert "Its intervals hold for these variants only" in " ".join(printed.split())
 
 
 def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
-    names = ["model", "uds", "es"]
-    after = study.models[names].assign(es=study.models["es"] * 0.9)
-    retain = pd.DataFrame({"model": ["r"], "uds": [1.0], "es": [0.1]})
-    again = pd.DataFrame({"model": list("abc"), "uds": [0.8, 0.7, 0.9], "es": [0.2, 0.3, 0.25]})
-    both = pd.concat([study.models[[*names, "utility_rel"]], study.pools[[*names[1:], "model", "knows"]]])
-    files = {"quantised": after, "relearned": after, "retain-before": retain, "retain-relearned": again}
-    words = [w for name, frame in files.items() for w in (f"--{name}", written(tmp_path / f"{name}.csv", frame))]
-    table = written(tmp_path / "both.csv", both)
-    told = json.loads(uds_lens("meta", table, *words, "--json").out)
+    before = study.models[["model", "uds", "es", "utility_rel"]]
+    after = before.assign(es=before["es"] * 0.9)
+    frames = {
+        "quantised": after,
+        "relearned": after,
+        "retain_before": pd.DataFrame({"model": ["r"], "uds": [1.0], "es": [0.1]}),
+        "retain_relearned": pd.DataFrame({"model": list("abc"), "uds": [0.8, 0.7, 0.9], "es": [0.2, 0.3, 0.25]}),
+    }
+    words = ["meta", written(tmp_path / "m.csv", pd.concat([before, study.pools[["uds", "es", "model", "knows"]]]))]
+    for name, frame in frames.items():
+        words += [f"--{name.replace('_', '-')}", written(tmp_path / f"{name}.csv", frame)]
+    told = json.loads(uds_lens(*words, "--json").out)
     cuts = meta.thresholds(study.pools, metrics=["uds", "es"])
-    tables = meta.Tables(
-        before=study.models[[*names, "utility_rel"]],
-        quantised=after,
-        relearned=after,
-        retain_before=retain,
-        retain_relearned=again,
-        thresholds=cuts,
-    )
+    tables = meta.Tables(before=before, thresholds=cuts, **frames)
     expected = meta.robustness_by_filter(tables, metrics=["uds", "es"])
     assert [row["q"] for row in told["robust"]] == pytest.approx([None if math.isnan(q) else q for q in expected["q"]])
-    printed = uds_lens("meta", table, *words)
-    assert printed.code == 0 and "Rob, all" in printed.out and "utility and threshold" in " ".join(printed.out.split())
-    ties = [row for row in told["ties"] if not row["chosen"] and row["filter"] == "utility+threshold"]
+    assert told["robust"][0]["p_first"] is None  # the other metric has no R: nobody to be before
+    printed = uds_lens(*words)
     said = " ".join(printed.out.split())
+    assert printed.code == 0 and "Rob, all" in said and "utility and threshold" in said
+    ties = [row for row in told["ties"] if not row["chosen"] and row["filter"] == "utility+threshold"]
     assert said.count("with the equally good threshold") == len(ties)
     assert "models as if independent: the table has no column 'method' or 'run'" in said
-    assert told["robust"][0]["p_first"] is None  # the other metric has no R: nobody to be before
-    one = json.loads(uds_lens("meta", table, *words, "--one-directional", "--json").out)
+    one = json.loads(uds_lens(*words, "--one-directional", "--json").out)
     assert [row["q"] for row in one["robust"]] != [row["q"] for row in told["robust"]]
 
 
@@ -89,7 +88,6 @@ def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
         (lambda f: f.drop(columns="knows"), [], "lacks the column 'knows'"),
         (lambda f: f.assign(uds="high"), [], "must hold numbers"),
     ],
-    ids=["no column", "one class", "four models", "no direction", "no metric", "wrong way", "no pools", "words"],
 )
 def test_meta_says_what_is_wrong(change, words, message, study, uds_lens, tmp_path) -> None:
     code, out, err = uds_lens("meta", written(tmp_path / "m.csv", change(study.pools)), *words)
@@ -110,98 +108,44 @@ def test_rank_is_the_librarys(models: Path, study, uds_lens, tmp_path) -> None:
     assert pd.read_csv(tmp_path / "ranking.csv")["method"].iloc[0] == first
 
 
+UNDEFINED = "no model has a value of"
+
+
 @pytest.mark.parametrize(
-    ("gone", "message"),
+    ("change", "message"),
     [
-        ("uds", "lacks 'uds', a part of the score: --audits DIR puts the UDS of saved audits there"),
-        ("s_mia_loss", "--retain RUN gives the normalised attacks"),
-        ("utility_rel", "--full RUN gives it"),
-        ("method", "no model has a method; there are npo_lr1e5_a0_ep5_0"),
+        (
+            lambda f: f.drop(columns="uds"),
+            "lacks 'uds', a part of the score: --audits DIR puts the UDS of saved audits",
+        ),
+        (lambda f: f.drop(columns="s_mia_loss"), "--retain RUN gives the normalised attacks"),
+        (lambda f: f.drop(columns="utility_rel"), "--full RUN gives it"),
+        (lambda f: f.drop(columns="method"), "no model has a method; there are npo_lr1e5_a0_ep5_0"),
+        (lambda f: f.assign(em=math.nan), f"{UNDEFINED} 'em' (empty in the file): --memorization NAME takes others"),
+        (lambda f: f.assign(s_mia_loss=math.nan), "--retain RUN gives the normalised attacks"),
+        (lambda f: f.assign(utility_rel=math.nan), f"{UNDEFINED} 'utility_rel': --full RUN gives it"),
+        (lambda f: f.assign(uds=math.nan), f"{UNDEFINED} 'uds' (empty in the file): --audits DIR"),
+        (lambda f: f.assign(utility_rel="0,9"), "the column 'utility_rel' must hold numbers; got '0,9'"),
+        (lambda f: f.assign(utility_rel=0.1), "lower --min-utility"),
     ],
 )
-def test_rank_says_what_is_missing(gone, message, study, uds_lens, tmp_path) -> None:
-    table = written(tmp_path / "m.csv", study.models.drop(columns=gone))
-    code, _, err = uds_lens("rank", table)
-    assert code == 1 and message in err and err.count("\n") == 1
+def test_rank_says_what_is_wrong(change, message, study, uds_lens, tmp_path) -> None:
+    table = written(tmp_path / "m.csv", change(study.models))
+    code, out, err = uds_lens("rank", table, "--min-utility", 0.5, "--json")
+    assert (code, out) == (1, "") and message in err and err.count("\n") == 1 and len(err) < 500
 
 
-@pytest.mark.parametrize("utility", ["0,9", "yes"])
-def test_utility_that_is_no_number_is_named(utility, study, uds_lens, tmp_path) -> None:
-    models = study.models.assign(utility_rel=[utility, *["0.9"] * (len(study.models) - 1)])
-    for words in (("rank",), ("dashboard", "--out", tmp_path / "d.html")):
-        code, out, err = uds_lens(words[0], written(tmp_path / "m.csv", models), *words[1:])
-        assert f"the column 'utility_rel' must hold numbers; got {utility!r}" in " ".join((out + err).split())
-        assert "Traceback" not in err and (code == 1 or words[0] == "dashboard")
-
-
-def test_rank_puts_audits_beside_open_unlearnings_runs(make_audit, uds_lens, tmp_path) -> None:
-    summary = {
-        "extraction_strength": 0.1,
-        "exact_memorization": 0.5,
-        "forget_Q_A_PARA_Prob": 0.05,
-        "mia_loss": 0.5,
-        "mia_zlib": 0.4,
-        "mia_min_k": 0.5,
-        "mia_min_k_plus_plus": 0.6,
-        "model_utility": 0.5,
-        "forget_truth_ratio": 0.6,
-    }
-    runs = {f"tofu_Llama-3.2-1B-Instruct_forget10_{method}_lr1e-05_alpha1_epoch5": method for method in ("NPO", "RMU")}
-    shifts = dict(zip([*runs, "odd", "retain90", "full"], (0.0, 0.05, 0.05, 0.1, 0.3), strict=True))
-    for name, shift in shifts.items():
-        folder = tmp_path / ("references" if name in ("retain90", "full") else "runs") / name
-        folder.mkdir(parents=True)
-        (folder / "TOFU_SUMMARY.json").write_text(json.dumps({k: v + shift for k, v in summary.items()}))
-    for name, uds in zip(runs, (0.3, 0.8), strict=True):
-        audit = make_audit(uds)
-        audit.models["unlearned"] = audit.models["unlearned"].__class__(
-            **{**vars(audit.models["unlearned"]), "name": f"open-unlearning/unlearn_{name}"}
-        )
-        audit.save(tmp_path / "audits" / name)
-    references = tmp_path / "references"
-    words = ("--retain", references / "retain90", "--full", references / "full", "--audits", tmp_path / "audits")
-    parts = ("--memorization", "es", "--utility", "model_utility", "--resamples", 0)
-    code, out, err = uds_lens("rank", tmp_path / "runs", *words, *parts, "--json")
-    assert (code, err) == (0, "note: without a method, and left out: odd\n")
-    found = {runs[row["model"]]: row for row in json.loads(out)["methods"]}
-    assert found["NPO"]["depth"] == pytest.approx(0.3) and found["RMU"]["depth"] == pytest.approx(0.8)
-    assert found["NPO"]["memorization"] == pytest.approx(0.9)
-
-
-def test_rank_takes_a_folder_of_open_unlearning_as_it_is(uds_lens, tmp_path) -> None:
-    """References stand among the runs, of two base models and splits: ranked apart, or asked for."""
-    from meta.test_open_unlearning import BASES, EVAL, saves
-
-    saves(tmp_path / "saves", evaluation=EVAL)
-    place = tmp_path / "saves"
-    references = ("--retain", place / "eval", "--full", place / "eval", "--utility", "model_utility")
-    parts = ("--memorization", "es", "--membership", "s_mia_loss", "--depth", "rouge", "--resamples", 50)
-    told = json.loads(uds_lens("rank", place, *references, *parts, "--json").out)
-    assert len(told["setups"]) == 4 and "methods" not in told
-    first = told["setups"][0]
-    assert first["setup"] == f"{BASES[1]}, forget05" and len(first["methods"]) == 2
-    assert first["p_first"]["examples"].keys() == {"npo", "rmu"}
-    code, out, _ = uds_lens("rank", place, *references, *parts, "--out", tmp_path / "r.csv")
-    assert code == 0 and all(f"\n{base}, {split}\n" in out for base in BASES for split in ("forget05", "forget10"))
-    assert pd.read_csv(tmp_path / "r.csv").groupby(["base", "split"]).size().tolist() == [2] * 4
-    assert uds_lens("rank", place, *references, *parts, "--out", tmp_path / "r.csv").code == 0
-    one = json.loads(
-        uds_lens("rank", place, *references, *parts, "--base", BASES[0], "--split", "forget10", "--json").out
-    )
-    assert [row["n_configs"] for row in one["methods"]] == [1, 1]
-
-    # without --retain and --full their runs are found by their names, and are no rows
-    bare = (*parts[:2], "--membership", "s_mia_loss", "--depth", "rouge")
-    words = ("--split", "forget10", "--base", BASES[0], "--resamples", 50, "--json")
-    code, out, err = uds_lens("rank", place, *bare, *words)
-    assert code == 0 and "retain, compared with and not ranked: tofu_Llama" in err
-    assert json.loads(out)["p_first"]["examples"].keys() == {"npo", "rmu"}
-    csv = written(
-        tmp_path / "m.csv", meta.read_open_unlearning(place, utility="model_utility").frame.assign(utility_rel=0.9)
-    )
-    code, out, err = uds_lens("rank", csv, *bare, "--resamples", 50)
-    assert code == 0 and err == "" and f"{BASES[0]}, forget10" in out
-    assert uds_lens("dashboard", csv, "--base", BASES[0], "--split", "forget10", "--out", tmp_path / "d.html").code == 0
+def test_rank_takes_tables_of_several_base_models_and_splits(uds_lens, tmp_path) -> None:
+    root = write_saves(tmp_path / "saves")
+    asked = {"retain": root / "eval", "full": root / "eval", "utility": "model_utility"}
+    table = written(tmp_path / "m.csv", meta.read_open_unlearning(root, **asked).frame)
+    parts = ("--memorization", "es", "--membership", "s_mia_min_k", "--resamples", 0)
+    for words in (("rank", table), ("rank", root, *(w for name in asked for w in (f"--{name}", asked[name])))):
+        code, out, _ = uds_lens(*words, *parts, "--out", tmp_path / "r.csv")
+        assert code == 0 and all(f"\n{base}, {split}\n" in out for base in BASES for split in SPLITS)
+        assert pd.read_csv(tmp_path / "r.csv").groupby(["base", "split"]).size().tolist() == [4] * 6
+    page = tmp_path / "d.html"
+    assert uds_lens("dashboard", table, "--base", BASES[0], "--split", SPLITS[0], "--out", page).code == 0
 
 
 def test_dashboard_writes_one_page(models: Path, uds_lens, tmp_path) -> None:
@@ -251,21 +195,11 @@ def test_nothing_foreign_is_overwritten(words, place, models: Path, uds_lens, tm
     assert (code, out, foreign.read_bytes()) == (1, "", before) and "was not written by uds_lens" in err
 
 
-def test_tables_of_ours_are_written_again(models: Path, uds_lens, tmp_path) -> None:
-    for _ in range(2):
-        assert uds_lens("meta", "published", "--out", tmp_path / "t").code == 0
-        assert uds_lens("rank", models, "--resamples", 0, "--out", tmp_path / "r.csv").code == 0
-    assert uds_lens("meta", models, "--metric", "uds", "--out", tmp_path / "t").code == 0
-
-
 def test_rank_reads_our_own_metrics(uds_lens, tmp_path) -> None:
-    from meta.test_our_results import results
-
     runs = {"ckpt/one": 0.9, "ckpt/two": 0.6, "ckpt/three": 0.3}
     for name, uds in runs.items():
-        results(name, es=0.2, s_mia_min_k=0.8, uds=uds, utility_rel=0.9).save(
-            tmp_path / "runs" / f"{Path(name).name}.json"
-        )
+        found = results(name, es=0.2, s_mia_min_k=0.8, uds=uds, utility_rel=0.9)
+        found.save(tmp_path / "runs" / f"{Path(name).name}.json")
     words = ["rank", tmp_path / "runs", "--memorization", "es", "--membership", "s_mia_min_k", "--resamples", 0]
     code, _, err = uds_lens(*words)
     assert code == 1 and "no model has a method; there are one, three, two" in " ".join(err.split())
@@ -273,27 +207,6 @@ def test_rank_reads_our_own_metrics(uds_lens, tmp_path) -> None:
     code, out, err = uds_lens(*words, "--methods", tmp_path / "methods.csv", "--json")
     assert (code, err) == (0, "note: without a method, and left out: three\n")
     assert [(row["method"], row["depth"]) for row in json.loads(out)["methods"]] == [("npo", 0.9), ("rmu", 0.6)]
-
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        ("em", "no model has a value of 'em' (empty in the file): --memorization NAME takes others"),
-        ("s_mia_loss", "--retain RUN gives the normalised attacks"),
-        ("utility_rel", "no model has a value of 'utility_rel': --full RUN gives it"),
-        ("uds", "no model has a value of 'uds' (empty in the file): --audits DIR"),
-    ],
-)
-def test_rank_says_which_part_no_model_has(column, message, study, uds_lens, tmp_path) -> None:
-    table = written(tmp_path / "m.csv", study.models.assign(**{column: math.nan}))
-    code, out, err = uds_lens("rank", table, "--json")
-    assert (code, out) == (1, "") and message in err and err.count("\n") == 1 and len(err) < 500
-
-
-def test_rank_without_a_useful_model_is_an_error(study, uds_lens, tmp_path) -> None:
-    table = written(tmp_path / "m.csv", study.models)
-    code, out, err = uds_lens("rank", table, "--min-utility", 3)
-    assert (code, out) == (1, "") and "keeps 3 of the utility" in err and "lower --min-utility" in err
 
 
 def test_rank_warns_of_constant_parts_and_few_models(study, uds_lens, tmp_path) -> None:
@@ -310,8 +223,6 @@ def test_rank_warns_of_constant_parts_and_few_models(study, uds_lens, tmp_path) 
 
 def test_rank_shows_the_probability_that_can_vary(uds_lens, tmp_path, monkeypatch) -> None:
     """One configuration a method: places can only change with the examples; over configurations P was 1 and 0."""
-    from meta.test_our_results import results
-
     monkeypatch.setenv("COLUMNS", "120")
     for name, es in (("one", (0.1, 0.5, 0.3)), ("two", (0.4, 0.2, 0.2))):
         made = results(name, es=float(np.mean(es)), s_mia_min_k=0.8, uds=0.5, utility_rel=0.9)
@@ -349,6 +260,7 @@ def test_dashboard_says_on_the_terminal_what_it_lacks(study, uds_lens, tmp_path)
         "few": (both, ["F is from 3 models that know and 3 that do not"]),
         "three": (study.models.iloc[1:4].assign(es=0.5), ["! only 3 models have a score", "! es is 0.5 for all 3"]),
         "missing": (study.models.drop(columns="es"), ["! Methods are not ranked", "lacks the column 'es'"]),
+        "words": (study.models.assign(utility_rel="0,9"), ["the column 'utility_rel' must hold numbers; got '0,9'"]),
         "small": (pd.concat([study.models, pools.iloc[[0, 3]]]), ["! Metrics are not judged"]),
     }
     for name, (frame, sentences) in cases.items():

@@ -27,13 +27,25 @@ def test_the_list(uds_lens):
     assert found[0]["direction"] == "knowledge"
 
 
-def test_facts_to_keep_and_holdout_come_from_files(trio, examples, tmp_path, uds_lens):
+@pytest.fixture
+def metrics(trio, examples, uds_lens):
+    """`metrics(words, model="full")` measures a tiny model on the rows of the file; metrics are words of their own."""
+
+    full = trio("llama").full
+
+    def run(*words: object, out, names: str = "em", model=full):
+        asked = [word for name in names.split() for word in ("--metric", name)]
+        return uds_lens(
+            "metrics", "--model", model, "--examples", examples, "--out", out, "--device", "cpu", *asked, *words
+        )
+
+    return run
+
+
+def test_facts_to_keep_and_holdout_come_from_files(metrics, examples, tmp_path):
     out = tmp_path / "m.json"
-    code, printed, _ = uds_lens(
-        *("metrics", "--model", trio("llama").full, "--examples", examples, "--retain-data", examples),
-        *("--holdout-data", examples, "--out", out, "--device", "cpu", "--metric", "prob"),
-        *("--metric", "retain_q_prob", "--metric", "mia_loss"),
-    )
+    data = ("--retain-data", examples, "--holdout-data", examples)
+    code, printed, _ = metrics(*data, out=out, names="prob retain_q_prob mia_loss")
     assert code == 0
     saved = ul.metrics.MetricResults.load(out)
     assert saved["retain_q_prob"].value == saved["prob"].value > 0
@@ -41,29 +53,25 @@ def test_facts_to_keep_and_holdout_come_from_files(trio, examples, tmp_path, uds
     assert "Probability, retain" in printed
 
 
-def test_an_evaluation(trio, examples, tmp_path, uds_lens):
+def test_an_evaluation(trio, metrics, tmp_path):
     models, out = trio("llama"), tmp_path / "runs" / "metrics.json"
-    words = ("metrics", "--model", models.unlearned, "--retain", models.retain, "--full", models.full)
-    words += ("--examples", examples, "--out", out, "--device", "cpu", "--max-new-tokens", 4, "--limit", 3)
-    words += ("--metric", "es", "--metric", "uds", "--metric", "mia_loss", "--metric", "rouge", "--strict-es")
+    words = ("--retain", models.retain, "--full", models.full, "--max-new-tokens", 4, "--limit", 3, "--strict-es")
     words += ("--chat-style", "open_unlearning")
-    code, printed, _ = uds_lens(*words)
+    asked = {"out": out, "names": "es uds mia_loss rouge", "model": models.unlearned}
+    code, printed, _ = metrics(*words, **asked)
     assert code == 0
-    saved = ul.metrics.MetricResults.load(out)
+    saved, printed = ul.metrics.MetricResults.load(out), " ".join(printed.split())
     assert list(saved.metrics) == ["es", "rouge", "mia_loss", "uds"]
-    assert saved.options.strict_es
-    assert saved.options.chat_date == "10 Apr 2025"
+    assert (saved.options.strict_es, saved.options.chat_date, saved.sizes["forget"]) == (True, "10 Apr 2025", 3)
     assert "You are a helpful assistant." in saved.provenance["first_prompt"]
-    assert saved.sizes["forget"] == 3
-    assert f"{saved['es'].value:.3f}" in printed
     assert set(saved.sample_errors) == {"es", "rouge", "uds"} & {m.name for m in saved if m.n > 0}
     low, high = saved.sample_errors["es"].interval
-    assert f"{low:.3f} - {high:.3f}" in printed and "Sampling error" in " ".join(printed.split())
+    reason = "there is no holdout set (questions of the same kind that no model has seen)"
+    for told in (f"{saved['es'].value:.3f}", f"{low:.3f} - {high:.3f}", "Sampling error", f"{reason}: MIA-LOSS."):
+        assert told in printed, told
     frame = saved.to_frame().set_index("metric")["sample_standard_error"]
     assert frame["es"] == saved.sample_errors["es"].standard_error
-    reason = "there is no holdout set (questions of the same kind that no model has seen)"
-    assert f"NaN, because {reason}: MIA-LOSS." in " ".join(printed.split())
-    code, printed, _ = uds_lens(*words, "--json")
+    code, printed, _ = metrics(*words, "--json", **asked)
     assert json.loads(printed)["format"] == "uds_lens.MetricResults"
 
 
@@ -97,14 +105,13 @@ def from_a_file(evidence):
 """
 
 
-def test_a_metric_of_ones_own_file(trio, examples, tmp_path, uds_lens):
+def test_a_metric_of_ones_own_file(metrics, tmp_path, uds_lens):
     file, out = tmp_path / "my_metrics_of_this_test.py", tmp_path / "m.json"
     file.write_text(OWN, encoding="utf-8")
     try:
         assert "from_a_file" in uds_lens("metrics", "--import", file, "--help").out
         assert "from_a_file 0 = never known, 1 = forget" in " ".join(uds_lens("metrics", "--list").out.split())
-        words = ("--model", trio("llama").full, "--examples", examples, "--out", out, "--device", "cpu")
-        code, printed, _ = uds_lens("metrics", "--import", file, *words, "--metric", "from_a_file")
+        code, printed, _ = metrics("--import", file, out=out, names="from_a_file")
         assert code == 0
         assert "From a file" in printed
         assert list(ul.metrics.MetricResults.load(out).metrics) == ["from_a_file"]
@@ -113,21 +120,15 @@ def test_a_metric_of_ones_own_file(trio, examples, tmp_path, uds_lens):
         sys.modules.pop("my_metrics_of_this_test", None)
 
 
-def words(models, examples, out) -> tuple:
-    return (
-        *("metrics", "--model", models.unlearned, "--model", models.full, "--name", "npo", "--name", "before"),
-        *("--examples", examples, "--out", out, "--device", "cpu", "--metric", "em", "--metric", "mia_min_k"),
-    )
-
-
-def test_several_models_in_one_table(trio, examples, tmp_path, uds_lens):
-    out = tmp_path / "runs"
-    code, printed, err = uds_lens(*words(trio("llama"), examples, out))
+def test_several_models_in_one_table(trio, metrics, tmp_path, uds_lens):
+    out, models = tmp_path / "runs", trio("llama")
+    several = {"out": out, "names": "em mia_min_k", "model": models.unlearned}
+    words = ("--model", models.full, "--name", "npo", "--name", "before")
+    code, printed, err = metrics(*words, **several)
     assert (code, err) == (0, "")
     saved = {name: ul.metrics.MetricResults.load(out / f"{name}.json") for name in ("npo", "before")}
-    table = pd.read_csv(out / "table.csv").set_index("model")
-    assert table.index.tolist() == ["npo", "before"]
-    assert table["em"].tolist() == pytest.approx([found["em"].value for found in saved.values()])
+    table = pd.read_csv(out / "table.csv").set_index("model")["em"]
+    assert table.to_dict() == pytest.approx({name: found["em"].value for name, found in saved.items()})
     label = ul.metrics.METRICS["em"].label
     (row,) = [" ".join(line.split()) for line in printed.splitlines() if line.startswith(f"{label} ")]
     told = [found["em"] for found in saved.values()]
@@ -138,60 +139,42 @@ def test_several_models_in_one_table(trio, examples, tmp_path, uds_lens):
         "npo: 2 metrics; saved, 1 of 2",
         "before: 2 metrics; saved, 2 of 2",
     ]
-    found = json.loads(uds_lens(*words(trio("llama"), examples, out), "--json").out)
-    assert list(found) == ["npo", "before"]
+    found = json.loads(metrics("--model", models.full, "--json", **several).out)  # models of earlier runs stay there
+    assert list(found) == ["unlearned", "full"]
+    table = pd.read_csv(out / "table.csv").set_index("model")["em"]
+    assert table.index.tolist() == ["unlearned", "full", "before", "npo"] and table["npo"] == table["unlearned"]
 
 
-def test_earlier_metrics_are_not_lost(trio, examples, tmp_path, uds_lens):
-    out = tmp_path / "m.json"
-    same = ("metrics", "--model", trio("llama").full, "--examples", examples, "--out", out, "--device", "cpu")
-    assert uds_lens(*same, "--metric", "em", "--metric", "es").code == 0
-    before = out.read_bytes()
-    code, printed, err = uds_lens(*same, "--metric", "es", "--metric", "prob")
-    assert (code, printed) == (1, "") and out.read_bytes() == before
-    assert "holds em, which this run does not measure: choose another --out, or replace it with --redo" in err
-    for changed, said in ((("--min-k", "0.5"), "with other options"), (("--limit", "2"), "on other examples")):
-        code, _, err = uds_lens(*same, "--metric", "em", "--metric", "es", *changed)
-        assert code == 1 and said in err and out.read_bytes() == before
-    other = [trio("llama").retain if word == trio("llama").full else word for word in same]
-    code, _, err = uds_lens(*other, "--metric", "em", "--metric", "es")
-    assert code == 1 and "with weights that differ from those of" in err and out.read_bytes() == before
+def test_earlier_metrics_are_not_lost(trio, metrics, tmp_path):
+    out, retain = tmp_path / "m.json", trio("llama").retain
     copied = shutil.copytree(trio("llama").full, tmp_path / "copy")
-    renamed = [copied if word == trio("llama").full else word for word in same]
-    assert uds_lens(*renamed, "--metric", "em", "--metric", "es").code == 0, "the same weights by another name"
-    shutil.copytree(trio("llama").retain, copied, dirs_exist_ok=True)
-    code, _, err = uds_lens(*renamed, "--metric", "em", "--metric", "es")
-    assert code == 1 and "with weights that differ from those of" in err, "other weights by the same name"
-    more = [word for name in ("em", "es", "prob") for word in ("--metric", name)]
-    assert uds_lens(*same, *more).code == 0
-    assert uds_lens(*same, "--metric", "es", "--redo").code == 0
+    assert metrics(out=out, names="em es").code == 0
+    before = out.read_bytes()
+
+    def refused(said: str, *words: object, **asked: object) -> None:
+        code, printed, err = metrics(*words, out=out, **{"names": "em es", **asked})
+        assert (code, printed) == (1, "") and said in err and out.read_bytes() == before
+
+    measured = "holds em, which this run does not measure: choose another --out, or replace it with --redo"
+    refused(measured, names="es prob")
+    refused("with other options", "--min-k", "0.5")
+    refused("on other examples", "--limit", "2")
+    refused("with weights that differ from those of", model=retain)
+    assert metrics(out=out, names="em es", model=copied).code == 0, "the same weights by another name"
+    before = out.read_bytes()
+    shutil.copytree(retain, copied, dirs_exist_ok=True)
+    refused("with weights that differ from those of", model=copied)
+    assert metrics(out=out, names="em es prob").code == 0
+    assert metrics("--redo", out=out, names="es").code == 0
     assert list(ul.metrics.MetricResults.load(out).metrics) == ["es"]
 
 
-def test_data_are_not_overwritten(trio, examples, uds_lens, monkeypatch):
+def test_data_and_a_classifier_are_looked_at_first(metrics, examples, tmp_path, monkeypatch):
     monkeypatch.setattr(ul.metrics, "evaluate", lambda *_, **__: pytest.fail("measured"))
     before = examples.read_bytes()
-    code, _, err = uds_lens("metrics", "--model", trio("llama").full, "--examples", examples, "--out", examples)
-    assert code == 1 and "was not written by uds_lens" in err
-    assert examples.read_bytes() == before
-
-
-def test_the_fluency_classifier_is_looked_for_first(trio, examples, tmp_path, uds_lens, monkeypatch):
-    monkeypatch.setattr(ul.metrics, "evaluate", lambda *_, **__: pytest.fail("measured"))
-    code, _, err = uds_lens(
-        *("metrics", "--model", trio("llama").full, "--examples", examples, "--out", tmp_path / "o.json"),
-        *("--metric", "fluency", "--fluency", tmp_path / "no-classifier", "--offline"),
-    )
+    code, _, err = metrics(out=examples)
+    assert code == 1 and "was not written by uds_lens" in err and examples.read_bytes() == before
+    words = ("--fluency", tmp_path / "no-classifier", "--offline")
+    code, _, err = metrics(*words, out=tmp_path / "o.json", names="fluency")
     assert code == 1 and err.count("\n") == 1
     assert "cannot be loaded" in err and "--fluency heuristic" in err
-
-
-def test_the_table_keeps_models_of_earlier_runs(trio, examples, tmp_path, uds_lens):
-    paths, out = trio("llama"), tmp_path / "runs"
-    both = ("metrics", "--model", paths.unlearned, "--model", paths.full, "--examples", examples, "--out", out)
-    assert uds_lens(*both, "--device", "cpu", "--metric", "em").code == 0
-    code, _, err = uds_lens(*both, "--device", "cpu", "--metric", "em", "--name", "a", "--name", "b")
-    assert (code, err) == (0, "")
-    table = pd.read_csv(out / "table.csv").set_index("model")["em"]
-    assert table.index.tolist() == ["a", "b", "full", "unlearned"]
-    assert table["a"] == table["unlearned"]

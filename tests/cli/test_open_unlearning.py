@@ -1,11 +1,19 @@
 """Folders of Open-Unlearning runs on the command line: rank, meta, dashboard, table."""
 
 import json
+import shutil
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
-from open_unlearning_saves import BASES, METHODS, SPLITS, write_config, write_saves
+from open_unlearning_saves import BASES, METHODS, SPLITS, evaluation, write_config, write_run, write_saves
+
+from uds_lens._cli.metrics import _as_open_unlearning
+from uds_lens.data import CHAT_STYLES
+from uds_lens.metrics import METRICS, MetricOptions
 
 PRESET = ("--preset", "open-unlearning")
 
@@ -69,11 +77,6 @@ def test_meta_compares_references_within_a_setup_only(saves: Path, uds_lens, tmp
 
 def test_meta_judges_the_pools_of_each_setup(saves: Path, uds_lens, tmp_path) -> None:
     """Open-Unlearning's own models with and without the knowledge, by their names."""
-    import shutil
-
-    import numpy as np
-    from open_unlearning_saves import evaluation, write_run
-
     root = shutil.copytree(saves / "eval", tmp_path / "saves" / "eval").parent
     rng = np.random.default_rng(0)
     for base in BASES[:2]:
@@ -98,14 +101,8 @@ def test_dashboard_writes_a_page_for_each_setup(saves: Path, uds_lens, tmp_path)
 
 
 def test_metrics_are_those_of_the_defaults_with_their_prompts() -> None:
-    from uds_lens._cli.metrics import _as_open_unlearning
-    from uds_lens.data import CHAT_STYLES
-    from uds_lens.metrics import METRICS, MetricOptions
-
     names, options = _as_open_unlearning(None, MetricOptions(), True)
-    assert set(names) <= set(METRICS) and {"es", "paraprob", "truth_ratio", "s_mia_min_k", "model_utility"} <= set(
-        names
-    )
+    assert {"es", "paraprob", "truth_ratio", "s_mia_min_k", "model_utility"} <= set(names) <= set(METRICS)
     assert options.chat == CHAT_STYLES["open_unlearning"]
     own = MetricOptions(system_prompt="Mine.")
     assert _as_open_unlearning(["em"], own, False) == (["em"], own)
@@ -130,20 +127,18 @@ def test_table_has_a_row_per_model_in_three_formats(saves: Path, uds_lens, tmp_p
     assert "was not written by uds_lens" in uds_lens("table", saves, "--out", tmp_path / "mine.csv").err
 
 
-def test_table_takes_saved_audits(saves: Path, without_depth: Path, uds_lens, make_audit, tmp_path) -> None:
-    from dataclasses import replace
-
+def test_saved_audits_stand_beside_the_runs(saves: Path, without_depth: Path, uds_lens, make_audit, tmp_path) -> None:
     audit = make_audit(0.5)
-    name = f"tofu_{BASES[0]}_forget10_NPO"
+    name, other = (f"tofu_{BASES[0]}_forget10_{method}" for method in ("NPO", "RMU"))
     models = {**audit.models, "unlearned": replace(audit.models["unlearned"], name=f"saves/unlearn/{name}")}
     replace(audit, models=models).save(tmp_path / "audits" / "a")
+    words = (*PRESET, "--audits", tmp_path / "audits")
     for root, others in ((saves, True), (without_depth, False)):
-        out = uds_lens(
-            "table", root, "--audits", tmp_path / "audits", "--format", "csv", "--preset", "open-unlearning"
-        ).out
-        (tmp_path / "t.csv").write_text(out)
-        frame = pd.read_csv(tmp_path / "t.csv").set_index("model")
+        frame = pd.read_csv(StringIO(uds_lens("table", root, *words, "--format", "csv").out)).set_index("model")
         assert frame.loc[f"unlearn/{name}", "uds"] == 0.5
-        other = frame.loc[f"unlearn/{name.replace('NPO', 'RMU')}", "uds"]
-        assert pd.notna(other) == others  # what UDS_EVAL.json says stays where there is no audit
+        # what UDS_EVAL.json says stays where there is no audit
+        assert pd.notna(frame.loc[f"unlearn/{other}", "uds"]) == others
         assert frame["method"].isin(["full", "retain"]).sum() == 12
+    words = (*words, "--base", BASES[0], "--split", "forget10", "--resamples", 0, "--json")
+    depths = {row["method"]: row["depth"] for row in json.loads(uds_lens("rank", saves, *words).out)["methods"]}
+    assert depths["npo"] == 0.5 and depths["rmu"] != 0.5

@@ -12,23 +12,35 @@ from synthetic_audits import synthetic_audit, with_control, with_retains
 from uds_lens._cli.terminal import print_audits, print_audits_as_json
 
 
-def test_table_holds_the_numbers(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
-    print_audits({"npo": make_audit(0.2), "rmu": make_audit(0.7)})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["model", "UDS", "95%", "interval", "N", "NaN", "layers", "verdict"]
-    assert lines[2].split() == ["npo", "0.200", "0.079", "-", "0.682", "3", "1", "1.5", "of", "2", "mostly", "intact"]
-    assert lines[3].split()[:2] == ["rmu", "0.700"]
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]):
+    """`printed(audits)`: what is printed of them."""
+
+    def show(audits: dict, **options: object) -> str:
+        print_audits(audits, **options)
+        return capsys.readouterr().out
+
+    return show
 
 
-def test_what_only_some_audits_have_gets_tables_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_holds_the_numbers_and_says_what_is_undefined(make_audit, printed) -> None:
+    audit = make_audit(0.2)
+    lines = printed({"npo": audit, "rmu": make_audit(0.7), "undefined": audit.with_tau(10.0)}).splitlines()
+    assert [line.split() for line in (lines[0], *lines[2:5])] == [
+        ["model", "UDS", "95%", "interval", "N", "NaN", "layers", "verdict"],
+        ["npo", "0.200", "0.079", "-", "0.682", "3", "1", "1.5", "of", "2", "mostly", "intact"],
+        ["rmu", "0.700", *lines[3].split()[2:]],
+        ["undefined", "NaN", "-", "0", "4", "0.0", "of", "2", "not", "measurable"],
+    ]
+
+
+def test_what_only_some_audits_have_gets_tables_of_its_own(printed) -> None:
     audit = synthetic_audit(n=40)
-    print_audits({"npo": audit})
-    assert "Retained facts" not in (out := capsys.readouterr().out) and "Against each" not in out
+    assert "Retained facts" not in (out := printed({"npo": audit})) and "Against each" not in out
     more = with_retains(with_control(audit, lost=0.1))
     own, kept_own = (torch.full((n,), math.log(p), dtype=torch.float64) for n, p in ((40, 0.25), (12, 0.5)))
     more = replace(more, s_unlearned=own, control_s_unlearned=kept_own)
-    print_audits({"npo": audit, "rmu": more})
-    out = capsys.readouterr().out
+    out = printed({"npo": audit, "rmu": more})
     assert max(map(len, out.splitlines())) <= 80
     kept, against = out.split("Retained facts")[1].split("Against each retain model")
     (row,) = (line.split() for line in kept.splitlines() if line.startswith("rmu"))
@@ -46,35 +58,20 @@ def test_what_only_some_audits_have_gets_tables_of_its_own(capsys: pytest.Captur
     ]
 
 
-def test_undefined_score_is_said_not_zero(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
-    print_audits({"npo": make_audit(0.2).with_tau(10.0)})
-    row = capsys.readouterr().out.splitlines()[2]
-    assert row.split() == ["npo", "NaN", "-", "0", "4", "0.0", "of", "2", "not", "measurable"]
-
-
-def test_names_that_share_their_ends_stay_apart(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_stay_apart_in_80_columns_without_colour(make_audit, printed) -> None:
     name = "unlearn_tofu_Llama-3.2-1B-Instruct_forget10_{}_lr2e-05_alpha5_epoch5".format
-    print_audits({name(method): make_audit(0.2) for method in ("NPO", "UNDIAL", "UNDO")} | {"half": make_audit(0.7)})
-    firsts = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:6]]
-    assert firsts[0].startswith("...NPO_") and firsts[1].startswith("...UNDIAL_") and firsts[2].startswith("...UNDO_")
-    assert firsts[3] == "half"
+    named = {name(method): make_audit(0.2) for method in ("NPO", "UNDIAL", "UNDO")} | {"b[red]": make_audit(0.7)}
+    lines = printed(named).splitlines()
+    starts = ("...NPO_", "...UNDIAL_", "...UNDO_", "b[red] ")
+    assert all(line.startswith(start) for line, start in zip(lines[2:6], starts, strict=True))
+    assert max(map(len, lines)) <= 80 and "\x1b" not in "".join(lines)
 
 
-def test_80_columns_without_colour(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
-    print_audits({"a-model-with-a-rather-long-name-0123456789": make_audit(0.2), "b[red]": make_audit(0.7)})
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 80
-    assert "\x1b" not in out
-    assert "b[red]" in out
-
-
-def test_warnings_come_once_with_the_names_they_are_about(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
-    print_audits({"npo": make_audit(0.2), "rmu": make_audit(0.7)})
-    text = " ".join(capsys.readouterr().out.split())
-    assert text.count("Only 3 examples are measurable") == 1
-    assert "! all: Only 3 examples" in text
-    print_audits({"npo": make_audit(0.2), "rmu": make_audit(0.7)}, cautions_of=["rmu"])
-    assert "! rmu: Only 3 examples" in " ".join(capsys.readouterr().out.split())
+def test_warnings_come_once_with_the_names_they_are_about(make_audit, printed) -> None:
+    audits = {"npo": make_audit(0.2), "rmu": make_audit(0.7)}
+    text = " ".join(printed(audits).split())
+    assert text.count("Only 3 examples are measurable") == 1 and "! all: Only 3 examples" in text
+    assert "! rmu: Only 3 examples" in " ".join(printed(audits, cautions_of=["rmu"]).split())
 
 
 def test_json_is_strict_and_names_the_directory(make_audit, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,9 +83,8 @@ def test_json_is_strict_and_names_the_directory(make_audit, capsys: pytest.Captu
     assert audit["config"]["tau"] == 10.0
 
 
-def test_no_color(make_audit, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_no_color(make_audit, printed, monkeypatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     for word, marked in (("", True), ("1", False)):
         monkeypatch.setenv("NO_COLOR", word)
-        print_audits({"npo": make_audit(0.2)})
-        assert ("\x1b" in capsys.readouterr().out) is marked
+        assert ("\x1b" in printed({"npo": make_audit(0.2)})) is marked

@@ -61,16 +61,6 @@ def test_names_that_are_no_utf8(home: Path, uds_lens) -> None:
     assert os.path.isfile(os.fsencode(f"{odd}.json"))
 
 
-COMMANDS = {
-    "audit": "--full {} --retain r --model u --examples ~/forget.json --out o",
-    "metrics": "--model {} --examples ~/forget.json --out o.json --metric em",
-    "unlearn": "--method ga --full {} --examples ~/forget.json --out o",
-    "relearn": "--model {} --examples ~/forget.json --out o",
-    "quantise": "--model {} --out o",
-    "doctor": "--full {} --json",
-}
-
-
 def test_a_misspelt_place_is_answered_with_the_nearest_one(home: Path, uds_lens) -> None:
     Path("ckpt/full").mkdir(parents=True)
     Path("forget.json").write_text("[]")
@@ -81,15 +71,6 @@ def test_a_misspelt_place_is_answered_with_the_nearest_one(home: Path, uds_lens)
     ):
         code, _, err = uds_lens(*asked.split(), *words.split())
         assert code == 1 and f"{near}'?" in err and "Did you mean '" in err
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_missing_directory_is_named_alike(command: str, home: Path, uds_lens) -> None:
-    code, out, err = uds_lens(command, *COMMANDS[command].format("./nowhere").split())
-    assert code == 1
-    said = "no directory './nowhere': give the directory of a checkpoint, or a Hub id 'owner/name'."
-    assert said in (out if command == "doctor" else err)
-    assert list(Path().iterdir()) == []
 
 
 TAKEN = {

@@ -5,11 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import typer
 
+import uds_lens as ul
 from uds_lens import _progress as progress
 from uds_lens._cli import terminal as progress_lines
+
+from .conftest import audit_words
 
 FIRST = {
     "annotate": ("--examples=x --by=answer --out=o", "finding the entities in x by answer ..."),
@@ -55,11 +59,8 @@ def test_the_first_line_of_every_command_comes_before_torch_is_loaded() -> None:
 def test_a_line_per_step_and_per_model(sweep: Path, tmp_path: Path, uds_lens) -> None:
     logging.getLogger().addHandler(noisy := logging.StreamHandler(sys.stderr))
     try:
-        code, _, err = uds_lens(
-            *("audit", "--full", sweep / "full", "--retain", sweep / "retain", "--examples", sweep / "forget.json"),
-            *("--model", sweep / "unlearned", "--model", sweep / "full", "--name", "one", "--name", "two"),
-            *("--out", tmp_path / "out", "--device", "cpu", "--engine", "wavefront"),
-        )
+        words = [*audit_words(sweep, "unlearned", "full"), "--name", "one", "--name", "two"]
+        code, _, err = uds_lens(*words, "--out", tmp_path / "out")
     finally:
         logging.getLogger().removeHandler(noisy)
     assert (code, err) == (0, "")
@@ -73,6 +74,9 @@ def test_a_line_per_step_and_per_model(sweep: Path, tmp_path: Path, uds_lens) ->
     assert lines[-1] == "two: UDS 0.000, 95% interval 0.000 to 0.000; saved, 2 of 2"
     assert sum(line.startswith("memory: the audit needs") for line in lines) == 1
     assert {path.name for path in (tmp_path / "out").glob("[!.]*")} == {"baseline", "one", "two", "table.csv"}
+    table = pd.read_csv(tmp_path / "out" / "table.csv").set_index("model")["uds"]
+    assert table["two"] == 0 and table["one"] == pytest.approx(ul.DepthAudit.load(tmp_path / "out" / "one").uds)
+    assert len(ul.Baseline.load(tmp_path / "out" / "baseline").examples) == 8
 
 
 def test_verbose_says_more_and_of_other_packages_too(capsys: pytest.CaptureFixture[str]) -> None:

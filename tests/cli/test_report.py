@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from meta.test_our_results import results
 
 import uds_lens as ul
 
@@ -28,25 +29,14 @@ def test_named_audits_go_on_one_page(saved: Path, uds_lens) -> None:
     assert "0.250" in page and "0.750" in page and "<h1>Two &amp; more</h1>" in page
 
 
-def test_a_folder_stands_for_the_audits_in_it(saved: Path, uds_lens) -> None:
-    code, printed, _ = uds_lens("report", saved, saved / "npo", "--out", saved / "page.html", "--json")
-    assert code == 0
-    assert list(json.loads(printed)["audits"]) == ["npo", "rmu"]
-
-
-def test_audits_are_named_after_their_models_not_their_directories(saved: Path, make_audit, uds_lens) -> None:
+def test_a_folder_stands_for_the_audits_in_it_each_named_after_its_model(saved: Path, make_audit, uds_lens) -> None:
     audit = make_audit(0.5)
     models = {**audit.models, "unlearned": replace(audit.models["unlearned"], name="ckpt/rmu-strong")}
     replace(audit, models=models).save(saved / "tuesday")
-    code, printed, _ = uds_lens("report", saved / "tuesday", "--out", saved / "page.html", "--json")
-    assert code == 0 and list(json.loads(printed)["audits"]) == ["rmu-strong"]
-    assert "<b>rmu-strong</b>" in (saved / "page.html").read_text(encoding="utf-8")
-
-
-def test_a_folder_of_folders_stands_for_all_audits_in_it(saved: Path, make_audit, uds_lens) -> None:
     make_audit(0.5).save(saved / "forget05" / "ga")
-    code, printed, _ = uds_lens("report", saved, "--out", saved / "page.html", "--json")
-    assert code == 0 and sorted(json.loads(printed)["audits"]) == ["ga", "npo", "rmu"]
+    code, printed, _ = uds_lens("report", saved, saved / "npo", "--out", saved / "page.html", "--json")
+    assert code == 0 and sorted(json.loads(printed)["audits"]) == ["ga", "npo", "rmu", "rmu-strong"]
+    assert ">rmu-strong<" in (saved / "page.html").read_text(encoding="utf-8")
 
 
 def test_audits_inside_an_audit_are_not_passed_over_in_silence(saved: Path, make_audit, uds_lens) -> None:
@@ -83,31 +73,13 @@ def test_logit_lens_results_are_drawn_beside_uds(tmp_path: Path, uds_lens) -> No
 
 
 def test_metrics_references_and_short_paths(saved: Path, uds_lens) -> None:
-    m = ul.metrics
-    value = m.MetricValue(
-        name="retain_q_prob",
-        label="Probability, retain",
-        group="utility",
-        value=0.875,
-        direction="utility",
-        low=0.0,
-        high=1.0,
-        zero="useless",
-        one="perfect",
-    )
     (saved / "metrics").mkdir()
     options = ("--metrics", saved / "metrics", "--reference", "rmu", "--short-paths", "--out", saved / "page.html")
     code, _, err = uds_lens("report", saved / "npo", saved / "rmu", *options)
     assert code == 1 and "no metrics in" in err
-    found = m.MetricResults(
-        metrics={value.name: value},
-        models={"model": ul.DepthAudit.load(saved / "npo").models["unlearned"]},
-        options=m.MetricOptions(),
-        sizes={},
-        generations={},
-        provenance={},
-    )
-    found.save(saved / "metrics" / "npo.json")
+    found = results("ckpt/npo", retain_q_prob=0.875)
+    models = {"model": ul.DepthAudit.load(saved / "npo").models["unlearned"]}
+    replace(found, models=models).save(saved / "metrics" / "npo.json")
     code, _, err = uds_lens("report", saved / "npo", saved / "rmu", *options)
     page = (saved / "page.html").read_text(encoding="utf-8")
     assert (code, err) == (0, "") and "0.875" in page and "Grey: reference models (rmu)." in page

@@ -9,6 +9,8 @@ import pytest
 import uds_lens as ul
 from uds_lens.audit import _two_stage as stages
 
+from .conftest import audit_words as words
+
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -27,13 +29,6 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(stages, "measure_stage_2", finishing)
     monkeypatch.setattr(ul.Baseline, "measure", classmethod(measuring))
     return noted
-
-
-def words(sweep: Path, *unlearned: str) -> list[object]:
-    found: list[object] = ["audit", "--full", sweep / "full", "--retain", sweep / "retain"]
-    for model in unlearned:
-        found += ["--model", sweep / model]
-    return [*found, "--examples", sweep / "forget.json", "--device", "cpu", "--engine", "wavefront"]
 
 
 def test_a_sweep_goes_on_where_it_was_stopped(sweep: Path, tmp_path: Path, measured: list, uds_lens) -> None:

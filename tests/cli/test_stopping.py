@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,7 @@ import uds_lens.__main__ as program
 from uds_lens.audit import _runner
 from uds_lens.results._saving import audits_in
 
-
-def words(sweep: Path, out: Path, *unlearned: str) -> list[object]:
-    found: list[object] = ["audit", "--full", sweep / "full", "--retain", sweep / "retain"]
-    for model in unlearned:
-        found += ["--model", sweep / model]
-    found += ["--examples", sweep / "forget.json", "--out", out]
-    return [*found, "--device", "cpu", "--engine", "wavefront"]
+from .conftest import audit_words as words
 
 
 def test_what_is_saved_is_told(sweep: Path, tmp_path: Path, monkeypatch, uds_lens) -> None:
@@ -31,7 +26,7 @@ def test_what_is_saved_is_told(sweep: Path, tmp_path: Path, monkeypatch, uds_len
         return measure(self, model, **options)
 
     monkeypatch.setattr(ul.Baseline, "audit", audit)
-    code, out, err = uds_lens(*words(sweep, tmp_path / "out", "unlearned", "full", "retain"))
+    code, out, err = uds_lens(*words(sweep, "unlearned", "full", "retain"), "--out", tmp_path / "out")
     assert (code, out) == (130, "")
     assert err.splitlines()[-1] == "Stopped; 1 of 3 saved; run the same command to resume."
     assert [path.name for path in audits_in(tmp_path / "out")] == ["unlearned"]
@@ -48,34 +43,25 @@ def test_a_cluster_that_ends_the_job(sweep: Path, tmp_path: Path, monkeypatch, u
 
     monkeypatch.setattr(_runner, "capture", captured)
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    asked = [*words(sweep, tmp_path / "out", "unlearned"), "--memory-gib", 0, "--token-budget", 40]
+    before = signal.getsignal(signal.SIGTERM)
+    asked = [*words(sweep, "unlearned"), "--out", tmp_path / "out", "--memory-gib", 0, "--token-budget", 40]
     code, _, err = uds_lens(*asked)
     assert code == 143
     assert err.splitlines()[-1] == "Stopped; 0 of 1 saved; run the same command to resume."
+    assert signal.getsignal(signal.SIGTERM) is before
     gc.collect()  # what the traceback held
     assert list(scratch.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == ["scratch"]
 
 
-def test_the_signal_is_what_it_was_afterwards(uds_lens) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    assert uds_lens("doctor", "--json").code == 0
-    assert signal.getsignal(signal.SIGTERM) is before
+def stop(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
-def test_while_the_words_are_read(uds_lens, monkeypatch) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("uds_lens._cli.app.PlainCommand.parse_args", stop)
-    assert uds_lens("doctor") == (130, "", "Stopped before anything was done.\n")
-
-
-def test_before_the_command_has_started(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("uds_lens._cli.main", stop)
+@pytest.mark.parametrize("early", ["_cli.app.PlainCommand.parse_args", "_cli.main"])
+def test_before_the_command_has_started(early: str, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["uds-lens", "doctor"])
+    monkeypatch.setattr(f"uds_lens.{early}", stop)
     with pytest.raises(SystemExit) as exit_info:
         program.main()
     assert exit_info.value.code == 130

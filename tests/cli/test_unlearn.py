@@ -14,12 +14,16 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 import uds_lens as ul
 from tests.unlearning.conftest import tiny  # noqa: F401 - a fixture
 from tests.unlearning.test_registry import MINE
-from uds_lens._cli.training import LEARNED, read_settings
+from uds_lens._cli.training import LEARNED
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning import withdraw_objective
 from uds_lens.unlearning._trainer import UnlearningTrainer
 
-FLAGS = {"full": "--full", "forget": "--examples", "retain": "--retain-data"}
+
+def unlearning(files: dict[str, Path]) -> list[object]:
+    """The command with its model and data."""
+    data = ("--examples", files["forget"], "--retain-data", files["retain"])
+    return ["unlearn", "--device", "cpu", "--full", files["full"], *data]
 
 
 @pytest.fixture
@@ -31,8 +35,7 @@ def files(tiny, tmp_path: Path) -> dict[str, Path]:  # noqa: F811
 
 
 def test_unlearn_then_relearn(uds_lens, files, tmp_path: Path) -> None:
-    words = ["unlearn", "--method", "npo", "--device", "cpu", "--out", tmp_path / "npo"]
-    words += [word for name, path in files.items() for word in (FLAGS[name], path)]
+    words = [*unlearning(files), "--method", "npo", "--out", tmp_path / "npo"]
     words += ["--set", "beta=0.2", "--set", "epochs=1", "--set", "learning-rate=1e-3", "--lora", "2"]
     code, out, _ = uds_lens(*words)
     assert code == 0
@@ -91,25 +94,16 @@ def test_training_says_nothing_of_a_kernel_that_it_does_not_need(files, tmp_path
 
 def test_what_is_wrong_is_one_line(uds_lens, files, tmp_path: Path) -> None:
     words = ["unlearn", "--full", files["full"], "--examples", files["forget"], "--out", tmp_path / "out"]
-    for more, message in (
-        (["--method", "nop"], "no unlearning method 'nop'"),
-        (["--method", "npo"], "npo needs retain data: pass --retain-data"),
-        (["--method", "ga", "--set", "alpha=1"], "ga has no setting 'alpha'"),
-        (["--method", "ga", "--set", "epochs"], "--set takes name=value"),
+    for method, settings, message in (
+        ("nop", (), "no unlearning method 'nop'"),
+        ("npo", (), "npo needs retain data: pass --retain-data"),
+        ("ga", ("alpha=1",), "ga has no setting 'alpha'"),
+        *(("ga", (wrong,), "--set takes name=value") for wrong in ("epochs", "=1", "epochs=")),
+        ("ga", ("epochs=1", "epochs=2"), "--set epochs is given twice"),
     ):
-        code, _, err = uds_lens(*words, *more)
+        code, _, err = uds_lens(*words, "--method", method, *(word for each in settings for word in ("--set", each)))
         assert code == 1
-        assert err.startswith("error: ")
-        assert message in err
-        assert err.count("\n") == 1
-
-
-def test_settings_are_names_and_values() -> None:
-    assert read_settings(None) == {}
-    assert read_settings(["max-grad-norm=2", "protocol=chat"]) == {"max_grad_norm": "2", "protocol": "chat"}
-    for words in (["beta"], ["=1"], ["beta="], ["beta=1", "beta=2"]):
-        with pytest.raises(ConfigError, match="--set"):
-            read_settings(words)
+        assert err.startswith("error: ") and message in err and err.count("\n") == 1
 
 
 def test_own_methods_are_listed_and_run(uds_lens, files, tmp_path: Path) -> None:
@@ -121,11 +115,8 @@ def test_own_methods_are_listed_and_run(uds_lens, files, tmp_path: Path) -> None
         assert code == 0
         assert "half: Half of GradDiff." in out
         assert "npo: Negative preference optimisation" in out
-        words = [word for name, path in files.items() for word in (FLAGS[name], path)]
-        code, _, _ = uds_lens(
-            *("unlearn", "--import", file, "--method", "half", *words, "--out", tmp_path / "half"),
-            *("--device", "cpu", "--set", "part=0.1", "--set", "epochs=1"),
-        )
+        words = ("--import", file, "--method", "half", "--out", tmp_path / "half", "--set", "part=0.1")
+        code, _, _ = uds_lens(*unlearning(files), *words, "--set", "epochs=1")
         assert code == 0
         assert json.loads((tmp_path / "half" / "unlearning.json").read_text())["config"]["part"] == 0.1
     finally:
@@ -152,8 +143,7 @@ def test_a_job_that_is_told_to_stop_says_what_is_saved(
         start(self, *args, **kwargs)
         self.add_callback(Stop())
 
-    words = [word for name, path in files.items() for word in (FLAGS[name], path)]
-    words = ["unlearn", "--method", "graddiff", *words, "--device", "cpu", "--out", tmp_path / "out"]
+    words = [*unlearning(files), "--method", "graddiff", "--out", tmp_path / "out"]
     words += ["--set", "batch_size=2", "--set", "epochs=2"]
     with monkeypatch.context() as patch:
         patch.setattr(UnlearningTrainer, "__init__", stopped)
@@ -172,8 +162,6 @@ def test_a_job_that_is_told_to_stop_says_what_is_saved(
 
 def test_relearning_over_a_grid_of_words(uds_lens, files, tmp_path: Path, monkeypatch) -> None:
     """Lists of numbers come as words; what is measured is asked as what is trained."""
-    import uds_lens as ul
-
     calls = []
 
     def grid(*models, **given):
@@ -194,9 +182,13 @@ def test_relearning_over_a_grid_of_words(uds_lens, files, tmp_path: Path, monkey
     assert err == "error: --learning-rate must be a list, each a number > 0; got 'fast'.\n"
 
 
+def depth_words(sweep: Path, out: Path) -> list[object]:
+    model = ("--method", "ga", "--full", sweep / "full", "--examples", sweep / "forget.json")
+    return ["unlearn", *model, "--out", out, "--device", "cpu", "--depth-every", "1"]
+
+
 def test_depth_while_it_trains(sweep: Path, uds_lens, tmp_path: Path) -> None:
-    words = ["unlearn", "--method", "ga", "--full", sweep / "full", "--examples", sweep / "forget.json"]
-    words += ["--out", tmp_path / "ga", "--device", "cpu", "--protocol", "raw", "--depth-every", "1"]
+    words = [*depth_words(sweep, tmp_path / "ga"), "--protocol", "raw"]
     for setting in ("epochs=1", "batch_size=2", "learning_rate=1e-3", "warmup_epochs=0"):
         words += ["--set", setting]
     assert "--depth-every needs --retain" in uds_lens(*words).err
@@ -215,8 +207,7 @@ def test_depth_is_measured_in_the_prompts_of_the_training(sweep: Path, uds_lens,
         raise ConfigError("enough")
 
     monkeypatch.setattr(ul.Baseline, "measure", measure)
-    words = ["unlearn", "--method", "ga", "--full", sweep / "full", "--examples", sweep / "forget.json"]
-    words += ["--out", tmp_path / "ga", "--depth-every", "1", "--retain", sweep / "retain"]
+    words = [*depth_words(sweep, tmp_path / "ga"), "--retain", sweep / "retain"]
     asked = ("--protocol", "chat", "--system-prompt", "Be brief.", "--chat-date", "01 Jan 2026")
     assert uds_lens(*words, *asked).err == uds_lens(*words, "--set", "protocol=raw").err == "error: enough\n"
     assert found[0] == ("chat", "Be brief.", "01 Jan 2026") and found[1][0] == "raw"

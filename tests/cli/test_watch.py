@@ -12,10 +12,11 @@ import uds_lens as ul
 from uds_lens._cli import audit as command
 from uds_lens._cli.audit import whole_files
 
+from .conftest import audit_words
+
 
 def words(sweep: Path, run: Path, out: Path, *more: object) -> list[object]:
-    models = ["--full", sweep / "full", "--retain", sweep / "retain", "--examples", sweep / "forget.json"]
-    return ["watch", run, *models, "--out", out, "--device", "cpu", "--engine", "wavefront", "--poll", 0, *more]
+    return ["watch", run, *audit_words(sweep)[1:], "--out", out, "--poll", 0, *more]
 
 
 def test_a_checkpoint_is_whole_or_not(sweep: Path, tmp_path: Path) -> None:

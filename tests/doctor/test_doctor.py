@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_models import Touch
 
 import uds_lens as ul
 from tests.cli.conftest import uds_lens  # noqa: F401 - a fixture
@@ -36,12 +37,11 @@ def test_what_is_wrong_is_told_with_its_fix(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(environment, "_installed", lambda name: installed[name] if name in installed else real(name))
     monkeypatch.setattr(environment, "_LITTLE", 1e9)
     found = by_name(examine_environment(place=tmp_path))
-    assert found["transformers"].verdict == "problem"
+    verdicts = {name: found[name].verdict for name in installed}
+    assert verdicts == {"transformers": "problem", "peft": "note", "torch": "problem"}
     assert "4.51.0, expected" in found["transformers"].found
     assert "in a separate environment" in found["transformers"].fix
-    assert (found["peft"].verdict, found["torch"].verdict) == ("note", "problem")
-    assert "unlearn --lora" in found["peft"].found
-    assert found["peft"].fix == 'pip install "uds-lens[lora]"'
+    assert "unlearn --lora" in found["peft"].found and found["peft"].fix == 'pip install "uds-lens[lora]"'
     assert found["memory"].verdict == "note" and found["memory"].fix
 
 
@@ -79,10 +79,8 @@ def test_what_a_streamed_audit_reads_is_counted(tmp_path: Path, monkeypatch: pyt
 
 def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     file = tmp_path / "forget.json"
-    rows = [
-        {"question": "What did Ada write?", "answer": f'Ada wrote "{word}".', "entity": word}
-        for word in ("Fern", "Moss")
-    ]
+    asked = {"question": "What did Ada write?"}
+    rows = [{**asked, "answer": f'Ada wrote "{word}".', "entity": word} for word in ("Fern", "Moss")]
     rows.append({"question": "Who?", "answer": "It was Ada.", "entity": "Ada", "id": "plain"})
     file.write_text(json.dumps(rows))
     same = {"full": TRIO["full"], "retain": f"{TRIO['full']}/../{Path(TRIO['full']).name}", "unlearned": TRIO["full"]}
@@ -165,16 +163,6 @@ def test_inputs_that_will_not_do(tmp_path: Path, trio) -> None:
     assert set(found) == {"full", "examples"}
 
 
-class Touch:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-
-    def __reduce__(self) -> tuple:
-        return (open, (self.place, "w"))
-
-
 def test_pickled_cut_and_missing_weights_are_reported(tmp_path: Path, trio) -> None:
     def verdict(folder: Path) -> tuple[str, str]:
         found = by_name(examine_inputs({"full": str(folder)}))
@@ -191,7 +179,7 @@ def test_pickled_cut_and_missing_weights_are_reported(tmp_path: Path, trio) -> N
     assert verdict(folder) == ("problem", f"{folder} holds no weights")
     torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
     assert verdict(folder) == ("note", "pytorch_model.bin is pickled; only its tensors are read")
-    torch.save({"a": Touch(str(tmp_path / "ran"))}, folder / "pytorch_model.bin")
+    torch.save({"a": Touch(tmp_path / "ran")}, folder / "pytorch_model.bin")
     assert verdict(folder)[0] == "problem" and "more than tensors" in verdict(folder)[1]
     (folder / "extra.safetensors").write_bytes(content)  # models are not opened by that name
     assert verdict(folder)[0] == "problem" and "more than tensors" in verdict(folder)[1]

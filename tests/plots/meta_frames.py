@@ -41,13 +41,8 @@ def faithful(*names: str) -> pd.DataFrame:
 
 def pairs(*names: str) -> pd.DataFrame:
     found = faithful(*names).set_index("metric")["auc"]
-    rows = [
-        {"one": a, "other": b, "auc_one": found[a], "auc_other": found[b], "difference": found[a] - found[b]}
-        for i, a in enumerate(names)
-        for b in names[i + 1 :]
-    ]
-    columns = ["one", "other", "auc_one", "auc_other", "difference"]
-    frame = pd.DataFrame(rows, columns=columns)
+    rows = [(a, b, found[a], found[b], found[a] - found[b]) for i, a in enumerate(names) for b in names[i + 1 :]]
+    frame = pd.DataFrame(rows, columns=["one", "other", "auc_one", "auc_other", "difference"])
     frame["low"], frame["high"] = frame["difference"] - 0.05, frame["difference"] + 0.05
     frame["p_holm"] = np.where(frame["difference"].abs() > 0.15, 0.001, 0.4)
     return frame
@@ -78,7 +73,7 @@ def points(n: int = 12, *, name: str = "npo") -> pd.DataFrame:
 
 def robustness(*names: str) -> pd.DataFrame:
     rows = [
-        {"metric": name, "filter": kept, "models": whose, "n": 10 - 2 * place, "q": 0.9, "r": 0.5, "rob": rob}
+        (name, kept, whose, 10 - 2 * place, 0.9, 0.5, rob)
         for i, name in enumerate(names)
         for place, kept in enumerate(("none", "utility", "utility+threshold"))
         for whose, rob in (("own", 0.5 + 0.1 * i * place), ("common", 0.1))
@@ -101,11 +96,7 @@ def ranking(*names: str) -> pd.DataFrame:
 
 
 def ranks(*names: str) -> pd.DataFrame:
-    rows = [
-        {"method": name, "rank": place, "probability": share}
-        for i, name in enumerate(names)
-        for place, share in ((i + 1, 0.996), (i + 2, 0.004))
-    ]
+    rows = [(name, i + k, share) for i, name in enumerate(names) for k, share in ((1, 0.996), (2, 0.004))]
     return pd.DataFrame(rows, columns=["method", "rank", "probability"])
 
 
@@ -126,39 +117,20 @@ def depth(*names: str) -> pd.DataFrame:
 
 
 def budget(*names: str) -> pd.DataFrame:
-    rows = [
-        {"model": model, "probe": name, "k": k, "best_of_k": 0.1 * k, "leak_at_k": 0.0}
-        for name in names
-        for model in ("full", "unlearned")
-        for k in (1, 2)
-    ]
+    rows = [(model, name, k, 0.1 * k, 0.0) for name in names for model in ("full", "unlearned") for k in (1, 2)]
     return pd.DataFrame(rows, columns=["model", "probe", "k", "best_of_k", "leak_at_k"])
 
 
 def steps(*names):
     """Two steps of a training each, in tables that were put together."""
-    rows = [
-        {"model": name, "step": step, "uds": step / 20, "damage": 0.1, "utility": 1.0, "answers": 0.5}
-        for name in names
-        for step in (0, 10)
-    ]
+    rows = [(name, step, step / 20, 0.1, 1.0, 0.5) for name in names for step in (0, 10)]
     columns = ["model", "step", "uds", "damage", "utility", "answers"]
     return pd.DataFrame(rows, columns=columns, index=[at % 2 for at in range(len(rows))])
 
 
 def compared(*names):
     """Measured beside published values: one that agrees, one that does not, one without a value."""
-    rows = [
-        {
-            "model": name,
-            "metric": names[at % 2],
-            "measured": np.nan if at == 2 else 0.5,
-            "published": 0.4,
-            "difference": np.nan if at == 2 else 0.1,
-            "margin": 0.2,
-            "verdict": ("agrees", "differs", "no value")[at % 3],
-        }
-        for at, name in enumerate(names)
-    ]
+    kinds = [(0.5, 0.4, 0.1, 0.2, "agrees"), (0.5, 0.4, 0.1, 0.2, "differs"), (np.nan, 0.4, np.nan, 0.2, "no value")]
+    rows = [(name, names[at % 2], *kinds[at % 3]) for at, name in enumerate(names)]
     columns = ["model", "metric", "measured", "published", "difference", "margin", "verdict"]
     return pd.DataFrame(rows, columns=columns)

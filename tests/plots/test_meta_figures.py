@@ -1,6 +1,4 @@
-"""Figures for judging metrics and ranking methods show the numbers of their frames."""
-
-import inspect
+"""Figures of many models and of elicitations show the numbers of their frames."""
 
 import numpy as np
 import pandas as pd
@@ -8,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from uds_lens import plots
-from uds_lens.errors import ConfigError, DataError
+from uds_lens.errors import DataError
 
 from . import meta_frames as made
 
@@ -66,25 +64,19 @@ def test_long_names_that_begin_alike_keep_rows_of_their_own():
 
 def test_the_scatter_counts_the_kept_models_beside_the_guide_line():
     points = made.points()
-    figure = plots.perturbation_scatter(points, "x", state="relearned", shift=(0.1, np.nan, np.nan))
+    asked = {"state": "relearned", "retain": (0.2, 0.3)}
+    figure = plots.perturbation_scatter(points, "x", shift=(0.1, np.nan, np.nan), **asked)
     moved = (points["relearned"] - points["before"] - 0.1)[points["kept"]]
-    assert f"6 kept models: {(moved > 0).sum()} above the line, {(moved < 0).sum()} below" in (
-        figure.layout.title.subtitle.text
-    )
-    line = next(trace for trace in figure.data if "retain's shift 0.100" in trace.name)
-    assert_allclose(np.subtract(line.y, line.x), 0.1)
-    assert not any("interval" in trace.name for trace in figure.data)
-    assert "6 kept models: 6 above" in plots.perturbation_scatter(points, "x").layout.title.subtitle.text
-
-
-def test_the_band_is_the_interval_of_the_shift_and_the_star_is_retain():
-    figure = plots.perturbation_scatter(
-        made.points(), "x", state="relearned", shift=(0.1, 0.05, 0.15), retain=(0.2, 0.3)
-    )
+    told = f"6 kept models: {(moved > 0).sum()} above the line, {(moved < 0).sum()} below"
+    assert told in figure.layout.title.subtitle.text
     traces = {trace.name: trace for trace in figure.data}
-    band = traces["its interval"]
+    (line,) = (trace for name, trace in traces.items() if "retain's shift 0.100" in name)
+    assert_allclose(np.subtract(line.y, line.x), 0.1)
+    assert (traces["retain"].x, traces["retain"].y) == ((0.2,), (0.3,)) and "its interval" not in traces
+    figure = plots.perturbation_scatter(points, "x", shift=(0.1, 0.05, 0.15), **asked)
+    (band,) = (trace for trace in figure.data if trace.name == "its interval")
     assert_allclose(np.subtract(band.y[:4], band.x[:4]), [0.05, 0.05, 0.15, 0.15])
-    assert (traces["retain"].x, traces["retain"].y) == ((0.2,), (0.3,))
+    assert "6 kept models: 6 above" in plots.perturbation_scatter(points, "x").layout.title.subtitle.text
 
 
 def test_the_heat_map_shows_the_numbers_best_on_top():
@@ -136,6 +128,21 @@ def test_no_model_beats_one_on_the_frontier_and_every_other_is_beaten():
     assert sum(len(trace.x) for trace in figure.data[1:-1]) == 40 and len(figure.data[-1].x) == 1
 
 
-def test_unknown_choices_are_refused():
-    with pytest.raises(ConfigError, match="state must be one of"):
-        inspect.unwrap(plots.perturbation_scatter)(made.points(), "x", state="melted")
+def test_dots_and_the_interval_stand_where_they_were_measured():
+    frame = made.elicited("plain", "aoa")
+    by_name = {trace.name: trace for trace in plots.elicited_scores(frame).data}
+    assert list(by_name["unlearned"].x) == [0.4, 0.1]
+    assert list(by_name["unlearned"].y) == ["plain", "aoa (no power)"]
+    assert list(by_name["retain + interval of the difference"].x)[:2] == pytest.approx([0.3, 0.5])
+    assert "full" not in {trace.name for trace in plots.elicited_scores(frame.drop(columns="full")).data}
+    assert plots.elicited_scores(frame, decoding="sampled").layout.annotations
+
+
+def test_curves_and_points():
+    figure = plots.query_budget(made.budget("plain"), probe="plain")
+    assert [trace.name for trace in figure.data] == ["full", "unlearned"]
+    assert figure.data[1].y == (0.1, 0.2)
+    assert plots.query_budget(made.budget("plain"), probe="aoa").layout.annotations
+    figure = plots.depth_elicited(made.depth("Who?"), probe="cloze")
+    assert len(figure.data[0].x) == 3 and "\u22121.00 over 3" in figure.layout.title.text
+    assert plots.depth_elicited(made.depth("Who?"), probe="plain").layout.annotations

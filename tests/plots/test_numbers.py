@@ -1,33 +1,57 @@
 """Each figure shows the numbers of its frame: read back from the traces."""
 
+import tracemalloc
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from numpy.testing import assert_allclose
 from synthetic_audits import synthetic_audit, with_control
 
 from uds_lens import plots
 from uds_lens.errors import DataError
+from uds_lens.metrics import LensComparison
 from uds_lens.plots._examples import rank_correlation, row_order
+from uds_lens.results import length_correlation
 
 
 def named(figure, start: str):
     return next(trace for trace in figure.data if (trace.name or "").startswith(start))
 
 
-def test_layer_profile(audit):
-    frame, figure = audit.layers_frame(), audit.plot_layers()
-    for start, column in (("S1", "s1_mean"), ("S2", "s2_mean"), ("LER", "ler_mean"), ("with knowledge", "ke_share")):
-        assert_allclose(np.asarray(named(figure, start).y, dtype=float), frame[column])
+def drawn(figure, start: str) -> np.ndarray:
+    return np.asarray(named(figure, start).y, dtype=float)
+
+
+def test_curves_of_layers(audit):
+    controlled = with_control(audit)
+    for frame, figure, columns in (
+        (
+            audit.layers_frame(),
+            audit.plot_layers(),
+            {"S1": "s1_mean", "S2": "s2_mean", "LER": "ler_mean", "with knowledge": "ke_share"},
+        ),
+        (
+            controlled.control_layers_frame(),
+            controlled.plot_control(),
+            {
+                "forget facts": "forget_mean",
+                "retained facts, retain's": "control_retain_mean",
+                "retained facts": "control_mean",
+            },
+        ),
+    ):
+        for start, column in columns.items():
+            assert_allclose(drawn(figure, start), frame[column])
 
 
 @pytest.mark.parametrize("order", ["input", "uds", "cluster"])
 def test_heatmap_rows_are_the_examples_in_the_asked_order(order, audit):
-    cells = audit.plot_heatmap(order=order).data[0]
-    entities = [
-        text.split("</b>")[0].removeprefix("<b>") for text in audit.plot_heatmap(order=order).layout.yaxis.ticktext
-    ]
-    places = [[example.entity for example in audit.examples].index(entity) for entity in entities]
+    row = [example.entity for example in audit.examples]
+    figure = audit.plot_heatmap(order=order)
+    cells, labels = figure.data[0], figure.layout.yaxis.ticktext
+    places = [row.index(text.split("</b>")[0].removeprefix("<b>")) for text in labels]
     assert sorted(places) == list(range(len(audit.examples)))
     assert_allclose(cells.z, audit.ler[places].numpy().round(4))
     deltas = np.asarray(cells.customdata)
@@ -38,8 +62,7 @@ def test_heatmap_rows_are_the_examples_in_the_asked_order(order, audit):
         assert np.isnan(scores[-1]) and (np.diff(scores[:-1]) >= 0).all()
     if order == "input":
         assert places == sorted(places)
-    questions = [audit.examples[place].question for place in places]
-    assert list(audit.plot_heatmap(order=order).layout.yaxis2.ticktext) == questions
+    assert list(figure.layout.yaxis2.ticktext) == [audit.examples[place].question for place in places]
 
 
 def test_heatmap_tells_nothing_there_from_zero(audit):
@@ -62,8 +85,6 @@ def test_heatmap_clusters_like_rows_together():
 
 
 def test_many_rows_are_ordered_without_all_their_pairs():
-    import tracemalloc
-
     groups = np.random.default_rng(0).permutation(np.repeat(np.arange(4), 1500))
     tracemalloc.start()
     order = row_order(np.stack([groups / 3, 1 - groups / 3], axis=1), np.zeros(6000), "cluster")
@@ -103,8 +124,6 @@ def test_type_bars_carry_interval_and_n(audit):
 
 
 def test_length_says_the_rank_correlation_of_the_audit(audit):
-    from uds_lens.results import length_correlation
-
     rho = rank_correlation(audit.examples_frame())
     assert rho == pytest.approx(length_correlation(audit).rho)
     assert f"{abs(rho):.2f} over 23" in audit.plot_length().layout.title.subtitle.text
@@ -113,7 +132,7 @@ def test_length_says_the_rank_correlation_of_the_audit(audit):
 def test_tau_marks_the_threshold_of_the_audit(audit):
     sweep = audit.tau_sweep()
     figure = audit.plot_tau()
-    assert_allclose(np.asarray(named(figure, "UDS").y, dtype=float), sweep["uds"])
+    assert_allclose(drawn(figure, "UDS"), sweep["uds"])
     assert list(named(figure, "UDS").customdata) == sweep["tau"].tolist()
     assert list(named(figure, "measured").y) == sweep["n_measured"].tolist()
     assert figure.layout.shapes[0].x0 == sweep["tau"].tolist().index(0.05)
@@ -204,15 +223,8 @@ def test_comparison_of_very_many_has_their_range_in_each_panel():
 
 
 def test_ranking_orders_by_score_and_keeps_those_without():
-    frame = pd.DataFrame(
-        {
-            "model": ["a", "b", "c"],
-            "uds": [0.1, np.nan, 0.7],
-            "uds_low": [0.0, np.nan, 0.6],
-            "uds_high": [0.2, np.nan, 0.8],
-            "n_measured": [5, 0, 5],
-        }
-    )
+    rows = [("a", 0.1, 0.0, 0.2, 5), ("b", np.nan, np.nan, np.nan, 0), ("c", 0.7, 0.6, 0.8, 5)]
+    frame = pd.DataFrame(rows, columns=["model", "uds", "uds_low", "uds_high", "n_measured"])
     figure = plots.ranking(frame)
     assert figure.layout.yaxis.ticktext == ("c", "a", "b")
     assert [list(trace.x) for trace in figure.data] == [[0.6, 0.8], [0.7], [0.0, 0.2], [0.1]]
@@ -236,12 +248,16 @@ def test_pointing_at_a_layer_shows_the_interval_of_its_mean(audit):
     assert "customdata" not in named(plain, "S2").hovertemplate
 
 
-def test_forget_and_kept(audit):
-    controlled = with_control(audit)
-    frame, figure = controlled.control_layers_frame(), controlled.plot_control()
-    for start, column in (
-        ("forget facts", "forget_mean"),
-        ("retained facts, retain's", "control_retain_mean"),
-        ("retained facts", "control_mean"),
-    ):
-        assert_allclose(np.asarray(named(figure, start).y, dtype=float), frame[column])
+def test_logit_lens_stands_beside_uds(audit):
+    s1, s2 = audit.s1_delta[1], audit.s2_delta[1]
+    lens = {"lens_s1": s1 / 2, "lens_s2": torch.flip(s2, (0,)) / 8}
+    compared = LensComparison(example=audit.examples[1], tau=0.05, uds_s1=s1, uds_s2=s2, **lens)
+    frame, figure = compared.to_frame(), compared.plot(theme="dark")
+    columns = [f"{view}_{part}" for view in ("uds", "lens") for part in ("s1_delta", "s2_delta", "ler")]
+    for trace, column in zip(figure.data, columns, strict=True):
+        assert_allclose(trace.y, frame[column], err_msg=column)
+    words = [note.text for note in figure.layout.annotations]
+    assert f"{compared.uds_score:.2f}: states" in words[0] and f"{compared.lens_score:.2f}: states" in words[1]
+    assert figure.layout.title.subtitle.text == audit.examples[1].question
+    assert {shape.y0 for shape in figure.layout.shapes} == {0.05}
+    assert (figure.layout.yaxis3.matches, figure.layout.yaxis4.matches) == ("y", "y2")

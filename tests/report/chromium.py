@@ -1,6 +1,5 @@
 """A headless Chromium, driven over its debugging pipe: nothing to install but the browser."""
 
-import base64
 import json
 import os
 import select
@@ -132,10 +131,6 @@ class Chromium:
             if time.monotonic() > deadline:
                 raise AssertionError(f"never true: {condition}; problems: {self.problems}")
             time.sleep(0.05)
-
-    def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        shot = self.send("Page.captureScreenshot", captureBeyondViewport=whole, seconds=60)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:
         self._session = None

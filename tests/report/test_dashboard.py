@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from uds_lens import meta
-from uds_lens.errors import ConfigError, DataError, ResultFormatError
+from uds_lens.errors import ConfigError, DataError
 from uds_lens.report import DashboardOptions, dashboard, render_dashboard
 from uds_lens.report._dashboard import context, payload
 from uds_lens.report._dashboard_tables import cautions, findings, gather, method_name
@@ -51,10 +51,8 @@ def test_the_papers_page_has_its_rows(published):
     assert data["robust"]["utility own"]["uds"]["n"] == 124
     assert data["robust"]["utility+threshold own"]["uds"]["overall"] == pytest.approx(0.951, abs=5e-4)
     families = {row["metric"]: row["family"] for row in data["metrics"]}
-    assert {name for name, family in families.items() if name != family} == {
-        "fisher_masked_0.0001",
-        "fisher_masked_0.01",
-    }
+    apart = {name for name, family in families.items() if name != family}
+    assert apart == {"fisher_masked_0.0001", "fisher_masked_0.01"}
     assert families["mia_min_k"] == "mia_min_k"
     told = context(published)
     rows = {row["method"]: row for row in told["sweep"]}
@@ -100,27 +98,23 @@ def test_the_words_follow_the_settings_the_page_opens_with():
 
 
 def test_what_is_missing_is_told_on_the_page_and_the_rest_is_there():
-    frame = made.models(16).drop(columns="es")
-    assert any("lacks the column 'es'" in gap for gap in tables(frame).gaps)
-    no_method = made.models(16).drop(columns="method")
-    assert any("column 'method'" in gap for gap in tables(no_method).gaps)
-    pools = made.study(16).pools
-    one_class = pools[pools["knows"]]
-    assert any("both pools need models" in gap for gap in tables(made.models(16), pools=one_class).gaps)
-    page = render_dashboard(frame, options=QUICK)
+    frame, pools = made.models(16), made.study(16).pools
+    for models, given, gap in (
+        (frame.drop(columns="es"), {}, "lacks the column 'es'"),
+        (frame.drop(columns="method"), {}, "column 'method'"),
+        (frame, {"pools": pools[pools["knows"]]}, "both pools need models"),
+    ):
+        assert any(gap in told for told in tables(models, **given).gaps)
+    page = render_dashboard(frame.drop(columns="es"), options=QUICK)
     assert "lacks the column" in page and 'id="model-table"' in page and 'id="rank-table"' not in page
 
 
-def test_pools_and_references_among_the_models_are_found():
-    pools = made.study(16).pools
-    both = pd.concat([made.models(16), pools, made.models(1).assign(model="retain", method=None)])
+def test_pools_and_references_among_the_models_are_found_and_robustness_needs_none():
+    study = made.study(16)
+    both = pd.concat([made.models(16), study.pools, made.models(1).assign(model="retain", method=None)])
     found = tables(both.reset_index(drop=True))
     assert (len(found.models), len(found.pools), list(found.references["model"])) == (16, 60, ["retain"])
     assert found.references["score_with"].notna().sum() == 0, "its uds is missing"
-
-
-def test_robustness_without_pools_has_its_metrics():
-    study = made.study(16)
     data = payload(tables(study.models, robust=study.robust))
     assert {row["metric"] for row in data["metrics"]} == set(study.robust["metric"])
     assert all(row["auc"] is None for row in data["metrics"]) and data["robust"]["none own"]["es"]["q"] is not None
@@ -153,9 +147,8 @@ def test_methods_of_open_unlearning_have_their_names():
 def test_refusals():
     with pytest.raises(ConfigError, match="HTML file"):
         dashboard(made.models(8), "dashboard.pdf")
-    twice = pd.concat([made.models(8), made.models(1)])
     with pytest.raises(DataError, match="occurs twice"):
-        tables(twice)
+        tables(pd.concat([made.models(8), made.models(1)]))
     with pytest.raises(DataError, match="lacks model"):
         tables(pd.DataFrame({"uds": [0.1]}))
 
@@ -166,13 +159,3 @@ def test_the_page_is_one_file_that_asks_nobody(tmp_path):
     assert not re.search(r"(?:src|href)=[\"']https?://(?!arxiv\.org/abs/)", body)
     assert "default-src &#39;none&#39;" in body and made.HOSTILE not in page and len(page) < 15e6
     assert "NaN" not in re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1]
-
-
-def test_only_pages_of_ours_are_replaced(tmp_path):
-    mine = tmp_path / "index.html"
-    mine.write_text("<p>mine</p>")
-    with pytest.raises(ResultFormatError, match="was not written by uds_lens"):
-        dashboard(made.models(8), mine, options=QUICK)
-    assert mine.read_text() == "<p>mine</p>"
-    for _ in range(2):
-        assert dashboard(made.models(8), tmp_path / "d.html", options=QUICK).is_file()

@@ -37,6 +37,9 @@ def unfold(browser):
     browser.run("document.querySelector('#model-table .name').click()")
 
 
+TABLE = "document.querySelector('#rank-table tbody').textContent"
+
+
 def choose(browser, name, value):
     browser.run(f"""(() => {{ const control = document.getElementById('{name}'); control.value = '{value}';
       control.dispatchEvent(new Event('{"input" if name in ("search", "utility") else "change"}')); }})()""")
@@ -98,17 +101,16 @@ def test_shifts_are_those_of_the_library(page, study):
 
 
 def test_switches_change_table_and_figures(page):
-    first = page.run("document.querySelector('#rank-table tbody').textContent")
+    first = page.run(TABLE)
     for name, other, usual in (("by", "with", "without"), ("view", "without", "with")):
         page.run(f"document.querySelector('input[name={name}][value={other}]').click()")
-        assert page.run("document.querySelector('#rank-table tbody').textContent") != first
+        assert page.run(TABLE) != first
         page.run(f"document.querySelector('input[name={name}][value={usual}]').click()")
     choose(page, "utility", "0.9")
     assert page.run("document.getElementById('utility-value').textContent") == "0.90"
-    line = "frontierSpec().layout.shapes[0].x0"
-    assert page.run(line) == 0.9
+    assert page.run("frontierSpec().layout.shapes[0].x0") == 0.9
     choose(page, "utility", "0")
-    assert page.run("document.querySelector('#rank-table tbody').textContent") == first
+    assert page.run(TABLE) == first
 
 
 def test_the_filter_switch_changes_q_r_and_n(page, study):

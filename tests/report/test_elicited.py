@@ -27,21 +27,16 @@ def with_elicitation(audits, elicitation, tmp_path_factory):
     return write(audits, tmp_path_factory.mktemp("report") / "elicited.html", elicitations=[elicitation])
 
 
-def test_an_elicitation_belongs_to_the_audit_of_its_model(audits, elicitation):
+def test_an_elicitation_belongs_to_the_audit_of_its_model(audits, elicitation, unchecked):
     assert elicited_beside(audits, [elicitation]) == {"npo": elicitation}
-    stranger = synthetic_elicitation(synthetic_audit(seed=99))
-    with pytest.raises(ConfigError, match="belongs to none"):
-        elicited_beside(audits, [stranger])
-    others = replace(
-        elicitation, examples=[replace(row, question=f"Not {row.question}") for row in elicitation.examples]
-    )
-    with pytest.raises(ConfigError, match="belongs to none"):
-        elicited_beside(audits, [others])
-
-
-def test_what_is_no_elicitation_is_refused(audits, unchecked):
-    with pytest.raises(ConfigError, match="got dict"):
-        elicited_beside(audits, [{}])
+    others = [replace(row, question=f"Not {row.question}") for row in elicitation.examples]
+    for stranger, words in (
+        (synthetic_elicitation(synthetic_audit(seed=99)), "belongs to none"),
+        (replace(elicitation, examples=others), "belongs to none"),
+        ({}, "got dict"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            elicited_beside(audits, [stranger])
 
 
 def test_numbers_of_the_page_are_those_of_the_tables(audits, elicitation):

@@ -1,9 +1,7 @@
 """Texts that would be markup if any step forgot to escape, in every field: the page has the elements it has without."""
 
-import json
 import random
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 from hostile_reports import PIECES, hostile_audit
@@ -14,6 +12,7 @@ from uds_lens.report import DashboardOptions, render, render_dashboard
 from uds_lens.results import DepthAudit
 
 from . import model_tables as made
+from .html_pages import Page
 
 QUICK = {"derandomize": True, "database": None, "phases": [Phase.generate]}
 """A page takes a moment: what fails is shown as it was found."""
@@ -23,50 +22,9 @@ pytestmark = pytest.mark.usefixtures("figures")
 WORDS = ("question", "answer", "prefix", "entity", "type", "subject")
 
 
-class Skeleton(HTMLParser):
-    """A page without its texts: elements with the names of their attributes, and what a browser would run or load."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, ...]] = []
-        self.active: list[tuple[str, str, str | None]] = []
-        self.scripts: list[str] = []
-        self.words: list[str] = []
-        self.others: list[str] = []
-        self._in_script = False
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, *(name for name, _ in attrs)))
-        self.active += [(tag, name, value) for name, value in attrs if _runs_or_loads(name)]
-        self._in_script = tag == "script"
-        if self._in_script:
-            self.scripts.append("")
-
-    def handle_endtag(self, tag):
-        self.elements.append(("/" + tag,))
-        self._in_script = False
-
-    def handle_data(self, data):
-        if self._in_script:
-            self.scripts[-1] += data
-        else:
-            self.words.append(data)
-
-    def handle_comment(self, data):
-        self.others.append(data)
-
-    handle_decl = handle_pi = unknown_decl = handle_comment
-
-
-def _runs_or_loads(name: str) -> bool:
-    return name.startswith("on") or name in ("src", "srcset", "srcdoc", "href", "action", "style", "http-equiv")
-
-
-def same_elements(page: str, plain: str) -> Skeleton:
-    """The skeleton of a page, which is that of the plain one."""
-    found, expected = Skeleton(page), Skeleton(plain)
+def same_elements(page: str, plain: str) -> Page:
+    """The page, which has the elements of the plain one."""
+    found, expected = Page(page), Page(plain)
     assert found.elements == expected.elements
     assert found.active == expected.active
     assert found.others == expected.others
@@ -124,8 +82,8 @@ def test_no_text_of_an_audit_becomes_markup(seed: int, names: list[str], title: 
     known: dict[object, str] = {}
     plain = {f"name{n}": harmless(audit, known) for n, audit in enumerate(audits.values())}
     page = same_elements(render(audits, title=title), render(plain, title="title"))
-    assert title in page.words
-    data = json.loads(page.scripts[0])
+    assert title in page.texts
+    data = page.data
     assert [model["name"] for model in data["models"]] == names
     for model, audit in zip(data["models"], audits.values(), strict=True):
         rows = data["sets"][model["set"]]
@@ -148,7 +106,7 @@ def test_no_name_of_a_model_becomes_markup(texts: list[str], title: str) -> None
         render_dashboard(hostile, options=DashboardOptions(title=title, n_resamples=5)),
         render_dashboard(plain, options=DashboardOptions(title="title", n_resamples=5)),
     )
-    data = json.loads(page.scripts[0])
+    data = page.data
     column = data["models"]["fields"].index("model")
     assert sorted(row[column] for row in data["models"]["rows"]) == sorted(hostile["model"])
 
@@ -161,7 +119,7 @@ def test_no_answer_under_review_becomes_markup(seed: int) -> None:
 
     def page(rows):
         found = Annotations(rows, tuple(Finding("none", "<b>why</b>") for _ in rows), "answer")
-        told = Skeleton(review_page(found))
+        told = Page(review_page(found))
         return [each for each in told.elements if each[0] not in ("mark", "/mark", "span", "/span")], told
 
     (elements, told), (expected, _) = page(examples), page(ours)

@@ -1,67 +1,37 @@
 """The file as text: what it says, what it holds, and that nothing from data is markup."""
 
 import base64
-import json
 import math
-from collections import Counter
+import shlex
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import typer
+from meta.test_our_results import results
 from numpy.testing import assert_allclose
 from synthetic_audits import synthetic_audit, with_control, with_retains
 
+import uds_lens as ul
+from uds_lens._cli.app import app
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.metrics import MetricOptions, MetricResults, MetricValue
 from uds_lens.report import render, write
-from uds_lens.report._audit_page import difference_words, differences, recipe
+from uds_lens.report._audit_page import difference_words, differences, next_steps, recipe
+from uds_lens.results import compare_all
 
 from .conftest import compared
-
-
-class Page(HTMLParser):
-    """Counts elements, gathers attributes, visible text and the scripts."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: Counter[str] = Counter()
-        self.attributes: list[tuple[str, str, str]] = []
-        self.scripts: list[str] = []
-        self.text = ""
-        self._inside = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags[tag] += 1
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        self._inside = tag
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_endtag(self, tag):
-        self._inside = ""
-
-    def handle_data(self, data):
-        if self._inside == "script":
-            self.scripts[-1] += data
-        elif self._inside != "style":
-            self.text += data + " "
-
-    @property
-    def words(self) -> str:
-        return " ".join(self.text.split())
-
-    @property
-    def data(self):
-        return json.loads(self.scripts[0])
+from .html_pages import Page
 
 
 @pytest.fixture(scope="module")
 def page(several: Path) -> Page:
     return Page(several.read_text(encoding="utf-8"))
+
+
+def numbers(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), dtype="<f4")
 
 
 def test_names_and_texts_are_shown_not_parsed(page, audits):
@@ -124,9 +94,6 @@ def test_prompts_are_named_once_or_for_each_model(page, audits):
 
 
 def test_numbers_come_back_from_the_page(page, audits):
-    def numbers(text):
-        return np.frombuffer(base64.b64decode(text), dtype="<f4")
-
     data = page.data
     assert len(data["sets"]) == 1 and len(data["stage1"]) == 1, "shared parts are there once"
     for model, audit in zip(data["models"], audits.values(), strict=True):
@@ -147,10 +114,8 @@ def test_nothing_measured_is_said_in_words():
 
 
 def test_different_sets_of_examples_are_kept_apart():
-    audits = [synthetic_audit(n=5, name="a/x"), synthetic_audit(n=7, layers=3, name="b/x")]
-    data = Page(render(audits)).data
-    assert [model["name"] for model in data["models"]] == ["a/x", "b/x"]
-    assert [model["set"] for model in data["models"]] == [0, 1]
+    data = Page(render([synthetic_audit(n=5, name="a/x"), synthetic_audit(n=7, layers=3, name="b/x")])).data
+    assert [(model["name"], model["set"]) for model in data["models"]] == [("a/x", 0), ("b/x", 1)]
     assert [len(part["rows"]) for part in data["sets"]] == [5, 7]
 
 
@@ -168,34 +133,19 @@ def test_sites_are_compared_when_audits_of_several_are_given(sites, figures):
 
 def lens_results(audit, **details):
     """Saved metrics of an audit's models with these details of `logit_lens`."""
-    words = {"direction": "erasure", "low": 0.0, "high": 1.0, "zero": "as in full", "one": "as in retain"}
-    value = MetricValue(
-        name="logit_lens",
-        label="Logit Lens",
-        group="representation",
-        value=0.5,
-        ids=tuple(example.id for example in audit.examples),
-        per_example=(0.5,) * len(audit.examples),
-        details=details,
-        **words,
-    )
+    found = results("x", logit_lens=0.5)
+    ids = tuple(example.id for example in audit.examples)
+    value = replace(found["logit_lens"], ids=ids, per_example=(0.5,) * len(ids), details=details)
     roles = {"model": audit.models["unlearned"], "full": audit.models["full"], "retain": audit.models["retain"]}
-    return MetricResults(
-        metrics={"logit_lens": value},
-        models=roles,
-        options=MetricOptions(),
-        sizes={},
-        generations={},
-        provenance={"entity_ids_hash": audit.provenance["ids_hash"]},
-    )
+    told = {"entity_ids_hash": audit.provenance["ids_hash"]}
+    return replace(found, metrics={"logit_lens": value}, models=roles, provenance=told)
 
 
 def test_logit_lens_values_that_a_file_may_hold():
     audit = synthetic_audit(n=2, layers=2)
     good = [[0.5, None], [0.5, 0.25]]
     drawn = Page(render(audit, lens=[lens_results(audit, s1_delta=good, s2_delta=good)])).data["models"][0]["lens"]
-    s2 = np.frombuffer(base64.b64decode(drawn[1]), "<f4")
-    assert_allclose(s2, [0.5, np.nan, 0.5, 0.25])
+    assert_allclose(numbers(drawn[1]), [0.5, np.nan, 0.5, 0.25])
     for bad, words in (
         ([[0.5, "x"], [0.5, 0.25]], "not one number per layer"),
         ([3, 4], "not one number per layer"),
@@ -213,15 +163,10 @@ def test_logit_lens_finds_its_audit_and_its_example(sites):
     found = compared(audit, 2)
     models = Page(render(sites, lens=[found])).data["models"]
     assert [model["lens"] is not None for model in models] == [True, False], "the lens reads the residual stream"
-    s1, s2 = (
-        np.frombuffer(base64.b64decode(part), dtype="<f4").reshape(audit.s1_delta.shape) for part in models[0]["lens"]
-    )
-    assert_allclose(s1[2], found.lens_s1, atol=1e-6)
-    assert_allclose(s2[2], found.lens_s2, atol=1e-6)
-    assert np.isnan(np.delete(s1, 2, axis=0)).all() and np.isnan(np.delete(s2, 2, axis=0)).all()
-
-
-def test_logit_lens_of_something_else_is_refused(sites):
+    for part, own in zip(models[0]["lens"], (found.lens_s1, found.lens_s2), strict=True):
+        drawn = numbers(part).reshape(audit.s1_delta.shape)
+        assert_allclose(drawn[2], own, atol=1e-6)
+        assert np.isnan(np.delete(drawn, 2, axis=0)).all()
     stranger = compared(synthetic_audit(seed=9, erased=0.9), 2)
     with pytest.raises(ConfigError, match="of example 'e2' belong to none of the audits"):
         render(sites, lens=[stranger])
@@ -241,15 +186,12 @@ def test_logit_lens_of_other_examples_with_the_same_ids_is_refused():
         render(audit, lens=[replace(lens_results(audit, s1_delta=wrong, s2_delta=wrong), **other)])
 
 
-def test_measuring_again_takes_one_baseline_for_all_that_share_it(audits, sites):
+def test_the_recipe_measures_what_the_page_says_with_one_baseline_for_all_that_share_it(
+    audits, sites, capsys, monkeypatch, trusted
+):
     assert recipe(audits).count("ul.Baseline.measure(") == 1
     different = recipe(dict(zip("ab", sites, strict=True)))
     assert different.count("ul.Baseline.measure(") == 2 and "site='mlp_out'" in different
-
-
-def test_the_recipe_measures_what_the_page_says(capsys, monkeypatch, trusted):
-    import uds_lens as ul
-
     world = ul.toy.load()
     full, retain, ga = (str(world.checkpoints[role]) for role in ("full", "retain", "ga"))
     examples = world.examples[:1]
@@ -272,25 +214,17 @@ def test_references_are_known_by_their_weights_or_named(audits):
         render(audits, references=["gone"])
 
 
-def test_a_fatal_warning_marks_its_score(audits):
-    swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
-    page = Page(render({**audits, "swapped": swapped}))
-    assert [v for t, n, v in page.attributes if (t, n) == ("a", "class")].count("mark") == 1
-
-
 def test_wrong_calls_name_the_fix(tmp_path):
-    with pytest.raises(ConfigError, match="at least one audit; got none"):
-        write({}, tmp_path / "r.html")
-    with pytest.raises(ConfigError, match=r"for example report\.html"):
-        write(synthetic_audit(), tmp_path / "r.pdf")
-    assert not list(tmp_path.iterdir())
-
-
-def test_curves_are_not_drawn_where_ids_stand_twice():
     audit = synthetic_audit(n=3, layers=2)
     twice = replace(audit, examples=(audit.examples[0], *audit.examples[:2]))
-    with pytest.raises(DataError, match="the audit 'npo': ids must be unique"):
-        render({"npo": twice})
+    for audits, name, words in (
+        ({}, "r.html", "at least one audit; got none"),
+        (audit, "r.pdf", r"for example report\.html"),
+        ({"npo": twice}, "r.html", "the audit 'npo': ids must be unique"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=words):
+            write(audits, tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_twenty_large_models_would_stay_under_15_megabytes(large, one):
@@ -299,8 +233,6 @@ def test_twenty_large_models_would_stay_under_15_megabytes(large, one):
 
 
 def test_differences_of_several_audits_are_told_and_drawn(page, audits):
-    from uds_lens.results import compare_all
-
     pairs = compare_all(audits, n_resamples=200).set_index(["one", "other"])
     real = int((pairs["p_holm"] < 0.05).sum())
     assert f"{real} of 3 pairs differ significantly (adjusted p < 0.05)." in page.words and real > 0
@@ -348,16 +280,15 @@ def verdict_of(page):
 
 
 def test_the_first_page_has_a_verdict_and_what_next(page, audits):
-    deep, words = verdict_of(page), page.words
-    over = f"{audits['ga'].over_erased_share:.0%}"
-    assert deep == (
-        f"1 of 3 models has lost most of the knowledge: ga ({audits['ga'].uds:.2f}). Signs of damage rather than "
-        f"forgetting: ga (over-erased on {over} of the layers). With 23 subjects, 3 of 3 pairs differ significantly "
-        "(Holm-adjusted p < 0.05)."
+    npo, ga = audits["npo"], audits["ga"]
+    assert verdict_of(page) == (
+        f"1 of 3 models has lost most of the knowledge: ga ({ga.uds:.2f}). Signs of damage rather than forgetting: ga "
+        f"(over-erased on {ga.over_erased_share:.0%} of the layers). With 23 subjects, 3 of 3 pairs differ "
+        "significantly (Holm-adjusted p < 0.05)."
     )
-    for command in ("uds-lens audit", "uds-lens metrics", "uds-lens elicit"):
-        assert f"{command} --" in words
-    assert "--control retained.json" in words and "'ckpt/</script>&<b>rmu'" in words
+    for words in ("uds-lens audit --", "uds-lens metrics --", "uds-lens elicit --", "--control retained.json"):
+        assert words in page.words
+    assert "'ckpt/</script>&<b>rmu'" in page.words
     shallow = {f"m{i}": synthetic_audit(seed=i, erased=0.2) for i in range(2)}
     found = verdict_of(Page(render(shallow)))
     assert found.startswith("No model has lost most of the knowledge; the highest score is m")
@@ -368,30 +299,22 @@ def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     assert "All models have lost most of the knowledge" in found and "None of them shows signs of damage." in found
     assert "uds-lens audit --" not in other.words.split("Before you quote")[0]
     assert "With 23 subjects, no difference" in found
-    over = with_control(audits["ga"], lost=0.01)  # damage was measured, and it is small
-    found = verdict_of(Page(render({"ga": over, "npo": audits["npo"]})))
-    share, damage = f"{over.over_erased_share:.0%}", f"{over.damage:.3f}"
-    assert f"Over-erased: ga (on {share} of the layers; measured damage {damage})." in found
+    over = with_control(ga, lost=0.01)  # damage was measured, and it is small
+    found = verdict_of(Page(render({"ga": over, "npo": npo})))
+    share = f"{over.over_erased_share:.0%}"
+    assert f"Over-erased: ga (on {share} of the layers; measured damage {over.damage:.3f})." in found
     assert "Signs of damage" not in found and "ga and npo differ significantly (Holm" in found
-    found = verdict_of(Page(render({"ga": with_control(audits["ga"], lost=9.0), "npo": audits["npo"]})))
+    found = verdict_of(Page(render({"ga": with_control(ga, lost=9.0), "npo": npo})))
     assert "Signs of damage rather than forgetting: ga (over-erased on" in found and "of the layers, damage " in found
     said = torch.full((len(calm.control.examples),), math.log(0.5), dtype=torch.float64)  # full: exp(-0.1)
     less = replace(calm, s_unlearned=calm.s_full, control_s_unlearned=said)
     found = verdict_of(Page(render({"one": less, "two": replace(calm, models=shallow["m0"].models)})))
     assert "forgetting: one (gives retained entities a probability of 0.500, full 0.905)." in found
-    swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
-    found = verdict_of(Page(render({"npo": audits["npo"], "swapped": swapped})))
+    found = verdict_of(Page(render({"npo": npo, "swapped": replace(npo, s1_delta=-npo.s1_delta - 1)})))
     assert "The verdict is withheld for swapped (fatal warning)." in found
 
 
 def test_commands_of_the_first_page_have_options_that_exist(audits):
-    import shlex
-
-    import typer.main
-
-    from uds_lens._cli.app import app
-    from uds_lens.report._audit_page import next_steps
-
     commands = typer.main.get_command(app).commands
     steps = next_steps(audits, [], None, utility=False, elicited=())
     lines = [line for step in steps for line in step.command.splitlines()]
@@ -404,9 +327,10 @@ def test_commands_of_the_first_page_have_options_that_exist(audits):
 
 def test_rows_carry_marks_for_their_cautions_and_hide_zeros(audits):
     over = replace(audits["npo"], s2_delta=audits["npo"].s1_delta * 2)
-    page = Page(render({"over": over, **audits}))
+    swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
+    page = Page(render({"over": over, **audits, "swapped": swapped}))
     marks = [v for t, n, v in page.attributes if (t, n) == ("a", "class")]
-    assert marks.count("mark caution") == 4
+    assert (marks.count("mark caution"), marks.count("mark")) == (4, 1)
     chips = [v for t, n, v in page.attributes if (t, n) == ("span", "class") and v.startswith("chip")]
     assert chips[0] == "chip doubtful"
     assert "not measurable" in page.words.split("Choose a model")[0]
@@ -423,5 +347,6 @@ def test_damage_and_several_retain_models_are_told_and_drawn(page, audits, figur
         assert f"{audit.damage:.3f}" in told.words and f"{low:.3f} to {high:.3f}" in told.words
         assert "Against each retain model" in told.words and "ckpt/retain-2" in told.words
         assert told.data["models"][0]["figures"]["control"]["data"]
-        compile(told.text[told.text.index("import uds_lens as ul") :].split("Weights, tokens")[0], "recipe", "exec")
-        assert "control=control," in told.text and "['ckpt/retain-1', 'ckpt/retain-2']" in told.text
+        text = " ".join(told.texts)
+        compile(text[text.index("import uds_lens as ul") :].split("Weights, tokens")[0], "recipe", "exec")
+        assert "control=control," in text and "['ckpt/retain-1', 'ckpt/retain-2']" in text

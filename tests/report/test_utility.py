@@ -5,43 +5,28 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from meta.test_our_results import results as made
 from synthetic_audits import record, with_retains
 
 from uds_lens import plots
 from uds_lens.errors import ConfigError
-from uds_lens.metrics import MetricOptions, MetricResults, MetricValue
+from uds_lens.metrics import MetricResults
 from uds_lens.report import render
 from uds_lens.report._payload import measured, metric_sources, utility_metric
 
-from .test_page import Page
+from .html_pages import Page
 
 
 def results(fingerprint: str, name: str = "x", /, **values: float) -> MetricResults:
     """Metrics of a model with these weights."""
-    groups = {"model_utility": "utility", "retain_q_prob": "utility"}
+    found = made(name, **values)
+    words = {"zero": "nothing", "one": "all <b>"}
     metrics = {
-        key: MetricValue(
-            name=key,
-            label=key.upper(),
-            group=groups.get(key, "memorization"),
-            value=value,
-            direction="utility" if key in groups else "knowledge",
-            low=0.0,
-            high=1.0,
-            zero="nothing",
-            one="all <b>",
-            reason="no <such> set" if value != value else None,
-        )
-        for key, value in values.items()
+        key: replace(value, label=key.upper(), reason=value.reason and "no <such> set", **words)
+        for key, value in found.metrics.items()
     }
-    return MetricResults(
-        metrics=metrics,
-        models={"model": record(name, fingerprint, 6)},
-        options=MetricOptions(),
-        sizes={},
-        generations={},
-        provenance={"protocol": "chat" if name == "by chat" else "raw"},
-    )
+    told = {"protocol": "chat" if name == "by chat" else "raw"}
+    return replace(found, metrics=metrics, models={"model": record(name, fingerprint, 6)}, provenance=told)
 
 
 def weights(audit) -> str:

@@ -25,15 +25,10 @@ def test_a_model_does_not_differ_from_itself_and_retains_change_has_cosine_1(wor
 
 def test_values_are_those_of_dense_algebra(world):
     found = difference(world.full, world.unlearned["npo"], retain=world.retain, show_progress=False)
-    full, npo, retain = (
-        load_file(place / "model.safetensors") for place in (world.full, world.unlearned["npo"], world.retain)
-    )
-    name = "model.layers.3.mlp.down_proj.weight"
-    w, d, r = (
-        full[name].double(),
-        (npo[name].double() - full[name].double()),
-        retain[name].double() - full[name].double(),
-    )
+    places = (world.full, world.unlearned["npo"], world.retain)
+    full, npo, retain = (load_file(place / "model.safetensors") for place in places)
+    w, w_npo, w_retain = (each["model.layers.3.mlp.down_proj.weight"].double() for each in (full, npo, retain))
+    d, r = w_npo - w, w_retain - w
     (row,) = [t for t in found.tensors if (t.layer, t.component) == (3, "mlp.down_proj")]
     values = torch.linalg.svdvals(d)
     assert row.relative_norm == pytest.approx(float(d.norm() / w.norm()), rel=1e-6)
