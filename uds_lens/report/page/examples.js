@@ -75,7 +75,7 @@ function printedWords(model, count) {
   if (state.search) why.push(`match "${state.search}"`);
   if (state.status !== "all") why.push(state.status === "measured" ? "are measured" : "are not measurable");
   const rows = count === all ? `All ${all} examples.` : `${count} of ${all} examples: those that ${why.join(" and ")}. The others are not printed.`;
-  return DATA.models.length > 1 ? `${rows} Layers and figures are those of ${model.name}; to print those of another model, choose it before printing.` : rows;
+  return DATA.models.length > 1 ? `${rows} Layers and figures are those of ${model.name}; choose another model in the file to print its layers and figures.` : rows;
 }
 
 function heading(column) {
