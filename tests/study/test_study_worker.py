@@ -191,10 +191,11 @@ def test_wrong_ways_to_run(small, fake, tmp_path, monkeypatch):
 @pytest.mark.long
 def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path):
     def kill_the_first() -> None:
-        while not (claims := list((tmp_path / "s").glob("claims/*/1.claim"))):
+        written = []
+        while not written:
             time.sleep(0.05)
-        time.sleep(0.05)  # until it is written
-        os.kill(json.loads(claims[0].read_text())["pid"], signal.SIGKILL)
+            written = [file for file in (tmp_path / "s").glob("claims/*/1.claim") if file.stat().st_size]
+        os.kill(json.loads(written[0].read_text())["pid"], signal.SIGKILL)
 
     killer = threading.Thread(target=kill_the_first, daemon=True)
     killer.start()

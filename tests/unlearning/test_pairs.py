@@ -2,12 +2,14 @@
 
 from collections import Counter
 
+import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from hypothesis import given, strategies as st
 from torch.utils.data import BatchSampler
 
 from uds_lens.data import AnswerSequence
+from uds_lens.errors import DataError
 from uds_lens.unlearning._data import PairCollator, PairDataset, TrainingData, length_groups
 from uds_lens.unlearning._passes import SideTotals, batch_totals, pad_sequences
 
@@ -51,6 +53,11 @@ def test_epochs_take_winners_in_turn_with_their_references() -> None:
         assert (pair.winner.ids[1], pair.winner_reference) in references
         assert pair.forget_reference == {10: -1.0, 11: -2.0}[pair.forget.ids[1]]
         assert pair.retain is None
+
+
+def test_nothing_to_train_on_is_said() -> None:
+    with pytest.raises(DataError, match="no forget example"):
+        PairDataset(TrainingData(forget=[]), epochs=1, seed=0)
 
 
 @given(n=st.integers(1, 30), world=st.integers(2, 4), share=st.integers(1, 5))
