@@ -73,11 +73,13 @@ def test_aggregates_by_hand(results):
     assert found["utility"] == pytest.approx(harmonic_mean([found["model_utility"], found["fluency"]]))
 
 
-def test_mia_tells_members_from_others(data, results):
+def test_attacks_tell_members_from_others(data, results):
     """Scores of single examples are those of `test_open_unlearning.py`."""
-    mia, n = results["unlearned"]["mia_loss"], len(data.forget)
-    assert list(mia.ids) == [*(e.id for e in data.forget), *(f"holdout/{e.id}" for e in data.holdout)]
-    assert mia.value == pytest.approx(auc(mia.per_example[:n], mia.per_example[n:]))
+    n, found = len(data.forget), [results["unlearned"][name.removeprefix("s_")] for name in S_MIA]
+    for mia in found:
+        assert list(mia.ids) == [*(e.id for e in data.forget), *(f"holdout/{e.id}" for e in data.holdout)]
+        assert mia.value == pytest.approx(auc(mia.per_example[:n], mia.per_example[n:]))
+    assert any(mia.value != 0.5 for mia in found), "else the sides could be swapped"
 
 
 def test_a_metric_without_its_data_or_models_says_so_and_the_others_run(trio):
