@@ -21,6 +21,7 @@ from uds_lens._storage import check_writable, refuse_to_replace
 from uds_lens._types import PositiveInt, Protocol
 from uds_lens.audit._inputs import where_of
 from uds_lens.data import ForgetExample, as_examples, sample_examples
+from uds_lens.data._prompts import announce_protocol
 from uds_lens.elicitation._act_pert import ActPert
 from uds_lens.elicitation._asking import Asked, Asking, ByPrompt, Probe, ask_rows
 from uds_lens.elicitation._gcg import GCG, SoftGCG
@@ -156,6 +157,8 @@ def elicit(
     infos = {role: read_checkpoint_info(s, **where_of(run)) for role, s in sources.items()}
     tokenizer = check_compatible({role: infos[role] for role in ("full", "retain", "unlearned") if role in infos})
     protocol: Protocol = protocol_of(options.protocol, {**infos, "model": infos["unlearned"]}, tokenizer)
+    recorded = any(info.protocol == protocol for info in infos.values())
+    announce_protocol(options.protocol, protocol, recorded, tokenizer=tokenizer, chat=options.chat)
     window = longest_text(infos["unlearned"].config)
     room = None if window is None else window - options.max_new_tokens
     asked, aside = (

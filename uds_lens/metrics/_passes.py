@@ -160,6 +160,7 @@ class Session:
         }
         self.tokenizer = check_compatible(infos)
         self.protocol: Protocol = protocol_of(options.protocol, infos, self.tokenizer)
+        self.recorded = any(info.protocol == self.protocol for info in infos.values())
         self.config = AuditConfig(tau=options.tau, dtype=options.dtype, protocol="raw")
         self._declared = {role: declared_in(info.config) for role, info in infos.items()}
         self.results: dict[Pass, PassResult] = {}
