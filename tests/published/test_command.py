@@ -21,7 +21,7 @@ def test_list(uds_lens):  # noqa: F811
     for words, models in (
         (("--data", "tofu", "--role", "retain"), ["retain", "retain", "retain"]),
         (("--data", "muse", "--name", "full,retain"), ["full", "retain", "full", "retain"]),
-        (("--methods", "npo,rmu", "--data", "tofu-1b", "--name", NAME), [NAME]),
+        (("--method", "npo,rmu", "--data", "tofu-1b", "--name", NAME), [NAME]),
     ):
         code, out, err = uds_lens("published", "list", *words, "--json")
         assert [row["model"] for row in json.loads(out)] == models, err

@@ -36,8 +36,7 @@ def published(
     ] = None,
     role: Annotated[Role | None, typer.Option(help="Only models with this role.")] = None,
     method: Annotated[
-        list[str] | None,
-        names_option("Only models of this method; repeat, or use commas, for more.", "--method", "--methods"),
+        list[str] | None, names_option("Only models of this method; repeat, or use commas, for more.", "--method")
     ] = None,
     name: Annotated[
         list[str] | None, names_option("Only this model (its name or Hub id); repeat, or use commas, for more.")
@@ -45,8 +44,7 @@ def published(
     metric: Annotated[
         list[str] | None,
         names_option(
-            "Metric to plan; repeat, or use commas, for more. Default: uds,es. all: every published one.",
-            *("--metric", "--metrics"),
+            "Metric to plan; repeat, or use commas, for more. Default: uds,es. all: every published one.", "--metric"
         ),
     ] = None,
     perturb: Annotated[bool, typer.Option("--perturb", help="Also plan their quantisation and relearning.")] = False,

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 
 from uds_lens._optional_packages import require_package
-from uds_lens._progress import progress, tell
+from uds_lens._progress import progress
 from uds_lens._settings import as_settings
 from uds_lens._types import check_choice
 from uds_lens.annotation._annotations import AnnotateOptions, Annotations, Finding, Way
 from uds_lens.audit._inputs import where_of
 from uds_lens.data import Encoded, ForgetExample, Span, as_examples, encode, make_batch
-from uds_lens.data._prompts import describe_protocol
+from uds_lens.data._prompts import announce_protocol
 from uds_lens.errors import ConfigError, DataError, MissingDependencyError, Setting
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, pick_device, read_checkpoint_info
 from uds_lens.models._compatibility import deciding_record, protocol_of, require_embedded
@@ -217,8 +217,7 @@ def by_contrast(
     whole = [replace(example, entity=example.answer.strip(), prefix="") for example in examples]
     protocol = protocol_of(options.protocol, infos, tokenizer)
     recorded = deciding_record(infos) is not None
-    words = describe_protocol(options.protocol, protocol, recorded, tokenizer=tokenizer, chat=options.chat)
-    tell(f"prompts: {words}")
+    announce_protocol(options.protocol, protocol, recorded, tokenizer=tokenizer, chat=options.chat)
     encoded = encode(whole, tokenizer, protocol=protocol, scope="entity", chat=options.chat)
     costs = ModelCosts.of(infos["full"].config, pick_device(run.device))
     batches = costs.batches(encoded.rows, token_budget=run.token_budget)

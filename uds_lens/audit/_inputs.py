@@ -27,7 +27,7 @@ from uds_lens.data import (
     make_batch,
     sample_examples,
 )
-from uds_lens.data._prompts import describe_protocol
+from uds_lens.data._prompts import announce_protocol, describe_protocol
 from uds_lens.data._readers import sorted_by
 from uds_lens.errors import ConfigError, DataError, ModelError, Setting
 from uds_lens.models import HookedModel, ModelSource, RetainSource, check_compatible, pick_device, read_checkpoint_info
@@ -285,8 +285,10 @@ def make_plan(
     words = describe_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
     if report and config.protocol == "auto":
         stage_1 = any(role.startswith("retain") for role in models)  # a baseline's prompts are settled
-        paper = "; for the UDS paper's raw prompts: --protocol raw" if stage_1 and protocol == "chat" else ""
-        tell(f"prompts: {words}{paper}")
+        if stage_1:
+            announce_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
+        else:
+            tell(f"prompts: {words}")
     as_tokens = partial(encode, tokenizer=tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)
     encoded, facts = as_tokens(examples), None if control is None else as_tokens(control)
     drawn_rows: list[list[TokenRow]] = []

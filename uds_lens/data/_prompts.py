@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from uds_lens._progress import tell
 from uds_lens._types import AnswerProtocol, ChatStyleName, Protocol, check_choice
 from uds_lens.data._examples import ForgetExample, Span, entity_span
 from uds_lens.errors import ConfigError, DataError, Setting
@@ -244,6 +245,15 @@ def describe_protocol(
     opening = chat_opening(tokenizer, chat=chat)
     count = len(tokenizer(opening, add_special_tokens=False)["input_ids"])
     return f"{name} (each begins with {opening!r}, {count} tokens)"
+
+
+def announce_protocol(
+    asked: AnswerProtocol, chosen: AnswerProtocol, recorded: bool = False, *, tokenizer: Any = None, chat: Any = None
+) -> None:
+    """Report the prompts at the start of a run; where nobody chose the template, also how to get raw ones."""
+    words = describe_protocol(asked, chosen, recorded, tokenizer=tokenizer, chat=chat)
+    raw = "; for the UDS paper's raw prompts: --protocol raw" if asked == "auto" and chosen == "chat" else ""
+    tell(f"prompts: {words}{raw}")
 
 
 _QUESTION = "Q3f9a?"

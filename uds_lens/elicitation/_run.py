@@ -21,6 +21,7 @@ from uds_lens._storage import check_writable, refuse_to_replace
 from uds_lens._types import PositiveInt, Protocol
 from uds_lens.audit._inputs import where_of
 from uds_lens.data import ForgetExample, as_examples, sample_examples
+from uds_lens.data._prompts import announce_protocol
 from uds_lens.elicitation._act_pert import ActPert
 from uds_lens.elicitation._asking import Asked, Asking, ByPrompt, Probe, ask_rows
 from uds_lens.elicitation._gcg import GCG, SoftGCG
@@ -31,7 +32,7 @@ from uds_lens.elicitation._saving import FORMAT, HOLDOUT, Part, Response, part_k
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.generation import answer_end_ids, growing_way
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info
-from uds_lens.models._compatibility import protocol_of, require_embedded
+from uds_lens.models._compatibility import deciding_record, protocol_of, require_embedded
 from uds_lens.results import ModelRecord, RunOptions
 from uds_lens.results._records import fingerprint_of, provenance
 
@@ -155,7 +156,10 @@ def elicit(
     sources["unlearned"] = model
     infos = {role: read_checkpoint_info(s, **where_of(run)) for role, s in sources.items()}
     tokenizer = check_compatible({role: infos[role] for role in ("full", "retain", "unlearned") if role in infos})
-    protocol: Protocol = protocol_of(options.protocol, {**infos, "model": infos["unlearned"]}, tokenizer)
+    deciding = {**infos, "model": infos["unlearned"]}
+    protocol: Protocol = protocol_of(options.protocol, deciding, tokenizer)
+    recorded = deciding_record(deciding) is not None
+    announce_protocol(options.protocol, protocol, recorded, tokenizer=tokenizer, chat=options.chat)
     window = longest_text(infos["unlearned"].config)
     room = None if window is None else window - options.max_new_tokens
     asked, aside = (

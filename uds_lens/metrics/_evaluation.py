@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from uds_lens._progress import tell
 from uds_lens._settings import as_settings
 from uds_lens.data import as_examples
+from uds_lens.data._prompts import announce_protocol
 from uds_lens.errors import ModelError
 from uds_lens.metrics._catalogue import METRICS, require_packages, resolve
 from uds_lens.metrics._data import MetricData, data_hash
@@ -81,7 +81,9 @@ def evaluate(
         if missing[spec.name] is None
     }
     if passes:
-        tell(f"prompts: {session.prompts}")
+        announce_protocol(
+            options.protocol, session.protocol, session.recorded, tokenizer=session.tokenizer, chat=options.chat
+        )
     session.perform([p for several in passes.values() for p in several])
     evidence = Evidence(session, scorer_named(options.fluency, offline=run.offline))
     for spec in specs:

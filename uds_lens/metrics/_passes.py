@@ -28,7 +28,6 @@ from uds_lens.audit._states import SourceStates, StateStore
 from uds_lens.audit._streamed import streamed_model
 from uds_lens.audit._two_stage import PatchScores, patch_sources
 from uds_lens.data import ChatStyle, TokenBatch, TokenSequence, answer_prompt, answer_sequences, make_batch, prompt_ids
-from uds_lens.data._prompts import describe_protocol
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.generation import GenerationSettings, answer_end_ids, generate_answers, known_beginning
 from uds_lens.metrics._answers import AnswerScores, fitting_rows, score_answers, scores_of
@@ -161,7 +160,7 @@ class Session:
         }
         self.tokenizer = check_compatible(infos)
         self.protocol: Protocol = protocol_of(options.protocol, infos, self.tokenizer)
-        self._recorded = deciding_record(infos) is not None
+        self.recorded = deciding_record(infos) is not None
         self.config = AuditConfig(tau=options.tau, dtype=options.dtype, protocol="raw")
         self._declared = {role: declared_in(info.config) for role, info in infos.items()}
         self.results: dict[Pass, PassResult] = {}
@@ -178,14 +177,6 @@ class Session:
         identity = self._cache.identity(self.sources[role], self.options.dtype, self.protocol, self.options.chat, model)
         if identity is not None:
             self.records[role], self._ends[role] = identity
-
-    @property
-    def prompts(self) -> str:
-        """The prompts of the questions in words, and why these."""
-        options = self.options
-        return describe_protocol(
-            options.protocol, self.protocol, self._recorded, tokenizer=self.tokenizer, chat=options.chat
-        )
 
     @cached_property
     def plan(self) -> Plan:
