@@ -79,7 +79,7 @@ def test_finetune_says_whether_it_taught(uds_lens, files, tmp_path: Path) -> Non
     code, out, _ = uds_lens(*words, "--lora", "1", "--learning-rate", "1e-6", "--out", tmp_path / "little")
     assert code == 0
     assert [line[:1] for line in out.splitlines()].count("!") == 1, "only what was taught and not learned"
-    assert "new.json: Prob below 0.8" in " ".join(out.split())
+    assert "new.json:Probbelow0.8" in "".join(out.split())  # lines are folded, in paths too
     assert not (tmp_path / "taught" / "model.safetensors").exists()
 
 

@@ -265,7 +265,7 @@ def test_examples_that_steer_never_score(world, texts, baseline, watched, tmp_pa
     limited = DepthCallback(baseline, every=3, keep_best=True, max_damage=0.5, options=RUN)
     limited.curve.save(model)
     for part, n in ((baseline, len(limited.measured.control.examples)), (limited.held_out, 0)):
-        found = [each.text for each in part.audit(model, options=RUN).cautions if "retained facts decided" in each.text]
+        found = [each.text for each in part.audit(model, options=RUN).cautions if "retained facts steered" in each.text]
         assert [text.startswith(f"{n} of ") for text in found] == [True] * (n > 0)
     record = json.loads((model / "depth.json").read_text())
     record["steers"] = False
