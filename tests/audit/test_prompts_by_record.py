@@ -74,7 +74,7 @@ def test_disagreeing_records_are_warned_of_by_every_audit_of_a_baseline_and_stay
         )
         assert caution.mark == "retain, unlearned trained with raw prompts"
     (caution,) = [each for each in audits[2].cautions if "records of training" in each.text]
-    assert "retain was trained with raw prompts and asked with the chat template: it may" in caution.text
+    assert "retain was trained with raw prompts, but asked with the chat template: it may" in caution.text
 
 
 def test_prompts_that_were_chosen_against_all_records_are_a_note(chat_trio):

@@ -90,7 +90,7 @@ def test_a_lower_tau_is_refused_and_a_higher_one_scored(partly, everywhere, tau,
     sweep = partly.tau_sweep([0.01, tau, 2 * tau])
     assert math.isnan(sweep["uds"][0]) and sweep["uds"][1] == partly.uds
     assert sweep.drop(columns="uds").equals(everywhere.tau_sweep([0.01, tau, 2 * tau]).drop(columns="uds"))
-    assert "was not measured at all layers" in plots.tau_curve(sweep).layout.title.subtitle.text
+    assert "was not measured at every layer" in plots.tau_curve(sweep).layout.title.subtitle.text
 
 
 def test_frames_and_figures_say_what_was_not_measured(partly, everywhere):

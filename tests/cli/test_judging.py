@@ -257,7 +257,7 @@ def test_dashboard_says_on_the_terminal_what_it_lacks(study, uds_lens, tmp_path)
     both = pd.concat([models, pools])
     cases = {
         "all": (both, ["no model has a value of em (empty in the file)", "! em: no model of P", "! es: constant"]),
-        "few": (both, ["F is from 3 models that know and 3 that do not"]),
+        "few": (both, ["F is computed from 3 models that know and 3 that do not"]),
         "three": (study.models.iloc[1:4].assign(es=0.5), ["! only 3 models have a score", "! es is 0.5 for all 3"]),
         "missing": (study.models.drop(columns="es"), ["! Methods are not ranked", "lacks the column 'es'"]),
         "words": (study.models.assign(utility_rel="0,9"), ["the column 'utility_rel' must hold numbers; got '0,9'"]),
@@ -269,7 +269,7 @@ def test_dashboard_says_on_the_terminal_what_it_lacks(study, uds_lens, tmp_path)
         told = " ".join(out.split())
         assert code == 0 and page.exists() and all(each in told for each in sentences), (name, told)
     told = json.loads(uds_lens("dashboard", tmp_path / "few.csv", "--out", page, "--json").out)
-    assert any("F is from 3 models" in note for note in told["notes"])
+    assert any("F is computed from 3 models" in note for note in told["notes"])
 
 
 def test_meta_of_constant_metrics_alone_is_an_error(study, uds_lens, tmp_path) -> None:

@@ -309,7 +309,7 @@ def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     said = torch.full((len(calm.control.examples),), math.log(0.5), dtype=torch.float64)  # full: exp(-0.1)
     less = replace(calm, s_unlearned=calm.s_full, control_s_unlearned=said)
     found = verdict_of(Page(render({"one": less, "two": replace(calm, models=shallow["m0"].models)})))
-    assert "forgetting: one (gives retained entities a probability of 0.500, full 0.905)." in found
+    assert "forgetting: one (gives retained entities a probability of 0.500, against 0.905 in full)." in found
     found = verdict_of(Page(render({"npo": npo, "swapped": replace(npo, s1_delta=-npo.s1_delta - 1)})))
     assert "The verdict is withheld for swapped (fatal warning)." in found
 

@@ -130,7 +130,7 @@ FOREIGN = torch.full((12, 2), 0.6, dtype=torch.float64)
         (
             lambda: with_facts(sound(), examples=about(3)),
             "caution",
-            "The 12 control facts that count are about 3 subjects: the interval of damage is rough.",
+            "The 12 control facts that count concern only 3 subjects: the interval of damage is rough.",
         ),
         (
             lambda: with_facts(sound(), sample=SAMPLE),

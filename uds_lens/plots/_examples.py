@@ -504,6 +504,6 @@ def tau_curve(
         finding = f"UDS is {defined.min():.2f} to {defined.max():.2f} for thresholds from {at[0]:g} to {at[-1]:g}"
     subtitle = "KE layers: S1 above tau; band: smallest to largest number per example."
     if (sweep["uds"].isna() & (sweep["n_measured"] > 0)).any():
-        subtitle += " A gap in UDS: stage 2 was not measured at all layers that count there."
+        subtitle += " A gap in UDS: stage 2 was not measured at every layer that counts there."
     subtitle += " Dotted: the tau of this audit." if tau in values else ""
     return style(figure, theme, title, finding, subtitle, height=560)

@@ -150,9 +150,9 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     facts = int(audit.control.known.sum())
     losses = (
         f"Loss: {damage.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
-        f"{damage.retain_loss:.3f}), and {damage.forget_loss:.3f} on the forget facts. Measured at entities only, "
-        f"each after the correct beginning of its answer{_kept_prob(audit)}; for whole answers, see uds-lens metrics "
-        "--retain-data."
+        f"{damage.retain_loss:.3f}), and {damage.forget_loss:.3f} on the forget facts. Measured only at the "
+        f"entities, after the correct beginning of the answer{_kept_prob(audit)}; for whole answers, see uds-lens "
+        "metrics --retain-data."
     )
     return {
         "value": "undefined" if damage.reason else f"{damage.value:.3f}",
@@ -174,7 +174,8 @@ def _says_less(audit: DepthAudit) -> bool:
 
 def _retained_in_words(audit: DepthAudit) -> str:
     prob = audit.entity_prob
-    words = f"gives retained entities a probability of {prob.control_unlearned:.3f}, full {prob.control_full:.3f}"
+    said, known = prob.control_unlearned, prob.control_full
+    words = f"gives retained entities a probability of {said:.3f}, against {known:.3f} in full"
     return worded(words, audit.config.words)
 
 
@@ -182,7 +183,8 @@ def _kept_prob(audit: DepthAudit) -> str:
     prob = audit.entity_prob
     if math.isnan(prob.control_unlearned):
         return ""
-    return f" (probability {prob.control_unlearned:.3f} under the model itself, {prob.control_full:.3f} under full)"
+    said, known = prob.control_unlearned, prob.control_full
+    return f" (probability of the retained entities: {said:.3f} under the model itself, {known:.3f} under full)"
 
 
 # The first page: a verdict in a sentence, and what to do next.
@@ -201,8 +203,8 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
         models_have = f"{some} models {verb}" if len(own) > 1 else "The model has"
         sentences.append(f"{models_have} lost most of the knowledge: {_scores(erased)}.")
     elif scored:
-        highest = f"; the highest score is {_scores(scored[:1])}" if len(scored) > 1 else f": {_scores(scored)}"
-        sentences.append(f"No model has lost most of the knowledge{highest}.")
+        which = "highest" if len(scored) > 1 else "only"
+        sentences.append(f"No model has lost most of the knowledge; the {which} score is {_scores(scored[:1])}.")
     if withheld:
         names = ", ".join(model["name"] for model in withheld[:4])
         sentences.append(f"The verdict is withheld for {names} (fatal warning).")

@@ -251,9 +251,8 @@ def _open_order(tables: Tables) -> Iterator[str]:
         tested = tables.pairs[tables.pairs["p_holm"].notna()]
         decided = int((tested["p_holm"] < 0.05).sum())
         yield (
-            f"{count(decided, 'difference').capitalize()} in F of {len(tested)} tested "
-            f"{'is' if decided == 1 else 'are'} significant (Holm-adjusted p < 0.05); the order of the others is "
-            "undecided."
+            f"{decided or 'None'} of {len(tested)} tested differences in F {'are' if decided > 1 else 'is'} "
+            f"significant (Holm-adjusted p < 0.05); the order{' of the others' if decided else ''} is undecided."
         )
         return
     top = main.sort_values("auc", ascending=False).iloc[:2].to_dict("records")
@@ -500,8 +499,8 @@ def _judged(
     sizes = faithful[["n_p", "n_n"]].max()
     if len(faithful) and sizes.min() < FEW:
         gaps.append(
-            f"F is from {sizes['n_p']:.0f} models that know and {sizes['n_n']:.0f} that do not: too few to order "
-            "metrics."
+            f"F is computed from {sizes['n_p']:.0f} models that know and {sizes['n_n']:.0f} that do not: too few to "
+            "rank the metrics."
         )
     chosen = cuts[cuts["chosen"].astype(bool)].set_index("metric")
     faithful["threshold"] = faithful["metric"].map(chosen["threshold"])

@@ -389,11 +389,13 @@ def _other_prompts(audit: DepthAudit) -> Caution | None:
         were, seem = "was", "it may seem to know less than it does"
     then = names[trained[others[0]]]
     text = (
-        f"According to the records of training, {who} {were} trained with {then} and asked with {names[asked]}: {seem}."
+        f"According to the records of training, {who} {were} trained with {then}, but asked with {names[asked]}: "
+        f"{seem}."
     )
     if len(set(trained.values())) == 1:  # all alike: the prompts were chosen for the audit
         return Caution("note", text, f"trained with {trained[others[0]]} prompts")
-    text += " The others' records name the prompts of this audit: models are compared fairly where they share theirs."
+    text += " The others' records name the prompts of this audit."
+    text += " Only models that were trained with the same prompts can be compared fairly."
     return Caution("caution", text, f"{', '.join(others)} trained with {trained[others[0]]} prompts")
 
 
@@ -461,9 +463,12 @@ def _control(audit: DepthAudit) -> Caution | None:
         return Caution("caution", text, "weak control")
     basis = interval_basis(control.s_full[control.known], of_rows(control.subjects, control.known))
     if (basis.by == "subject" and basis.n < FEW_CLUSTERS) or known == 1:
+        facts = "The one control fact that counts concerns"
+        if known > 1:
+            facts = f"The {known} control facts that count concern"
         text = (
-            f"The {known} control facts that count are about {basis.n} subject{'s' * (basis.n != 1)}: the interval of "
-            f"damage is {'missing' if basis.n == 1 else 'rough'}."
+            f"{facts} only {basis.n} subject{'s' * (basis.n != 1)}: the interval of damage is "
+            f"{'missing' if basis.n == 1 else 'rough'}."
         )
         return Caution("caution", text, f"control: {basis}")
     return None
