@@ -35,6 +35,8 @@ def test_an_elicitation(trio, examples, tmp_path, uds_lens):
     words += ["--probe", "plain", "--probe", "cloze", "--samples", 2, "--max-new-tokens", 4, "--out", out]
     outcome = uds_lens(*words, "--limit", 3, "--device", "cpu")
     assert outcome.code == 0, outcome.err
+    (said,) = [line for line in uds_lens.doing if line.startswith("prompts: ")]
+    assert said.startswith("prompts: chat template (") and said.endswith("raw prompts: --protocol raw")
     printed = " ".join(outcome.out.split())
     assert "Beyond retain: model minus retain" in printed and "Saved in" in printed
     assert "A random sample was asked: 3 of" in printed and "how the results would vary over other subjects" in printed
