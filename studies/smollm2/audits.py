@@ -58,8 +58,8 @@ def measure(plan: StudyPlan, places: Mapping[str, str], out: Path, *, options: u
                 rows, kept = str(plan.data.forget), str(plan.data.retain) if scale == WHOLE else None
                 baseline = Baseline.measure(plan.full, retain, rows, control=kept, config=config, options=options)
                 baseline.save(place)
-            stage_2 = "all" if scale == WHOLE else "knowledge"
-            recorded[scale] = stack.enter_context(baseline.recorded(options=replace(options, stage_2=stage_2)))
+            whole = replace(options, stage_2="all" if scale == WHOLE else "knowledge")
+            recorded[scale] = stack.enter_context(baseline.recorded(options=whole))
         for number, name in enumerate(wanted, 1):
             with ul.open_model(places[name], device=options.device) as model:
                 for scale in SCALES:

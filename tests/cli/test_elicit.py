@@ -42,10 +42,12 @@ def test_the_list(uds_lens):
     assert {"probe": "icl", "injects": "other facts"}.items() <= found["probes"][3].items()
 
 
-def test_an_elicitation(trio, elicit):
+def test_an_elicitation(trio, elicit, uds_lens):
     words = ("--retain", trio("llama").retain, "--full", trio("llama").full, "--limit", 3)
     asked = {"probes": ("plain", "cloze"), "samples": 2, "tokens": 4}
     printed = " ".join(elicit(*words, **asked).split())
+    (said,) = [line for line in uds_lens.doing if line.startswith("prompts: ")]
+    assert said.startswith("prompts: chat template (") and said.endswith("raw prompts: --protocol raw")
     assert "Beyond retain: model minus retain" in printed and "Saved in" in printed
     assert "A random sample was asked: 3 of" in printed and "how the results would vary over other subjects" in printed
     again = json.loads(elicit(*words, "--json", **asked))

@@ -1,7 +1,7 @@
 import pytest
 
 from uds_lens.data import ChatStyle, ForgetExample, encode, prompt_text, render
-from uds_lens.data._prompts import chat_opening, describe_protocol, space_added
+from uds_lens.data._prompts import announce_protocol, chat_opening, describe_protocol, space_added
 from uds_lens.errors import DataError
 
 WITH_BOS = (
@@ -47,6 +47,21 @@ def test_what_a_template_writes_before_the_question_is_said(words, fresh_words):
     count = len(tokenizer(opening, add_special_tokens=False)["input_ids"])
     assert said == f"chat template (each begins with {opening!r}, {count} tokens)"
     assert describe_protocol("raw", "raw", tokenizer=words) == "raw"
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen", "recorded", "said"),
+    [
+        ("auto", "chat", False, "prompts: chat template; for the UDS paper's raw prompts: --protocol raw"),
+        ("chat", "chat", False, "prompts: chat template"),
+        ("auto", "raw", False, "prompts: raw (the tokenizer has no chat template)"),
+        ("auto", "raw", True, "prompts: raw (as the checkpoint's record says)"),
+    ],
+)
+def test_prompts_are_announced_with_the_way_to_raw_ones(caplog, asked, chosen, recorded, said):
+    caplog.set_level("INFO", "uds_lens")
+    announce_protocol(asked, chosen, recorded, tokenizer=None)
+    assert caplog.messages == [said]
 
 
 def test_tokens_follow_the_template_unless_told_otherwise(words, fresh_words):

@@ -107,7 +107,8 @@ def _owners(audits: Mapping[str, DepthAudit], source: MetricResults) -> list[str
     if not names and not roles:
         raise ConfigError(
             f"the metrics of {source.models['model'].name!r} belong to none of the audits on the page: expected "
-            "results of one of their models (the weights are compared, not the names)."
+            "results of one of their models (the weights are compared, not the names). Audit that model, too, or leave "
+            "its results out."
         )
     return names or roles
 
