@@ -33,16 +33,20 @@ def forward_hooks_by_number(module: nn.Module) -> Iterator[tuple[int, Callable[.
 
 def altered_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """List, by name, the modules with forward hooks or a forward of their own, which no class gave them."""
-    found, pending, seen = [], [("", model)], {id(model)}
-    while pending:  # without torch's chain of generators: every pass asks
-        place, module = pending.pop()
-        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
-            found.append((place, module))
-        for name, part in module._modules.items():
+    pending, seen = [model], {id(model)}
+    while pending:  # without names, and without torch's chain of generators: every pass asks, and most find none
+        module = pending.pop()
+        if _is_altered(module):
+            return [(name, part) for name, part in model.named_modules() if _is_altered(part)]
+        for part in module._modules.values():
             if part is not None and id(part) not in seen:
                 seen.add(id(part))
-                pending.append((f"{place}.{name}" if place else name, part))
-    return found
+                pending.append(part)
+    return []
+
+
+def _is_altered(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 
 
 def compiled_module(module: nn.Module) -> nn.Module | None:
