@@ -399,7 +399,7 @@ def metric_heatmap(summary: pd.DataFrame, *, theme: Theme = "light", title: str 
     if ordered["overall"].notna().any():
         finding = f"{_plain(ordered.iloc[0])} is best overall ({ordered['overall'].iloc[0]:.3f})"
     subtitle = (
-        "F: faithfulness; Q, R: robustness to quantisation, relearning; Rob: harmonic mean of Q and R; "
+        "F: faithfulness; Q, R: robustness to quantisation and relearning; Rob: harmonic mean of Q and R; "
         "Overall: of F and Rob."
     )
     style(figure, theme, title, finding, subtitle, height=130 + 27 * max(len(ordered), 3), legend=False)

@@ -287,7 +287,7 @@ def _ties(tables: Tables) -> Iterator[str]:
         named = ", ".join(f"{method_name(row['method'])} {row['n_tied']:.0f}" for row in ties)
         yield (
             f"In {len(ties)} methods, several configurations have the same score and cannot be distinguished "
-            f"({named}); of these, the page shows the best in the other parts of the score."
+            f"({named}); of these, the page shows the one that is best in the other parts of the score."
         )
     else:
         for row in ties:
