@@ -214,7 +214,7 @@ def _print_comparison(comparison: Comparison, out: Path | None) -> None:
             f"({row['difference']:+.4f}). {row['expect'].removesuffix(problems.get(row['metric'], '')).rstrip('; ')}"
         )
     for metric, words in problems.items():
-        print_wrapped(f"Known problems of the published {metric}: {words}.")
+        print_wrapped(f"Known problems with the published {metric}: {words}.")
     ranges = comparison.frame["kind"].value_counts().drop("exact", errors="ignore")
     if len(ranges):
         kinds = ", ".join(f"{n} {kind}" for kind, n in ranges.items())

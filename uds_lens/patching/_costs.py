@@ -52,7 +52,7 @@ scores are written and read several times."""
 
 
 def product_rate(dtype: str, device: str) -> float:
-    """Multiply matrices on a device as blocks do, and return how many operations it does per second."""
+    """Multiply matrices on a device as blocks do; return operations per second, two for each multiply-add."""
     n = 512
     matrix = torch.ones(n, n, dtype=getattr(torch, dtype), device=device)
     seconds = []
