@@ -111,8 +111,8 @@ def _read_chunk(logits: Float[Tensor, "row d_vocab"], targets: Int[Tensor, "row"
         finite = logits.isfinite().all(-1)
     logprobs = torch.where(finite, target - total.log(), torch.nan)
     mean = torch.linalg.vecdot(mass, below) / total
-    apart = below - mean[:, None]
-    variance = torch.linalg.vecdot(mass * apart, apart) / total
+    apart = below.sub_(mean[:, None])  # in place, here and below: a vocabulary is the largest thing that is held
+    variance = torch.linalg.vecdot(mass.mul_(apart), apart) / total
     standardised = (target - mean) / variance.clamp(min=1e-6).sqrt()
     return TokenScores(logprobs, first_choices == targets, standardised, first_choices)
 
