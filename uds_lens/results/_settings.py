@@ -44,7 +44,8 @@ class AuditConfig:
     """
 
     tau: NonNegativeFloat = 0.05
-    """Threshold of knowledge-encoding layers: patching in retain's state costs more than this, nats per token."""
+    """Threshold of knowledge-encoding layers: those where patching in retain's state costs more than this, in nats per
+    token."""
 
     site: Site = "resid_post"
     """Point of each block that is patched."""
