@@ -501,7 +501,8 @@ def _elicited_sentence(table: pd.DataFrame) -> str:
     best = real.loc[real["beyond_retain"].idxmax()]
     return (
         f"Probes that extract more from this model than from retain: {', '.join(dict.fromkeys(real['probe']))} "
-        f"(adjusted p < {LEVEL:g}). {best['probe']} extracts the most: {_signed(best['beyond_retain'])} of the reference."
+        f"(adjusted p < {LEVEL:g}). {best['probe']} extracts the most: {_signed(best['beyond_retain'])} of the "
+        "reference."
     )
 
 
