@@ -53,7 +53,7 @@ def audit(
         bool,
         typer.Option(
             "--keep-full",
-            help="With several models: keep full open, with its recorded activations. Faster, with two models in memory.",
+            help="With several models: keep full open, with its recorded activations: faster, two models in memory.",
         ),
     ] = False,
     redo: Annotated[

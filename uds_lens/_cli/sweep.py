@@ -175,20 +175,20 @@ def _print_grid(results: RelearnGridResults) -> None:
         else:
             print_wrapped(
                 f"{model}: relearning regains at most {number(summary[f'{model}_worst_back'])} "
-                f"({summary['metric']} {number(summary[f'{model}_worst_after'])}, {summary[f'{model}_worst_setting']}); "
-                f"the paper's setting regains {number(summary[f'{model}_paper_back'])} "
+                f"({summary['metric']} {number(summary[f'{model}_worst_after'])}, "
+                f"{summary[f'{model}_worst_setting']}); the paper's setting regains {number(summary[f'{model}_paper_back'])} "
                 f"({summary['metric']} {number(summary[f'{model}_paper_after'])})."
             )
     low, high = number(summary["excess_low"]), number(summary["excess_high"])
     interval = "" if low == "-" else f" [{low}, {high}]"
     print_wrapped(
-        f"Excess over retain, each at its own worst setting: {number(summary['excess'])}{interval}; with the paper's "
-        f"setting {number(summary['paper_excess'])}; settings chosen on one half of the subjects, scored on the other: "
-        f"{number(summary['held_out_excess'])}."
+        f"Excess over retain: {number(summary['excess'])}{interval} with each model at its worst setting; "
+        f"{number(summary['paper_excess'])} with the paper's setting; {number(summary['held_out_excess'])} with settings "
+        "chosen on one half of the subjects and scored on the other."
     )
     print_wrapped(
         f"\nWorst setting: of {summary['n_settings']}, the one that regains the most and costs at most {bound}. It was "
         "chosen after seeing these outcomes: the interval ignores that choice, but the last number accounts for it. "
-        "Regained: change towards knowledge, also for the rows left out of training; what retain gains, too, was newly "
-        "learned."
+        "Regained: change towards knowledge; untrained rows: the same for rows left out of training. What retain "
+        "regains, too, was newly learned."
     )
