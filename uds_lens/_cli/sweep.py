@@ -176,15 +176,16 @@ def _print_grid(results: RelearnGridResults) -> None:
             print_wrapped(
                 f"{model}: relearning regains at most {number(summary[f'{model}_worst_back'])} "
                 f"({summary['metric']} {number(summary[f'{model}_worst_after'])}, "
-                f"{summary[f'{model}_worst_setting']}); the paper's setting regains {number(summary[f'{model}_paper_back'])} "
+                f"{summary[f'{model}_worst_setting']}); the paper's setting regains "
+                f"{number(summary[f'{model}_paper_back'])} "
                 f"({summary['metric']} {number(summary[f'{model}_paper_after'])})."
             )
     low, high = number(summary["excess_low"]), number(summary["excess_high"])
     interval = "" if low == "-" else f" [{low}, {high}]"
     print_wrapped(
         f"Excess over retain: {number(summary['excess'])}{interval} with each model at its worst setting; "
-        f"{number(summary['paper_excess'])} with the paper's setting; {number(summary['held_out_excess'])} with settings "
-        "chosen on one half of the subjects and scored on the other."
+        f"{number(summary['paper_excess'])} with the paper's setting; {number(summary['held_out_excess'])} with "
+        "settings chosen on one half of the subjects and scored on the other."
     )
     print_wrapped(
         f"\nWorst setting: of {summary['n_settings']}, the one that regains the most and costs at most {bound}. It was "
