@@ -56,11 +56,11 @@ def failing(limit, log, error=None):
 
 def test_a_batch_that_does_not_fit_is_halved_until_it_does():
     log = []
-    with pytest.warns(UdsLensWarning, match="halving batches, results do not change"):
+    with pytest.warns(UdsLensWarning, match="batches are halved; results do not change"):
         run_halving([5, 1, 4, 2, 3], failing(2, log))
     assert log == [[5, 1], [4], [2, 3]]
     for about in ("read full 4096", "read full 2048"):  # another run says so too
-        with pytest.warns(UdsLensWarning, match="halving batches"):
+        with pytest.warns(UdsLensWarning, match="batches are halved"):
             run_halving([1, 2], failing(1, []), about=about)
         run_halving([1, 2], failing(1, []), about=about)  # said already
     with pytest.raises(RuntimeError, match="size mismatch"):

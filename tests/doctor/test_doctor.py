@@ -48,7 +48,7 @@ def test_what_is_wrong_is_told_with_its_fix(monkeypatch: pytest.MonkeyPatch, tmp
 def test_a_trio_and_data_that_will_do() -> None:
     found = by_name(examine_inputs(TRIO, FORGET))
     assert {finding.verdict for finding in found.values()} <= {"ok", "note"}
-    assert "fit together" in found["together"].found
+    assert "are compatible" in found["together"].found
     assert found["entities"].found == f"found in {len(WORLD.examples)} of {len(WORLD.examples)} answers"
     assert "GiB free" in found["audit"].found
     assert "each weight of 3 models once: about 1 s at this disk's rate" in found["audit, streamed"].found

@@ -75,7 +75,7 @@ def test_what_is_no_checkpoint_is_refused_at_once(trio, tmp_path, monkeypatch):
         ("./nowhere", "no directory"),
         ("~/nowhere-at-all", "no directory"),
         ("runs/npo/final", "no directory"),
-        ("ckpt/npx", r"no directory 'ckpt/npx'. There is a directory 'ckpt' here, so the Hub was not asked"),
+        ("ckpt/npx", r"no directory 'ckpt/npx'. Because 'ckpt' is a directory here, the name was not looked up"),
         (trio("llama").full / "config.json", r"config.json' is a file: expected the directory"),
         (tmp_path, r"has no config.json: expected a directory written by save_pretrained"),
         (tmp_path / "ckpt" / "simnpp", r"no directory .* Did you mean '.*/ckpt/simnpo'\?"),
@@ -97,10 +97,11 @@ def test_what_is_no_checkpoint_is_refused_at_once(trio, tmp_path, monkeypatch):
 def test_a_hub_id_without_network_gives_one_error_soon(offline, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"it waits for {seconds} s and tries again"))
     with pytest.raises(
-        ModelError, match="there is no directory 'nobody/no-such-model' here, and offline it was looked for only among"
+        ModelError,
+        match="no directory 'nobody/no-such-model' here and no downloaded copy, and offline the Hub is not used",
     ) as caught:
         open_model("nobody/no-such-model", offline=offline)
-    assert "Check the path, or download it where there is a connection" in str(caught.value)
+    assert "Check the path, or download the model where there is a connection" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -114,10 +115,10 @@ def test_a_hub_id_that_does_not_exist_is_reported_with_what_was_tried(monkeypatc
     with pytest.raises(ModelError) as caught:
         read_checkpoint_info("nobody/no-such-model")
     assert str(caught.value).startswith(
-        "there is no directory 'nobody/no-such-model' here, so it was looked up on the Hub, and that failed: "
+        "there is no directory 'nobody/no-such-model' here, and looking it up on the Hub failed: "
         "nobody/no-such-model is not a valid model identifier. Check the path or the spelling; "
     )
-    with pytest.raises(ModelError, match="and offline it was looked for only"):
+    with pytest.raises(ModelError, match="and offline the Hub is not used"):
         read_checkpoint_info("nobody/no-such-model", offline=True)
 
 

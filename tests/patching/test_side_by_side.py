@@ -96,10 +96,10 @@ def test_rows_past_the_limit_of_a_model_that_remembers_longer_texts_are_refused(
         layout = row_layout(model)
         assert layout == RowLayout(limit=24, long_rows="refused")
         assert layout.split([[0, 1]], [3, 24]) == [[0, 1]]
-        with pytest.raises(ModelError, match="a row has 25 tokens, more than the 24"):
+        with pytest.raises(ModelError, match=r"a row has 25 tokens; .* only up to 24"):
             layout.split([[0, 1]], [3, 25])
         assert len(greedy(model, [[1, 5, 6]], max_new_tokens=3, ends=frozenset())[0]) == 3
-        with pytest.raises(ModelError, match="a row has 25 tokens, more than the 24"):
+        with pytest.raises(ModelError, match=r"a row has 25 tokens; .* only up to 24"):
             greedy(model, [list(range(4, 26))], max_new_tokens=5, ends=frozenset())
 
 
@@ -121,9 +121,9 @@ def test_batches_of_the_caller_that_would_give_other_numbers_are_refused(opened,
     cache = capture(model, make_batch([short], padding_side="left"))
     patched_logprobs(model, make_batch([short], padding_side="left"), cache, engine="auto")
     wrong = make_batch([short, long], padding_side="left")
-    with pytest.raises(PatchError, match=r"would give different numbers from each row alone"):
+    with pytest.raises(PatchError, match=r"numbers would differ from those of each row run alone"):
         capture(model, wrong)
-    with pytest.raises(PatchError, match=r"would give different numbers from each row alone"):
+    with pytest.raises(PatchError, match=r"numbers would differ from those of each row run alone"):
         patched_logprobs(model, wrong, cache, engine="auto")
     for rows in row_layout(model).split([[0, 1]], [len(short.ids), len(long.ids)]):
         capture(model, make_batch([short, long], indices=rows, padding_side=side))

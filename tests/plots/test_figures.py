@@ -182,7 +182,7 @@ def test_headings_state_what_the_numbers_say(audit, figures):
         "slopes": "Which metric has the highest Rob depends on the filter",
         "relearned": "Relearning raises x more than retain in",
         "histogram": "x: the two pools do not overlap",
-        "elicited": "Elicitation: 1 of 3 probes extract significantly more than retain",
+        "elicited": "Elicitation: 1 of 3 probes extracts significantly more than from retain",
         "depth": "Depth and extraction: Spearman's rho",
         "budget": "From 1 to 2 samples: expected best recall 0.10 to 0.20",
     }.items():

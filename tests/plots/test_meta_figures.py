@@ -67,7 +67,7 @@ def test_the_scatter_counts_the_kept_models_beside_the_guide_line():
     asked = {"state": "relearned", "retain": (0.2, 0.3)}
     figure = plots.perturbation_scatter(points, "x", shift=(0.1, np.nan, np.nan), **asked)
     moved = (points["relearned"] - points["before"] - 0.1)[points["kept"]]
-    told = f"6 kept models: {(moved > 0).sum()} above the line, {(moved < 0).sum()} below"
+    told = f"6 models after filtering: {(moved > 0).sum()} above the line, {(moved < 0).sum()} below"
     assert told in figure.layout.title.subtitle.text
     traces = {trace.name: trace for trace in figure.data}
     (line,) = (trace for name, trace in traces.items() if "retain's shift 0.100" in name)
@@ -76,7 +76,7 @@ def test_the_scatter_counts_the_kept_models_beside_the_guide_line():
     figure = plots.perturbation_scatter(points, "x", shift=(0.1, 0.05, 0.15), **asked)
     (band,) = (trace for trace in figure.data if trace.name == "its interval")
     assert_allclose(np.subtract(band.y[:4], band.x[:4]), [0.05, 0.05, 0.15, 0.15])
-    assert "6 kept models: 6 above" in plots.perturbation_scatter(points, "x").layout.title.subtitle.text
+    assert "6 models after filtering: 6 above" in plots.perturbation_scatter(points, "x").layout.title.subtitle.text
 
 
 def test_the_heat_map_shows_the_numbers_best_on_top():

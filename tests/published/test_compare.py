@@ -70,7 +70,7 @@ def test_disturbed_values_are_found_by_the_amount(tmp_path, toy_tofu):
     assert {key for key in frame.index if frame.loc[key, "verdict"] == "differs"} == set(amounts) - {
         ("npo_lr2e5_b01_a2_ep5", "es")
     }
-    assert not found.agrees and "57 agrees, 3 differs" in str(found)
+    assert not found.agrees and "57 agree, 3 differ" in str(found)
     told = found.by_metric.set_index("metric")
     assert told.loc["uds", "largest_model"] == "npo_lr1e5_b01_a1_ep5"
     assert told.loc["uds", "largest_difference"] == pytest.approx(-0.2)

@@ -50,7 +50,7 @@ def test_numbers_of_the_page_are_those_of_the_tables(audits, elicitation):
     assert "softgcg(target=answer)" not in {row["probe"] for row in told["rows"]}
     assert [line[0] for line in told["ledger"]] == [probe.name for probe in elicitation.probes]
     assert told["ledger"][1][4] == "1: the entity cannot be located"
-    assert told["sentence"].startswith("Probes that extract more than retain knows: plain, cloze")
+    assert told["sentence"].startswith("Probes that extract more from this model than from retain: plain, cloze")
     assert set(told["said"]) == {str(place) for place in range(len(audits["npo"].examples))}
     first = {block["name"]: block["texts"] for block in told["said"]["1"]}
     assert [role for role, *_ in first["plain, greedy"]] == ["unlearned", "retain", "full"]

@@ -52,7 +52,8 @@ def audit(
     keep_full: Annotated[
         bool,
         typer.Option(
-            "--keep-full", help="With several models: full stays open and recorded. Faster; two models in memory."
+            "--keep-full",
+            help="With several models: keep full open, with its recorded activations: faster, two models in memory.",
         ),
     ] = False,
     redo: Annotated[

@@ -69,8 +69,8 @@ def doctor(
 
 
 _LEGEND = (
-    "Change: norm of the difference from full over the norm of full's weights. Stable rank: the largest of the layer's "
-    "matrices; at most the rank of an adapter. Cosine: with the change from full to retain."
+    "Change: norm of the difference from full over the norm of full's weights. Stable rank: the largest among the "
+    "layer's matrices; for an adapter, at most its rank. Cosine: with the change from full to retain."
 )
 
 

@@ -47,7 +47,7 @@ def published(
             "Metric to plan; repeat, or use commas, for more. Default: uds,es. all: every published one.", "--metric"
         ),
     ] = None,
-    perturb: Annotated[bool, typer.Option("--perturb", help="Also plan their quantisation and relearning.")] = False,
+    perturb: Annotated[bool, typer.Option("--perturb", help="Also plan to quantise and relearn them.")] = False,
     examples: Annotated[
         str | None, typer.Option(metavar="DIR", help="Use a local copy of the data set instead of the Hub's.")
     ] = None,
@@ -196,11 +196,11 @@ def _print_comparison(comparison: Comparison, out: Path | None) -> None:
             *(str(row[count]) for count in ("n", "agree", "expected", "differ")),
             number(row["spearman"]),
             number(row["largest_difference"], 4),
-            str(row["largest_model"] or "-"),
+            row["largest_model"] if isinstance(row["largest_model"], str) else "-",
         ]
         for row in comparison.by_metric.to_dict("records")
     ]
-    print_table(["metric", "models", "agree", "as expected", "differ", "Spearman", "largest", "of model"], rows)
+    print_table(["metric", "models", "agree", "as expected", "differ", "Spearman", "largest", "in model"], rows)
     if len(comparison.of_pools):
         columns = ("metric", "quantity", "measured", "published", "verdict")
         cells = [[row[name] for name in columns] for row in comparison.of_pools.to_dict("records")]
@@ -210,7 +210,7 @@ def _print_comparison(comparison: Comparison, out: Path | None) -> None:
     problems = {row["metric"]: row["known"] for row in comparison.by_metric.to_dict("records") if row["known"]}
     for row in comparison.frame[comparison.frame["verdict"] == "differs"].head(10).to_dict("records"):
         print_wrapped(
-            f"! {row['model']}, {row['metric']}: {row['measured']:.4f} for {row['published']:.4f} "
+            f"! {row['model']}, {row['metric']}: {row['measured']:.4f}, published {row['published']:.4f} "
             f"({row['difference']:+.4f}). {row['expect'].removesuffix(problems.get(row['metric'], '')).rstrip('; ')}"
         )
     for metric, words in problems.items():
@@ -218,7 +218,7 @@ def _print_comparison(comparison: Comparison, out: Path | None) -> None:
     ranges = comparison.frame["kind"].value_counts().drop("exact", errors="ignore")
     if len(ranges):
         kinds = ", ".join(f"{n} {kind}" for kind, n in ranges.items())
-        print_wrapped(f"Published values that stand for a range: {kinds}.")
+        print_wrapped(f"Published values that stand for a range of values: {kinds}.")
     if comparison.unknown:
         names = ", ".join(comparison.unknown[:4]) + (", ..." if len(comparison.unknown) > 4 else "")
         print_wrapped(f"Not among the published models: {names}.")

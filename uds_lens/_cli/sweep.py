@@ -45,8 +45,8 @@ def sweep(
     """Make and measure all models of a plan.
 
     Models are fine-tuned, unlearned, relearned and quantised as the plan says, and measured
-    in every state. If it is killed, the same command resumes; several can run at once with the same --out.
-    The exit code is 1 where something failed or is left to do.
+    in every state. To resume a killed sweep, run the same command again; several can run at once with the same
+    --out. The exit code is 1 if something failed or is left to do.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def print_status(status: StudyStatus, *, as_json: bool) -> None:
         print_wrapped(status.sample)
     if status.failed:
         rows = [[failure.model, failure.state, failure.reason] for failure in status.failed]
-        print_table(["failed", "state", "because"], rows)
+        print_table(["failed", "state", "reason"], rows)
 
 
 def relearn_grid(
@@ -158,34 +158,38 @@ def relearn_grid(
 def _print_grid(results: RelearnGridResults) -> None:
     rows = [
         [
-            f"{row['model']}, {row['setting']}{' (the paper)' if row['paper'] else ''}",
+            row["model"],
+            f"{row['setting']}{' (paper)' if row['paper'] else ''}",
             *(number(row[name]) for name in ("before", "after", "back", "back_untrained")),
-            f"{100 * row['utility_loss']:.0f}%{'' if row['allowed'] else ' (too much)'}",
+            f"{round(100 * row['utility_loss'], 0) + 0.0:.0f}%{'' if row['allowed'] else ' (too much)'}",
         ]
         for row in results.frame.to_dict("records")
     ]
-    titles = ["setting", "before", "after", "back", "back, untrained rows", "utility lost"]
-    print_table(titles, rows, right=titles[1:])
+    titles = ["model", "setting", "before", "after", "regained", "untrained rows", "utility lost"]
+    print_table(titles, rows, right=titles[2:])
     summary = results.summary()
-    bound = f"{100 * summary['max_loss']:g}% of utility lost"
+    bound = f"{100 * summary['max_loss']:g}% of utility"
     for model in ("unlearned", "retain"):
         if summary[f"{model}_worst_setting"] is None:
-            print_wrapped(f"! {model}: no setting stays within {bound}")
+            print_wrapped(f"! {model}: every setting costs more than {bound}")
         else:
             print_wrapped(
-                f"{model}: relearning brings back at most {number(summary[f'{model}_worst_back'])}, to "
-                f"{number(summary[f'{model}_worst_after'])} ({summary[f'{model}_worst_setting']}); with the paper's "
-                f"setting {number(summary[f'{model}_paper_back'])}, to {number(summary[f'{model}_paper_after'])}."
+                f"{model}: relearning regains at most {number(summary[f'{model}_worst_back'])} "
+                f"({summary['metric']} {number(summary[f'{model}_worst_after'])}, "
+                f"{summary[f'{model}_worst_setting']}); the paper's setting regains "
+                f"{number(summary[f'{model}_paper_back'])} "
+                f"({summary['metric']} {number(summary[f'{model}_paper_after'])})."
             )
     low, high = number(summary["excess_low"]), number(summary["excess_high"])
     interval = "" if low == "-" else f" [{low}, {high}]"
     print_wrapped(
-        f"Excess over retain, each at its own worst setting: {number(summary['excess'])}{interval}; with the paper's "
-        f"setting {number(summary['paper_excess'])}; settings chosen on one half of the subjects, scored on the other: "
-        f"{number(summary['held_out_excess'])}."
+        f"Excess over retain: {number(summary['excess'])}{interval} with each model at its worst setting; "
+        f"{number(summary['paper_excess'])} with the paper's setting; {number(summary['held_out_excess'])} with "
+        "settings chosen on one half of the subjects and scored on the other."
     )
     print_wrapped(
-        f"\nWorst: the highest {summary['metric']} of {summary['n_settings']} settings within {bound}, chosen after "
-        "seeing these outcomes; the interval ignores that choice, the last number accounts for it. back: change "
-        "towards knowledge; the gain that retain also makes was newly learned."
+        f"\nWorst setting: of {summary['n_settings']}, the one that regains the most and costs at most {bound}. It was "
+        "chosen after seeing these outcomes: the interval ignores that choice, but the last number accounts for it. "
+        "Regained: change towards knowledge; untrained rows: the same for rows left out of training. What retain "
+        "regains, too, was newly learned."
     )

@@ -63,7 +63,7 @@ def run_halving(
     if again:
         return run_halving(rows, work, relieve=relieve, about=about)
     warn_once(
-        "memory ran out on a batch: halving batches, results do not change. A lower ",
+        "memory ran out on a batch, so batches are halved; results do not change. A lower ",
         Setting("token_budget", of="RunOptions"),
         " avoids the failed attempts.",
         key=f"halving {about}",

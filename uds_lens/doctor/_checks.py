@@ -293,7 +293,7 @@ def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
         yield Finding("together", "problem", _short(error), "choose models of one family with one tokenizer")
         return
     if len(infos) > 1:
-        yield Finding("together", "ok", f"{', '.join(infos)} fit together")
+        yield Finding("together", "ok", f"{', '.join(infos)} are compatible")
     yield Finding("tokenizer", "ok", f"{type(tokenizer).__name__}, {len(tokenizer)} tokens")
     if getattr(tokenizer, "chat_template", None):
         yield Finding("chat template", "ok", "found: --protocol chat works")
@@ -553,8 +553,8 @@ def _costs(
     if max(turns.values()) > 1:
         often = "as often as its rows take turns: " + ", ".join(f"{role} {n}" for role, n in turns.items())
     return (
-        f"reads {stored / 1e9:.2f} GB, each weight of {count} {often}: about {_duration(reading)} at this disk's rate, "
-        f"while the products take about {_duration(floats / products)} at this device's ({products / 1e9:.0f} GFLOP/s)"
+        f"reads {stored / 1e9:.2f} GB, each weight of {count} {often}: about {_duration(reading)} at this disk's rate; "
+        f"the matrix products take about {_duration(floats / products)} on this device ({products / 1e9:.0f} GFLOP/s)"
     )
 
 

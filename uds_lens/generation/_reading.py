@@ -264,11 +264,11 @@ def _try(model: HookedModel) -> Way:
     slower = (
         "Texts are generated one at a time, which is slower."
         if alone is None
-        else f"Nor does one text by itself ({alone}). Texts are processed from the start for each new token, which "
+        else f"Even a single text differs ({alone}), so texts are processed from the start for each new token, which "
         "is slower."
     )
     warn_once(
-        f"{model.name!r} ({model.architecture}): texts generated side by side differ from each text alone ({why}). "
+        f"{model.name!r} ({model.architecture}): texts generated in a batch differ from each text run alone ({why}). "
         f"{slower}",
         key=f"growing {model.architecture} {model.dtype} {way}",
     )

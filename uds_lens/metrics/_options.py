@@ -55,7 +55,7 @@ class MetricOptions:
     """Extraction Strength 0 instead of Open-Unlearning's 1/T where not even the last token is right."""
 
     min_k: Share = 0.4
-    """Share of the least likely tokens that Min-K and Min-K++ look at."""
+    """Share of the tokens, the least likely ones, that Min-K and Min-K++ use."""
 
     max_new_tokens: PositiveInt = 200
     """Longest generated answer, in tokens; generation stops earlier at an end token."""

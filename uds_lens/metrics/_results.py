@@ -266,8 +266,9 @@ class MetricResults:
         ]
         if failing:
             messages.append(
-                f"In {_STUDY}, faithfulness was at or below chance (0.5) for at least one of nine pairs of a kind of "
-                f"model that knows and one that does not (F of the worst pair, five runs each): {', '.join(failing)}. "
+                f"In {_STUDY}, faithfulness was at or below chance (0.5) for at least one of nine pairings of a kind "
+                "of model that knows the facts with a kind that does not (F of the worst pairing, five runs each): "
+                f"{', '.join(failing)}. "
                 "This rule was made after the results were seen (docs: The other metrics)."
             )
         return tuple(messages)
@@ -279,9 +280,8 @@ class MetricResults:
             return text
         worst = max(errors, key=lambda name: errors[name])
         return (
-            f"{text} Sampling error: the means over all examples differ by a standard error of at most "
-            f"{errors[worst]:.3f} (that of {self[worst].label}). The intervals cover other subjects or examples "
-            "than those in the data."
+            f"{text} As estimates for all examples, the means have a standard error of at most {errors[worst]:.3f} "
+            f"({self[worst].label}). The intervals also allow for subjects or examples that are not in the data."
         )
 
     def to_frame(self) -> pd.DataFrame:

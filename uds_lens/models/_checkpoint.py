@@ -117,8 +117,8 @@ def is_local(source: str | os.PathLike[str]) -> bool:
         )
     if len(path.parts) == 2 and path.parent.is_dir():
         raise ModelError(
-            f"no directory {text!r}. There is a directory {str(path.parent)!r} here, so the Hub was not asked: check "
-            f"the name; a model on the Hub of that name can be downloaded first (hf download {text} --local-dir DIR)."
+            f"no directory {text!r}. Because {str(path.parent)!r} is a directory here, the name was not looked up on "
+            f"the Hub: check the name, or download the model first (hf download {text} --local-dir DIR)."
             f"{did_you_mean(path)}"
         )
     return False
@@ -427,18 +427,18 @@ def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
     near = did_you_mean(name)
     if offline or is_offline():
         return (
-            f"there is no directory {name!r} here, and offline it was looked for only among what was downloaded from "
-            f"the Hub before: {reason}. Check the path, or download it where there is a connection: hf download {name}"
+            f"there is no directory {name!r} here and no downloaded copy, and offline the Hub is not used: {reason}. "
+            f"Check the path, or download the model where there is a connection: hf download {name}"
             f"{near and '.'}{near}"
         )
     if not is_reachable():
         return (
-            f"there is no directory {name!r} here, it was not downloaded before, and no connection to the Hub can be "
-            f"opened. Check the path and the connection, or download it where there is one: hf download {name}"
+            f"there is no directory {name!r} here and no downloaded copy, and the Hub cannot be reached. Check the "
+            f"path and the connection, or download the model where there is one: hf download {name}"
             f"{near and '.'}{near}"
         )
     return (
-        f"there is no directory {name!r} here, so it was looked up on the Hub, and that failed: {reason}. Check the "
+        f"there is no directory {name!r} here, and looking it up on the Hub failed: {reason}. Check the "
         "path or the spelling; log in for a gated model (hf auth login); without a connection, give the directory of a "
         f"local copy.{near}"
     )

@@ -157,8 +157,8 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
     if problems:
         more = f"\n  and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
         raise IncompatibleModelsError(
-            "the checkpoints do not fit together; hidden states can be exchanged only between models of one "
-            "architecture, arithmetic and tokenizer.\n  " + "\n  ".join(problems[:_MOST]) + more
+            "the checkpoints do not fit together; hidden states can be exchanged only between models with the "
+            "same architecture, computation and tokenizer.\n  " + "\n  ".join(problems[:_MOST]) + more
         )
     with_one = [(role, info.tokenizer) for role, info in infos.items() if info.tokenizer is not None]
     without = [f"{role} {info.name!r}" for role, info in infos.items() if info.tokenizer is None]

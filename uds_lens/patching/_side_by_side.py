@@ -146,9 +146,9 @@ class RowLayout:
                 kinds.setdefault(self.kind(lengths[index]), []).append(index)
             if self.long_rows == "refused" and set(kinds) - {0}:
                 raise ModelError(
-                    f"a row has {max(lengths[index] for index in batch)} tokens, more than the {self.limit} up to "
-                    "which this model's rotary frequencies are fixed. Beyond that it gives other numbers for the same "
-                    "text after another one was read. Shorten the texts, or open the model without its own code."
+                    f"a row has {max(lengths[index] for index in batch)} tokens; this model's "
+                    f"rotary frequencies are fixed only up to {self.limit}. Beyond that, its numbers for a text depend "
+                    "on the texts before it. Shorten the texts, or open the model without its own code."
                 )
             split += [[i] for i in batch] if self.side is None else kinds.values()
         return split
@@ -190,8 +190,8 @@ def require_fitting(model: HookedModel, batch: TokenBatch) -> None:
     if apart or (layout.side != batch.padding_side and len(set(lengths)) > 1):
         raise PatchError(
             f"rows of {model.name!r} ({model.architecture}) run {layout.described()}; this batch has {len(batch)} rows "
-            f"of {min(lengths)} to {max(lengths)} tokens, padded on the {batch.padding_side}, and would give "
-            "different numbers from each row alone. Make batches of row_layout(model).split(...), with "
+            f"of {min(lengths)} to {max(lengths)} tokens, padded on the {batch.padding_side}, and its "
+            "numbers would differ from those of each row run alone. Make batches of row_layout(model).split(...), with "
             "make_batch(..., padding_side=row_layout(model).padding_side)."
         )
 

@@ -59,7 +59,8 @@ def elicited_scores(
     if "retain" in rows.columns:
         single = rows[rows["probe"] != "any probe"]
         above = int((single["beyond_low"] > 0).sum())
-        finding = f"Elicitation: {above} of {len(single)} probes extract significantly more than retain"
+        extract = "extracts" if above == 1 else "extract"
+        finding = f"Elicitation: {above} of {count(len(single), 'probe')} {extract} significantly more than from retain"
         low, high = rows["retain"] + rows["beyond_low"], rows["retain"] + rows["beyond_high"]
         figure.add_scatter(
             x=[x for ends in zip(low, high, strict=True) for x in (*ends, None)],
@@ -87,7 +88,7 @@ def elicited_scores(
             )
     figure.update_xaxes(title_text="ROUGE-L recall", range=[-0.02, 1.02], showgrid=True)
     figure.update_yaxes(autorange="reversed", showgrid=True, automargin=True)
-    words = "Right of retain: the probe extracts more than retain knows. Full: the most the probe can extract."
+    words = "Right of retain: the probe extracts more than it does from retain. Full: the most the probe can extract."
     height = 200 + 34 * len(rows)
     return style(figure, theme, title, finding, words, height=height)
 

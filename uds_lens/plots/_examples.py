@@ -143,7 +143,8 @@ def ler_heatmap(
 def erased_words(uds: np.ndarray) -> str:
     """Say how many of the measurable examples are less than half erased."""
     measured = uds[~np.isnan(uds)]
-    return f"{int((measured < 0.5).sum())} of {len(measured)} examples are less than half erased"
+    n = int((measured < 0.5).sum())
+    return f"{n} of {count(len(measured), 'example')} {'is' if n == 1 else 'are'} less than half erased"
 
 
 def row_order(ler: np.ndarray, uds: np.ndarray, order: Order) -> np.ndarray:
@@ -388,7 +389,7 @@ def rank_correlation(examples: pd.DataFrame) -> float:
 def clip_bars(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
     """Plot per layer the share of KE examples that clipping LER to [0, 1] affects.
 
-    Raw LER above 1 (upwards): the unlearned state costs more than retain's, over-erasure. Below 0 (downwards): it
+    Raw LER above 1 (upwards): the unlearned state costs more than retain's (over-erasure). Below 0 (downwards): it
     helps `full` recall.
 
     Args:

@@ -339,7 +339,8 @@ def method_dumbbell(ranking: pd.DataFrame, *, theme: Theme = "light", title: str
         note(figure, "No methods.")
     figure.update_xaxes(title_text="score (0 to 1)", showgrid=True, **_SHARE)
     row_axis(figure, names)
-    finding = f"With depth in the score, {moved} of {count(len(ordered), 'method')} change rank"
+    change = "changes" if moved == 1 else "change"
+    finding = f"With depth in the score, {moved} of {count(len(ordered), 'method')} {change} rank"
     subtitle = "Harmonic mean of forgetting, privacy and utility; ranks on the right."
     style(figure, theme, title, finding, subtitle, height=150 + 32 * max(len(ordered), 3))
     return figure.update_layout(margin_r=86)
@@ -551,7 +552,7 @@ def perturbation_scatter(
     figure.update_yaxes(**axis, title_text=f"m {state}")
     done, by = ("Quantisation", "") if state == "quantised" else ("Relearning", " more than retain")
     finding = f"{done} raises {short(metric)}{by} in {above} of {count(int(is_kept.sum()), 'model')}"
-    subtitle = f"{count(int(is_kept.sum()), 'kept model')}: {above} above the line, {below} below."
+    subtitle = f"{count(int(is_kept.sum()), 'model')} after filtering: {above} above the line, {below} below."
     return style(figure, theme, title, finding, subtitle, height=440)
 
 

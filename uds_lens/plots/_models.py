@@ -298,7 +298,7 @@ def utility_frontier(
 
 
 def _frontier_words(on: int, n: int) -> str:
-    return f"{on} of {count(n, 'model')} on the frontier"
+    return "one model" if n == 1 else f"{on} of {n} models on the frontier"
 
 
 def frontier(across: np.ndarray, up: np.ndarray) -> list[int]:

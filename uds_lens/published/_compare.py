@@ -117,8 +117,8 @@ class Comparison:
 
     def __str__(self) -> str:
         counts = self.frame["verdict"].value_counts()
-        verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-        return f"{len(self.frame)} values of {self.frame['model'].nunique()} models: {verdicts}"
+        verdicts = ", ".join(f"{n} {_COUNTED[str(verdict)][n != 1]}" for verdict, n in counts.items())
+        return f"{count(len(self.frame), 'value')} of {count(self.frame['model'].nunique(), 'model')}: {verdicts}"
 
 
 def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None = None) -> Comparison:
@@ -299,6 +299,14 @@ def beside(run: str | os.PathLike[str]) -> Published:
 # The page.
 
 _ORDER = ("differs", "differs as expected", "no value", "agrees")
+
+_COUNTED = {
+    "differs": ("differs", "differ"),
+    "differs as expected": ("differs as expected", "differ as expected"),
+    "no value": ("is missing", "are missing"),
+    "agrees": ("agrees", "agree"),
+}
+"""A verdict as it follows a count, of one value and of several."""
 _MODEL = ("group", "model", "metric", "measured", "published", "difference", "verdict", "expect")
 
 

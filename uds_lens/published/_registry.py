@@ -251,10 +251,11 @@ KNOWN_PROBLEMS = {
     "uds": "the released script patches a normed state into the last layer (as last_layer = post_norm does), and takes "
     "log-probabilities in bfloat16, in steps of 0.06 to 0.12 nats",
     "logit_lens": "measured in bfloat16, log-probabilities in steps of 0.06 to 0.12 nats",
-    "utility_rel": "capped at 1 in the released file, and relative to a full model of its own for 5 and for 10 epochs",
-    "memorization": "the harmonic mean adds 1e-12 to each part: where one is 0 it is a small number",
-    "mia_agg": "the harmonic mean adds 1e-12 to each part: where one is 0 it is a small number",
-    "fluency": "depends on the classifier; this library's offline heuristic is another one",
+    "utility_rel": "capped at 1 in the released file, and relative to a separate full model for each number of epochs "
+    "(5, 10)",
+    "memorization": "the harmonic mean adds 1e-12 to each part, so it is a small number, not 0, where one part is 0",
+    "mia_agg": "the harmonic mean adds 1e-12 to each part, so it is a small number, not 0, where one part is 0",
+    "fluency": "depends on the classifier; this library's offline heuristic is a different one",
 }
 """What is known of the source of a metric's published values, by metric."""
 

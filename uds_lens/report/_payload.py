@@ -497,11 +497,12 @@ def _elicited_sentence(table: pd.DataFrame) -> str:
         return "No comparison: there is no retain model to serve as a control."
     real = tested[(tested["p_holm"] < LEVEL) & (tested["beyond_retain"] > 0)]
     if not len(real):
-        return f"No probe extracts significantly more than retain knows (adjusted p ≥ {LEVEL:g})."
+        return f"No probe extracts significantly more from this model than from retain (adjusted p ≥ {LEVEL:g})."
     best = real.loc[real["beyond_retain"].idxmax()]
     return (
-        f"Probes that extract more than retain knows: {', '.join(dict.fromkeys(real['probe']))} (adjusted p < "
-        f"{LEVEL:g}). {best['probe']} extracts the most: {_signed(best['beyond_retain'])} of the reference."
+        f"Probes that extract more from this model than from retain: {', '.join(dict.fromkeys(real['probe']))} "
+        f"(adjusted p < {LEVEL:g}). {best['probe']} extracts the most: {_signed(best['beyond_retain'])} of the "
+        "reference."
     )
 
 

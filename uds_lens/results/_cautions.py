@@ -368,8 +368,8 @@ def _over_erased(audit: DepthAudit) -> Caution | None:
         damage = round(audit.damage, 2) + 0.0  # not -0
         advice = f"On retained facts, the unlearned states cost {damage:.0%} of what they cost on the forget facts."
     text = (
-        f"Over-erasure: on {share:.0%} of the knowledge-encoding layers, the unlearned state costs more than retain's "
-        f"(raw LER above 1). {advice}"
+        f"Over-erasure: on {share:.0%} of the knowledge-encoding layers, patching in the unlearned state costs more "
+        f"log-probability than patching in retain's (raw LER above 1). {advice}"
     )
     return Caution("caution", text, f"{share:.0%} over-erased")
 
@@ -394,7 +394,7 @@ def _other_prompts(audit: DepthAudit) -> Caution | None:
     )
     if len(set(trained.values())) == 1:  # all alike: the prompts were chosen for the audit
         return Caution("note", text, f"trained with {trained[others[0]]} prompts")
-    text += " The others' records name the prompts of this audit."
+    text += " The records of the other models agree with the prompts of this audit."
     text += " Only models that were trained with the same prompts can be compared fairly."
     return Caution("caution", text, f"{', '.join(others)} trained with {trained[others[0]]} prompts")
 

@@ -44,7 +44,8 @@ class AuditConfig:
     """
 
     tau: NonNegativeFloat = 0.05
-    """Threshold of knowledge-encoding layers: patching in retain's state costs more than this, nats per token."""
+    """Threshold of knowledge-encoding layers: those where patching in retain's state costs more than this, in nats per
+    token."""
 
     site: Site = "resid_post"
     """Point of each block that is patched."""
@@ -81,8 +82,8 @@ class AuditConfig:
     """Other subjects per example; S1 is the mean over them. Fewer where the data have too few."""
 
     words: Words = "unlearning"
-    """Wording of warnings, verdicts, tables, figures and reports: `edit` and `refusal` call the models knows,
-    ignorant and changed, and say "lost" for "erased". No number depends on it."""
+    """Wording of warnings, verdicts, tables, figures and reports: `edit` and `refusal` call the models "knows",
+    "ignorant" and "changed", and say "lost" for "erased". No number depends on it."""
 
     exact_noop: bool = True
     """Report exactly 0 where source and target states are bitwise equal, instead of rounding noise."""

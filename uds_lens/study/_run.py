@@ -55,7 +55,7 @@ class SlurmOptions:
     """Maximum number of tasks at a time; None is no limit."""
 
     requeues: NonNegativeInt = 10
-    """How often a task that reached its time limit is submitted again."""
+    """Maximum number of times that a task is resubmitted after it has reached its time limit."""
 
     account: str | None = None
     """Account to charge."""

@@ -185,10 +185,10 @@ class StudyEstimate:
 
     def __str__(self) -> str:
         gib = 1 << 30
-        time = "unknown time" if math.isnan(self.seconds) else f"about {duration(self.seconds)}"
         how = "at the speed so far" if self.from_experience else "within a factor of three"
+        time = "time unknown" if math.isnan(self.seconds) else f"about {duration(self.seconds)} ({how})"
         return (
-            f"{self.measurements} measurements, {self.models_to_make} models to make: {time} ({how}), "
+            f"{self.measurements} measurements, {self.models_to_make} models to make: {time}, "
             f"disk {self.disk_bytes / gib:.2g} of {self.disk_free / gib:.3g} GiB free, "
             f"memory {self.memory_bytes / gib:.2g} of {self.memory_free / gib:.3g} GiB free"
         )

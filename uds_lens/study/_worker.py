@@ -445,7 +445,7 @@ def _failed(folder: StudyFolder, model: StudyModel, state: StudyState, error: Ex
         raise error  # submitit's answer to a preemption, raised in whatever was running: no fault of the model
     reason = f"{type(error).__name__}: {_line(str(error)) or 'without a message'}"
     folder.write_failure(model, state, reason, "".join(traceback.format_exception(error)))
-    _LOG.warning("%s, %s failed: %s", model.model_id, state.label, reason)
+    _LOG.warning("%s (%s) failed: %s", model.model_id, state.label, reason)
 
 
 def _line(text: str) -> str:

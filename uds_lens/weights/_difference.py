@@ -303,7 +303,7 @@ def _folder(source: str) -> Path:
         return Path(snapshot_download(source, local_files_only=True))
     except Exception as error:
         raise ModelError(
-            f"there is no directory {source!r} here, nor was it downloaded from the Hub before: hf download {source}"
+            f"there is no directory {source!r} here and no downloaded copy: hf download {source}"
         ) from error
 
 

@@ -47,7 +47,7 @@ function frontierSpec() {
   if (state.minUtility !== null) {
     found.layout.shapes = [{ type: "line", x0: state.minUtility, x1: state.minUtility, yref: "paper", y0: 0, y1: 1, line: { width: 1, dash: "dot", color: found.layout.font?.color } }];
   }
-  found.heading = `Depth against utility: ${line.length} of ${kept.length} models on the frontier`;
+  found.heading = `Depth against utility: ${kept.length === 1 ? "one model" : `${line.length} of ${kept.length} models on the frontier`}`;
   return found;
 }
 

@@ -61,7 +61,7 @@ function renderMetrics() {
   if (!table) return;
   head(table, [
     { key: "label", label: "metric", kind: "", text: true }, { key: "overall", label: "Overall" }, { key: "auc", label: "F", title: "faithfulness: probability that a model that knows ranks above one that does not" },
-    { label: [element("span", {}, "0"), element("span", {}, "1")], kind: "bar" }, { label: "95% of F", title: "for more models of these variants only; open a row for the interval for new variants" }, { key: "rob", label: "Rob" },
+    { label: [element("span", {}, "0"), element("span", {}, "1")], kind: "bar" }, { label: "95% CI", title: "for more models of these variants only; open a row for the interval for new variants" }, { key: "rob", label: "Rob" },
     { key: "q", label: "Q", title: "robustness to quantisation, 1 = unaffected" }, { key: "r", label: "R", title: "robustness to relearning, 1 = same change as in retain" }, { key: "n", label: "models" }, { key: "threshold", label: "threshold" },
   ], state.metricSort, renderMetrics);
   const rows = METRICS.map(merged), ranked = Object.fromEntries(CRITERIA.map((key) => [key, marks(rows, key)]));
