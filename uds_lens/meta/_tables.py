@@ -190,14 +190,18 @@ def read_object(path: Path, *, expected: str) -> dict[str, Any]:
     """Read the object in a JSON file; `expected` says for the message what should be there."""
     if not path.is_file():
         raise ResultFormatError(f"no file at {str(path)!r}: expected {expected}.")
-    text = read_file(path, most=LARGEST)
-    try:
-        content = json.loads(text.decode("utf-8-sig"))
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise ResultFormatError(f"{str(path)!r} is not JSON ({str(error)[:120]}): expected {expected}.") from error
+    content = parse(read_file(path, most=LARGEST), where=repr(str(path)), expected=expected)
     if not isinstance(content, dict):
         raise ResultFormatError(f"{str(path)!r} holds {kind(content)}: expected {expected}, an object.")
     return content
+
+
+def parse(text: bytes, *, where: str, expected: str) -> Any:
+    """Read JSON that others wrote: NaN is a number there."""
+    try:
+        return json.loads(text.decode("utf-8-sig"))
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ResultFormatError(f"{where} is not JSON ({str(error)[:120]}): expected {expected}.") from error
 
 
 def number(value: Any, *, where: str) -> float:

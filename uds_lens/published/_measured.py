@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from uds_lens import meta, study
 from uds_lens._storage import read_file
@@ -22,16 +23,12 @@ from uds_lens.data import CHAT_STYLES, ChatStyle
 from uds_lens.errors import DataError, ResultFormatError, warn_once
 from uds_lens.meta import REASONS, ModelTable
 from uds_lens.meta._hydra import task_folder
-from uds_lens.meta._tables import kind, member, number, origin, read_object
+from uds_lens.meta._tables import kind, member, number, origin, parse, read_object
 from uds_lens.published._conformance_check import score
 from uds_lens.published._registry import RAW, PublishedModel, find
 from uds_lens.study._folder import MANIFEST, StudyFolder
 from uds_lens.study._models import AUDIT
 from uds_lens.study._plan import audit_settings, metric_settings, style_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 SUMMARY, RESULTS, DETAILED, LAYERS = "summary.json", "results.json", "results_detailed.jsonl", "layer_details.csv"
 
@@ -81,8 +78,6 @@ def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
         uds_lens.errors.DataError: no run of the released script at 'nowhere': expected a folder with summary.json,
         results.json, results_detailed.jsonl or layer_details.csv.
     """
-    import pandas as pd
-
     folders = released_folders(path)
     if not folders:
         raise DataError(
@@ -209,7 +204,7 @@ def _examples(folder: Path, complete: bool) -> list[tuple[str, Mapping[str, Any]
 
 
 def _from_results(file: Path, complete: bool) -> list[tuple[Mapping[str, Any], str]]:
-    content = _json(read_file(file), str(file))
+    content = parse(read_file(file), where=str(file), expected=_EXPECTED)
     if not isinstance(content, list):
         raise ResultFormatError(f"{str(file)!r} holds {kind(content)}: expected a list of examples.")
     return [(_object(record, f"{file}[{at}]"), f"{file}[{at}]") for at, record in enumerate(content)]
@@ -221,7 +216,7 @@ def _from_lines(file: Path, complete: bool) -> list[tuple[Mapping[str, Any], str
     for at, line in enumerate(lines):
         here = f"{file}, line {at + 1}"
         try:
-            records.append((_object(_json(line, here), here), here))
+            records.append((_object(parse(line, where=here, expected=_EXPECTED), here), here))
         except ResultFormatError:
             if complete or at < len(lines) - 1 or not at:  # the last line of a killed run may be cut
                 raise
@@ -259,13 +254,6 @@ def _cell(text: str, where: str) -> float | None:
         return float(text) if text.strip() else None
     except ValueError as error:
         raise ResultFormatError(f"{where}: {text[:40]!r} is not a number.") from error
-
-
-def _json(content: bytes, where: str) -> Any:
-    try:
-        return json.loads(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise ResultFormatError(f"{where} is not JSON ({str(error)[:120]}): expected {_EXPECTED}.") from error
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:
@@ -360,8 +348,6 @@ def _require_each_once(run: MeasuredRun) -> None:
 
 
 def _made(rows: list[tuple[Any, ...]], **facts: Any) -> MeasuredRun:
-    import pandas as pd
-
     return MeasuredRun(frame=pd.DataFrame(rows, columns=list(COLUMNS)), **facts)
 
 
@@ -462,8 +448,6 @@ def _of_released(place: Path) -> MeasuredRun:
 
 
 def _of_open_unlearning(place: Path) -> MeasuredRun:
-    import pandas as pd
-
     from uds_lens.metrics import METRICS
 
     table = meta.read_open_unlearning(place)
