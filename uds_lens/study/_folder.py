@@ -47,6 +47,7 @@ from uds_lens.study._models import (
     training_answers,
 )
 from uds_lens.study._plan import (
+    SETS,
     StudyPlan,
     TrainingRows,
     as_mapping,
@@ -78,7 +79,7 @@ _WEIGHTS = (".safetensors", ".bin", ".json", ".jinja", ".model")
 _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json", "quantisation.json", "manifest.json")
 
 
-def rows_hash(rows: list[ForgetExample] | None) -> str | None:
+def rows_hash(rows: Sequence[ForgetExample] | None) -> str | None:
     """Hash everything in some examples but their position."""
     return None if rows is None else digest([{**asdict(row), "row": 0} for row in rows])
 
@@ -165,7 +166,10 @@ class WorkKeys:
         self._option_hashes: dict[tuple[str, str | None], str] = {}
         self._read = cache(read_rows)
         self.questions = read_questions(plan.data)
-        self.data_hash = digest({name: rows_hash(rows) for name, rows in self.questions.sets.items()})
+        sets = {name: getattr(self.questions, name) for name in (*SETS, "entities")}
+        if plan.data.tofu is None:  # a set of TOFU that is not there counts as empty
+            sets = {name: rows or None for name, rows in sets.items()}
+        self.data_hash = digest({name: rows_hash(rows) for name, rows in sets.items()})
         self._audit, self._metrics = audit_settings(plan.measure), metric_settings(plan.measure)
         elicitation = elicitation_settings(plan.measure)
         self._options: dict[str, Any] = {
@@ -175,6 +179,13 @@ class WorkKeys:
             if elicitation is None
             else [elicitation[0], asdict(_with_defaults(elicitation[1], _NO_VALUE[ELICITATION]))],
         }
+
+    @property
+    def about_sample(self) -> str | None:
+        """How the questions were sampled, in words; None where all are asked."""
+        from uds_lens.metrics._data import about_sample
+
+        return None if self.questions.sample is None else about_sample(self.questions.sample)
 
     def weights(self, model: StudyModel, state: StudyState) -> str:
         """Return the key of the weights of a model in a state."""

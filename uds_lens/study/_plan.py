@@ -415,19 +415,9 @@ def _require_known_names(kind: Any, value: Any, where: str) -> None:
                 _require_known_names(inner, item, f"[{name}]")
 
 
-_PLACES = (
-    "full",
-    "retain",
-    "forget",
-    "holdout",
-    "real_authors",
-    "world_facts",
-    "entities",
-    "tofu",
-    "path",
-    "start",
-    "source",
-)
+SETS = ("forget", "holdout", "retain", "real_authors", "world_facts")  # sets of questions, beside entities
+
+_PLACES = ("full", "tofu", "path", "start", "source", "entities", *SETS)
 """Settings that are paths, Hub ids or parts of the toy world."""
 
 _FREE = ("settings", "options", "audit", "elicitation", "training", "running")
@@ -479,9 +469,8 @@ def _check(checked: StudyPlan) -> None:
         for seeds in (checked.perturb.relearn.seeds, checked.perturb.relearn.retain_seeds):
             if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
                 raise ConfigError(f"seeds of relearning must be different whole numbers >= 0; got {shown(seeds)}.")
-    files = ("forget", "holdout", "retain", "real_authors", "world_facts", "entities")
-    named = [name for name in files if getattr(checked.data, name) is not None]
-    if checked.data.tofu is not None and named not in ([], ["entities"]):
+    named = [name for name in SETS if getattr(checked.data, name) is not None]
+    if checked.data.tofu is not None and named:
         raise ConfigError(f"[data] names tofu and {named[0]}: tofu includes all sets; leave out one of the two.")
     if checked.data.tofu is None and checked.data.forget is None:
         raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')

@@ -16,6 +16,7 @@ from uds_lens.meta import Tables
 from uds_lens.meta._tables import harmonic_means
 from uds_lens.study._folder import Part, StudyFolder
 from uds_lens.study._models import StudyModel, StudyState
+from uds_lens.study._plan import SETS
 
 COLUMNS = {
     "model_id": "name of the model",
@@ -160,10 +161,9 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
 
 def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
     """Subject of each example, by its set and its name in the tables."""
-    sets = dict(folder.keys.questions.sets)
-    if sets["entities"] is None:
-        sets["entities"] = sets["forget"]
-    subjects = {(name, row.id): row.subject for name, rows in sets.items() for row in rows or () if row.subject}
+    data = folder.keys.questions
+    sets = {name: data.examples(name) for name in SETS} | {"entities": data.entities or data.forget}
+    subjects = {(name, row.id): row.subject for name, rows in sets.items() for row in rows if row.subject}
     held_out = {("forget", f"holdout/{key}"): subject for (name, key), subject in subjects.items() if name == "holdout"}
     return subjects | held_out
 

@@ -148,11 +148,7 @@ class ModelRunner:
     @cached_property
     def data(self) -> MetricData:
         """Questions of the metrics."""
-        from uds_lens.metrics import MetricData
-
-        questions = read_questions(self.plan.data)
-        sets: dict[str, Any] = {name: rows or () for name, rows in questions.sets.items()}
-        return MetricData(**{**sets, "entities": questions.sets["entities"]}, sample=questions.sample)
+        return read_questions(self.plan.data)
 
     @cached_property
     def _cache(self) -> MetricCache:
