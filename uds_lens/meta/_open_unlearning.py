@@ -24,6 +24,7 @@ from uds_lens.meta._tables import (
     Setup,
     harmonic_means,
     kind,
+    may_be_one,
     number,
     origin_by_name,
     pool_in,
@@ -182,8 +183,7 @@ def read_open_unlearning(
     rows, missing = [], {}
     for model, run in runs.items():
         values, missing[model] = _with_references(run, references, utility)
-        setup = dict(zip(SETUP, run.setup, strict=True))
-        rows.append({"model": model, **_origin(run.folder, model), **setup, **values, **others.get(model, {})})
+        rows.append({"model": model, **_origin(run.folder, model), **values, **others.get(model, {})})
     columns = dict.fromkeys(name for row in rows for name in row if name not in MODELS or name == "utility_rel")
     reasons = [
         (row["model"], name, missing[row["model"]].get(name, "not among the results of this run"))
@@ -273,9 +273,7 @@ def _as_float(value: Any) -> float:
 
 def _reference_frame(references: Mapping[str, Sequence[_Run]], utility: UtilityParts) -> pd.DataFrame | None:
     rows = [
-        {"model": _called(run), "role": role}
-        | dict(zip(SETUP, run.setup, strict=True))
-        | _with_references(run, references, utility)[0]
+        {"model": _called(run), "role": role, **_with_references(run, references, utility)[0]}
         for role, runs in references.items()
         for run in runs
     ]
@@ -344,7 +342,8 @@ def _harness_values(content: Mapping[str, Any], *, where: str) -> tuple[dict[str
     """Return values as `task/metric`, and how many subtasks were left to the group they belong to."""
     if not isinstance(content.get("results"), dict):  # Open-Unlearning's summary: names of that form already
         flat = {name: value for name, value in content.items() if "/" in name and "_stderr" not in name}
-        return {name: number(value, where=f"{where}, {name!r}") for name, value in flat.items() if _is_number(value)}, 0
+        numbers = {name: value for name, value in flat.items() if type(value) in (int, float)}
+        return {name: number(value, where=f"{where}, {name!r}") for name, value in numbers.items()}, 0
     groups = content.get("group_subtasks")
     inner = {name for tasks in (groups or {}).values() for name in tasks} if isinstance(groups, dict) else set()
     values, left = {}, 0
@@ -353,13 +352,9 @@ def _harness_values(content: Mapping[str, Any], *, where: str) -> tuple[dict[str
             left += 1
             continue
         for name, value in metrics.items():
-            if "_stderr" not in name and _is_number(value):
+            if "_stderr" not in name and type(value) in (int, float):
                 values[f"{task}/{name.removesuffix(',none')}"] = number(value, where=f"{where}, {task!r}, {name!r}")
     return values, left
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def holds_runs(place: Path) -> bool:
@@ -499,12 +494,8 @@ def truth_ratios(details: Mapping[str, Mapping[str, Any]], *, where: str) -> tup
     right, wrong = losses
     if set(right) != set(wrong):
         return {}, f"{_RIGHT} and {_WRONG} are about different examples"
-    return {key: _share(right[key], wrong[key]) for key in right}, None
-
-
-def _share(right: float, wrong: float) -> float:
-    """`exp(-right) / (exp(-right) + exp(-wrong))` without overflow."""
-    return float(1 / (1 + np.exp(np.clip(right - wrong, -700, 700))))
+    # exp(-right) / (exp(-right) + exp(-wrong)) without overflow
+    return {key: float(1 / (1 + np.exp(np.clip(right[key] - wrong[key], -700, 700)))) for key in right}, None
 
 
 def _per_example(by_index: Any, names: Sequence[str], *, where: str) -> dict[str, float]:
@@ -549,9 +540,10 @@ def _mean(values: Sequence[float]) -> float:
 
 def _with_references(
     run: _Run, references: Mapping[str, Sequence[_Run]], utility: UtilityParts
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Add to a run's values those that compare it with retain and full; and the reasons of what is missing."""
-    values, missing = dict(run.values), dict(run.reasons)
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a run's setup and values, those that compare it with retain and full too; and why some are missing."""
+    values: dict[str, Any] = {**dict(zip(SETUP, run.setup, strict=True)), **run.values}
+    missing = dict(run.reasons)
 
     def note(name: str, value: float, why: str | None) -> None:
         values[name] = value
@@ -581,11 +573,7 @@ def _partner(run: _Run, references: Sequence[_Run] | None, role: str, *, split: 
     if references is None:
         return None, f"needs the run of {role}: pass {role}="
     sides = 2 if split else 1
-    fits = [
-        other
-        for other in references
-        if all(a is None or b is None or a == b for a, b in zip(run.setup[:sides], other.setup[:sides], strict=True))
-    ]
+    fits = [other for other in references if may_be_one(run.setup[:sides], other.setup[:sides])]
     fits = [other for other in fits if other.setup == run.setup] or fits
     one_base = len({other.setup[0] for other in fits}) == 1
     if len(fits) == 1 or (one_base and not split):

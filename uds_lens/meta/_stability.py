@@ -18,10 +18,10 @@ from uds_lens.meta._pools import check_resampling
 from uds_lens.meta._ranking import (
     TIE,
     ScoreParts,
-    Scores,
     View,
     checked_share,
     choose,
+    combined,
     configurations,
     eligible,
     forgotten_shares,
@@ -164,8 +164,8 @@ class ExampleValues:
             forgotten[name] = checked_share(name, share)
         for name, attack in self.attacks.items():
             forgotten[name] = checked_share(name, attack.closeness(weights))
-        scores = Scores.of(forgotten, np.broadcast_to(self.utility, shape), parts)
-        return np.stack([scores.without, scores.with_depth])
+        scores = combined(forgotten, np.broadcast_to(self.utility, shape), parts)
+        return np.stack([scores[f"score_{view}"] for view in _VIEWS])
 
 
 def _table(rows: pd.DataFrame, ids: tuple[str, ...], names: list[str]) -> np.ndarray:

@@ -161,13 +161,14 @@ def _rows(table: ModelTable, kept: Sequence[bool]) -> ModelTable:
     references = table.references
     if references is not None:
         there = setups(frame)
-        references = references[[_fits(setup, there) for setup in _setups(references)]].reset_index(drop=True)
+        kept = [any(may_be_one(setup, other) for other in there) for setup in _setups(references)]
+        references = references[kept].reset_index(drop=True)
     return replace(table, frame=frame, reasons=without(table.reasons), examples=examples, references=references)
 
 
-def _fits(setup: Setup, there: Sequence[Setup]) -> bool:
-    """Return whether a reference may belong to one of these setups; what is not known fits any."""
-    return any(all(a is None or b is None or a == b for a, b in zip(setup, other, strict=True)) for other in there)
+def may_be_one(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
+    """Return whether two setups may be the same: what is not known fits anything."""
+    return all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))
 
 
 # Reading JSON that others wrote.

@@ -146,11 +146,11 @@ class FileHashes:
 
     @classmethod
     def _read(cls, place: Path | None) -> dict[str, str]:
-        if place is None or not place.is_file():
+        if place is None:
             return {}
         try:
             files = read_with_checksum(place, format=cls._FORMAT, versions=(cls._VERSION,)).get("files")
-        except ResultFormatError:  # it only saves time
+        except ResultFormatError:  # not there or altered: it only saves time
             return {}
         return {str(k): str(v) for k, v in files.items()} if isinstance(files, dict) else {}
 
@@ -160,9 +160,8 @@ class WorkKeys:
 
     def __init__(self, plan: StudyPlan, remembered: Path | None = None) -> None:
         self.plan, self._hashes = plan, FileHashes(remembered)
-        self._sources: dict[str, str] = {}
+        self.source, self._rows = cache(self._source), cache(self._hash_of_rows)
         self._weights: dict[tuple[str, str], str] = {}
-        self._data: dict[TrainingRows, str | None] = {}
         self._option_hashes: dict[tuple[str, str | None], str] = {}
         self._read = cache(read_rows)
         self.questions = read_questions(plan.data)
@@ -252,28 +251,22 @@ class WorkKeys:
             for spec in resolve([item], options=self._metrics)
         )
 
-    def source(self, place: str, revision: str | None) -> str:
+    def _source(self, place: str, revision: str | None) -> str:
         """Identify a checkpoint: by the hashes of its files, or its name on the Hub."""
-        name = f"{place}@{revision}"
-        if name not in self._sources:
-            folder = located_source(place)
-            if isinstance(folder, str):
-                self._sources[name] = digest(["hub", name])
-            else:
-                parts = [self._files(path) if path.exists() else os.fspath(path) for path in folders_of(folder)]
-                self._hashes.save()
-                self._sources[name] = digest(parts if len(parts) > 1 else parts[0])
-        return self._sources[name]
+        folder = located_source(place)
+        if isinstance(folder, str):
+            return digest(["hub", f"{place}@{revision}"])
+        parts = [self._files(path) if path.exists() else os.fspath(path) for path in folders_of(folder)]
+        self._hashes.save()
+        return digest(parts if len(parts) > 1 else parts[0])
 
     def _files(self, place: Path) -> dict[str, str]:
         """Hash the files of a checkpoint: a directory, or one file."""
         files = [place] if place.is_file() else [file for file in sorted(place.iterdir()) if file.suffix in _WEIGHTS]
         return {file.name: self._hashes.of(file) for file in files if file.is_file() and file.name not in _RECORDS}
 
-    def _rows(self, part: TrainingRows) -> str | None:
-        if part not in self._data:
-            self._data[part] = rows_hash(training_answers([part], read=self._read))
-        return self._data[part]
+    def _hash_of_rows(self, part: TrainingRows) -> str | None:
+        return rows_hash(training_answers([part], read=self._read))
 
     def _training(self) -> dict[str, Any]:
         """Options that change weights by more than rounding."""
@@ -407,7 +400,7 @@ class StudyFolder:
         done, seen = self._done.setdefault((model.model_id, state.label), (set(), set()))
         if not wanted <= done:
             for file in self._part_files(model, state):
-                if file.name not in seen and (part := self.read_part(file)) is not None:
+                if file.name not in seen and (part := read_record(file, PART, Part)) is not None:
                     with suppress(ResultFormatError):  # without its values per example all is measured again
                         self._check_examples(part)
                         seen.add(file.name)
@@ -429,12 +422,8 @@ class StudyFolder:
 
     def parts(self, model: StudyModel, state: StudyState) -> list[Part]:
         """Return all parts of a model in a state, sorted by file name."""
-        parts = [self.read_part(file) for file in self._part_files(model, state)]
+        parts = [read_record(file, PART, Part) for file in self._part_files(model, state)]
         return [part for part in parts if part and (part.model, part.state) == (model.model_id, state.label)]
-
-    def read_part(self, file: Path) -> Part | None:
-        """Read a part; None where it is broken, so that it is measured again."""
-        return _read(file, PART, Part)
 
     def examples(self, part: Part) -> pd.DataFrame | None:
         """Read the values per example of a part: `metric`, `example_id`, `value`; None where it has none."""
@@ -506,7 +495,7 @@ class StudyFolder:
     def failure(self, model: StudyModel, state: StudyState) -> Failure | None:
         """Return why it could not be measured, if the same items were tried."""
         file = self._failure_file(model, state)
-        failure = _read(file, FAILURE, Failure) if file.is_file() else None
+        failure = read_record(file, FAILURE, Failure)
         return failure if failure and failure.work == digest(self.keys.items(model, state)) else None
 
     def clear_failure(self, model: StudyModel, state: StudyState) -> None:
@@ -518,7 +507,8 @@ class StudyFolder:
         return self.path / "failures" / f"{model.model_id}--{state.label}.json"
 
 
-def _read(file: Path, format: str, kind: Any) -> Any:
+def read_record(file: Path, format: str, kind: type[T]) -> T | None:
+    """Read a part or a failure; None where there is none, or a broken one, so that it is measured again."""
     try:
         record = read_with_checksum(file, format=format, versions=(VERSION,))
         members = {name: value for name, value in record.items() if name not in ("format", "version")}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from uds_lens._storage import atomic_directory, writing
 from uds_lens._types import ChatStyleName
 from uds_lens.errors import ResultFormatError, StorageError
-from uds_lens.study._folder import Part, Row, StudyFolder, as_number, located_source
+from uds_lens.study._folder import PART, Part, Row, StudyFolder, as_number, located_source, read_record
 from uds_lens.study._models import (
     AUDIT,
     ELICITATION,
@@ -407,7 +407,7 @@ def _measure_state(
     times = {"perturbing": made - began, "measuring": time.perf_counter() - made}
     seconds = {**took, **{name: round(value, 3) for name, value in times.items()}}
     file = _write(folder, model, state, missing, measured, parent=parent, seconds=seconds)
-    if folder.read_part(file) is None or folder.missing(model, state):
+    if read_record(file, PART, Part) is None or folder.missing(model, state):
         raise ResultFormatError(f"{file.name} cannot be read back after it was written: is the disk sound?")
     folder.clear_failure(model, state)
     _LOG.info("%s, %s: %d values in %.1f s", model.model_id, state.label, len(measured.rows), sum(seconds.values()))
