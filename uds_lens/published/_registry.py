@@ -354,11 +354,10 @@ def pool_values() -> pd.DataFrame:
     """
     import pandas as pd
 
+    from uds_lens.meta import read_published
     from uds_lens.metrics import METRICS
 
     rows = []
-    from uds_lens.meta import read_published
-
     for entry in read_published().metrics.to_dict("records"):
         internal = METRICS[entry["metric"]].group == "representation"
         for quantity, decimals in _DECIMALS.items():
@@ -402,14 +401,8 @@ def registry_frame(**chosen: Any) -> pd.DataFrame:
         {
             "group": model.group.name,
             "model": model.name,
-            "role": model.role,
-            "method": model.method,
-            "knows": model.knows,
-            "hub_id": model.hub_id,
-            "base": model.group.base,
-            "licence": model.group.licence,
-            "data": model.group.data,
-            "split": model.group.split,
+            **{name: getattr(model, name) for name in ("role", "method", "knows", "hub_id")},
+            **{name: getattr(model.group, name) for name in ("base", "licence", "data", "split")},
             "published": of_pools if model.role == "pool" else numbers.get((model.group.name, model.name), 0),
         }
         for model in models(**chosen)

@@ -79,24 +79,15 @@ def _rows(folder: StudyFolder, model: StudyModel, state: StudyState) -> Iterator
                 continue
             seen.add(row.metric)
             yield {
-                "model_id": model.model_id,
-                "role": model.role,
-                "variant": model.variant,
-                "run": model.run,
-                "method": model.method,
+                **{name: getattr(model, name) for name in ("model_id", "role", "variant", "run", "method", "knows")},
+                **{name: getattr(row, name) for name in ("metric", "value", "reason", "n", "seconds")},
                 "config": model.config_text,
                 "seed": seed,
                 "state": state.state,
-                "metric": row.metric,
-                "value": row.value,
-                "reason": row.reason,
-                "n": row.n,
-                "seconds": row.seconds,
                 "fingerprint": part.fingerprint,
                 "parent": part.parent,
                 "options_hash": folder.keys.options_hash(model, state, row.item),
                 "data_hash": folder.keys.data_hash,
-                "knows": model.knows,
                 "lr": math.nan if config is None else config.learning_rate,
                 "epochs": math.nan if config is None else config.epochs,
             }
