@@ -89,16 +89,10 @@ def export_conformance(out: str | os.PathLike[str]) -> Path:
         models, tokenizer = _opened(folder / "models", stack)
         rows = {name: [_row(example, tokenizer, how) for example in examples] for name, how in _CONVENTIONS.items()}
         deltas = {name: [_deltas(models, row, _CONVENTIONS[name]) for row in own] for name, own in rows.items()}
-        known: dict[str, Any] = {
-            "tau": TAU,
-            "tolerance": TOLERANCE,
-            "dtype": "float32",
-            "layers": len(deltas[TRUE][0]),
-            "protocol": "raw",
-        }
-        (folder / "kit.json").write_text(
-            json.dumps({**known, "made_with": f"uds_lens {__version__}"}, indent=1), "utf-8"
-        )
+        layers = len(deltas[TRUE][0])
+        known = {"tau": TAU, "tolerance": TOLERANCE, "dtype": "float32", "layers": layers, "protocol": "raw"}
+        known["made_with"] = f"uds_lens {__version__}"
+        (folder / "kit.json").write_text(json.dumps(known, indent=1), "utf-8")
         _write_lines(
             folder / "examples.jsonl", [_example_record(*pair) for pair in zip(examples, rows[TRUE], strict=True)]
         )
@@ -108,7 +102,7 @@ def export_conformance(out: str | os.PathLike[str]) -> Path:
         _write_lines(
             folder / "scores.jsonl", [line for name in right for line in _scores(name, examples, deltas[name])]
         )
-        (folder / "template.csv").write_text(_template(examples, known["layers"]), "utf-8")
+        (folder / "template.csv").write_text(_template(examples, layers), "utf-8")
     return Path(out)
 
 
@@ -212,11 +206,7 @@ def _logprobs(model: Any, row: _Row, states: Sequence[Any]) -> list[float]:
 def _example_record(example: ForgetExample, row: _Row) -> dict[str, Any]:
     text = render(example, "raw")
     return {
-        "id": example.id,
-        "question": example.question,
-        "answer": example.answer,
-        "prefix": example.prefix,
-        "entity": example.entity,
+        **{name: getattr(example, name) for name in ("id", "question", "answer", "prefix", "entity")},
         "prompt": text.prompt,
         "continuation": text.continuation,
         "input_ids": row.ids,

@@ -123,15 +123,8 @@ def _data(name: str, split: str, given: str | os.PathLike[str] | None, limit: in
 
 
 def _given(model: PublishedModel) -> dict[str, Any]:
-    facts = {
-        "method": model.method,
-        "config": model.config if model.method else None,
-        "knows": model.knows,
-        "variant": model.variant,
-        "run": model.run,
-    }
-    given = {"name": model.name, "path": model.hub_id, "role": model.role}
-    return given | {key: value for key, value in facts.items() if value is not None}
+    given = {name: getattr(model, name) for name in ("name", "role", "method", "knows", "variant", "run")}
+    return given | {"path": model.hub_id, "config": model.config if model.method else None}
 
 
 def write_plan(plan: StudyPlan, path: str | os.PathLike[str]) -> Path:

@@ -280,13 +280,8 @@ class _Attack:
         return rows, np.stack(values)
 
     def _measured(self, model: str) -> MetricResults:
-        run = RunOptions(
-            device=self.options.device,
-            revision=self.options.revision,
-            offline=self.options.offline,
-            trust_remote_code=self.options.trust_remote_code,
-            progress=self.options.progress,
-        )
+        shared = ("device", "revision", "offline", "trust_remote_code", "progress")
+        run = RunOptions(**{name: getattr(self.options, name) for name in shared})
         names = [self.grid.metric, self.grid.utility]
         return evaluate(model, self.data, metrics=names, options=self.metrics, run=run)
 
