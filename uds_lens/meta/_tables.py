@@ -461,11 +461,11 @@ def reasons_frame(reasons: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(REASONS))
 
 
-def harmonic_means(parts: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Compute harmonic means of numbers >= 0 along an axis: `n / sum(1 / v)`; 0 if one is 0, NaN if one is NaN.
+def harmonic_means(parts: np.ndarray) -> np.ndarray:
+    """Compute harmonic means of numbers >= 0 along the last axis: `n / sum(1 / v)`; 0 if one is 0, NaN if one is NaN.
 
     >>> harmonic_means(np.array([[1.0, 0.5], [1.0, 0.0]])).round(3).tolist()
     [0.667, 0.0]
     """
     with np.errstate(divide="ignore", over="ignore"):
-        return np.asarray(parts.shape[axis] / (1 / parts).sum(axis))
+        return np.asarray(parts.shape[-1] / (1 / parts).sum(-1))

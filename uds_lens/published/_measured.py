@@ -273,9 +273,8 @@ def _deltas(record: Mapping[str, Any], name: str, where: str) -> list[float]:
 
 def _layers(record: Mapping[str, Any], count: int, where: str) -> list[int]:
     """The number of each layer; the script may have been asked for some of them only."""
-    parts, numbers = record.get("layer_records"), record.get("layers")
-    if not numbers:
-        parts = parts if isinstance(parts, list) else ()
+    numbers, parts = record.get("layers"), record.get("layer_records")
+    if not numbers and isinstance(parts, list):
         numbers = [part.get("layer") for part in parts if isinstance(part, dict)]
     if not numbers:
         return list(range(count))

@@ -92,7 +92,6 @@ class PublishedRunner(ModelRunner):
             raise self._problem  # what other models need of full and retain cannot be had
         if not self._measured:
             try:
-                self.open_references()
                 self._measure_references()
             except Exception as error:
                 self._problem = error

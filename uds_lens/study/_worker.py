@@ -297,16 +297,11 @@ def unpacked_four_bit(weights: Weights, place: Path, *, offline: bool = False, r
     return place
 
 
-def work(
-    folder: StudyFolder, *, runner: Runner | None = None, wait: bool = True, poll: float = 1.0, only: int | None = None
-) -> None:
+def work(folder: StudyFolder, *, runner: Runner | None = None, wait: bool = True, poll: float = 1.0) -> None:
     """Make and measure what no other worker has claimed, until nothing is left."""
-    taken = 0
     while True:
         progress = busy = unsure = False
         for model in folder.models:
-            if taken == only:
-                return
             name = model.model_id
             if not (states := _open_states(folder, model)):
                 continue
@@ -330,7 +325,7 @@ def work(
                 if _open_states(folder, model):
                     runner = runner or ModelRunner(folder.plan, folder.path)
                     _measure_model(folder, model, runner)
-                    progress, taken = True, taken + 1
+                    progress = True
         if not progress:
             if not busy or not (wait or unsure):
                 return
