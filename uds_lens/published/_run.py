@@ -23,7 +23,7 @@ from uds_lens.study import StudyModel, StudyPlan, StudyStatus
 from uds_lens.study._folder import StudyFolder, located_source
 from uds_lens.study._models import study_models
 from uds_lens.study._plan import require_packages_of, style_of
-from uds_lens.study._status import estimate, weight_bytes
+from uds_lens.study._status import estimate, free_bytes, weight_bytes
 from uds_lens.study._worker import ModelRunner, Weights
 
 _LOG = logging.getLogger("uds_lens.study")
@@ -163,10 +163,7 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
     if not sizes:
         return
     at_once = sum(sizes if keep else sorted(sizes)[-2:])
-    place = Path(HF_HUB_CACHE)
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    free = free_bytes(Path(HF_HUB_CACHE))
     _LOG.info(
         "%d models to download, %.3g GB in all, at most %.2g GB of them on the disk at a time (%.3g GB free)",
         len(sizes),
@@ -176,8 +173,8 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
     )
     if at_once > free:
         raise ConfigError(
-            f"the models take {at_once / gb:.1f} GB at a time in {str(place)!r}, {free / gb:.1f} are free: set HF_HOME "
-            "to a larger disk",
+            f"the models take {at_once / gb:.1f} GB at a time in {HF_HUB_CACHE!r}, {free / gb:.1f} are free: set "
+            "HF_HOME to a larger disk",
             *((", or leave out ", Setting("keep_downloads", True)) if keep else ()),
             ".",
         )

@@ -207,21 +207,25 @@ def estimate(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], in
     perturbed = 2 * largest if any(len(model.states) > 1 for model in left) else 0
     training = 3 * largest if made or perturbed else 0
     kept = sum(sizes[model.source] for model in made) if keep else (jobs * largest if made else 0)
-    near = folder.path
-    while not near.exists():
-        near = near.parent
     known = so_far.done > 0
     seconds = so_far.seconds_left * max(1, len(so_far.running)) if known else _guessed_seconds(folder, left, sizes)
     return StudyEstimate(
         models_to_make=len(made),
         measurements=so_far.left + len(so_far.failed),
         disk_bytes=kept + jobs * (perturbed + training),
-        disk_free=shutil.disk_usage(near).free,
+        disk_free=free_bytes(folder.path),
         memory_bytes=jobs * largest * (_TRAINING_COPIES + 1 if training else 2) if left else 0,
         memory_free=int(psutil.virtual_memory().available),
         seconds=seconds / jobs,
         from_experience=known,
     )
+
+
+def free_bytes(place: Path) -> int:
+    """Return the free space of the disk on which a place is, or will be."""
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
 
 
 def require_room(needed: StudyEstimate) -> None:

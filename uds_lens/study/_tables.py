@@ -201,16 +201,9 @@ class StudyFrames:
             faithful: As in `uds_lens.meta.Tables`.
             pools: As in `uds_lens.meta.Tables`; `frames.pools` adds the share of resamples in which a metric is first.
         """
-        return Tables(
-            before=self.before,
-            quantised=self.quantised,
-            relearned=self.relearned,
-            retain_before=self.retain_before,
-            retain_relearned=self.retain_relearned,
-            thresholds=thresholds,
-            faithful=faithful,
-            pools=pools,
-        )
+        states = ("before", "quantised", "relearned", "retain_before", "retain_relearned")
+        measured = {name: getattr(self, name) for name in states}
+        return Tables(**measured, thresholds=thresholds, faithful=faithful, pools=pools)
 
 
 def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: Any = None) -> StudyFrames:
