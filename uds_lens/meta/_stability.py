@@ -28,6 +28,7 @@ from uds_lens.meta._ranking import (
     score_models,
     utility_of,
 )
+from uds_lens.metrics import METRICS
 
 RETAIN = "retain"  # name of the reference model among the values per example
 HOLDOUT = "holdout/"  # beginning of the ids of examples that no model was trained on
@@ -200,8 +201,6 @@ def _subjects(examples: pd.DataFrame, ids: tuple[str, ...]) -> np.ndarray | None
 
 def _declared(names: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Return the attack that each normalised one is computed from, by the declarations of the metrics."""
-    from uds_lens.metrics import METRICS
-
     return {name: METRICS[name].uses[0] for name in names if name in METRICS and len(METRICS[name].uses) == 1}
 
 

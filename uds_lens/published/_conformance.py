@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from uds_lens import __version__
+from uds_lens import __version__, toy
 from uds_lens._storage import SpillFolder, atomic_directory, check_folder, located
 from uds_lens.data import ForgetExample, render
 from uds_lens.errors import DataError
@@ -76,8 +76,6 @@ def export_conformance(out: str | os.PathLike[str]) -> Path:
     Raises:
         ResultFormatError: The directory holds something else.
     """
-    from uds_lens import toy
-
     world = toy.load()
     examples = [*world.examples[:_FORGET], *world.retain_examples[:_KEPT]]
     here = Path(__file__).parent

@@ -24,6 +24,8 @@ from uds_lens.errors import DataError, ResultFormatError, warn_once
 from uds_lens.meta import REASONS, ModelTable
 from uds_lens.meta._hydra import task_folder
 from uds_lens.meta._tables import kind, member, number, origin, parse, read_object
+from uds_lens.metrics import METRICS
+from uds_lens.metrics._catalogue import resolve
 from uds_lens.published._conformance_check import score
 from uds_lens.published._registry import RAW, PublishedModel, find
 from uds_lens.study._folder import MANIFEST, StudyFolder
@@ -372,9 +374,6 @@ def _as_measured(
     folder: StudyFolder, model: PublishedModel, metric: str, role: Any, state: Any
 ) -> tuple[str, str, str, str]:
     """Return prompts, dtype and last layer of a value, and what else was not as for the published one, in words."""
-    from uds_lens.metrics import METRICS
-    from uds_lens.metrics._catalogue import resolve
-
     plan, measure = folder.plan, folder.plan.measure
     audit = audit_settings(measure) if metric.startswith("uds") else None
     settings = audit or metric_settings(measure, style_of(measure, metric, role, state))
@@ -436,8 +435,6 @@ def _of_released(place: Path) -> MeasuredRun:
 
 
 def _of_open_unlearning(place: Path) -> MeasuredRun:
-    from uds_lens.metrics import METRICS
-
     table = meta.read_open_unlearning(place)
     reasons = {(row.model, row.metric): row.reason for row in table.reasons.itertuples()}
     rows, unknown = [], []

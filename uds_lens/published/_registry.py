@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens.errors import ConfigError
 from uds_lens.meta._hydra import is_within
+from uds_lens.metrics import METRICS
 from uds_lens.study._plan import Role
 
 if TYPE_CHECKING:
@@ -296,7 +297,6 @@ def _values() -> pd.DataFrame:
     import pandas as pd
 
     from uds_lens.meta import read_published
-    from uds_lens.metrics import METRICS
 
     source = read_published()
     frame = pd.concat([source.references, source.frame], ignore_index=True)
@@ -355,7 +355,6 @@ def pool_values() -> pd.DataFrame:
     import pandas as pd
 
     from uds_lens.meta import read_published
-    from uds_lens.metrics import METRICS
 
     rows = []
     for entry in read_published().metrics.to_dict("records"):

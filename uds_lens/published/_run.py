@@ -17,6 +17,8 @@ from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import is_offline
 from uds_lens._storage import atomic_directory, atomic_write_bytes, read_with_checksum, with_checksum
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting
+from uds_lens.metrics import METRICS
+from uds_lens.metrics._catalogue import resolve
 from uds_lens.models._checkpoint import not_on_the_hub
 from uds_lens.published._registry import find
 from uds_lens.study import StudyModel, StudyPlan, StudyStatus
@@ -113,8 +115,6 @@ class PublishedRunner(ModelRunner):
 
     def _measure_references(self) -> None:
         """Measure all that other models need of retain: it is not opened again."""
-        from uds_lens.metrics import METRICS
-
         if self.plan.measure.audit is not None:
             _ = self._baseline
         asked = {
@@ -142,8 +142,6 @@ class PublishedRunner(ModelRunner):
 
 
 def _needs_retain(metric: str) -> bool:
-    from uds_lens.metrics._catalogue import resolve
-
     return any("retain" in spec.needs for spec in resolve([metric]))
 
 

@@ -34,6 +34,7 @@ from uds_lens._storage.tables import LargeTableError, UnreadableTableError, read
 from uds_lens._types import FloatOrNaN
 from uds_lens.data import ForgetExample, chat_style_named
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError
+from uds_lens.metrics._catalogue import resolve
 from uds_lens.study._models import (
     AUDIT,
     ELICITATION,
@@ -244,8 +245,6 @@ class WorkKeys:
 
     def _depends_on_tau(self, item: str) -> bool:
         """Check whether a metric reads UDS or Logit Lens passes; custom metrics are assumed to."""
-        from uds_lens.metrics._catalogue import resolve
-
         return any(
             not spec.origin.startswith("uds_lens.") or any(needed.kind in ("patched", "lens") for needed in spec.passes)
             for spec in resolve([item], options=self._metrics)

@@ -27,11 +27,12 @@ from uds_lens.study._plan import (
     UnlearningRuns,
     settings_of,
 )
+from uds_lens.toy import World, load
+from uds_lens.unlearning import RelearnConfig
 
 if TYPE_CHECKING:
     from uds_lens.metrics import MetricData
-    from uds_lens.toy import World
-    from uds_lens.unlearning import MethodConfig, RelearnConfig
+    from uds_lens.unlearning import MethodConfig
 
 
 AUDIT, ELICITATION = "audit", "elicitation"  # items measured beside metrics; neither is the name of a metric
@@ -151,8 +152,6 @@ def study_models(plan: StudyPlan) -> list[StudyModel]:
 
 def relearn_config(plan: StudyPlan, seed: int) -> RelearnConfig:
     """Return the settings of one relearning."""
-    from uds_lens.unlearning import RelearnConfig
-
     where = "[perturb.relearn] settings"
     settings = plan.perturb.relearn.settings if plan.perturb.relearn else {}
     (values,) = _grid({**settings, "seed": seed}, where, most=1)
@@ -175,7 +174,7 @@ def _given(model: GivenModel, plan: StudyPlan) -> StudyModel:
 
 
 def _pool_models(pool: PoolRuns, plan: StudyPlan) -> Iterator[StudyModel]:
-    from uds_lens.unlearning import RelearnConfig, config_name
+    from uds_lens.unlearning import config_name
 
     where = f"pool {pool.variant!r} settings"
     for values in _grid(pool.settings, where):
@@ -255,8 +254,6 @@ def _grid(settings: Mapping[str, Any], where: str, *, most: int = _MOST) -> list
 @cache
 def toy_world() -> World:
     """Load the world that ships with the package, once: plans name its parts as `toy:NAME`."""
-    from uds_lens.toy import load
-
     return load()
 
 

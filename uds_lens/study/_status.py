@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError
+from uds_lens.metrics._catalogue import resolve
 from uds_lens.study._folder import StudyFolder, folders_of, located_source
 from uds_lens.study._models import AUDIT, ELICITATION, StudyModel, StudyState, relearn_config, training_answers
 from uds_lens.study._plan import TrainingRows, elicitation_settings, metric_settings
@@ -252,7 +253,6 @@ def weight_bytes(place: str) -> int:
 def _guessed_seconds(folder: StudyFolder, models: list[StudyModel], sizes: Mapping[str, int]) -> float:
     """Seconds of one worker, from parameters and the tokens of each pass; passes over references are left out."""
     from uds_lens.elicitation._run import chosen_probes
-    from uds_lens.metrics._catalogue import resolve
 
     plan = folder.plan
     options, asked = metric_settings(plan.measure), elicitation_settings(plan.measure)

@@ -14,6 +14,7 @@ from uds_lens._storage import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import Tables
 from uds_lens.meta._tables import harmonic_means
+from uds_lens.metrics import METRICS
 from uds_lens.study._folder import Part, StudyFolder
 from uds_lens.study._models import StudyModel, StudyState
 from uds_lens.study._plan import SETS
@@ -131,8 +132,6 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     Raises:
         ResultFormatError: There is no study, or it is broken.
     """
-    from uds_lens.metrics import METRICS
-
     folder, state, tables = _opened(out), StudyState("before"), []
     for model in folder.models:
         if model.role in ("unlearned", "retain"):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from uds_lens._storage import atomic_directory, writing
 from uds_lens._types import ChatStyleName
 from uds_lens.errors import ResultFormatError, StorageError
+from uds_lens.results._steering import why_no_score
 from uds_lens.study._folder import PART, Part, Row, StudyFolder, as_number, located_source, read_record
 from uds_lens.study._models import (
     AUDIT,
@@ -37,6 +38,7 @@ from uds_lens.study._plan import (
     style_of,
     training_settings,
 )
+from uds_lens.unlearning import RelearnConfig
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +90,7 @@ class ModelRunner:
 
     def make(self, model: StudyModel, place: Path) -> Weights:
         """Return the weights of a model: existing ones, or trained into `place`."""
-        from uds_lens.unlearning import RelearnConfig, relearn, unlearn
+        from uds_lens.unlearning import relearn, unlearn
 
         start = located_source(model.source)
         if model.config is None:
@@ -241,8 +243,6 @@ class ModelRunner:
 def audit_values(audit: DepthAudit, *, took: float) -> Measured:
     """Return the score of an audit with its interval and those of its examples; NaN where these steered training."""
     import pandas as pd
-
-    from uds_lens.results._steering import why_no_score
 
     withheld = why_no_score(audit)
     scores = [math.nan] * 3 if withheld else [audit.uds, *audit.uds_interval]
