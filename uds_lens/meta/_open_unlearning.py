@@ -408,11 +408,11 @@ def holds_runs(place: Path) -> bool:
 def _places(root: Path) -> list[_Place]:
     """Find the folders with results, or the single file; names lack `evals` unless two would have one name."""
     top = (root.parent if root.is_file() else root).resolve()
-    results = {top: (root,)} if root.is_file() else {}
-    for folder, folders, files in os.walk(root):
+    results: dict[Path, tuple[Path, ...]] = {top: (root,)} if root.is_file() else {}
+    for place, folders, files in os.walk(root):
         folders.sort()
-        if here := tuple(Path(folder) / name for name in _FILES if name in files):
-            results[Path(folder).resolve()] = here
+        if own := tuple(Path(place) / name for name in _FILES if name in files):
+            results[Path(place).resolve()] = own
     if not results:
         raise ResultFormatError(
             f"no {', '.join(name for name in _FILES if 'EVAL' in name)} or summary in {str(root)!r}: name a run of "
@@ -429,7 +429,7 @@ def _places(root: Path) -> list[_Place]:
         names.append("/".join(parts) or "run")
     if len(set(names)) < len(names):
         names = [str(folder.relative_to(top)) for folder in results]
-    return [_Place(folder, name, files) for (folder, files), name in zip(results.items(), names, strict=True)]
+    return [_Place(folder, name, own) for (folder, own), name in zip(results.items(), names, strict=True)]
 
 
 def _read_run(place: _Place, examples: bool) -> _Run:

@@ -280,7 +280,9 @@ def read_questions(sets: QuestionSets) -> MetricData:
         places = {name: getattr(sets, name) for name in (*SETS, "entities")}
         given: dict[str, Any] = {name: read_rows(place) for name, place in places.items() if place is not None}
         data = MetricData(**given)
-    if sets.limit is None or sets.sample != "first_of_each":
+    if sets.limit is None:
+        return data
+    if sets.sample != "first_of_each":
         return data.limited(sets.limit, sample=sets.sample, seed=sets.seed)
     whole = {name: rows for name in (*SETS, "entities") if (rows := getattr(data, name)) is not None}
     kept = {name: rows[: sets.limit] for name, rows in whole.items()}
