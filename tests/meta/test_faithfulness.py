@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import norm, t
+from scipy.stats import t
 from sklearn.metrics import roc_auc_score
 
 from meta.conftest import covariance_by_hand, pools_frame
@@ -35,17 +35,6 @@ def test_f_is_the_area_under_the_curve(p, n):
     assert row["standard_error"] ** 2 == pytest.approx(covariance_by_hand(frame, ["x"])[1]["x", "x"], abs=1e-8)
     assert math.isnan(row["low"]) or 0 <= row["low"] <= row["auc"] <= row["high"] <= 1
     assert row["tied_share"] == pytest.approx(np.mean([a == b for a in p for b in n]))
-
-
-@given(pool_values, pool_values)
-@settings(max_examples=10)
-def test_turning_a_metric_round_turns_its_direction(p, n):
-    frame = two_pools(p, n)
-    same = meta.faithfulness(frame, direction=KNOWS, n_resamples=2).iloc[0]
-    turned = meta.faithfulness(frame.assign(x=1 - frame["x"]), direction={"x": "erasure"}, n_resamples=2).iloc[0]
-    wrong = meta.faithfulness(frame, direction={"x": "erasure"}, n_resamples=2).iloc[0]
-    assert turned["auc"] == pytest.approx(same["auc"], abs=1e-12)
-    assert wrong["auc"] == pytest.approx(1 - same["auc"], abs=1e-12)  # never flipped after seeing data
 
 
 def test_interval_on_the_logit_scale():
@@ -233,23 +222,6 @@ def test_a_perfect_metric_is_not_sure_of_new_variants(pools):
     one = pools[pools["variant"].isin(["P0", "N0", "N1"])]
     row = meta.faithfulness(one, direction={"x0": "knowledge"}, n_resamples=2).iloc[0]
     assert np.isnan(row["new_variants_low"]) and row["cluster_low"] > 0
-
-
-def test_intervals_for_new_variants_hold_what_they_promise():
-    # variants alike, 0.5: for new variants the interval over runs covers 62% at F = 0.92
-    rng, worlds = np.random.default_rng(0), 200
-    rows = pools_frame(metrics=1)
-    effect = rng.normal(size=(6, worlds)).repeat(10, axis=0)
-    values = np.sqrt(0.5) * effect + np.sqrt(0.5) * rng.normal(size=(60, worlds))
-    values += np.sqrt(2) * norm.ppf(0.92) * rows["knows"].to_numpy()[:, None]
-    names = [f"m{i}" for i in range(worlds)]
-    frame = pd.concat([rows, pd.DataFrame(values, columns=names)], axis=1)
-    table = meta.faithfulness(frame, direction=dict.fromkeys(names, "knowledge"), n_resamples=50)
-    held = {
-        kind: ((table[f"{kind}_low"] <= 0.92) & (table[f"{kind}_high"] >= 0.92)).mean()
-        for kind in ("cluster", "new_variants")
-    }
-    assert held["cluster"] < 0.75 and held["new_variants"] >= 0.925
 
 
 def best_by_hand(p, n):

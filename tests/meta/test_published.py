@@ -179,20 +179,10 @@ def test_the_files_that_come_along_carry_their_licence(published):
 def test_intervals_from_pool_sizes_alone():
     for auc, low, high in ((0.971, 0.875, 0.994), (0.947, 0.845, 0.983), (0.927, 0.819, 0.973)):
         assert hanley_mcneil(auc, 30, 30) == pytest.approx((low, high), abs=5e-4)
+    by_hand = 1 / (1 + math.exp(4 * 1.959964 * math.sqrt(5 / 48)))  # variance (1/4 + 1/12 + 1/12) / 4
+    assert hanley_mcneil(0.5, 2, 2).low == pytest.approx(by_hand, abs=1e-6)
     assert hanley_mcneil(1, 30, 20).high == 1 and hanley_mcneil(1, 30, 20).low < 0.9
     assert all(map(math.isnan, (*hanley_mcneil(math.nan, 3, 3), *hanley_mcneil(0.5, 0, 3))))
     assert np.ptp(hanley_mcneil(0.8, 30, 30, confidence=0.5)) < np.ptp(hanley_mcneil(0.8, 30, 30))
     with pytest.raises(ConfigError, match="within 0 and 1"):
         hanley_mcneil(1.2, 3, 3)
-
-
-def test_pool_sizes_give_the_spread_of_exponential_samples():
-    """The formula holds for exponential scores: the area of Exp(a) over Exp(b)."""
-    rng, n, factor = np.random.default_rng(0), 30, 6.0
-    p, q = factor * rng.exponential(size=(2000, n)), rng.exponential(size=(2000, n))
-    areas = (p[:, :, None] > q[:, None, :]).mean(axis=(1, 2))
-    auc = factor / (1 + factor)
-    low, high = hanley_mcneil(auc, n, n)
-    logit = np.log(auc / (1 - auc))
-    width = (np.log(high / (1 - high)) - logit) / 1.959964 * auc * (1 - auc)
-    assert width == pytest.approx(areas.std(), rel=0.05) and low < auc < high

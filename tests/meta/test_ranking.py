@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings, strategies as st
 from sklearn.metrics import roc_auc_score
 
 from uds_lens.errors import ConfigError, DataError
@@ -33,9 +32,6 @@ def test_score_by_hand():
     for gone in ({"x": 1.0}, {"y": 1.0}, {"s": 0.0}, {"d": 0.0}, {"utility_rel": 0.0}):
         row = score_models(models(**gone), **ASK).iloc[0]
         assert row["score_with"] == 0 and (row["score_without"] == 0) == ("d" not in gone)
-
-
-share = st.one_of(st.just(0.0), st.floats(1e-6, 1))
 
 
 def test_what_is_missing_or_of_too_little_use_is_not_ranked():
@@ -263,14 +259,6 @@ def test_one_configuration_among_several():
     assert found.cautions[0].startswith("b: one eligible configuration")
     frame = GRID.assign(utility_rel=[1.0, *[0.5] * 3] * 3)  # the utility decides who is eligible
     assert stability(frame, min_utility=0.8, n_resamples=20, **ASK).varying == ()
-
-
-@given(st.lists(share, min_size=3, max_size=3))
-@settings(max_examples=10)
-def test_summary_is_a_harmonic_mean(numbers):
-    f, q, r = numbers
-    row = summary(pd.DataFrame({"metric": ["x"], "auc": [f], "q": [q], "r": [r]})).iloc[0]
-    assert min(q, r) - 1e-9 <= row["rob"] <= max(q, r) + 1e-9 and (row["overall"] == 0) == (min(numbers) == 0)
 
 
 def test_summary_says_what_is_missing():

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from study.conftest import Fake
 
 import uds_lens as ul
 from uds_lens import published, study
@@ -16,22 +17,14 @@ from uds_lens.study._worker import Measured
 from .test_released import FULL, MODEL, RECORDS
 
 
-class Known:
+class Known(Fake):
     """Measures nothing: says what was published, and what `disturbed` adds to it."""
 
     def __init__(self, group="tofu-1b", disturbed=(), pools=0.5):
         table = values()
         table = table[table["group"] == group].set_index(["model", "metric"])["published"]
         self.published, self.disturbed, self.pools = table.to_dict(), dict(disturbed), pools
-
-    def make(self, model, place):
-        return model.source
-
-    def perturb(self, model, state, weights, scratch):
-        return weights
-
-    def parent_of(self, weights):
-        return None
+        super().__init__()
 
     def measure(self, model, state, weights, items):
         names = ["uds" if item == "audit" else item for item in items]

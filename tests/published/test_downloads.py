@@ -5,7 +5,7 @@ import shutil
 import huggingface_hub
 import pytest
 
-from uds_lens.errors import ModelError
+from uds_lens.errors import ModelError, ResultFormatError
 from uds_lens.published import find
 from uds_lens.published._run import Downloads
 
@@ -27,14 +27,19 @@ def weights(folder):
     return list(folder.glob("snapshots/*/model.safetensors"))
 
 
-def test_a_copy_without_branches_stays(folder, cache, tmp_path):
+@pytest.mark.parametrize("branches", [True, False])
+def test_what_was_there_before_stays_and_what_came_goes(folder, cache, tmp_path, branches):
     """Of a checkpoint that was asked for by its commit the cache has no branch."""
     put_in_cache(cache, NAME)
-    shutil.rmtree(folder / "refs")
+    if not branches:
+        shutil.rmtree(folder / "refs")
     downloads = Downloads(tmp_path / "d.json")
-    downloads.get(NAME)
+    assert downloads.get(NAME).name == commit_of(NAME) and downloads.get(find("full").hub_id).is_dir()
     downloads.drop()
-    assert weights(folder)
+    assert weights(folder) and list(cache.glob("models--*")) == [folder]
+    (tmp_path / "d.json").write_text("{")
+    with pytest.raises(ResultFormatError):
+        Downloads(tmp_path / "d.json")
 
 
 def test_what_came_after_a_refusal_stays(folder, hub, tmp_path):

@@ -12,9 +12,9 @@ import pytest
 import uds_lens as ul
 from uds_lens import published, study
 from uds_lens.errors import ConfigError, ModelError
-from uds_lens.published._run import RECORD, Downloads
+from uds_lens.published._run import RECORD
 
-from .conftest import commit_of, in_float32, put_in_cache
+from .conftest import commit_of, in_float32
 
 pytestmark = pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 
@@ -120,17 +120,3 @@ def test_a_full_that_cannot_be_had_or_a_disk_that_is_too_small_ends_the_run_at_o
     made = published.plan(published.models(group="tofu-8b"), metrics=["es"], data=toy_tofu)
     with pytest.raises(ConfigError, match=r"the models take 32.1 GB at a time in .*, 20.0 are free"):
         published.run(made, tmp_path / "x")
-
-
-def test_models_that_were_in_the_cache_before_stay(hub, cache, tmp_path):
-
-    theirs, ours = (published.find(name).hub_id for name in ("full", "retain"))
-    hub.refused = {}
-    put_in_cache(cache, theirs)
-    downloads = Downloads(tmp_path / RECORD)
-    assert downloads.get(theirs).name == commit_of(theirs) and downloads.get(ours).is_dir()
-    downloads.drop()
-    assert {place.name for place in cache.glob("models--*")} == {f"models--{theirs.replace('/', '--')}"}
-    (tmp_path / RECORD).write_text("{")
-    with pytest.raises(ul.errors.ResultFormatError):
-        Downloads(tmp_path / RECORD)

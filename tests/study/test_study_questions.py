@@ -18,19 +18,19 @@ TOFU_SMALL = Path(__file__).parents[2] / "studies" / "tofu_small"
 def test_a_limit_is_a_sample_spread_over_the_subjects():
     world = load()
     asked = read_questions(study.QuestionSets(forget="toy:forget", retain="toy:retain", limit=12))
-    assert asked.sets["forget"] == sample_examples(world.examples, 12)
-    assert asked.sets["retain"] == sample_examples(world.retain_examples, 12)
-    assert asked.sets["holdout"] is None and asked.sets["entities"] is None
+    assert list(asked.forget) == sample_examples(world.examples, 12)
+    assert list(asked.retain) == sample_examples(world.retain_examples, 12)
+    assert asked.holdout == () and asked.entities is None
     subjects = len({each.subject for each in world.examples})
     assert asked.sample["subjects"]["forget"] == {"asked": min(12, subjects), "of": subjects}
     other = read_questions(study.QuestionSets(forget="toy:forget", limit=12, seed=1))
-    assert other.sets["forget"] != asked.sets["forget"]
+    assert other.forget != asked.forget
     assert read_questions(study.QuestionSets(forget="toy:forget")).sample is None
 
 
 def test_first_rows_are_taken_by_name_only_and_with_the_caution(small, fake, tmp_path):
     data = {"forget": "toy:forget", "limit": 4, "sample": "first"}
-    assert read_questions(study.QuestionSets(**data)).sets["forget"] == load().examples[:4]
+    assert list(read_questions(study.QuestionSets(**data)).forget) == load().examples[:4]
     _seen.clear()  # another test may have been warned already
     with pytest.warns(UdsLensWarning, match="Only the first rows .* The data are sorted by subject"):
         found = study.run({**small, "data": data}, tmp_path / "first", runner=fake())
@@ -59,9 +59,9 @@ def test_what_the_first_study_of_the_small_llamas_measured_is_still_recognised(s
     asked, again = (
         read_questions(study.plan(TOFU_SMALL / name).data) for name in ("plan.toml", "plan_stratified.toml")
     )
-    assert len({each.subject for each in asked.sets["entities"]}) == 6
+    assert len({each.subject for each in asked.entities}) == 6
     assert again.sample["subjects"]["forget"] == {"asked": 20, "of": 20}
-    assert {e.id for e in again.sets["entities"]} <= {e.id for e in again.sets["forget"]}
+    assert {e.id for e in again.entities} <= {e.id for e in again.forget}
 
 
 @pytest.mark.skipif(not TOFU_SMALL.is_dir(), reason="the folder of studies does not come with the package")

@@ -11,6 +11,7 @@ import pandas as pd
 from uds_lens._types import check_choice
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError
+from uds_lens.metrics import METRICS
 
 Points: TypeAlias = Literal["knowledge", "erasure"]
 """Meaning of a higher value of a metric."""
@@ -75,8 +76,6 @@ def directions(
 
 def _declared(groups: Sequence[str] | None = None) -> dict[str, Points]:
     """Return the directions of the declared metrics of forgetting; those of utility have none."""
-    from uds_lens.metrics import METRICS
-
     ways: dict[str, Points] = {}
     for name, spec in METRICS.items():
         points = spec.meaning.direction

@@ -27,6 +27,7 @@ from uds_lens.meta._pools import (
     logit_interval,
     normal_quantile,
     split_pools,
+    t_quantile,
     wilson_interval,
 )
 from uds_lens.meta._tables import SETUP
@@ -139,8 +140,6 @@ def _resampled(order: Placements, draws: Draws, quantile: float) -> Interval:
 
 
 def _by_runs_and_variants(order: Placements, draws: Draws, confidence: float) -> dict[str, Any]:
-    from scipy.stats import t
-
     without = [auc for _, auc, _, _ in order.without(draws.strata) if not math.isnan(auc)]
     n_p = len(order.p_counts)
     new = clustered_interval(order, draws.strata[:n_p], draws.strata[n_p:], confidence)
@@ -153,7 +152,7 @@ def _by_runs_and_variants(order: Placements, draws: Draws, confidence: float) ->
     }
     if draws.problem is not None:
         return columns | {"cluster_reason": draws.problem}
-    low, high = _resampled(order, draws, float(t.ppf(0.5 + confidence / 2, draws.freedom)))
+    low, high = _resampled(order, draws, t_quantile(confidence, draws.freedom))
     if math.isnan(low):
         return columns | {"cluster_reason": "F is the same in all resamples: they cannot show any spread"}
     return columns | {"cluster_low": low, "cluster_high": high}
@@ -449,7 +448,7 @@ def _delong_test(difference: float, covariance: np.ndarray, confidence: float) -
 def _clustered_test(difference: float, error: float, freedom: int, confidence: float) -> dict[str, float]:
     from scipy.stats import t
 
-    reach = float(t.ppf(0.5 + confidence / 2, freedom)) * error
+    reach = t_quantile(confidence, freedom) * error
     return {
         "cluster_standard_error": error,
         "cluster_low": difference - reach,

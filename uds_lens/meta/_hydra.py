@@ -14,7 +14,6 @@ Config: TypeAlias = Mapping[str, Any]
 _WITHIN = re.compile(r"evals?(_.+)?|checkpoint-\d+")
 _LARGEST = 1 << 20
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
-_DEEPEST = 8  # references that lead to references
 
 
 def is_within(folder: str) -> bool:
@@ -62,30 +61,27 @@ def read_config(folder: Path) -> Config | None:
     return config if isinstance(config, dict) else None
 
 
-def value(config: Config, path: str) -> Any:
+def value(config: Config, path: str, deepest: int = 8) -> Any:
     """Return the value at a path of keys, references (`${forget_split}`) replaced; None where there is none.
+
+    A reference may lead to a reference, `deepest` times.
 
     >>> value({"split": "News", "model": {"path": "muse-bench/MUSE-${split}_target"}}, "model.path")
     'muse-bench/MUSE-News_target'
     >>> value({"a": "${b}", "b": "${a}"}, "a") is None
     True
     """
-    return _value(config, path, _DEEPEST)
-
-
-def _value(config: Config, path: str, depth: int) -> Any:
-    value: Any = config
+    there: Any = config
     for key in path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    if not isinstance(value, str) or "${" not in value:
-        return value
-    whole = _REFERENCE.fullmatch(value)
-    if whole:
-        return _value(config, whole[1], depth - 1) if depth else None
-    parts = {name: _value(config, name, depth - 1) if depth else None for name in _REFERENCE.findall(value)}
+        there = there.get(key) if isinstance(there, dict) else None
+    if not isinstance(there, str) or "${" not in there:
+        return there
+    parts = {name: value(config, name, deepest - 1) if deepest else None for name in _REFERENCE.findall(there)}
+    if whole := _REFERENCE.fullmatch(there):
+        return parts[whole[1]]
     if not parts or any(not isinstance(part, str | int | float) for part in parts.values()):
         return None
-    return _REFERENCE.sub(lambda match: str(parts[match[1]]), value)
+    return _REFERENCE.sub(lambda match: str(parts[match[1]]), there)
 
 
 def text(config: Config, *paths: str) -> str | None:

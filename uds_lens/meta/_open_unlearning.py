@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from uds_lens.meta._tables import (
     Setup,
     harmonic_means,
     kind,
+    may_be_one,
     number,
     origin_by_name,
     pool_in,
@@ -97,11 +98,29 @@ UtilityParts: TypeAlias = Literal["with_fluency", "model_utility"]
 """Definition of utility: the harmonic mean of Model Utility and fluency, or Model Utility alone."""
 
 
+class _Place(NamedTuple):
+    """A folder with results of a run."""
+
+    folder: Path
+    name: str  # its path below the folder that is read
+    files: tuple[Path, ...]  # evaluations before summaries
+
+    @property
+    def task(self) -> Path:
+        """Folder of the task that it belongs to."""
+        return hydra.task_folder(self.folder)
+
+    @property
+    def part(self) -> str:
+        """Its path below its task's."""
+        return self.folder.relative_to(self.task).as_posix()
+
+
 @dataclass(frozen=True, eq=False)
 class _Run:
     """Contents of a run's files."""
 
-    folder: Path
+    place: _Place
     values: Mapping[str, float]  # by our names; NaN where there is nothing
     reasons: Mapping[str, str]  # why they are NaN
     examples: Mapping[str, Mapping[str, float]]  # value by metric and id of the example, if asked for
@@ -166,24 +185,20 @@ def read_open_unlearning(
     """
     check_choice("utility", utility, UtilityParts)
     root = Path(path)
-    runs_in = _runs(root)
-    names = _names(root, list(runs_in))
-    references, notes = _all_references(root, {"retain": retain, "full": full}, names, examples)
-    taken = {run.folder for runs in references.values() for run in runs}
-    folders = {folder: name for folder, name in names.items() if folder not in taken}
-    if not folders:
+    places = _places(root)
+    references, notes = _all_references(root, {"retain": retain, "full": full}, places, examples)
+    taken = {run.place.folder for runs in references.values() for run in runs}
+    left = [place for place in places if place.folder not in taken]
+    if not left:
         raise ResultFormatError(f"{str(root)!r} holds no run other than those of retain and full.")
     if not checkpoints:
-        folders = _last_of_each(folders, notes)
-    runs = {
-        name: _read_run(folder, runs_in[folder], examples, setup_of(folder, name)) for folder, name in folders.items()
-    }
+        left = _last_of_each(left, notes)
+    runs = {place.name: _read_run(place, examples) for place in left}
     others, unread = _harness_results(root, runs)
     rows, missing = [], {}
     for model, run in runs.items():
         values, missing[model] = _with_references(run, references, utility)
-        setup = dict(zip(SETUP, run.setup, strict=True))
-        rows.append({"model": model, **_origin(run.folder, model), **setup, **values, **others.get(model, {})})
+        rows.append({"model": model, **_origin(run.place.folder, model), **values, **others.get(model, {})})
     columns = dict.fromkeys(name for row in rows for name in row if name not in MODELS or name == "utility_rel")
     reasons = [
         (row["model"], name, missing[row["model"]].get(name, "not among the results of this run"))
@@ -205,37 +220,61 @@ def read_open_unlearning(
         source=str(root),
         examples=pd.DataFrame(long, columns=["model", "metric", "example_id", "value"]) if examples else None,
         references=_reference_frame(references, utility),
-        notes=(*notes, *unread, *_unread(root, runs.values(), runs_in)),
+        notes=(*notes, *unread, *_unread(root, runs.values(), places)),
     )
 
 
 def _all_references(
-    root: Path, given: Mapping[str, str | os.PathLike[str] | None], names: Mapping[Path, str], examples: bool
+    root: Path, given: Mapping[str, str | os.PathLike[str] | None], places: list[_Place], examples: bool
 ) -> tuple[dict[str, list[_Run]], list[str]]:
-    """Read the references that were named, and those that are there by their names; a note about the latter."""
-    references = {role: _references(role, Path(at), examples) for role, at in given.items() if at is not None}
-    notes: list[str] = []
-    if all(role_in(name) for name in names.values()):  # runs of references alone are what was asked for
-        return references, notes
-    for role, at in given.items():
-        if at is None and (runs := _references_beside(role, root, examples)):
-            references[role] = runs
-            notes.append(f"{role}, compared with and not ranked: {_some([_called(run) for run in runs])}")
+    """Read the references that were named, and those that are there by their names; a note about the latter.
+
+    They are looked for in the folder, and in `eval` beside a folder `unlearn`.
+    """
+    near: dict[Path, list[_Place]] = {}
+    # runs of references alone are what was asked for
+    if not root.is_file() and not all(role_in(place.name) for place in places):
+        near[root], beside = places, root.resolve().parent / "eval"
+        if root.resolve().name == "unlearn" and holds_runs(beside):
+            near[beside] = _places(beside)
+    references, notes = {}, []
+    for role, at in sorted(given.items(), key=lambda item: item[1] is None):
+        if at is not None:
+            references[role] = _references(role, Path(at), _places(Path(at)), examples)
+            continue
+        for folder, there in near.items():
+            if role not in references and any(role_in(place.name) == role for place in there):
+                references[role] = _references(role, folder, there, examples)
+                called = _some([_called(run) for run in references[role]])
+                notes.append(f"{role}, compared with and not ranked: {called}")
     return references, notes
 
 
-def _last_of_each(folders: Mapping[Path, str], notes: list[str]) -> dict[Path, str]:
+def _references(role: str, root: Path, places: list[_Place], examples: bool) -> list[_Run]:
+    """Read the runs of a reference, one for each base model and split."""
+    named = [place for place in places if role_in(place.name) == role or len(places) == 1]
+    if not named:
+        raise ResultFormatError(
+            f"{role}={str(root)!r} holds {len(places)} runs, none called {role} or {role}90: name the one of {role}."
+        )
+    runs = [_read_run(place, examples and role == "retain") for place in named]
+    for setup in dict.fromkeys(run.setup for run in runs):
+        same = [run.place.name for run in runs if run.setup == setup]
+        if len(same) > 1:
+            raise ResultFormatError(
+                f"{role}={str(root)!r} holds {len(same)} runs of {role} ({setup_name(setup)}): {', '.join(same[:3])}. "
+                "Name the one that counts."
+            )
+    return runs
+
+
+def _last_of_each(places: Sequence[_Place], notes: list[str]) -> list[_Place]:
     """Leave out the checkpoints of tasks whose last weights have results."""
-    last = {hydra.task_folder(folder) for folder in folders if "checkpoint" not in _part(folder)}
-    early = {f: name for f, name in folders.items() if "checkpoint" in _part(f) and hydra.task_folder(f) in last}
+    last = {place.task for place in places if "checkpoint" not in place.part}
+    early = [place for place in places if "checkpoint" in place.part and place.task in last]
     if early:
-        notes.append(f"intermediate checkpoints, left out: {_some(list(early.values()))}")
-    return {folder: name for folder, name in folders.items() if folder not in early}
-
-
-def _part(folder: Path) -> str:
-    """Return the path of a folder below its task's."""
-    return folder.relative_to(hydra.task_folder(folder)).as_posix()
+        notes.append(f"intermediate checkpoints, left out: {_some([place.name for place in early])}")
+    return [place for place in places if place not in early]
 
 
 def _some(names: Sequence[str]) -> str:
@@ -273,9 +312,7 @@ def _as_float(value: Any) -> float:
 
 def _reference_frame(references: Mapping[str, Sequence[_Run]], utility: UtilityParts) -> pd.DataFrame | None:
     rows = [
-        {"model": _called(run), "role": role}
-        | dict(zip(SETUP, run.setup, strict=True))
-        | _with_references(run, references, utility)[0]
+        {"model": _called(run), "role": role, **_with_references(run, references, utility)[0]}
         for role, runs in references.items()
         for run in runs
     ]
@@ -283,11 +320,11 @@ def _reference_frame(references: Mapping[str, Sequence[_Run]], utility: UtilityP
 
 
 def _called(run: _Run) -> str:
-    task, part = hydra.task_folder(run.folder), _part(run.folder)
-    return task.name if part in (".", "evals") else f"{task.name}/{part}"
+    task, part = run.place.task.name, run.place.part
+    return task if part in (".", "evals") else f"{task}/{part}"
 
 
-def _unread(root: Path, runs: Collection[_Run], folders: Collection[Path]) -> list[str]:
+def _unread(root: Path, runs: Collection[_Run], places: Sequence[_Place]) -> list[str]:
     """Say which entries of the files have no column, and which tasks have no results."""
     counts = Counter(name for run in runs for name in run.ignored)
     notes = []
@@ -296,7 +333,7 @@ def _unread(root: Path, runs: Collection[_Run], folders: Collection[Path]) -> li
     if root.is_file():
         return notes
     tasks = {hydra.task_folder(place.parent.parent) for place in root.resolve().glob("**/.hydra/config.yaml")}
-    left = tasks - {hydra.task_folder(folder) for folder in folders}
+    left = tasks - {place.task for place in places}
     if empty := [task.name for task in left if hydra.value(hydra.read_config(task) or {}, "mode") == "unlearn"]:
         notes.append(f"without results: {_some(empty)}")
     return notes
@@ -306,7 +343,7 @@ def _harness_results(root: Path, runs: Mapping[str, _Run]) -> tuple[dict[str, di
     """Read results of lm-evaluation-harness that belong to runs: by name of the run, and what was not read."""
     results: dict[str, dict[str, float]] = {}
     unread: Counter[str] = Counter()
-    by_folder = {run.folder: name for name, run in runs.items()}
+    by_folder = {run.place.folder: name for name, run in runs.items()}
     files = [] if root.is_file() else sorted(root.resolve().glob("**/*.json"))
     taken: dict[tuple[str, Path], Path] = {}
     for file in files:
@@ -344,7 +381,8 @@ def _harness_values(content: Mapping[str, Any], *, where: str) -> tuple[dict[str
     """Return values as `task/metric`, and how many subtasks were left to the group they belong to."""
     if not isinstance(content.get("results"), dict):  # Open-Unlearning's summary: names of that form already
         flat = {name: value for name, value in content.items() if "/" in name and "_stderr" not in name}
-        return {name: number(value, where=f"{where}, {name!r}") for name, value in flat.items() if _is_number(value)}, 0
+        numbers = {name: value for name, value in flat.items() if type(value) in (int, float)}
+        return {name: number(value, where=f"{where}, {name!r}") for name, value in numbers.items()}, 0
     groups = content.get("group_subtasks")
     inner = {name for tasks in (groups or {}).values() for name in tasks} if isinstance(groups, dict) else set()
     values, left = {}, 0
@@ -353,13 +391,9 @@ def _harness_values(content: Mapping[str, Any], *, where: str) -> tuple[dict[str
             left += 1
             continue
         for name, value in metrics.items():
-            if "_stderr" not in name and _is_number(value):
+            if "_stderr" not in name and type(value) in (int, float):
                 values[f"{task}/{name.removesuffix(',none')}"] = number(value, where=f"{where}, {task!r}, {name!r}")
     return values, left
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def holds_runs(place: Path) -> bool:
@@ -371,28 +405,21 @@ def holds_runs(place: Path) -> bool:
     return place.name in _FILES or (place.is_dir() and any(next(place.rglob(name), None) for name in _FILES))
 
 
-def _runs(root: Path) -> dict[Path, tuple[Path, ...]]:
-    """Return folders with results, with their files; a single file is a run of its own."""
-    if root.is_file():
-        return {root.parent.resolve(): (root,)}
-    runs: dict[Path, tuple[Path, ...]] = {}
-    for folder, folders, files in os.walk(root):
+def _places(root: Path) -> list[_Place]:
+    """Find the folders with results, or the single file; names lack `evals` unless two would have one name."""
+    top = (root.parent if root.is_file() else root).resolve()
+    results: dict[Path, tuple[Path, ...]] = {top: (root,)} if root.is_file() else {}
+    for place, folders, files in os.walk(root):
         folders.sort()
-        if results := tuple(Path(folder) / name for name in _FILES if name in files):
-            runs[Path(folder).resolve()] = results
-    if not runs:
+        if own := tuple(Path(place) / name for name in _FILES if name in files):
+            results[Path(place).resolve()] = own
+    if not results:
         raise ResultFormatError(
             f"no {', '.join(name for name in _FILES if 'EVAL' in name)} or summary in {str(root)!r}: name a run of "
             "Open-Unlearning, or a folder with runs."
         )
-    return runs
-
-
-def _names(root: Path, folders: list[Path]) -> dict[Path, str]:
-    """Name each run by its folder below `root`, without `evals` unless two would have one name."""
-    top = (root.parent if root.is_file() else root).resolve()
     names = []
-    for folder in folders:
+    for folder in results:
         parts = list(folder.relative_to(top).parts)
         while parts and parts[-1] in ("evals", "eval"):
             parts.pop()
@@ -401,54 +428,13 @@ def _names(root: Path, folders: list[Path]) -> dict[Path, str]:
             parts = whole[-2:] if whole and hydra.is_within(whole[-1]) else whole[-1:]
         names.append("/".join(parts) or "run")
     if len(set(names)) < len(names):
-        names = [str(folder.relative_to(top)) for folder in folders]
-    return dict(zip(folders, names, strict=True))
+        names = [str(folder.relative_to(top)) for folder in results]
+    return [_Place(folder, name, own) for (folder, own), name in zip(results.items(), names, strict=True)]
 
 
-def _references(role: str, root: Path, examples: bool) -> list[_Run]:
-    """Read the runs of a reference, one for each base model and split."""
-    folders = _runs(root)
-    names = _names(root, list(folders))
-    if len(folders) > 1:
-        names = {folder: name for folder, name in names.items() if role_in(name) == role}
-        if not names:
-            raise ResultFormatError(
-                f"{role}={str(root)!r} holds {len(folders)} runs, none called {role} or {role}90: name the one of "
-                f"{role}."
-            )
-    by_setup: dict[Setup, list[Path]] = {}
-    for folder, name in names.items():
-        by_setup.setdefault(setup_of(folder, name), []).append(folder)
-    for setup, same in by_setup.items():
-        if len(same) > 1:
-            shown = ", ".join(names[folder] for folder in same[:3])
-            raise ResultFormatError(
-                f"{role}={str(root)!r} holds {len(same)} runs of {role} ({setup_name(setup)}): {shown}. "
-                f"Name the one that counts."
-            )
-    wanted = examples and role == "retain"
-    return [_read_run(folder, folders[folder], wanted, setup) for setup, (folder,) in by_setup.items()]
-
-
-def _references_beside(role: str, root: Path, examples: bool) -> list[_Run]:
-    """Read the references that a folder holds by their names, or `eval` beside a folder `unlearn`."""
-    if root.is_file():
-        return []
-    beside = root.resolve().parent / "eval"
-    places = [root, *([beside] if root.resolve().name == "unlearn" and beside.is_dir() else [])]
-    for place in places:
-        try:
-            names = _names(place, list(_runs(place)))
-        except ResultFormatError:
-            continue
-        if any(role_in(name) == role for name in names.values()):
-            return _references(role, place, examples)
-    return []
-
-
-def _read_run(folder: Path, files: Sequence[Path], examples: bool, setup: Setup) -> _Run:
+def _read_run(place: _Place, examples: bool) -> _Run:
     """Read the files of one run; a number in several is taken from the first, evaluations before summaries."""
-    suites = dict.fromkeys(_FILES.get(file.name, "TOFU") for file in files)
+    suites = dict.fromkeys(_FILES.get(file.name, "TOFU") for file in place.files)
     ours_of = {theirs: ours for suite in reversed(list(suites)) for theirs, ours in NAMES[suite].items()}
     values = dict.fromkeys(ours_of.values(), math.nan)
     reasons: dict[str, str] = {}
@@ -457,7 +443,7 @@ def _read_run(folder: Path, files: Sequence[Path], examples: bool, setup: Setup)
         reasons[ours] = f"the files have no {theirs}{default}"
     details: dict[str, Mapping[str, Any]] = {}
     ignored: set[str] = set()
-    for file in files:
+    for file in place.files:
         for theirs, entry in read_object(file, expected="results of Open-Unlearning").items():
             name = _SPELLING.get(theirs.lower(), theirs)
             value = entry
@@ -473,12 +459,12 @@ def _read_run(folder: Path, files: Sequence[Path], examples: bool, setup: Setup)
                 reasons[ours] = f"{name} has no value in {file.name}"
     ratios: Mapping[str, float] = {}
     if "TOFU" in suites:
-        ratios, why = truth_ratios(details, where=str(folder))
+        ratios, why = truth_ratios(details, where=str(place.folder))
         values["truth_ratio"] = _mean([value for value in ratios.values() if not math.isnan(value)])
         reasons["truth_ratio"] = why or "no example has all losses"
     missing = {name: reasons[name] for name, value in values.items() if math.isnan(value)}
-    kept = _examples(details, ratios, ours_of, str(folder)) if examples else {}
-    return _Run(folder, values, missing, kept, setup, ignored)
+    kept = _examples(details, ratios, ours_of, str(place.folder)) if examples else {}
+    return _Run(place, values, missing, kept, setup_of(place.folder, place.name), ignored)
 
 
 def truth_ratios(details: Mapping[str, Mapping[str, Any]], *, where: str) -> tuple[dict[str, float], str | None]:
@@ -499,12 +485,8 @@ def truth_ratios(details: Mapping[str, Mapping[str, Any]], *, where: str) -> tup
     right, wrong = losses
     if set(right) != set(wrong):
         return {}, f"{_RIGHT} and {_WRONG} are about different examples"
-    return {key: _share(right[key], wrong[key]) for key in right}, None
-
-
-def _share(right: float, wrong: float) -> float:
-    """`exp(-right) / (exp(-right) + exp(-wrong))` without overflow."""
-    return float(1 / (1 + np.exp(np.clip(right - wrong, -700, 700))))
+    # exp(-right) / (exp(-right) + exp(-wrong)) without overflow
+    return {key: float(1 / (1 + np.exp(np.clip(right[key] - wrong[key], -700, 700)))) for key in right}, None
 
 
 def _per_example(by_index: Any, names: Sequence[str], *, where: str) -> dict[str, float]:
@@ -549,9 +531,10 @@ def _mean(values: Sequence[float]) -> float:
 
 def _with_references(
     run: _Run, references: Mapping[str, Sequence[_Run]], utility: UtilityParts
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Add to a run's values those that compare it with retain and full; and the reasons of what is missing."""
-    values, missing = dict(run.values), dict(run.reasons)
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a run's setup and values, those that compare it with retain and full too; and why some are missing."""
+    values: dict[str, Any] = {**dict(zip(SETUP, run.setup, strict=True)), **run.values}
+    missing = dict(run.reasons)
 
     def note(name: str, value: float, why: str | None) -> None:
         values[name] = value
@@ -581,11 +564,7 @@ def _partner(run: _Run, references: Sequence[_Run] | None, role: str, *, split: 
     if references is None:
         return None, f"needs the run of {role}: pass {role}="
     sides = 2 if split else 1
-    fits = [
-        other
-        for other in references
-        if all(a is None or b is None or a == b for a, b in zip(run.setup[:sides], other.setup[:sides], strict=True))
-    ]
+    fits = [other for other in references if may_be_one(run.setup[:sides], other.setup[:sides])]
     fits = [other for other in fits if other.setup == run.setup] or fits
     one_base = len({other.setup[0] for other in fits}) == 1
     if len(fits) == 1 or (one_base and not split):

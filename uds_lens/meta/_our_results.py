@@ -156,28 +156,22 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
         >>> join_audits(runs, ModelTable(frame=depth, reasons=none, source="audits")).frame["uds"].tolist()
         [0.4]
     """
-    saved = audits.frame.reset_index(drop=True)
-    partners = _partners(table, saved, dict(pairs or {}))
-    frame = table.frame.copy()
+    partners = _partners(table, audits.frame, pairs or {})
+    frame, saved = table.frame.copy(), audits.frame.set_index("model")
+    audit = frame["model"].astype(str).map(partners)
     for column in ("uds", "uds_low", "uds_high"):
-        before = frame[column] if column in frame.columns else [math.nan] * len(frame)
-        frame[column] = [
-            value if at is None else float(saved[column].iloc[at]) for at, value in zip(partners, before, strict=True)
-        ]
-    audit_reasons = dict(zip(audits.reasons["model"], audits.reasons["reason"], strict=True))
-    reasons: dict[str, dict[str, str]] = {}
-    renamed = {}
-    for name, at, value in zip(frame["model"], partners, frame["uds"], strict=True):
-        if at is None:
-            if pd.isna(value):
-                reasons[name] = {"uds": f"no audit of this model in {audits.source}"}
-            continue
-        audit = saved["model"].iloc[at]
-        renamed[audit] = name
-        if pd.isna(value):
-            reasons[name] = {"uds": audit_reasons.get(audit, "the audit has no score")}
+        before = frame[column] if column in frame.columns else math.nan
+        frame[column] = audit.map(saved[column]).where(audit.notna(), before)
+    why = dict(zip(audits.reasons["model"], audits.reasons["reason"], strict=True))
+    none = f"no audit of this model in {audits.source}"
+    reasons = {
+        name: {"uds": none if pd.isna(own) else why.get(own, "the audit has no score")}
+        for name, own, value in zip(frame["model"], audit, frame["uds"], strict=True)
+        if pd.isna(value)
+    }
     examples = table.examples
     if examples is not None and audits.examples is not None:
+        renamed = {own: name for name, own in partners.items()}
         added = audits.examples[audits.examples["model"].isin(renamed)]
         added = added.assign(model=added["model"].map(renamed))
         replaced = (examples["metric"] == "uds") & examples["model"].isin(renamed.values())
@@ -192,8 +186,8 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
     )
 
 
-def _partners(table: ModelTable, audits: pd.DataFrame, pairs: dict[str, str]) -> list[int | None]:
-    """Return the row of each model's audit."""
+def _partners(table: ModelTable, audits: pd.DataFrame, pairs: Mapping[str, str]) -> dict[str, str]:
+    """Return the audit of each model that has one."""
     names = [str(name) for name in table.frame["model"]]
     theirs = [str(name) for name in audits["model"]]
     for name, audit in pairs.items():
@@ -205,15 +199,16 @@ def _partners(table: ModelTable, audits: pd.DataFrame, pairs: dict[str, str]) ->
         return PurePath(name).name.removeprefix("unlearn_")
 
     ends = [end(str(path)) for path in audits["checkpoint"]]
-    partners: list[int | None] = []
+    partners = {}
     for name in names:
-        fits = [i for i, other in enumerate(theirs) if other == pairs.get(name, name)]
+        fits = [audit for audit in theirs if audit == pairs.get(name, name)]
         if not fits and name not in pairs:
-            fits = [i for i, other in enumerate(ends) if other == end(name)]
+            fits = [audit for audit, other in zip(theirs, ends, strict=True) if other == end(name)]
         if len(fits) > 1:
             raise DataError(f"{len(fits)} audits fit the model {name!r}: say which with pairs={{{name!r}: ...}}.")
-        partners.append(fits[0] if fits else None)
-    if all(at is None for at in partners):
+        if fits:
+            partners[name] = fits[0]
+    if not partners:
         raise DataError(
             f"no audit belongs to any model: models are {', '.join(names[:3])}, audits of {', '.join(ends[:3])}. "
             "Name the pairs with pairs={model: audit}."

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.meta._direction import Points, oriented
+from uds_lens.meta._pools import t_quantile
 from uds_lens.results._statistics import NO_INTERVAL, Interval
 
 EPSILON = 1e-10
@@ -194,9 +195,7 @@ def retain_shift(
 def _t_interval(values: list[float], confidence: float) -> Interval:
     if len(values) < 2:
         return NO_INTERVAL
-    from scipy.stats import t
-
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    reach = float(t.ppf(0.5 + confidence / 2, len(values) - 1)) * error
+    reach = t_quantile(confidence, len(values) - 1) * error
     centre = float(np.mean(values))
     return Interval(centre - reach, centre + reach)

@@ -260,8 +260,6 @@ def clustered_interval(metric: Placements, positives: np.ndarray, negatives: np.
     clusters (Obuchowski 1997, Biometrics 53, 567-578). At an AUC of 0 or 1 it is Wilson's with the smaller number of
     clusters, since no cluster differs there. NaN where a pool has a single cluster, or no placement differs.
     """
-    from scipy.stats import t
-
     auc, variance, counts = metric.auc, 0.0, []
     for placements, clusters in ((metric.p, positives), (metric.n, negatives)):
         sums = np.bincount(pd.factorize(clusters)[0], placements - auc)
@@ -272,8 +270,7 @@ def clustered_interval(metric: Placements, positives: np.ndarray, negatives: np.
     if auc in (0.0, 1.0):
         return wilson_interval(auc, min(counts), normal_quantile(confidence))
     error = math.sqrt(variance)
-    quantile = float(t.ppf(0.5 + confidence / 2, sum(counts) - 2))
-    return logit_interval(auc, error if error > 1e-9 else 0.0, quantile)
+    return logit_interval(auc, error if error > 1e-9 else 0.0, t_quantile(confidence, sum(counts) - 2))
 
 
 def normal_quantile(confidence: float) -> float:
@@ -281,6 +278,13 @@ def normal_quantile(confidence: float) -> float:
     from scipy.stats import norm
 
     return float(norm.ppf(0.5 + confidence / 2))
+
+
+def t_quantile(confidence: float, freedom: float) -> float:
+    """Return the two-sided quantile of a t distribution."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.5 + confidence / 2, freedom))
 
 
 def logit_interval(auc: float, standard_error: float, quantile: float) -> Interval:

@@ -103,16 +103,16 @@ def score_models(frame: pd.DataFrame, *, parts: ScoreParts | None = None) -> pd.
     """
     parts = parts or ScoreParts()
     forgotten = forgotten_shares(frame, parts)
-    scores = Scores.of(forgotten, utility_of(frame, parts), parts)
+    scores = combined(forgotten, utility_of(frame, parts), parts)
+    whole = {name: scores.pop(name) for name in ("score_without", "score_with")}
     columns = np.array(parts.columns, dtype=object)
     gaps = frame[list(columns)].isna().to_numpy()
     return pd.DataFrame(
         {
             "model": frame["model"] if "model" in frame.columns else frame.index.astype(str),
-            **{name: getattr(scores, name) for name in ("memorization", "mia", "depth", "utility")},
+            **scores,
             "utility_rel": frame[parts.utility].astype(float),
-            "score_without": scores.without,
-            "score_with": scores.with_depth,
+            **whole,
             "zeros": sum((forgotten[name] == 0).astype(int) for name in parts.metrics),
             "reason": [f"no value of {', '.join(columns[row])}" if row.any() else None for row in gaps],
         },
@@ -120,29 +120,22 @@ def score_models(frame: pd.DataFrame, *, parts: ScoreParts | None = None) -> pd.
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """The parts of the score, and the score; models are the last axis."""
+def combined(forgotten: Mapping[str, np.ndarray], utility: np.ndarray, parts: ScoreParts) -> dict[str, np.ndarray]:
+    """Return the parts of the score, and the score without and with depth; models are the last axis."""
 
-    memorization: np.ndarray
-    mia: np.ndarray
-    depth: np.ndarray
-    utility: np.ndarray
-    without: np.ndarray
-    with_depth: np.ndarray
+    def mean(*arrays: np.ndarray) -> np.ndarray:
+        return harmonic_means(np.stack(np.broadcast_arrays(*arrays), axis=-1))
 
-    @classmethod
-    def of(cls, forgotten: Mapping[str, np.ndarray], utility: np.ndarray, parts: ScoreParts) -> Scores:
-        """Combine the parts."""
-
-        def mean(*arrays: np.ndarray) -> np.ndarray:
-            return harmonic_means(np.stack(np.broadcast_arrays(*arrays), axis=-1))
-
-        memorization = mean(*(forgotten[name] for name in parts.memorization))
-        mia = mean(*(forgotten[name] for name in parts.membership))
-        depth = forgotten[parts.depth]
-        with_depth = mean(memorization, mean(mia, depth), utility)
-        return cls(memorization, mia, depth, utility, mean(memorization, mia, utility), with_depth)
+    memorization = mean(*(forgotten[name] for name in parts.memorization))
+    mia, depth = mean(*(forgotten[name] for name in parts.membership)), forgotten[parts.depth]
+    return {
+        "memorization": memorization,
+        "mia": mia,
+        "depth": depth,
+        "utility": utility,
+        "score_without": mean(memorization, mia, utility),
+        "score_with": mean(memorization, mean(mia, depth), utility),
+    }
 
 
 def forgotten_shares(frame: pd.DataFrame, parts: ScoreParts) -> dict[str, np.ndarray]:

@@ -18,16 +18,17 @@ from uds_lens.meta._pools import check_resampling
 from uds_lens.meta._ranking import (
     TIE,
     ScoreParts,
-    Scores,
     View,
     checked_share,
     choose,
+    combined,
     configurations,
     eligible,
     forgotten_shares,
     score_models,
     utility_of,
 )
+from uds_lens.metrics import METRICS
 
 RETAIN = "retain"  # name of the reference model among the values per example
 HOLDOUT = "holdout/"  # beginning of the ids of examples that no model was trained on
@@ -65,7 +66,7 @@ class ExampleAttack:
 class ExampleValues:
     """The parts of the score, with what is known of them per example."""
 
-    ids: tuple[str, ...]  # all examples of all metrics
+    holdout: np.ndarray  # of all examples of all metrics, those that no model was trained on
     # Metrics that are means: example x model, oriented so that more is forgotten; NaN where there is no value.
     means: Mapping[str, np.ndarray]
     attacks: Mapping[str, ExampleAttack]  # attacks that are normalised by retain, by the name of the normalised one
@@ -125,14 +126,14 @@ class ExampleValues:
             _check(frame[name], whole, names, f"examples behind {name!r} give", scores_of)
             attacks[name] = attack
             constant.pop(name, None)
-        return cls(ids, means, attacks, constant, utility_of(frame, parts), _subjects(examples, ids))
+        return cls(holdout, means, attacks, constant, utility_of(frame, parts), _subjects(examples, ids))
 
     def bootstrap(self, n_resamples: int, rng: np.random.Generator) -> np.ndarray:
         """Draw how often each example counts: resample x example; forget and holdout examples are drawn separately.
 
         Where subjects are known, whole subjects are drawn: questions about one are not independent.
         """
-        weights = np.zeros((n_resamples, len(self.ids)))
+        weights = np.zeros((n_resamples, len(self.holdout)))
         for rows in self._sets():
             drawn = rows if self.clusters is None else self.clusters[rows]
             codes = np.unique(drawn, return_inverse=True)[1]
@@ -142,15 +143,14 @@ class ExampleValues:
 
     def halves(self, n_splits: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draw random halves of both sets, as weights 0 and 1: split x example, twice."""
-        first = np.zeros((n_splits, len(self.ids)))
+        first = np.zeros((n_splits, len(self.holdout)))
         for rows in self._sets():
             order = rng.random((n_splits, len(rows))).argsort(1)
             first[:, rows] = order < (len(rows) + 1) // 2
         return first, 1 - first
 
     def _sets(self) -> list[np.ndarray]:
-        holdout = np.array([name.startswith(HOLDOUT) for name in self.ids], dtype=bool)
-        return [rows for rows in (np.flatnonzero(~holdout), np.flatnonzero(holdout)) if len(rows)]
+        return [rows for rows in map(np.flatnonzero, (~self.holdout, self.holdout)) if len(rows)]
 
     def scores(self, weights: np.ndarray, parts: ScoreParts) -> np.ndarray:
         """Score every model in every resample."""
@@ -164,8 +164,8 @@ class ExampleValues:
             forgotten[name] = checked_share(name, share)
         for name, attack in self.attacks.items():
             forgotten[name] = checked_share(name, attack.closeness(weights))
-        scores = Scores.of(forgotten, np.broadcast_to(self.utility, shape), parts)
-        return np.stack([scores.without, scores.with_depth])
+        scores = combined(forgotten, np.broadcast_to(self.utility, shape), parts)
+        return np.stack([scores[f"score_{view}"] for view in _VIEWS])
 
 
 def _table(rows: pd.DataFrame, ids: tuple[str, ...], names: list[str]) -> np.ndarray:
@@ -201,8 +201,6 @@ def _subjects(examples: pd.DataFrame, ids: tuple[str, ...]) -> np.ndarray | None
 
 def _declared(names: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Return the attack that each normalised one is computed from, by the declarations of the metrics."""
-    from uds_lens.metrics import METRICS
-
     return {name: METRICS[name].uses[0] for name in names if name in METRICS and len(METRICS[name].uses) == 1}
 
 
@@ -303,16 +301,14 @@ def stability(
     check_resampling(confidence, n_resamples)
     parts = parts or ScoreParts()
     table = score_models(frame, parts=parts)
-    candidates = {method: eligible(table, rows, min_utility) for method, rows in configurations(frame).items()}
-    candidates = {method: rows for method, rows in candidates.items() if len(rows)}
-    if not candidates:
+    of_method = configurations(frame)
+    choices = {method: choose(table, rows, select_by, min_utility) for method, rows in of_method.items()}
+    chosen = {method: choice.at for method, choice in choices.items() if choice is not None}
+    if not chosen:
         raise DataError("no method has an eligible configuration: see rank(frame) for the reasons.")
+    candidates = {method: eligible(table, of_method[method], min_utility) for method in chosen}
     rng = np.random.default_rng(seed)
     whole = np.stack([table[f"score_{view}"].to_numpy(dtype=float) for view in _VIEWS])
-    chosen = {}
-    for method, rows in candidates.items():
-        choice = choose(table, rows, select_by, min_utility)
-        chosen[method] = int(rows[0]) if choice is None else choice.at
     by = _VIEWS.index(select_by)
     drawn = {method: rng.choice(rows, size=(n_resamples, len(rows))) for method, rows in candidates.items()}
     varies = {method: len(rows) > 1 for method, rows in candidates.items()}

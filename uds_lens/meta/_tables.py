@@ -161,13 +161,14 @@ def _rows(table: ModelTable, kept: Sequence[bool]) -> ModelTable:
     references = table.references
     if references is not None:
         there = setups(frame)
-        references = references[[_fits(setup, there) for setup in _setups(references)]].reset_index(drop=True)
+        kept = [any(may_be_one(setup, other) for other in there) for setup in _setups(references)]
+        references = references[kept].reset_index(drop=True)
     return replace(table, frame=frame, reasons=without(table.reasons), examples=examples, references=references)
 
 
-def _fits(setup: Setup, there: Sequence[Setup]) -> bool:
-    """Return whether a reference may belong to one of these setups; what is not known fits any."""
-    return any(all(a is None or b is None or a == b for a, b in zip(setup, other, strict=True)) for other in there)
+def may_be_one(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
+    """Return whether two setups may be the same: what is not known fits anything."""
+    return all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))
 
 
 # Reading JSON that others wrote.
@@ -190,14 +191,18 @@ def read_object(path: Path, *, expected: str) -> dict[str, Any]:
     """Read the object in a JSON file; `expected` says for the message what should be there."""
     if not path.is_file():
         raise ResultFormatError(f"no file at {str(path)!r}: expected {expected}.")
-    text = read_file(path, most=LARGEST)
-    try:
-        content = json.loads(text.decode("utf-8-sig"))
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise ResultFormatError(f"{str(path)!r} is not JSON ({str(error)[:120]}): expected {expected}.") from error
+    content = parse(read_file(path, most=LARGEST), where=repr(str(path)), expected=expected)
     if not isinstance(content, dict):
         raise ResultFormatError(f"{str(path)!r} holds {kind(content)}: expected {expected}, an object.")
     return content
+
+
+def parse(text: bytes, *, where: str, expected: str) -> Any:
+    """Read JSON that others wrote: NaN is a number there."""
+    try:
+        return json.loads(text.decode("utf-8-sig"))
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ResultFormatError(f"{where} is not JSON ({str(error)[:120]}): expected {expected}.") from error
 
 
 def number(value: Any, *, where: str) -> float:
@@ -456,11 +461,11 @@ def reasons_frame(reasons: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(REASONS))
 
 
-def harmonic_means(parts: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Compute harmonic means of numbers >= 0 along an axis: `n / sum(1 / v)`; 0 if one is 0, NaN if one is NaN.
+def harmonic_means(parts: np.ndarray) -> np.ndarray:
+    """Compute harmonic means of numbers >= 0 along the last axis: `n / sum(1 / v)`; 0 if one is 0, NaN if one is NaN.
 
     >>> harmonic_means(np.array([[1.0, 0.5], [1.0, 0.0]])).round(3).tolist()
     [0.667, 0.0]
     """
     with np.errstate(divide="ignore", over="ignore"):
-        return np.asarray(parts.shape[axis] / (1 / parts).sum(axis))
+        return np.asarray(parts.shape[-1] / (1 / parts).sum(-1))

@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from uds_lens import meta, plots, study
 from uds_lens._storage import atomic_write_text, check_writable, located
 from uds_lens.errors import ConfigError, DataError
@@ -21,7 +24,6 @@ from uds_lens.report._page import fill
 from uds_lens.report._payload import jsonable, plain_figure
 
 if TYPE_CHECKING:
-    import pandas as pd
     import plotly.graph_objects as go
 
     from uds_lens.plots import Theme
@@ -152,7 +154,7 @@ def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None 
     limits = {**MARGINS, **(margins or {})}
     both["margin"] = [limits.get(metric, MARGIN) for metric in both["metric"]]
     both["difference"] = both["measured"] - both["published"]
-    both["beyond"] = [_beyond(row) for row in both.to_dict("records")]
+    both["beyond"] = _distance(both)
     judged = [_verdict(row) for row in both.to_dict("records")]
     both["verdict"], both["expect"] = [verdict for verdict, _ in judged], [words for _, words in judged]
     known = set(values()["metric"]) | set(pool_values()["metric"])
@@ -167,10 +169,10 @@ def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None 
     )
 
 
-def _beyond(row: Mapping[str, Any]) -> float:
-    if math.isnan(row["measured"]):
-        return math.nan
-    return max(row["low"] - row["measured"], row["measured"] - row["high"], 0.0)
+def _distance(rows: pd.DataFrame) -> pd.Series:
+    """Return how far measured values lie outside the ranges of the published ones; NaN without a value."""
+    outside = np.maximum(rows["low"] - rows["measured"], rows["measured"] - rows["high"])
+    return outside.clip(lower=0.0)
 
 
 def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -198,8 +200,6 @@ def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _by_metric(both: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
     rows = []
     for metric, group in both.groupby("metric", sort=False):
         complete = group[group["measured"].notna()]
@@ -224,30 +224,24 @@ def _by_metric(both: pd.DataFrame) -> pd.DataFrame:
 
 def _of_pools(run: MeasuredRun) -> pd.DataFrame:
     """Compare what was published of pools and of perturbed models, where the run has them."""
-    import pandas as pd
-
-    rows: list[list[Any]] = []
-    if run.folder is not None and (run.frame["role"] == "pool").any():
-        frames, published = study.frames(run.folder), pool_values()
-        pools = frames.pools
-        of, wanted = len(models(role="pool")), set(published["metric"]) & set(pools.columns)
-        if wanted and pools["knows"].nunique() == 2 and len(pools) >= SMALLEST:
-            names = [name for name in published["metric"].unique() if name in wanted]
-            faithful = meta.faithfulness(pools, metrics=names).set_index("metric")
-            measured = {(name, part): faithful[part][name] for name in names for part in ("auc", "mean_p", "mean_n")}
-            if len(frames.quantised) or len(frames.relearned):
-                tables = frames.tables(thresholds=meta.thresholds(pools, metrics=names))
-                robust = meta.robustness(tables, metrics=names).set_index("metric")
-                measured |= {(name, part): robust[part][name] for name in names for part in ("q", "r")}
-            for row in published.to_dict("records"):
-                value = measured.get((row["metric"], row["quantity"]), math.nan)
-                if not math.isnan(value):
-                    beyond = max(row["low"] - value, value - row["high"], 0.0)
-                    verdict = "incomplete" if len(pools) < of else "agrees" if beyond <= _POOL_MARGIN else "differs"
-                    rows.append(
-                        [row["metric"], row["quantity"], value, row["published"], beyond, len(pools), of, verdict]
-                    )
-    return pd.DataFrame(rows, columns=list(OF_POOLS))
+    empty = pd.DataFrame(columns=list(OF_POOLS))
+    if run.folder is None or not (run.frame["role"] == "pool").any():
+        return empty
+    frames, published = study.frames(run.folder), pool_values()
+    pools, of = frames.pools, len(models(role="pool"))
+    names = [name for name in published["metric"].unique() if name in pools.columns]
+    if not names or pools["knows"].nunique() < 2 or len(pools) < SMALLEST:
+        return empty
+    parts = [meta.faithfulness(pools, metrics=names)[["metric", "auc", "mean_p", "mean_n"]]]
+    if len(frames.quantised) or len(frames.relearned):
+        tables = frames.tables(thresholds=meta.thresholds(pools, metrics=names))
+        parts.append(meta.robustness(tables, metrics=names)[["metric", "q", "r"]])
+    measured = pd.concat([part.melt("metric", var_name="quantity", value_name="measured") for part in parts])
+    rows = published.merge(measured.dropna(subset="measured"), on=["metric", "quantity"])
+    rows = rows.assign(beyond=_distance(rows), n=len(pools), of=of)
+    verdicts = np.where(rows["beyond"] <= _POOL_MARGIN, "agrees", "differs")
+    rows["verdict"] = "incomplete" if len(pools) < of else verdicts
+    return rows[list(OF_POOLS)]
 
 
 _MEASURED = "(measured)"
@@ -266,8 +260,6 @@ def beside(run: str | os.PathLike[str]) -> Published:
     Raises:
         DataError: There is no run, or none of its models is a published one.
     """
-    import pandas as pd
-
     published, measured_run = read_published(), read_run(run)
     frame = measured_run.frame[(measured_run.frame["group"] == "tofu-1b") & (measured_run.frame["state"] == "before")]
     if not len(frame):

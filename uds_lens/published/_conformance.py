@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from uds_lens import __version__
+from uds_lens import __version__, toy
 from uds_lens._storage import SpillFolder, atomic_directory, check_folder, located
 from uds_lens.data import ForgetExample, render
 from uds_lens.errors import DataError
@@ -76,8 +76,6 @@ def export_conformance(out: str | os.PathLike[str]) -> Path:
     Raises:
         ResultFormatError: The directory holds something else.
     """
-    from uds_lens import toy
-
     world = toy.load()
     examples = [*world.examples[:_FORGET], *world.retain_examples[:_KEPT]]
     here = Path(__file__).parent
@@ -89,16 +87,10 @@ def export_conformance(out: str | os.PathLike[str]) -> Path:
         models, tokenizer = _opened(folder / "models", stack)
         rows = {name: [_row(example, tokenizer, how) for example in examples] for name, how in _CONVENTIONS.items()}
         deltas = {name: [_deltas(models, row, _CONVENTIONS[name]) for row in own] for name, own in rows.items()}
-        known: dict[str, Any] = {
-            "tau": TAU,
-            "tolerance": TOLERANCE,
-            "dtype": "float32",
-            "layers": len(deltas[TRUE][0]),
-            "protocol": "raw",
-        }
-        (folder / "kit.json").write_text(
-            json.dumps({**known, "made_with": f"uds_lens {__version__}"}, indent=1), "utf-8"
-        )
+        layers = len(deltas[TRUE][0])
+        known = {"tau": TAU, "tolerance": TOLERANCE, "dtype": "float32", "layers": layers, "protocol": "raw"}
+        known["made_with"] = f"uds_lens {__version__}"
+        (folder / "kit.json").write_text(json.dumps(known, indent=1), "utf-8")
         _write_lines(
             folder / "examples.jsonl", [_example_record(*pair) for pair in zip(examples, rows[TRUE], strict=True)]
         )
@@ -108,7 +100,7 @@ def export_conformance(out: str | os.PathLike[str]) -> Path:
         _write_lines(
             folder / "scores.jsonl", [line for name in right for line in _scores(name, examples, deltas[name])]
         )
-        (folder / "template.csv").write_text(_template(examples, known["layers"]), "utf-8")
+        (folder / "template.csv").write_text(_template(examples, layers), "utf-8")
     return Path(out)
 
 
@@ -212,11 +204,7 @@ def _logprobs(model: Any, row: _Row, states: Sequence[Any]) -> list[float]:
 def _example_record(example: ForgetExample, row: _Row) -> dict[str, Any]:
     text = render(example, "raw")
     return {
-        "id": example.id,
-        "question": example.question,
-        "answer": example.answer,
-        "prefix": example.prefix,
-        "entity": example.entity,
+        **{name: getattr(example, name) for name in ("id", "question", "answer", "prefix", "entity")},
         "prompt": text.prompt,
         "continuation": text.continuation,
         "input_ids": row.ids,

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from uds_lens import meta, study
 from uds_lens._storage import read_file
@@ -22,16 +23,13 @@ from uds_lens.data import CHAT_STYLES, ChatStyle
 from uds_lens.errors import DataError, ResultFormatError, warn_once
 from uds_lens.meta import REASONS, ModelTable
 from uds_lens.meta._hydra import task_folder
-from uds_lens.meta._tables import kind, member, number, origin, read_object
+from uds_lens.meta._tables import kind, member, number, origin, parse, read_object
+from uds_lens.metrics import METRICS
+from uds_lens.metrics._catalogue import resolve
 from uds_lens.published._conformance_check import score
 from uds_lens.published._registry import RAW, PublishedModel, find
 from uds_lens.study._folder import MANIFEST, StudyFolder
-from uds_lens.study._models import AUDIT
 from uds_lens.study._plan import audit_settings, metric_settings, style_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 SUMMARY, RESULTS, DETAILED, LAYERS = "summary.json", "results.json", "results_detailed.jsonl", "layer_details.csv"
 
@@ -81,8 +79,6 @@ def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
         uds_lens.errors.DataError: no run of the released script at 'nowhere': expected a folder with summary.json,
         results.json, results_detailed.jsonl or layer_details.csv.
     """
-    import pandas as pd
-
     folders = released_folders(path)
     if not folders:
         raise DataError(
@@ -191,7 +187,7 @@ def _from_name(folder: Path) -> str:
     return run[1] if run else folder.name
 
 
-def _examples(folder: Path, complete: bool) -> list[tuple[str, Mapping[str, Any], str]]:
+def _examples(folder: Path, complete: bool) -> list[tuple[str, dict[str, Any], str]]:
     """Return id, record and place of each example, from the most detailed file that is whole."""
     problems: list[ResultFormatError] = []
     readers = ((RESULTS, _from_results), (DETAILED, _from_lines), (LAYERS, _from_table))
@@ -208,27 +204,27 @@ def _examples(folder: Path, complete: bool) -> list[tuple[str, Mapping[str, Any]
     raise problems[0]
 
 
-def _from_results(file: Path, complete: bool) -> list[tuple[Mapping[str, Any], str]]:
-    content = _json(read_file(file), str(file))
+def _from_results(file: Path, complete: bool) -> list[tuple[Any, str]]:
+    content = parse(read_file(file), where=str(file), expected=_EXPECTED)
     if not isinstance(content, list):
         raise ResultFormatError(f"{str(file)!r} holds {kind(content)}: expected a list of examples.")
-    return [(_object(record, f"{file}[{at}]"), f"{file}[{at}]") for at, record in enumerate(content)]
+    return [(record, f"{file}[{at}]") for at, record in enumerate(content)]
 
 
-def _from_lines(file: Path, complete: bool) -> list[tuple[Mapping[str, Any], str]]:
+def _from_lines(file: Path, complete: bool) -> list[tuple[Any, str]]:
     lines = [line for line in read_file(file).split(b"\n") if line.strip()]
     records = []
-    for at, line in enumerate(lines):
-        here = f"{file}, line {at + 1}"
+    for at, line in enumerate(lines, start=1):
+        here = f"{file}, line {at}"
         try:
-            records.append((_object(_json(line, here), here), here))
+            records.append((parse(line, where=here, expected=_EXPECTED), here))
         except ResultFormatError:
-            if complete or at < len(lines) - 1 or not at:  # the last line of a killed run may be cut
+            if complete or at < len(lines) or at == 1:  # the last line of a killed run may be cut
                 raise
     return records
 
 
-def _from_table(file: Path, complete: bool) -> list[tuple[Mapping[str, Any], str]]:
+def _from_table(file: Path, complete: bool) -> list[tuple[Any, str]]:
     try:
         table = list(csv.DictReader(io.StringIO(read_file(file).decode("utf-8-sig"))))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -261,20 +257,9 @@ def _cell(text: str, where: str) -> float | None:
         raise ResultFormatError(f"{where}: {text[:40]!r} is not a number.") from error
 
 
-def _json(content: bytes, where: str) -> Any:
-    try:
-        return json.loads(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise ResultFormatError(f"{where} is not JSON ({str(error)[:120]}): expected {_EXPECTED}.") from error
-
-
-def _object(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise ResultFormatError(f"{where} is {kind(value)}: expected an example, an object.")
-    return value
-
-
-def _id(record: Mapping[str, Any], where: str) -> str:
+def _id(record: Any, where: str) -> str:
+    if not isinstance(record, dict):
+        raise ResultFormatError(f"{where} is {kind(record)}: expected an example, an object.")
     idx = record.get("idx")
     if isinstance(idx, bool) or not isinstance(idx, int | str) or not str(idx).strip():
         raise ResultFormatError(f"{where}: 'idx' must be a number or text; got {kind(idx)}.")
@@ -290,9 +275,8 @@ def _deltas(record: Mapping[str, Any], name: str, where: str) -> list[float]:
 
 def _layers(record: Mapping[str, Any], count: int, where: str) -> list[int]:
     """The number of each layer; the script may have been asked for some of them only."""
-    parts, numbers = record.get("layer_records"), record.get("layers")
-    if not numbers:
-        parts = parts if isinstance(parts, list) else ()
+    numbers, parts = record.get("layers"), record.get("layer_records")
+    if not numbers and isinstance(parts, list):
         numbers = [part.get("layer") for part in parts if isinstance(part, dict)]
     if not numbers:
         return list(range(count))
@@ -360,8 +344,6 @@ def _require_each_once(run: MeasuredRun) -> None:
 
 
 def _made(rows: list[tuple[Any, ...]], **facts: Any) -> MeasuredRun:
-    import pandas as pd
-
     return MeasuredRun(frame=pd.DataFrame(rows, columns=list(COLUMNS)), **facts)
 
 
@@ -376,10 +358,9 @@ def _of_study(place: Path) -> MeasuredRun:
     for row in study.table(folder).to_dict("records"):
         entry = by_id[row["model_id"]]
         if entry is not None:
-            asked = _as_measured(folder, str(row["metric"]), roles[row["model_id"]], row["state"])
+            asked = _as_measured(folder, entry, str(row["metric"]), roles[row["model_id"]], row["state"])
             facts = (entry.group.name, entry.name, entry.role, row["metric"], row["state"], row["value"], row["reason"])
-            other = _otherwise(folder, entry, str(row["metric"]))
-            rows.append((*facts, *asked, other, sampled, row["model_id"]))
+            rows.append((*facts, *asked, sampled, row["model_id"]))
     unknown = tuple(name for name, entry in by_id.items() if entry is None)
     return _made(rows, source=str(place), kind="study", unknown=unknown, folder=folder)
 
@@ -389,37 +370,29 @@ def _by_name(name: str, group: str | None) -> PublishedModel | None:
     return None if name in ("full", "retain") else find(name, group=group)
 
 
-def _as_measured(folder: StudyFolder, metric: str, role: Any, state: Any) -> tuple[str, str, str]:
-    """Return the prompts, the dtype and the last layer of a value."""
-    from uds_lens.metrics import METRICS
-
-    measure = folder.plan.measure
-    audit = audit_settings(measure)
-    if metric.startswith("uds") and audit is not None and AUDIT in folder.models[0].items["before"]:
-        return _words(audit.protocol, audit.chat), audit.dtype, audit.last_layer
-    options = metric_settings(measure, style_of(measure, metric, role, state))
-    internal = metric in METRICS and METRICS[metric].group == "representation"
-    return RAW if internal else _words(options.protocol, options.chat), options.dtype, "resid_post"
-
-
-def _otherwise(folder: StudyFolder, model: PublishedModel, metric: str) -> str:
-    """Say which references, tau and questions are not those of the published value."""
-    from uds_lens.metrics import METRICS
-    from uds_lens.metrics._catalogue import resolve
-
-    plan, audit = folder.plan, audit_settings(folder.plan.measure)
-    by_audit = metric.startswith("uds") and audit is not None
+def _as_measured(
+    folder: StudyFolder, model: PublishedModel, metric: str, role: Any, state: Any
+) -> tuple[str, str, str, str]:
+    """Return prompts, dtype and last layer of a value, and what else was not as for the published one, in words."""
+    plan, measure = folder.plan, folder.plan.measure
+    audit = audit_settings(measure) if metric.startswith("uds") else None
+    settings = audit or metric_settings(measure, style_of(measure, metric, role, state))
+    internal = audit is None and metric in METRICS and METRICS[metric].group == "representation"
     needed = {need for spec in resolve([metric]) for need in spec.needs} if metric in METRICS else set()
-    if by_audit:
+    if audit is not None:
         needed |= {"full", "retain"}
-    words = [
+    other_questions = plan.data.tofu is not None and plan.data.split != model.group.split
+    otherwise = [
         _references(plan.full if "full" in needed else "", plan.retain if "retain" in needed else "", model),
-        f"tau: {audit.tau:g} here, {_TAU:g} there" if audit is not None and by_audit and audit.tau != _TAU else "",
-        f"questions: {plan.data.split} here, {model.group.split} there"
-        if plan.data.tofu is not None and plan.data.split != model.group.split
-        else "",
+        f"tau: {audit.tau:g} here, {_TAU:g} there" if audit is not None and audit.tau != _TAU else "",
+        f"questions: {plan.data.split} here, {model.group.split} there" if other_questions else "",
     ]
-    return "; ".join(filter(None, words))
+    return (
+        RAW if internal else _words(settings.protocol, settings.chat),
+        settings.dtype,
+        "resid_post" if audit is None else audit.last_layer,
+        "; ".join(filter(None, otherwise)),
+    )
 
 
 def _references(full: str, retain: str, model: PublishedModel) -> str:
@@ -462,10 +435,6 @@ def _of_released(place: Path) -> MeasuredRun:
 
 
 def _of_open_unlearning(place: Path) -> MeasuredRun:
-    import pandas as pd
-
-    from uds_lens.metrics import METRICS
-
     table = meta.read_open_unlearning(place)
     reasons = {(row.model, row.metric): row.reason for row in table.reasons.itertuples()}
     rows, unknown = [], []

@@ -11,7 +11,9 @@ from typing import Any
 from uds_lens import study
 from uds_lens._storage import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError
+from uds_lens.metrics import METRICS
 from uds_lens.published._registry import PublishedModel, metrics_published
+from uds_lens.results import AuditConfig
 from uds_lens.study import StudyPlan
 
 DEFAULT_METRICS = ("uds", "es")
@@ -56,9 +58,6 @@ def plan(
         >>> made.measure.audit["last_layer"], made.measure.prompts[-1].style, len(made.model)
         ('post_norm', 'paper_scores', 18)
     """
-    from uds_lens.metrics import METRICS
-    from uds_lens.results import AuditConfig
-
     groups = {model.group.name: model.group for model in models}
     if len(groups) != 1:
         some = ", ".join(groups) or "none"
@@ -123,15 +122,8 @@ def _data(name: str, split: str, given: str | os.PathLike[str] | None, limit: in
 
 
 def _given(model: PublishedModel) -> dict[str, Any]:
-    facts = {
-        "method": model.method,
-        "config": model.config if model.method else None,
-        "knows": model.knows,
-        "variant": model.variant,
-        "run": model.run,
-    }
-    given = {"name": model.name, "path": model.hub_id, "role": model.role}
-    return given | {key: value for key, value in facts.items() if value is not None}
+    given = {name: getattr(model, name) for name in ("name", "role", "method", "knows", "variant", "run")}
+    return given | {"path": model.hub_id, "config": model.config if model.method else None}
 
 
 def write_plan(plan: StudyPlan, path: str | os.PathLike[str]) -> Path:

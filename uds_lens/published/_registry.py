@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens.errors import ConfigError
 from uds_lens.meta._hydra import is_within
+from uds_lens.metrics import METRICS
 from uds_lens.study._plan import Role
 
 if TYPE_CHECKING:
@@ -297,7 +298,6 @@ def _values() -> pd.DataFrame:
     import pandas as pd
 
     from uds_lens.meta import read_published
-    from uds_lens.metrics import METRICS
 
     source = read_published()
     frame = pd.concat([source.references, source.frame], ignore_index=True)
@@ -355,11 +355,9 @@ def pool_values() -> pd.DataFrame:
     """
     import pandas as pd
 
-    from uds_lens.metrics import METRICS
-
-    rows = []
     from uds_lens.meta import read_published
 
+    rows = []
     for entry in read_published().metrics.to_dict("records"):
         internal = METRICS[entry["metric"]].group == "representation"
         for quantity, decimals in _DECIMALS.items():
@@ -403,14 +401,8 @@ def registry_frame(**chosen: Any) -> pd.DataFrame:
         {
             "group": model.group.name,
             "model": model.name,
-            "role": model.role,
-            "method": model.method,
-            "knows": model.knows,
-            "hub_id": model.hub_id,
-            "base": model.group.base,
-            "licence": model.group.licence,
-            "data": model.group.data,
-            "split": model.group.split,
+            **{name: getattr(model, name) for name in ("role", "method", "knows", "hub_id")},
+            **{name: getattr(model.group, name) for name in ("base", "licence", "data", "split")},
             "published": of_pools if model.role == "pool" else numbers.get((model.group.name, model.name), 0),
         }
         for model in models(**chosen)

@@ -17,13 +17,15 @@ from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import is_offline
 from uds_lens._storage import atomic_directory, atomic_write_bytes, read_with_checksum, with_checksum
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting
+from uds_lens.metrics import METRICS
+from uds_lens.metrics._catalogue import resolve
 from uds_lens.models._checkpoint import not_on_the_hub
 from uds_lens.published._registry import find
 from uds_lens.study import StudyModel, StudyPlan, StudyStatus
 from uds_lens.study._folder import StudyFolder, located_source
 from uds_lens.study._models import study_models
-from uds_lens.study._plan import metric_settings, require_packages_of, style_of
-from uds_lens.study._status import estimate, weight_bytes
+from uds_lens.study._plan import require_packages_of, style_of
+from uds_lens.study._status import estimate, free_bytes, weight_bytes
 from uds_lens.study._worker import ModelRunner, Weights
 
 _LOG = logging.getLogger("uds_lens.study")
@@ -92,7 +94,6 @@ class PublishedRunner(ModelRunner):
             raise self._problem  # what other models need of full and retain cannot be had
         if not self._measured:
             try:
-                self.open_references()
                 self._measure_references()
             except Exception as error:
                 self._problem = error
@@ -114,8 +115,6 @@ class PublishedRunner(ModelRunner):
 
     def _measure_references(self) -> None:
         """Measure all that other models need of retain: it is not opened again."""
-        from uds_lens.metrics import METRICS, evaluate
-
         if self.plan.measure.audit is not None:
             _ = self._baseline
         asked = {
@@ -126,18 +125,8 @@ class PublishedRunner(ModelRunner):
             if item in METRICS
         }
         for style in sorted({style for _, style in asked}, key=str):
-            names = [name for name in METRICS if (name, style) in asked and _needs_retain(name)]
-            if names:
-                evaluate(
-                    self.full,
-                    self.data,
-                    metrics=names,
-                    retain=self.retain,
-                    full=self.full,
-                    options=metric_settings(self.plan.measure, style),
-                    run=self.run,
-                    cache=self._cache,
-                )
+            if names := [name for name in METRICS if (name, style) in asked and _needs_retain(name)]:
+                self._metrics(self.full, names, style)
         self._measured = True
 
     def _close_retain(self) -> None:
@@ -153,8 +142,6 @@ class PublishedRunner(ModelRunner):
 
 
 def _needs_retain(metric: str) -> bool:
-    from uds_lens.metrics._catalogue import resolve
-
     return any("retain" in spec.needs for spec in resolve([metric]))
 
 
@@ -174,10 +161,7 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
     if not sizes:
         return
     at_once = sum(sizes if keep else sorted(sizes)[-2:])
-    place = Path(HF_HUB_CACHE)
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    free = free_bytes(Path(HF_HUB_CACHE))
     _LOG.info(
         "%d models to download, %.3g GB in all, at most %.2g GB of them on the disk at a time (%.3g GB free)",
         len(sizes),
@@ -187,8 +171,8 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
     )
     if at_once > free:
         raise ConfigError(
-            f"the models take {at_once / gb:.1f} GB at a time in {str(place)!r}, {free / gb:.1f} are free: set HF_HOME "
-            "to a larger disk",
+            f"the models take {at_once / gb:.1f} GB at a time in {HF_HUB_CACHE!r}, {free / gb:.1f} are free: set "
+            "HF_HOME to a larger disk",
             *((", or leave out ", Setting("keep_downloads", True)) if keep else ()),
             ".",
         )
@@ -221,95 +205,62 @@ class Downloads:
 
     def get(self, name: str, revision: str | None = None) -> Path:
         """Return the folder of a model, downloaded if it is not there; always at the commit that was first seen."""
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
-
         key = name if revision is None else f"{name}@{revision}"
-        wanted: dict[str, Any] = {"revision": self.revisions.get(key, revision), "allow_patterns": list(_FILES)}
-        folder = None
-        if name not in self._ours or self._offline:
-            try:
-                folder = snapshot_download(name, local_files_only=True, **wanted)
-                if not self._offline and not _is_whole(Path(folder)):
-                    folder = None  # somebody read its configuration or tokenizer alone
-            except LocalEntryNotFoundError as error:
-                if self._offline:
-                    raise ModelError(_absent(name)) from error
-                if not self._keep and not _snapshots(name):  # else somebody's copy lies there, which stays
-                    self._ours.append(name)
-                    self._save()  # before the first byte, so that a killed download is removed later
-        if folder is None:
-            try:
-                folder = self._download(name, wanted)
-            except ModelError:
-                if name in self._ours and not _snapshots(name):  # nothing came: what lies there later is somebody's
-                    self._ours.remove(name)
-                    self._save()
-                raise
-        if self.revisions.get(key) != (commit := Path(folder).name):
-            self.revisions[key] = commit
+        wanted = self.revisions.get(key, revision)
+        # What a killed call of ours left may lack any file; of somebody's copy only the weights are looked for.
+        folder = _in_cache(name, wanted) if self._offline or name not in self._ours else None
+        if self._offline and folder is None:
+            raise ModelError(_absent(name))
+        if folder is None or not (self._offline or _is_whole(folder)):
+            folder = self._download(name, wanted)
+        if self.revisions.get(key) != folder.name:
+            self.revisions[key] = folder.name
             self._save()
-        return Path(folder)
+        return folder
 
     def has(self, name: str) -> bool:
         """Tell whether a model is in the cache, whole."""
+        folder = _in_cache(name, self.revisions.get(name))
+        return folder is not None and _is_whole(folder)
+
+    def _download(self, name: str, revision: str | None) -> Path:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
 
-        try:
-            return _is_whole(Path(snapshot_download(name, revision=self.revisions.get(name), local_files_only=True)))
-        except LocalEntryNotFoundError:
-            return False
-
-    def _download(self, name: str, wanted: dict[str, Any]) -> str:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-
+        if not (self._keep or name in self._ours or _snapshots(name)):  # somebody's copy stays
+            self._ours.append(name)
+            self._save()  # before the first byte, so that a killed download is removed later
         try:
             with asking_the_hub():
-                return str(snapshot_download(name, **wanted))
-        except GatedRepoError as error:
-            raise ModelError(
-                f"{name!r} is gated: accept its licence at https://huggingface.co/{name}, log in with "
-                "`hf auth login`, and run the same command again."
-            ) from error
-        except RepositoryNotFoundError as error:
-            raise ModelError(
-                f"there is no model {name!r} on the Hub, or it is private: its owner may have moved it. Leave it out "
-                "of the plan."
-            ) from error
+                return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
         except Exception as error:  # the Hub's client has no common base class for its errors
-            words = _absent(name) if is_offline() else not_on_the_hub(name, _first(error), offline=False)
-            raise ModelError(words) from error
+            if name in self._ours and not _snapshots(name):  # nothing came: what lies there later is somebody's
+                self._ours.remove(name)
+                self._save()
+            raise ModelError(_why_not(name, error)) from error
 
     def drop(self, *, but: Collection[str] = ()) -> None:
         """Remove what was downloaded here, except some."""
         if self._keep or not (gone := [name for name in self._ours if name not in but]):
             return
-        from huggingface_hub import scan_cache_dir
-        from huggingface_hub.errors import CacheNotFound
-
-        try:
-            cache = scan_cache_dir(HF_HUB_CACHE)
-        except (CacheNotFound, ValueError):
-            cache = None
-        if cache is not None:
-            commits = [
-                revision.commit_hash
-                for repo in cache.repos
-                if repo.repo_type == "model" and repo.repo_id in gone
-                for revision in repo.revisions  # there were none before
-            ]
-            cache.delete_revisions(*commits).execute()
-        for name in gone:  # killed before its first file was whole
-            if not _snapshots(name):
-                shutil.rmtree(_cached(name), ignore_errors=True)
+        for name in gone:  # nothing of it was there before
+            shutil.rmtree(_cached(name), ignore_errors=True)
         self._ours = [name for name in self._ours if name in but]
         self._save()
 
     def _save(self) -> None:
         record = {"format": _FORMAT, "version": _VERSION, "revisions": self.revisions, "downloaded": self._ours}
         atomic_write_bytes(self._record, with_checksum(record))
+
+
+def _in_cache(name: str, revision: str | None) -> Path | None:
+    """Return the folder of a model in the Hub's cache, perhaps without its weights; None where there is none."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=list(_FILES)))
+    except LocalEntryNotFoundError:
+        return None
 
 
 def _absent(name: str) -> str:
@@ -319,8 +270,24 @@ def _absent(name: str) -> str:
     )
 
 
-def _first(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+def _why_not(name: str, error: Exception) -> str:
+    """Say why a model could not be downloaded."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return (
+            f"{name!r} is gated: accept its licence at https://huggingface.co/{name}, log in with `hf auth login`, and "
+            "run the same command again."
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return (
+            f"there is no model {name!r} on the Hub, or it is private: its owner may have moved it. Leave it out of "
+            "the plan."
+        )
+    if is_offline():
+        return _absent(name)
+    first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return not_on_the_hub(name, first, offline=False)
 
 
 def _cached(name: str) -> Path:

@@ -99,7 +99,7 @@ def _log(results: ElicitationResults, part: Part, dataset: str) -> dict[str, Any
             "dataset": {
                 "name": dataset,
                 "samples": len(part.responses),
-                "sample_ids": [s["id"] for s in _firsts(samples)],
+                "sample_ids": [sample["id"] for sample in samples if sample["epoch"] == 1],
             },
             "config": {"epochs": max((s["epoch"] for s in samples), default=1)},
             "packages": {"uds_lens": versions()["uds_lens"]},
@@ -153,10 +153,6 @@ def _samples(results: ElicitationResults, part: Part, place: int, model: str) ->
             }
         )
     return samples
-
-
-def _firsts(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [sample for sample in samples if sample["epoch"] == 1]
 
 
 def _mean(samples: list[dict[str, Any]], name: str) -> float | None:

@@ -34,6 +34,7 @@ from uds_lens._storage.tables import LargeTableError, UnreadableTableError, read
 from uds_lens._types import FloatOrNaN
 from uds_lens.data import ForgetExample, chat_style_named
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError
+from uds_lens.metrics._catalogue import resolve
 from uds_lens.study._models import (
     AUDIT,
     ELICITATION,
@@ -47,6 +48,7 @@ from uds_lens.study._models import (
     training_answers,
 )
 from uds_lens.study._plan import (
+    SETS,
     StudyPlan,
     TrainingRows,
     as_mapping,
@@ -78,7 +80,7 @@ _WEIGHTS = (".safetensors", ".bin", ".json", ".jinja", ".model")
 _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json", "quantisation.json", "manifest.json")
 
 
-def rows_hash(rows: list[ForgetExample] | None) -> str | None:
+def rows_hash(rows: Sequence[ForgetExample] | None) -> str | None:
     """Hash everything in some examples but their position."""
     return None if rows is None else digest([{**asdict(row), "row": 0} for row in rows])
 
@@ -145,11 +147,11 @@ class FileHashes:
 
     @classmethod
     def _read(cls, place: Path | None) -> dict[str, str]:
-        if place is None or not place.is_file():
+        if place is None:
             return {}
         try:
             files = read_with_checksum(place, format=cls._FORMAT, versions=(cls._VERSION,)).get("files")
-        except ResultFormatError:  # it only saves time
+        except ResultFormatError:  # not there or altered: it only saves time
             return {}
         return {str(k): str(v) for k, v in files.items()} if isinstance(files, dict) else {}
 
@@ -159,13 +161,15 @@ class WorkKeys:
 
     def __init__(self, plan: StudyPlan, remembered: Path | None = None) -> None:
         self.plan, self._hashes = plan, FileHashes(remembered)
-        self._sources: dict[str, str] = {}
+        self.source, self._rows = cache(self._source), cache(self._hash_of_rows)
         self._weights: dict[tuple[str, str], str] = {}
-        self._data: dict[TrainingRows, str | None] = {}
         self._option_hashes: dict[tuple[str, str | None], str] = {}
         self._read = cache(read_rows)
         self.questions = read_questions(plan.data)
-        self.data_hash = digest({name: rows_hash(rows) for name, rows in self.questions.sets.items()})
+        sets = {name: getattr(self.questions, name) for name in (*SETS, "entities")}
+        if plan.data.tofu is None:  # a set of TOFU that is not there counts as empty
+            sets = {name: rows or None for name, rows in sets.items()}
+        self.data_hash = digest({name: rows_hash(rows) for name, rows in sets.items()})
         self._audit, self._metrics = audit_settings(plan.measure), metric_settings(plan.measure)
         elicitation = elicitation_settings(plan.measure)
         self._options: dict[str, Any] = {
@@ -175,6 +179,13 @@ class WorkKeys:
             if elicitation is None
             else [elicitation[0], asdict(_with_defaults(elicitation[1], _NO_VALUE[ELICITATION]))],
         }
+
+    @property
+    def about_sample(self) -> str | None:
+        """How the questions were sampled, in words; None where all are asked."""
+        from uds_lens.metrics._data import about_sample
+
+        return None if self.questions.sample is None else about_sample(self.questions.sample)
 
     def weights(self, model: StudyModel, state: StudyState) -> str:
         """Return the key of the weights of a model in a state."""
@@ -234,35 +245,27 @@ class WorkKeys:
 
     def _depends_on_tau(self, item: str) -> bool:
         """Check whether a metric reads UDS or Logit Lens passes; custom metrics are assumed to."""
-        from uds_lens.metrics._catalogue import resolve
-
         return any(
             not spec.origin.startswith("uds_lens.") or any(needed.kind in ("patched", "lens") for needed in spec.passes)
             for spec in resolve([item], options=self._metrics)
         )
 
-    def source(self, place: str, revision: str | None) -> str:
+    def _source(self, place: str, revision: str | None) -> str:
         """Identify a checkpoint: by the hashes of its files, or its name on the Hub."""
-        name = f"{place}@{revision}"
-        if name not in self._sources:
-            folder = located_source(place)
-            if isinstance(folder, str):
-                self._sources[name] = digest(["hub", name])
-            else:
-                parts = [self._files(path) if path.exists() else os.fspath(path) for path in folders_of(folder)]
-                self._hashes.save()
-                self._sources[name] = digest(parts if len(parts) > 1 else parts[0])
-        return self._sources[name]
+        folder = located_source(place)
+        if isinstance(folder, str):
+            return digest(["hub", f"{place}@{revision}"])
+        parts = [self._files(path) if path.exists() else os.fspath(path) for path in folders_of(folder)]
+        self._hashes.save()
+        return digest(parts if len(parts) > 1 else parts[0])
 
     def _files(self, place: Path) -> dict[str, str]:
         """Hash the files of a checkpoint: a directory, or one file."""
         files = [place] if place.is_file() else [file for file in sorted(place.iterdir()) if file.suffix in _WEIGHTS]
         return {file.name: self._hashes.of(file) for file in files if file.is_file() and file.name not in _RECORDS}
 
-    def _rows(self, part: TrainingRows) -> str | None:
-        if part not in self._data:
-            self._data[part] = rows_hash(training_answers([part], read=self._read))
-        return self._data[part]
+    def _hash_of_rows(self, part: TrainingRows) -> str | None:
+        return rows_hash(training_answers([part], read=self._read))
 
     def _training(self) -> dict[str, Any]:
         """Options that change weights by more than rounding."""
@@ -396,7 +399,7 @@ class StudyFolder:
         done, seen = self._done.setdefault((model.model_id, state.label), (set(), set()))
         if not wanted <= done:
             for file in self._part_files(model, state):
-                if file.name not in seen and (part := self.read_part(file)) is not None:
+                if file.name not in seen and (part := read_record(file, PART, Part)) is not None:
                     with suppress(ResultFormatError):  # without its values per example all is measured again
                         self._check_examples(part)
                         seen.add(file.name)
@@ -418,12 +421,8 @@ class StudyFolder:
 
     def parts(self, model: StudyModel, state: StudyState) -> list[Part]:
         """Return all parts of a model in a state, sorted by file name."""
-        parts = [self.read_part(file) for file in self._part_files(model, state)]
+        parts = [read_record(file, PART, Part) for file in self._part_files(model, state)]
         return [part for part in parts if part and (part.model, part.state) == (model.model_id, state.label)]
-
-    def read_part(self, file: Path) -> Part | None:
-        """Read a part; None where it is broken, so that it is measured again."""
-        return _read(file, PART, Part)
 
     def examples(self, part: Part) -> pd.DataFrame | None:
         """Read the values per example of a part: `metric`, `example_id`, `value`; None where it has none."""
@@ -495,7 +494,7 @@ class StudyFolder:
     def failure(self, model: StudyModel, state: StudyState) -> Failure | None:
         """Return why it could not be measured, if the same items were tried."""
         file = self._failure_file(model, state)
-        failure = _read(file, FAILURE, Failure) if file.is_file() else None
+        failure = read_record(file, FAILURE, Failure)
         return failure if failure and failure.work == digest(self.keys.items(model, state)) else None
 
     def clear_failure(self, model: StudyModel, state: StudyState) -> None:
@@ -507,7 +506,8 @@ class StudyFolder:
         return self.path / "failures" / f"{model.model_id}--{state.label}.json"
 
 
-def _read(file: Path, format: str, kind: Any) -> Any:
+def read_record(file: Path, format: str, kind: type[T]) -> T | None:
+    """Read a part or a failure; None where there is none, or a broken one, so that it is measured again."""
     try:
         record = read_with_checksum(file, format=format, versions=(VERSION,))
         members = {name: value for name, value in record.items() if name not in ("format", "version")}

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from uds_lens._settings import shown
 from uds_lens.data import ForgetExample, load_examples, load_tofu
 from uds_lens.data._columns import with_authors
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.study._plan import (
+    SETS,
     GivenModel,
     PoolRuns,
     QuestionSets,
@@ -26,10 +27,12 @@ from uds_lens.study._plan import (
     UnlearningRuns,
     settings_of,
 )
+from uds_lens.toy import World, load
+from uds_lens.unlearning import RelearnConfig
 
 if TYPE_CHECKING:
-    from uds_lens.toy import World
-    from uds_lens.unlearning import MethodConfig, RelearnConfig
+    from uds_lens.metrics import MetricData
+    from uds_lens.unlearning import MethodConfig
 
 
 AUDIT, ELICITATION = "audit", "elicitation"  # items measured beside metrics; neither is the name of a metric
@@ -149,8 +152,6 @@ def study_models(plan: StudyPlan) -> list[StudyModel]:
 
 def relearn_config(plan: StudyPlan, seed: int) -> RelearnConfig:
     """Return the settings of one relearning."""
-    from uds_lens.unlearning import RelearnConfig
-
     where = "[perturb.relearn] settings"
     settings = plan.perturb.relearn.settings if plan.perturb.relearn else {}
     (values,) = _grid({**settings, "seed": seed}, where, most=1)
@@ -173,7 +174,7 @@ def _given(model: GivenModel, plan: StudyPlan) -> StudyModel:
 
 
 def _pool_models(pool: PoolRuns, plan: StudyPlan) -> Iterator[StudyModel]:
-    from uds_lens.unlearning import RelearnConfig, config_name
+    from uds_lens.unlearning import config_name
 
     where = f"pool {pool.variant!r} settings"
     for values in _grid(pool.settings, where):
@@ -253,8 +254,6 @@ def _grid(settings: Mapping[str, Any], where: str, *, most: int = _MOST) -> list
 @cache
 def toy_world() -> World:
     """Load the world that ships with the package, once: plans name its parts as `toy:NAME`."""
-    from uds_lens.toy import load
-
     return load()
 
 
@@ -269,49 +268,26 @@ def read_rows(source: str, split: str | None = None) -> list[ForgetExample]:
     return groups[name]
 
 
-class Questions(NamedTuple):
-    """The questions of a study, and how they were sampled."""
-
-    sets: dict[str, list[ForgetExample] | None]  # by the names of `MetricData`; None for a missing set
-    sample: dict[str, Any] | None  # as in `MetricData.sample`; None where all are asked
-
-    @property
-    def about(self) -> str | None:
-        """How they were sampled, in words."""
-        from uds_lens.metrics._data import about_sample
-
-        return None if self.sample is None else about_sample(self.sample)
-
-
-def read_questions(sets: QuestionSets) -> Questions:
+def read_questions(sets: QuestionSets) -> MetricData:
     """Read the questions of the metrics, or the sample of them that a plan names."""
-    names = ("forget", "holdout", "retain", "real_authors", "world_facts")
+    from uds_lens.metrics._data import MetricData, load_tofu_data, sample_record
+
     if sets.tofu is not None:
-        from uds_lens.metrics import load_tofu_data
-
         data = load_tofu_data(sets.tofu, split=sets.split)
-        rows: dict[str, list[ForgetExample] | None] = {name: list(getattr(data, name)) for name in names}
-        rows["entities"] = None if data.entities is None else list(data.entities)
         if sets.entities is not None:
-            rows["entities"] = with_authors(read_rows(sets.entities), f"{sets.split}_filtered")
+            data = replace(data, entities=with_authors(read_rows(sets.entities), f"{sets.split}_filtered"))
     else:
-        places = {name: getattr(sets, name) for name in (*names, "entities")}
-        rows = {name: None if place is None else read_rows(place) for name, place in places.items()}
+        places = {name: getattr(sets, name) for name in (*SETS, "entities")}
+        given: dict[str, Any] = {name: read_rows(place) for name, place in places.items() if place is not None}
+        data = MetricData(**given)
     if sets.limit is None:
-        return Questions(rows, None)
-    from uds_lens.metrics._data import MetricData, sample_record
-
-    whole = {name: values for name, values in rows.items() if values is not None}
-    if sets.sample == "first_of_each":
-        kept = {name: values[: sets.limit] for name, values in whole.items()}
-        record = sample_record(whole, kept, limit=sets.limit, sample=sets.sample, seed=sets.seed)
-        return Questions(dict.fromkeys(rows) | kept, record if kept != whole else None)
-    given: dict[str, Any] = {**whole, "entities": rows["entities"]}
-    data = MetricData(**given).limited(sets.limit, sample=sets.sample, seed=sets.seed)
-    return Questions(
-        {name: None if values is None else list(getattr(data, name)) for name, values in rows.items()},
-        None if data.sample is None else dict(data.sample),
-    )
+        return data
+    if sets.sample != "first_of_each":
+        return data.limited(sets.limit, sample=sets.sample, seed=sets.seed)
+    whole = {name: rows for name in (*SETS, "entities") if (rows := getattr(data, name)) is not None}
+    kept = {name: rows[: sets.limit] for name, rows in whole.items()}
+    record = sample_record(whole, kept, limit=sets.limit, sample=sets.sample, seed=sets.seed)
+    return data if kept == whole else replace(data, **kept, sample=record)
 
 
 def training_answers(

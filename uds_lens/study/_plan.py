@@ -11,24 +11,24 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from html import escape
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import require_known, shown, validated
 from uds_lens._storage import conform, did_you_mean, read_file
 from uds_lens._types import ChatStyleName, NonNegativeInt, PositiveInt
+from uds_lens.data import chat_style_named
+from uds_lens.elicitation import ElicitOptions
 from uds_lens.errors import ConfigError, ResultFormatError
+from uds_lens.metrics import METRICS, MetricOptions
+from uds_lens.metrics._catalogue import require_packages, resolve
+from uds_lens.results import AuditConfig, RunOptions
+from uds_lens.unlearning import TrainOptions
 
 if sys.version_info >= (3, 11):
     from tomllib import TOMLDecodeError, loads
 else:
     from tomli import TOMLDecodeError, loads
-
-if TYPE_CHECKING:
-    from uds_lens.elicitation import ElicitOptions
-    from uds_lens.metrics import MetricOptions
-    from uds_lens.results import AuditConfig, RunOptions
-    from uds_lens.unlearning import TrainOptions
 
 T = TypeVar("T")
 
@@ -415,19 +415,9 @@ def _require_known_names(kind: Any, value: Any, where: str) -> None:
                 _require_known_names(inner, item, f"[{name}]")
 
 
-_PLACES = (
-    "full",
-    "retain",
-    "forget",
-    "holdout",
-    "real_authors",
-    "world_facts",
-    "entities",
-    "tofu",
-    "path",
-    "start",
-    "source",
-)
+SETS = ("forget", "holdout", "retain", "real_authors", "world_facts")  # sets of questions, beside entities
+
+_PLACES = ("full", "tofu", "path", "start", "source", "entities", *SETS)
 """Settings that are paths, Hub ids or parts of the toy world."""
 
 _FREE = ("settings", "options", "audit", "elicitation", "training", "running")
@@ -479,9 +469,8 @@ def _check(checked: StudyPlan) -> None:
         for seeds in (checked.perturb.relearn.seeds, checked.perturb.relearn.retain_seeds):
             if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
                 raise ConfigError(f"seeds of relearning must be different whole numbers >= 0; got {shown(seeds)}.")
-    files = ("forget", "holdout", "retain", "real_authors", "world_facts", "entities")
-    named = [name for name in files if getattr(checked.data, name) is not None]
-    if checked.data.tofu is not None and named not in ([], ["entities"]):
+    named = [name for name in SETS if getattr(checked.data, name) is not None]
+    if checked.data.tofu is not None and named:
         raise ConfigError(f"[data] names tofu and {named[0]}: tofu includes all sets; leave out one of the two.")
     if checked.data.tofu is None and checked.data.forget is None:
         raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')
@@ -524,9 +513,6 @@ def style_of(measure: Measurement, metric: str, role: Role, state: StateName) ->
 
 def metric_settings(measure: Measurement, style: ChatStyleName | None = None) -> MetricOptions:
     """Return how metrics are measured, after checking their names; in a chat style, if one is named."""
-    from uds_lens.data import chat_style_named
-    from uds_lens.metrics import METRICS, MetricOptions
-
     if "fluency" in measure.options:
         raise ConfigError("[measure] options: fluency belongs in [measure] itself.")
     if measure.prompts and {"system_prompt", "chat_date"} & set(measure.options):
@@ -546,8 +532,6 @@ def metric_settings(measure: Measurement, style: ChatStyleName | None = None) ->
 
 def audit_settings(measure: Measurement) -> AuditConfig | None:
     """Return the settings of the audit, or None."""
-    from uds_lens.results import AuditConfig
-
     if measure.audit is None:
         return None
     if "uds" in measure.metrics:
@@ -559,7 +543,6 @@ def elicitation_settings(measure: Measurement) -> tuple[tuple[str, ...] | str, E
     """Return the probes of the elicitation and its settings, or None."""
     if measure.elicitation is None:
         return None
-    from uds_lens.elicitation import ElicitOptions
     from uds_lens.elicitation._run import chosen_probes
 
     given = dict(measure.elicitation)
@@ -572,8 +555,6 @@ def elicitation_settings(measure: Measurement) -> tuple[tuple[str, ...] | str, E
 
 def require_packages_of(plan: StudyPlan) -> None:
     """Raise where a package that the plan needs is not installed."""
-    from uds_lens.metrics._catalogue import require_packages, resolve
-
     if names := (*plan.measure.metrics, *plan.measure.utility):
         require_packages(resolve(names, options=metric_settings(plan.measure)))
     if plan.measure.elicitation is not None:
@@ -584,13 +565,9 @@ def require_packages_of(plan: StudyPlan) -> None:
 
 def training_settings(plan: StudyPlan) -> TrainOptions:
     """Return how models are trained; without progress bars unless the plan asks for them."""
-    from uds_lens.unlearning import TrainOptions
-
     return settings_of(TrainOptions, {"progress": False, **plan.training}, "[training]")
 
 
 def running_settings(plan: StudyPlan) -> RunOptions:
     """Return how models are run; without progress bars unless the plan asks for them."""
-    from uds_lens.results import RunOptions
-
     return settings_of(RunOptions, {"progress": False, "stage_2": "knowledge", **plan.running}, "[running]")

@@ -25,6 +25,7 @@ from uds_lens.models import read_checkpoint_info
 from uds_lens.models._compatibility import protocol_of
 from uds_lens.results import RunOptions, contrast
 from uds_lens.results._intervals import cluster_codes
+from uds_lens.study._plan import SETS
 from uds_lens.study._relearn_settings import RelearnGrid, RelearnSetting
 from uds_lens.unlearning import LoraSettings, RelearnConfig, TrainOptions, relearn
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from uds_lens.results import Contrast
 
 _HALVES = 200  # random halves of the subjects, for the estimate with settings that are chosen on the other half
-
-_SETS = ("forget", "holdout", "retain", "real_authors", "world_facts")
 
 GRID = {
     "model": "unlearned or retain",
@@ -281,13 +280,8 @@ class _Attack:
         return rows, np.stack(values)
 
     def _measured(self, model: str) -> MetricResults:
-        run = RunOptions(
-            device=self.options.device,
-            revision=self.options.revision,
-            offline=self.options.offline,
-            trust_remote_code=self.options.trust_remote_code,
-            progress=self.options.progress,
-        )
+        shared = ("device", "revision", "offline", "trust_remote_code", "progress")
+        run = RunOptions(**{name: getattr(self.options, name) for name in shared})
         names = [self.grid.metric, self.grid.utility]
         return evaluate(model, self.data, metrics=names, options=self.metrics, run=run)
 
@@ -305,7 +299,7 @@ class _Attack:
             "lora": None if lora is None else asdict(lora),
             "training": {name: getattr(self.options, name) for name in ("dtype", "save_dtype", "mixed_precision")},
             "rows": [[row.question, row.answer] for row in rows],
-            "asked": {name: [asdict(row) for row in self.data.examples(name)] for name in _SETS},
+            "asked": {name: [asdict(row) for row in self.data.examples(name)] for name in SETS},
             "entities": [asdict(row) for row in self.data.with_entities],
             "measured": [self.grid.metric, self.grid.utility, self.metrics.to_dict()],
         }

@@ -72,9 +72,6 @@ class ArrayTask:
 
     def __call__(self) -> int:
         """Work until nothing is free, and return how many states have failed."""
-        from uds_lens.study._status import status
-        from uds_lens.study._worker import work
-
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         folder = StudyFolder(self.folder, run=self.run)
         work(folder, wait=False)
@@ -122,8 +119,6 @@ def submit_array(folder: StudyFolder, *, jobs: int, options: SlurmOptions) -> li
 
 def wait_for(jobs: Sequence[Any], folder: StudyFolder, *, in_queue: bool, poll: float = 10.0) -> None:
     """Wait until all tasks are over, logging progress and the tasks that failed."""
-    from uds_lens.study._status import status
-
     last = ""
     while _are_queued(jobs) if in_queue else not all(job.done() for job in jobs):
         time.sleep(poll)
@@ -207,7 +202,7 @@ def run(
     if runner is None:
         require_packages_of(wanted)
     folder = StudyFolder.begin(wanted, out)
-    if (about := folder.keys.questions.about) is not None:
+    if (about := folder.keys.about_sample) is not None:
         if wanted.data.sample == "random":
             _LOG.info(about)
         else:

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError
+from uds_lens.metrics._catalogue import resolve
 from uds_lens.study._folder import StudyFolder, folders_of, located_source
 from uds_lens.study._models import AUDIT, ELICITATION, StudyModel, StudyState, relearn_config, training_answers
 from uds_lens.study._plan import TrainingRows, elicitation_settings, metric_settings
 
 if TYPE_CHECKING:
+    from uds_lens.metrics import MetricData
     from uds_lens.metrics._declaration import Pass
 
 _LOG = logging.getLogger("uds_lens.study")
@@ -118,7 +120,7 @@ def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
         left=len(left),
         seconds_left=_seconds_left(spent, left) / max(1, len(running)),
         seconds_spent=sum(sum(seconds) for seconds in spent.values()),
-        sample=folder.keys.questions.about,
+        sample=folder.keys.about_sample,
     )
 
 
@@ -206,21 +208,25 @@ def estimate(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], in
     perturbed = 2 * largest if any(len(model.states) > 1 for model in left) else 0
     training = 3 * largest if made or perturbed else 0
     kept = sum(sizes[model.source] for model in made) if keep else (jobs * largest if made else 0)
-    near = folder.path
-    while not near.exists():
-        near = near.parent
     known = so_far.done > 0
     seconds = so_far.seconds_left * max(1, len(so_far.running)) if known else _guessed_seconds(folder, left, sizes)
     return StudyEstimate(
         models_to_make=len(made),
         measurements=so_far.left + len(so_far.failed),
         disk_bytes=kept + jobs * (perturbed + training),
-        disk_free=shutil.disk_usage(near).free,
+        disk_free=free_bytes(folder.path),
         memory_bytes=jobs * largest * (_TRAINING_COPIES + 1 if training else 2) if left else 0,
         memory_free=int(psutil.virtual_memory().available),
         seconds=seconds / jobs,
         from_experience=known,
     )
+
+
+def free_bytes(place: Path) -> int:
+    """Return the free space of the disk on which a place is, or will be."""
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
 
 
 def require_room(needed: StudyEstimate) -> None:
@@ -247,25 +253,24 @@ def weight_bytes(place: str) -> int:
 def _guessed_seconds(folder: StudyFolder, models: list[StudyModel], sizes: Mapping[str, int]) -> float:
     """Seconds of one worker, from parameters and the tokens of each pass; passes over references are left out."""
     from uds_lens.elicitation._run import chosen_probes
-    from uds_lens.metrics._catalogue import resolve
 
     plan = folder.plan
     options, asked = metric_settings(plan.measure), elicitation_settings(plan.measure)
-    sets = {name: rows or [] for name, rows in folder.keys.questions.sets.items()}
-    facts = sets.get("entities") or sets["forget"]
+    data = folder.keys.questions
+    facts = data.entities or data.forget
     by_items: dict[frozenset[str], float] = {}
 
     def tokens_of(items: frozenset[str]) -> float:
         """Tokens that a model reads and writes for some items."""
         specs = resolve(items - {AUDIT, ELICITATION} or ["prob"], options=options)
         passes = {each for spec in specs for each in spec.passes if "model" in (each.role, each.what)}
-        total = sum(_PASSES.get(p.kind, 1.0) * _tokens_of(p, sets, facts, options.max_new_tokens) for p in passes)
+        total = sum(_PASSES.get(p.kind, 1.0) * _tokens_of(p, data, facts, options.max_new_tokens) for p in passes)
         if AUDIT in items:
             total += _AUDIT_PASSES * sum(map(_tokens, facts))
         if ELICITATION in items and asked is not None:
             n_probes, (_, ways) = len(chosen_probes(asked[0])), asked
             texts = sum(ways.samples if way == "sampled" else 1 for way in ways.decodings)
-            total += n_probes * texts * sum(2 * _tokens(row) + ways.max_new_tokens for row in sets["forget"])
+            total += n_probes * texts * sum(2 * _tokens(row) + ways.max_new_tokens for row in data.forget)
         return total
 
     lengths = {parts: _length(parts) for model in models for parts in (model.forget, model.retain)}
@@ -289,12 +294,10 @@ def _guessed_seconds(folder: StudyFolder, models: list[StudyModel], sizes: Mappi
     return seconds
 
 
-def _tokens_of(
-    measured: Pass, sets: Mapping[str, list[ForgetExample]], facts: list[ForgetExample], max_new_tokens: int
-) -> float:
+def _tokens_of(measured: Pass, data: MetricData, facts: Sequence[ForgetExample], max_new_tokens: int) -> float:
     """Tokens of the texts that a pass runs over."""
     name, _, answers = measured.set_name.partition("/")
-    rows = facts if name == "entities" else sets.get(name, [])
+    rows = facts if name == "entities" else data.examples(name)
     if measured.kind == "generations":
         return sum(_tokens(row) + max_new_tokens for row in rows)
     others = [getattr(row, f"{answers}_answers", ()) if answers else (row.answer,) for row in rows]

@@ -14,8 +14,10 @@ from uds_lens._storage import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import Tables
 from uds_lens.meta._tables import harmonic_means
+from uds_lens.metrics import METRICS
 from uds_lens.study._folder import Part, StudyFolder
 from uds_lens.study._models import StudyModel, StudyState
+from uds_lens.study._plan import SETS
 
 COLUMNS = {
     "model_id": "name of the model",
@@ -78,24 +80,15 @@ def _rows(folder: StudyFolder, model: StudyModel, state: StudyState) -> Iterator
                 continue
             seen.add(row.metric)
             yield {
-                "model_id": model.model_id,
-                "role": model.role,
-                "variant": model.variant,
-                "run": model.run,
-                "method": model.method,
+                **{name: getattr(model, name) for name in ("model_id", "role", "variant", "run", "method", "knows")},
+                **{name: getattr(row, name) for name in ("metric", "value", "reason", "n", "seconds")},
                 "config": model.config_text,
                 "seed": seed,
                 "state": state.state,
-                "metric": row.metric,
-                "value": row.value,
-                "reason": row.reason,
-                "n": row.n,
-                "seconds": row.seconds,
                 "fingerprint": part.fingerprint,
                 "parent": part.parent,
                 "options_hash": folder.keys.options_hash(model, state, row.item),
                 "data_hash": folder.keys.data_hash,
-                "knows": model.knows,
                 "lr": math.nan if config is None else config.learning_rate,
                 "epochs": math.nan if config is None else config.epochs,
             }
@@ -139,8 +132,6 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
     Raises:
         ResultFormatError: There is no study, or it is broken.
     """
-    from uds_lens.metrics import METRICS
-
     folder, state, tables = _opened(out), StudyState("before"), []
     for model in folder.models:
         if model.role in ("unlearned", "retain"):
@@ -160,10 +151,9 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
 
 def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
     """Subject of each example, by its set and its name in the tables."""
-    sets = dict(folder.keys.questions.sets)
-    if sets["entities"] is None:
-        sets["entities"] = sets["forget"]
-    subjects = {(name, row.id): row.subject for name, rows in sets.items() for row in rows or () if row.subject}
+    data = folder.keys.questions
+    sets = {name: data.examples(name) for name in SETS} | {"entities": data.entities or data.forget}
+    subjects = {(name, row.id): row.subject for name, rows in sets.items() for row in rows if row.subject}
     held_out = {("forget", f"holdout/{key}"): subject for (name, key), subject in subjects.items() if name == "holdout"}
     return subjects | held_out
 
@@ -210,16 +200,9 @@ class StudyFrames:
             faithful: As in `uds_lens.meta.Tables`.
             pools: As in `uds_lens.meta.Tables`; `frames.pools` adds the share of resamples in which a metric is first.
         """
-        return Tables(
-            before=self.before,
-            quantised=self.quantised,
-            relearned=self.relearned,
-            retain_before=self.retain_before,
-            retain_relearned=self.retain_relearned,
-            thresholds=thresholds,
-            faithful=faithful,
-            pools=pools,
-        )
+        states = ("before", "quantised", "relearned", "retain_before", "retain_relearned")
+        measured = {name: getattr(self, name) for name in states}
+        return Tables(**measured, thresholds=thresholds, faithful=faithful, pools=pools)
 
 
 def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: Any = None) -> StudyFrames:

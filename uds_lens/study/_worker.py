@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from uds_lens._storage import atomic_directory, writing
 from uds_lens._types import ChatStyleName
 from uds_lens.errors import ResultFormatError, StorageError
-from uds_lens.study._folder import Part, Row, StudyFolder, as_number, located_source
+from uds_lens.results._steering import why_no_score
+from uds_lens.study._folder import PART, Part, Row, StudyFolder, as_number, located_source, read_record
 from uds_lens.study._models import (
     AUDIT,
     ELICITATION,
@@ -37,6 +38,7 @@ from uds_lens.study._plan import (
     style_of,
     training_settings,
 )
+from uds_lens.unlearning import RelearnConfig
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +90,7 @@ class ModelRunner:
 
     def make(self, model: StudyModel, place: Path) -> Weights:
         """Return the weights of a model: existing ones, or trained into `place`."""
-        from uds_lens.unlearning import RelearnConfig, relearn, unlearn
+        from uds_lens.unlearning import relearn, unlearn
 
         start = located_source(model.source)
         if model.config is None:
@@ -148,11 +150,7 @@ class ModelRunner:
     @cached_property
     def data(self) -> MetricData:
         """Questions of the metrics."""
-        from uds_lens.metrics import MetricData
-
-        questions = read_questions(self.plan.data)
-        sets: dict[str, Any] = {name: rows or () for name, rows in questions.sets.items()}
-        return MetricData(**{**sets, "entities": questions.sets["entities"]}, sample=questions.sample)
+        return read_questions(self.plan.data)
 
     @cached_property
     def _cache(self) -> MetricCache:
@@ -246,8 +244,6 @@ def audit_values(audit: DepthAudit, *, took: float) -> Measured:
     """Return the score of an audit with its interval and those of its examples; NaN where these steered training."""
     import pandas as pd
 
-    from uds_lens.results._steering import why_no_score
-
     withheld = why_no_score(audit)
     scores = [math.nan] * 3 if withheld else [audit.uds, *audit.uds_interval]
     values = dict(zip(("uds", "uds_low", "uds_high"), scores, strict=True))
@@ -301,16 +297,11 @@ def unpacked_four_bit(weights: Weights, place: Path, *, offline: bool = False, r
     return place
 
 
-def work(
-    folder: StudyFolder, *, runner: Runner | None = None, wait: bool = True, poll: float = 1.0, only: int | None = None
-) -> None:
+def work(folder: StudyFolder, *, runner: Runner | None = None, wait: bool = True, poll: float = 1.0) -> None:
     """Make and measure what no other worker has claimed, until nothing is left."""
-    taken = 0
     while True:
         progress = busy = unsure = False
         for model in folder.models:
-            if taken == only:
-                return
             name = model.model_id
             if not (states := _open_states(folder, model)):
                 continue
@@ -334,7 +325,7 @@ def work(
                 if _open_states(folder, model):
                     runner = runner or ModelRunner(folder.plan, folder.path)
                     _measure_model(folder, model, runner)
-                    progress, taken = True, taken + 1
+                    progress = True
         if not progress:
             if not busy or not (wait or unsure):
                 return
@@ -411,7 +402,7 @@ def _measure_state(
     times = {"perturbing": made - began, "measuring": time.perf_counter() - made}
     seconds = {**took, **{name: round(value, 3) for name, value in times.items()}}
     file = _write(folder, model, state, missing, measured, parent=parent, seconds=seconds)
-    if folder.read_part(file) is None or folder.missing(model, state):
+    if read_record(file, PART, Part) is None or folder.missing(model, state):
         raise ResultFormatError(f"{file.name} cannot be read back after it was written: is the disk sound?")
     folder.clear_failure(model, state)
     _LOG.info("%s, %s: %d values in %.1f s", model.model_id, state.label, len(measured.rows), sum(seconds.values()))

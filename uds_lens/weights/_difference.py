@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -109,8 +109,10 @@ class WeightDifference:
         rows = []
         for layer in sorted({t.layer for t in self.tensors if t.layer is not None}):
             own = [t for t in self.tensors if t.layer == layer]
+            attention = [t for t in own if "attn" in t.component or "attention" in t.component.partition(".")[0]]
+            mlp = [t for t in own if re.search(r"mlp|feed_forward|experts|ffn", t.component)]
             row: dict[str, Any] = {"layer": layer}
-            for name, part in (("", own), ("attention_", _attention(own)), ("mlp_", _mlp(own))):
+            for name, part in (("", own), ("attention_", attention), ("mlp_", mlp)):
                 row[f"{name}relative_norm"] = together(part).relative_norm
                 row[f"{name}cosine"] = together(part).cosine
             rows.append(row)
@@ -126,14 +128,6 @@ class WeightDifference:
         from uds_lens import plots
 
         return plots.weight_profile(self.layers_frame(), layers, theme=theme)
-
-
-def _attention(tensors: Iterable[TensorDifference]) -> list[TensorDifference]:
-    return [t for t in tensors if "attn" in t.component or "attention" in t.component.partition(".")[0]]
-
-
-def _mlp(tensors: Iterable[TensorDifference]) -> list[TensorDifference]:
-    return [t for t in tensors if re.search(r"mlp|feed_forward|experts|ffn", t.component)]
 
 
 def together(tensors: Sequence[TensorDifference]) -> TensorDifference:
