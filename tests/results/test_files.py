@@ -167,7 +167,7 @@ SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
         (lambda m: m["provenance"].update(stage_2="knowledge"), "provenance.stage_2 must be an object"),
         (lambda m: m["provenance"].update(counterfactual=[3]), "provenance.counterfactual must be an object"),
         (lambda m: m["provenance"].update(stage_2={"layers": "knowledge"}), "stage_2 is not complete: it lacks 'tau'"),
-        (lambda m: m["provenance"].update(stage_1=[]), "stage_1 must be the provenance of a baseline"),
+        (lambda m: m["provenance"].update(stage_1=[]), "provenance.stage_1 must be an object"),
         (lambda m: m["provenance"].update(stage_1={"sample": {}}), "stage_1.sample is not complete: it lacks 'limit'"),
     ],
 )
