@@ -7,7 +7,6 @@ a key in the temporary directory until the audit is done, so that one that was s
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -19,7 +18,6 @@ from contextvars import ContextVar
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -131,9 +129,7 @@ class StreamedTarget:
     def __enter__(self) -> StreamedTarget:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._streamed.__exit__()
 
     @property
@@ -296,7 +292,7 @@ def _key(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, option
     parts: list[Any] = [files_of(source, revision=options.revision, offline=options.offline)]
     parts += [plan.encoded.ids_hash, control, plan.batches, plan.packed, config.dtype, config.last_layer]
     parts += [pick_device(options.device), versions()]
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return digest(parts)
 
 
 def _kept_place(key: str) -> Path | None:

@@ -163,10 +163,11 @@ def style(
     *,
     height: int = 380,
     legend: bool = True,
+    room: int = 0,
 ) -> go.Figure:
-    """Give a figure its look, heading and height; changes and returns it."""
+    """Give a figure its look, heading and height, with some pixels of room above the plot; changes and returns it."""
     heading: dict[str, Any] = {}
-    top = _BARE_TOP + (LEGEND_ROW if legend else 0)
+    top = _BARE_TOP + (LEGEND_ROW if legend else 0) + room
     if title is not None:
         top += TITLE_HEIGHT + (SUBTITLE_HEIGHT if subtitle else 0)
         heading = {"text": title or shown(finding, limit=120), "subtitle": {"text": subtitle or ""}}

@@ -37,7 +37,7 @@ from uds_lens.data import ForgetExample, SkippedExample
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, UdsLensError
 from uds_lens.results._records import ModelRecord, printable
 from uds_lens.results._settings import AuditConfig
-from uds_lens.results._stage_1 import ControlFacts, RetainStage1, Stage1
+from uds_lens.results._stage_1 import S1_TENSORS, ControlFacts, RetainStage1, Stage1
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,6 @@ PLAIN = 2  # version of results without any of it
 _MANIFEST, _TENSORS, _EXAMPLES = "manifest.json", "tensors.safetensors", "examples.parquet"
 _CONTROL = "control.parquet"
 _OWN = ("s_unlearned", "control_s_unlearned")  # the second where there is a control
-_RETAIN_TENSORS = ("s1_delta", "s1_norm_ratio", "s1_cosine")
 _MOST_ATTEMPTS = 100  # attempts to read a result that is being saved again all the time
 
 
@@ -128,9 +127,8 @@ def save_result(result: Stage1, path: str | os.PathLike[str], kind: SavedKind, *
         optional["control"] = plain({"ids_hash": control.ids_hash, "sample": control.sample, "skipped": skipped})
     if result.retains:
         optional["retains"] = [retain.model.to_dict() for retain in result.retains]
-        for name in (*_RETAIN_TENSORS, *(() if control is None else ("control_s1_delta",))):
-            stacked = torch.stack([getattr(retain, name) for retain in result.retains])
-            tensors[f"retains_{name}"] = stacked
+        for name in (*S1_TENSORS, *(() if control is None else ("control_s1_delta",))):
+            tensors[f"retains_{name}"] = torch.stack([getattr(retain, name) for retain in result.retains])
     own = {name: tensor for name in _OWN if (tensor := getattr(result, name, None)) is not None}
     tensors |= own
     content = save({name: tensor.clone().contiguous() for name, tensor in tensors.items()})
@@ -326,7 +324,7 @@ def _shapes(kind: SavedKind, manifest: _Manifest, n: int, n_facts: int) -> dict[
         shapes |= {_OWN[0]: (n,)} | ({_OWN[1]: (n_facts,)} if manifest.control else {})
     if manifest.retains is not None:
         several = len(manifest.retains)
-        shapes |= {f"retains_{name}": (several, n, None) for name in _RETAIN_TENSORS}
+        shapes |= {f"retains_{name}": (several, n, None) for name in S1_TENSORS}
         if manifest.control:
             shapes["retains_control_s1_delta"] = (several, n_facts, None)
     return shapes
