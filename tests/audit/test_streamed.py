@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import EXAMPLES, build_model, build_tokenizer
 
-from uds_lens._storage.processes import this_process
 from uds_lens.audit import Baseline, _memory, _streamed
 from uds_lens.audit._inputs import make_plan
 from uds_lens.audit._memory import MemoryEstimate, memory_of_audit
@@ -100,23 +99,29 @@ def test_full_is_read_once_for_several_models(trio, readings):
         other.audit(paths.unlearned, options=STREAMED)
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_an_audit_that_was_stopped_goes_on_from_the_sources_read(killed, trio, readings, temporary, monkeypatch):
-    def measure():
-        return DepthAudit.run(*trio("llama"), EXAMPLES, options=STREAMED)
+@pytest.fixture
+def stop(monkeypatch):
+    """Begin an audit that is stopped when its sources were read; of a killed one the same is left."""
 
-    expected = measure()
-    run = _streamed.StreamedTarget.run_batches
-    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        measure()
+    def begin(*given, **named):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(_streamed.StreamedTarget, "run_batches", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            DepthAudit.run(*given, **named)
+
+    return begin
+
+
+def test_an_audit_that_was_stopped_goes_on_from_the_sources_read(trio, readings, temporary, stop):
+    models = trio("llama")
+    expected = DepthAudit.run(*models, EXAMPLES, options=STREAMED)
+    stop(*models, EXAMPLES, options=STREAMED)
     assert len(kept(temporary)) == 2
-    for place in temporary.glob("uds_lens-kept-*/*") if killed else ():  # by the name that they have while it runs
-        place.rename(place.with_name(f"{place.name}.{this_process().machine}-999999999-1-00000000"))
-    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", run)
+    forgotten = next(temporary.glob("uds_lens-kept-*")) / "forgotten"
+    forgotten.mkdir()
+    os.utime(forgotten, (0, 0))
     readings.clear()
-    audit = measure()
-    assert [name for name, _, _ in readings] == [str(trio("llama").full)]
+    audit = DepthAudit.run(*models, EXAMPLES, options=STREAMED)
+    assert [name for name, _, _ in readings] == [str(models.full)]
     assert torch.equal(audit.s2_delta, expected.s2_delta)
     assert audit.models == expected.models
     assert kept(temporary) == []
@@ -134,15 +139,11 @@ def harmed(folder, how):
 
 
 @pytest.mark.parametrize("how", ["gone", "altered"])
-def test_kept_states_that_were_harmed_are_read_again(how, trio, readings, temporary, monkeypatch):
-    paths, options = trio("llama"), dataclasses.replace(STREAMED, token_budget=24)  # several files of states
-    models = (paths.full, paths.retain, paths.unlearned)
-    expected, run = DepthAudit.run(*models, EXAMPLES, options=options), _streamed.StreamedTarget.run_batches
-    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        DepthAudit.run(*models, EXAMPLES, options=options)
+def test_kept_states_that_were_harmed_are_read_again(how, trio, readings, temporary, stop):
+    models, options = trio("llama"), dataclasses.replace(STREAMED, token_budget=24)  # several files of states
+    expected = DepthAudit.run(*models, EXAMPLES, options=options)
+    stop(*models, EXAMPLES, options=options)
     harmed(temporary, how)
-    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", run)
     readings.clear()
     audit = DepthAudit.run(*models, EXAMPLES, options=options)
     assert len(readings) == 2  # full, and the source whose states were harmed
@@ -175,21 +176,6 @@ def test_states_that_cannot_be_kept_may_still_be_spilled(trio, readings, monkeyp
     with pytest.warns(UdsLensWarning, match=r"states are not kept.*cannot write there"):
         audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
     assert audit.n_measured and len(readings) == 3
-
-
-def test_of_states_left_by_two_audits_the_whole_ones_are_taken(trio, readings, temporary, monkeypatch):
-    paths, run = trio("llama"), _streamed.StreamedTarget.run_batches
-    models = (paths.full, paths.retain, paths.unlearned)
-    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        DepthAudit.run(*models, EXAMPLES, options=STREAMED)
-    for place in list(temporary.glob("uds_lens-kept-*/*")):  # of an audit that was killed before it had read them
-        for number in range(4):
-            place.with_name(f"{place.name}.{this_process().machine}-99999999{number}-1-00000000").mkdir()
-    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", run)
-    readings.clear()
-    DepthAudit.run(*models, EXAMPLES, options=STREAMED)
-    assert [name for name, _, _ in readings] == [str(paths.full)]
 
 
 def test_identical_audits_at_once_do_not_take_states_from_each_other(trio, readings, temporary, monkeypatch):

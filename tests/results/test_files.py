@@ -5,7 +5,6 @@ import math
 import os
 import shutil
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -167,7 +166,7 @@ SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
         (lambda m: m["provenance"].update(stage_2="knowledge"), "provenance.stage_2 must be an object"),
         (lambda m: m["provenance"].update(counterfactual=[3]), "provenance.counterfactual must be an object"),
         (lambda m: m["provenance"].update(stage_2={"layers": "knowledge"}), "stage_2 is not complete: it lacks 'tau'"),
-        (lambda m: m["provenance"].update(stage_1=[]), "stage_1 must be the provenance of a baseline"),
+        (lambda m: m["provenance"].update(stage_1=[]), "provenance.stage_1 must be an object"),
         (lambda m: m["provenance"].update(stage_1={"sample": {}}), "stage_1.sample is not complete: it lacks 'limit'"),
     ],
 )
@@ -229,15 +228,6 @@ def test_other_places_are_no_results_and_a_folder_of_audits_names_one_to_load(tm
             DepthAudit.load(folder)
         assert f"DepthAudit.load({str(runs / 'npo')!r})" in str(error.value)
         assert f"uds-lens report {folder}" in str(error.value)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
-def test_pipes_and_devices_are_refused_at_once(saved):
-    for make in (os.mkfifo, lambda place: os.symlink("/dev/zero", place)):
-        (saved / "manifest.json").unlink()
-        make(saved / "manifest.json")
-        with pytest.raises(ResultFormatError, match="not a regular file"):
-            DepthAudit.load(saved)
 
 
 # Writing.
@@ -329,16 +319,6 @@ def test_loading_while_another_process_saves_gives_one_version_or_the_other(tmp_
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     assert all(map(of_one_version, loaded))
-
-
-def test_many_first_saves_to_one_place_all_succeed(tmp_path):
-    audit = made([[1.0]], [[0.5]])
-    for attempt in range(5):
-        place = tmp_path / str(attempt)
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda _, place=place: audit.save(place), range(4)))
-        assert DepthAudit.load(place).uds == audit.uds
-    assert sorted(path.name for path in tmp_path.iterdir()) == [str(i) for i in range(5)]
 
 
 def test_the_golden_score():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +15,7 @@ from torch import Tensor
 
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
+from uds_lens._storage import digest
 from uds_lens.audit._counterfactual import mean_of_models, origin_of_draws
 from uds_lens.audit._inputs import AuditInputs, Plan, Source, make_plan, sources_of, where_of
 from uds_lens.audit._memory import settled
@@ -31,7 +30,7 @@ from uds_lens.results._depth_audit import DepthAudit
 from uds_lens.results._records import ModelRecord, provenance
 from uds_lens.results._saving import SavedKind, load_result, save_result
 from uds_lens.results._settings import AuditConfig, RunOptions
-from uds_lens.results._stage_1 import ControlFacts, RetainStage1, Stage1
+from uds_lens.results._stage_1 import S1_TENSORS, ControlFacts, RetainStage1, Stage1
 from uds_lens.results._steering import steering
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class Baseline(Stage1):
             parts["retain"] = [retain.model.fingerprint for retain in self.retains]
         if self.control is not None:
             parts["control"] = self.control.ids_hash
-        return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+        return digest(parts)
 
     def audit(self, unlearned: ModelSource, *, options: RunOptions | None = None) -> DepthAudit:
         """Measure stage 2 of one model.
@@ -199,26 +198,24 @@ class Baseline(Stage1):
         def hash_of(encoded: Encoded, kept: Sequence[int]) -> str:
             return dataclasses.replace(encoded, rows=[encoded.rows[i] for i in kept]).ids_hash
 
-        kept, facts = list(rows), None if control is None else list(control)
-        if facts is not None and self.control is not None and plan.control is not None:
-            control_facts = self.control
+        def taken(name: str, of: Any, places: list[int]) -> Any:
+            return None if getattr(of, name) is None else getattr(of, name)[places]
+
+        kept, facts, part = list(rows), [], None
+        if control is not None and self.control is not None and plan.control is not None:
+            facts = list(control)
             part = dataclasses.replace(
-                control_facts,
-                examples=[control_facts.examples[i] for i in facts],
+                self.control,
+                examples=[self.control.examples[i] for i in facts],
                 skipped=(),
                 ids_hash=hash_of(plan.control, facts),
-                **{name: getattr(control_facts, name)[facts] for name in ("n_tokens", "s_full", "s1_delta")},
+                **{name: taken(name, self.control, facts) for name in ("n_tokens", "s_full", "s1_delta")},
             )
-        else:
-            facts, part = None, None
-        by_example = ("s1_delta", "s1_norm_ratio", "s1_cosine")
         retains = tuple(
             dataclasses.replace(
                 retain,
-                control_s1_delta=retain.control_s1_delta[facts]
-                if facts is not None and retain.control_s1_delta is not None
-                else None,
-                **{name: getattr(retain, name)[kept] for name in by_example},
+                control_s1_delta=None if part is None else taken("control_s1_delta", retain, facts),
+                **{name: taken(name, retain, kept) for name in S1_TENSORS},
             )
             for retain in self.retains
         )
@@ -229,7 +226,7 @@ class Baseline(Stage1):
             provenance={**self.provenance, "ids_hash": hash_of(plan.encoded, kept)},
             retains=retains,
             control=part,
-            **{name: getattr(self, name)[kept] for name in ("n_tokens", "s_full", *by_example)},
+            **{name: taken(name, self, kept) for name in ("n_tokens", "s_full", *S1_TENSORS)},
         )
 
     def with_full(self, full: ModelSource) -> Baseline:
@@ -387,32 +384,21 @@ def baseline_of(
         rendered_prompt=rows[0].rendered.prompt if rows else None,
         ids_hash=plan.encoded.ids_hash,
     )
-    return Baseline(
+    stage = Baseline(
         config=config,
         models={"full": target.record, "retain": retains[0]},
         examples=tuple(row.example for row in rows),
         skipped=tuple(plan.encoded.skipped),
-        provenance={
-            **origin,
-            "sample": inputs.forget.sample,
-            **origin_of_draws(plan, config),
-            **trained_with({"full": target.record, **({} if plan.counterfactual else dict(_by_role(retains)))}),
-        },
+        provenance={**origin, "sample": inputs.forget.sample, **origin_of_draws(plan, config)},
         n_tokens=_n_tokens(plan.encoded),
         s_full=s_full[:n],
-        s1_delta=mean_of_models([retain.s1_delta for retain in by_retain]),
-        s1_norm_ratio=mean_of_models([retain.s1_norm_ratio for retain in by_retain]),
-        s1_cosine=mean_of_models([retain.s1_cosine for retain in by_retain]),
+        **{name: mean_of_models([getattr(retain, name) for retain in by_retain]) for name in S1_TENSORS},
         retains=by_retain if len(by_retain) > 1 else (),
         control=control,
         full=full,
     )
-
-
-def _by_role(retains: Sequence[ModelRecord]) -> Iterator[tuple[str, ModelRecord]]:
-    """Pair retain models with their roles, as `DepthAudit.roles` has them."""
-    for number, record in enumerate(retains, start=1):
-        yield "retain" if len(retains) == 1 else f"retain {number}", record
+    trained = {"full": target.record} if plan.counterfactual else stage.roles
+    return dataclasses.replace(stage, provenance={**stage.provenance, **trained_with(trained)})
 
 
 def trained_with(records: Mapping[str, ModelRecord], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -440,35 +426,22 @@ def join_stages(
         delta, ratio, cosine = scores.delta[:n], scores.norm_ratio[:n], scores.cosine[:n]
         control = None if plan.control is None else scores.delta[n:]
     else:
-        same = [r for r in baseline.retains if r.model.fingerprint == unlearned.fingerprint]
-        stage_1: Any = same[0] if same else baseline
-        delta, ratio, cosine = stage_1.s1_delta, stage_1.s1_norm_ratio, stage_1.s1_cosine
+        same = next((r for r in baseline.retains if r.model.fingerprint == unlearned.fingerprint), None)
+        delta, ratio, cosine = (getattr(same or baseline, name) for name in S1_TENSORS)
         control = None if baseline.control is None else baseline.control.s1_delta
-        control = same[0].control_s1_delta if same else control
+        control = same.control_s1_delta if same else control
     facts = () if baseline.control is None else baseline.control.examples
     steered = steering(unlearned.name, baseline.examples, facts, declared=source.steered_by)
     partly = {"stage_2": {"layers": "knowledge", "tau": baseline.config.tau}} if delta.isnan().any() else {}
+    trained = trained_with({"unlearned": unlearned}, before=baseline.provenance)
+    stage_1: dict[str, Any] = {part.name: getattr(baseline, part.name) for part in dataclasses.fields(Stage1)}
+    stage_1["models"] = {**baseline.models, "unlearned": unlearned}
+    stage_1["provenance"] = {**origin, **partly, **steered, **trained}
     audit = DepthAudit(
-        config=baseline.config,
-        models={**baseline.models, "unlearned": unlearned},
-        examples=baseline.examples,
-        skipped=baseline.skipped,
-        provenance={
-            **origin,
-            **partly,
-            **steered,
-            **trained_with({"unlearned": unlearned}, before=baseline.provenance),
-        },
-        n_tokens=baseline.n_tokens,
-        s_full=baseline.s_full,
-        s1_delta=baseline.s1_delta,
+        **stage_1,
         s2_delta=delta,
-        s1_norm_ratio=baseline.s1_norm_ratio,
-        s1_cosine=baseline.s1_cosine,
         s2_norm_ratio=ratio,
         s2_cosine=cosine,
-        retains=baseline.retains,
-        control=baseline.control,
         control_s2_delta=control,
         s_unlearned=None if s_unlearned is None else s_unlearned[:n],
         control_s_unlearned=None if s_unlearned is None or plan.control is None else s_unlearned[n:],

@@ -169,8 +169,6 @@ class Plan:
     prompts: str = "raw"  # the same in words, with what a chat template writes before each question
     packed: bool = False  # whether all models run on packed rows (see `uds_lens.patching._packing`)
     counterfactual: CounterfactualPlan | None = None  # rows of `full` that stand in for a retain model; None with one
-    # Tensors made so far: every model runs on the same.
-    _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
     # How models of one kind are read, decided once for each.
     _readings: dict[tuple[object, ...], Engine] = field(default_factory=dict, repr=False)
     # Models whose fast reading failed after it was chosen, in the order in which that happened.
@@ -217,10 +215,7 @@ class Plan:
 
     def batch_of(self, rows: Sequence[int], side: PaddingSide = "left") -> TokenBatch:
         """Make tensors of some rows, padded on a side."""
-        key = (side, tuple(rows))
-        if key not in self._made:
-            self._made[key] = make_batch(self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side=side)
-        return self._made[key]
+        return make_batch(self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side=side)
 
     def require_embedded(self, model: HookedModel) -> None:
         """Raise `ModelError` unless the model's embedding has all tokens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -111,12 +112,9 @@ class DepthMap:
 
         groups = cluster_codes([row.subject for row in self.examples])
         rows = []
-        for number, cell in enumerate(self.cells):
-            for layer in range(self.lost.shape[1]):
-                lost = self.lost[:, layer, number].double().numpy()
-                test = contrast(lost, groups, **{**self.config.resampling, "n_resamples": self.config.n_bootstrap})
-                low, high = test.interval
-                rows.append((layer, *cell, cell.label, test.value, low, high, test.p, test.n))
+        for (number, cell), layer in product(enumerate(self.cells), range(self.lost.shape[1])):
+            test = contrast(self.lost[:, layer, number].double().numpy(), groups, **self.config.resampling)
+            rows.append((layer, *cell, cell.label, test.value, *test.interval, test.p, test.n))
         columns = ["layer", "site", "position", "head", "label", "lost", "low", "high", "p", "n"]
         frame = pd.DataFrame(rows, columns=columns)
         frame.insert(frame.columns.get_loc("n"), "p_holm", holm(frame["p"].tolist()))
@@ -131,12 +129,10 @@ class DepthMap:
         import pandas as pd
 
         rows = []
-        for number, cell in enumerate(self.cells):
-            for layer in range(self.lost.shape[1]):
-                lost = self.lost_by_token[:, layer, number]
-                counts, means = (~lost.isnan()).sum(0).tolist(), lost.nanmean(0).tolist()
-                for token, (mean, n) in enumerate(zip(means, counts, strict=True)):
-                    rows.append((layer, *cell, cell.label, token, mean, n))
+        for (number, cell), layer in product(enumerate(self.cells), range(self.lost.shape[1])):
+            lost = self.lost_by_token[:, layer, number]
+            counts, means = (~lost.isnan()).sum(0).tolist(), lost.nanmean(0).tolist()
+            rows += [(layer, *cell, cell.label, token, *of) for token, of in enumerate(zip(means, counts, strict=True))]
         return pd.DataFrame(rows, columns=["layer", "site", "position", "head", "label", "token", "lost", "n"])
 
     def bypass_frame(self) -> pd.DataFrame:

@@ -277,18 +277,21 @@ def settled(
         ModelError: That memory is not there, or the model cannot be streamed.
     """
     sizes: dict[str, Any] = {"n_sources": n_sources, "config": config, "options": options}
-    if options.stream is not True:
-        estimate = memory_of_audit(full, plan, keep=keep, **sizes)
-        if estimate is not None and report:
-            logger.info("the audit %s", estimate)
-        if options.stream is False or estimate is None or estimate.fits:
-            if estimate is not None:
-                estimate.require()
-            return dataclasses.replace(options, stream=False)
-        if (why := _why_not(full, config, options, keep)) is not None:
+    estimate = None if options.stream is True else memory_of_audit(full, plan, keep=keep, **sizes)
+    if estimate is not None and report:
+        logger.info("the audit %s", estimate)
+    if options.stream is False or (options.stream == "auto" and (estimate is None or estimate.fits)):
+        if estimate is not None:
+            estimate.require()
+        return dataclasses.replace(options, stream=False)
+    if (why := _why_not(full, config, options, keep)) is not None:
+        if estimate is not None:
             estimate.require(f"It cannot be streamed: {why}. ")
-        streamed = memory_of_audit(full, plan, streamed=True, **sizes)
-        assert streamed is not None
+        raise ModelError(
+            f"{os.fspath(full) if isinstance(full, str | os.PathLike) else 'full'!r} cannot be streamed: {why}."
+        )
+    streamed = memory_of_audit(full, plan, streamed=True, **sizes)
+    if streamed is not None and estimate is not None:
         if not streamed.fits:
             estimate.require(f"Read a block at a time, it {streamed}. ")
         weights = f"{streamed.in_files / GIB:.1f} GiB"
@@ -298,12 +301,6 @@ def settled(
             "are the same.",
             key=f"streamed {full}",
         )
-    else:
-        if (why := _why_not(full, config, options, keep)) is not None:
-            raise ModelError(
-                f"{os.fspath(full) if isinstance(full, str | os.PathLike) else 'full'!r} cannot be streamed: {why}."
-            )
-        streamed = memory_of_audit(full, plan, streamed=True, **sizes)
     if streamed is not None:
         logger.info("the audit, streamed, %s", streamed)
         streamed.require()

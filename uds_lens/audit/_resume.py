@@ -7,7 +7,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from uds_lens._progress import about, tell
 from uds_lens._storage import atomic_write_marked, check_folder, check_writable, refuse_to_replace
@@ -77,23 +77,10 @@ class Question:
         stage_1 = {name: getattr(saved.config, name) for name in STAGE_1_SETTINGS}
         return replace(saved, config=replace(self.config, **stage_1), full=self.full)
 
-    def measured(self, unlearned: str) -> DepthAudit:
-        """Measure both stages of one model in one run."""
-        return DepthAudit.run(
-            self.full,
-            self.retain,
-            unlearned,
-            self.examples,
-            control=self.control,
-            config=self.config,
-            options=self.options,
-        )
-
-    def measured_baseline(self) -> Baseline:
-        """Measure stage 1."""
-        return Baseline.measure(
-            self.full, self.retain, self.examples, control=self.control, config=self.config, options=self.options
-        )
+    @property
+    def how(self) -> dict[str, Any]:
+        """Control, settings and options, as `DepthAudit.run` and `Baseline.measure` take them."""
+        return {"control": self.control, "config": self.config, "options": self.options}
 
     def _same(self, result: Result | None, others: Mapping[str, str]) -> Result | None:
         """Return `result` if all it depends on is what is asked for; what is cheap to compare comes first."""
@@ -232,8 +219,12 @@ def audit_alone(
     question: Question, models: Mapping[str, str], place: Path, *, on_saved: OnSaved | None = None
 ) -> dict[str, DepthAudit]:
     """Measure both stages of one model in one run, saved in `place` itself; nothing where `models` has none."""
+
+    def measured(model: str) -> DepthAudit:
+        return DepthAudit.run(question.full, question.retain, model, question.examples, **question.how)
+
     with streamed_states_kept():
-        return {name: _saved(name, name, partial(question.measured, m), place, on_saved) for name, m in models.items()}
+        return {name: _saved(name, name, partial(measured, model), place, on_saved) for name, model in models.items()}
 
 
 def audit_many(
@@ -251,7 +242,7 @@ def audit_many(
         if not redo and (other := question.other_baseline_at(out / BASELINE)) is not None:
             refuse_to_replace(out / BASELINE, other)
         with about("stage 1"):
-            baseline = question.measured_baseline()
+            baseline = Baseline.measure(question.full, question.retain, question.examples, **question.how)
         baseline.save(out / BASELINE)
     else:
         tell(f"prompts: {baseline.prompts}")

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
-from types import TracebackType
 
 import torch
 from jaxtyping import Bool
@@ -184,9 +183,7 @@ class Target:
     def __enter__(self) -> Target:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._kept.clear()
         self._stack.close()
 

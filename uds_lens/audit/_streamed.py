@@ -6,11 +6,9 @@ a key in the temporary directory until the audit is done, so that one that was s
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import json
 import os
-import re
-import secrets
 import shutil
 import tempfile
 import time
@@ -20,16 +18,15 @@ from contextvars import ContextVar
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from jaxtyping import Bool
 from torch import Tensor
 
 from uds_lens._progress import tell
-from uds_lens._storage import IN_TEMPORARY, atomic_directory, atomic_write_text, digest, sha256_file
-from uds_lens._storage.processes import ProcessId, is_gone, this_process
+from uds_lens._storage import IN_TEMPORARY, atomic_directory, atomic_write_text, digest, sha256_file, writing
 from uds_lens._types import Engine
 from uds_lens.audit._inputs import Plan
 from uds_lens.audit._memory import GIB, memory_of_audit, run_halving
@@ -44,8 +41,7 @@ from uds_lens.results._records import ModelRecord, versions
 from uds_lens.results._settings import AuditConfig, RunOptions
 from uds_lens.results._steering import declared_in
 
-_RECORD = "record.json"
-_OWNER = re.compile(r"[0-9a-f]{32}\.([0-9a-f]+)-([0-9]+)-([0-9]+)-[0-9a-f]{8}")
+_RECORD, _LOCK = "record.json", "lock"
 _FORGOTTEN = 7 * 24 * 3600
 """Seconds after which states that no audit came back for are removed."""
 
@@ -133,9 +129,7 @@ class StreamedTarget:
     def __enter__(self) -> StreamedTarget:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._streamed.__exit__()
 
     @property
@@ -266,10 +260,10 @@ def _report_reads(streamed: StreamedModel) -> Iterator[None]:
     )
 
 
-# States of sources that were read, for an audit that is stopped and begun again. Each audit has directories of its own,
-# whose names say whose they are: a stopped one leaves them to whoever comes first, a killed one is seen to be gone.
+# States of sources that were read, for an audit that is stopped and begun again: a directory for each, named after what
+# they depend on. A lock says that an audit works with them; it ends with its process, so that a killed one leaves them.
 
-_held: ContextVar[dict[str, Path] | None] = ContextVar("uds_lens_kept_states", default=None)
+_held: ContextVar[dict[Path, FileLock] | None] = ContextVar("uds_lens_kept_states", default=None)
 
 
 @contextmanager
@@ -278,24 +272,18 @@ def streamed_states_kept() -> Iterator[None]:
     if _held.get() is not None:
         yield
         return
-    held: dict[str, Path] = {}
+    held: dict[Path, FileLock] = {}
     token = _held.set(held)
     try:
         yield
-    except BaseException:
-        for key, own in held.items():
-            try:
-                (own / "states").stat()
-                own.rename(own.with_name(key))
-            except OSError:  # there are none, or another audit left the same
-                shutil.rmtree(own, ignore_errors=True)
-        raise
+        for place in held:
+            shutil.rmtree(place, ignore_errors=True)
+            with suppress(OSError):  # others' states are in it
+                place.parent.rmdir()
     finally:
         _held.reset(token)
-    for own in held.values():
-        shutil.rmtree(own, ignore_errors=True)
-        with suppress(OSError):  # others' states are in it
-            own.parent.rmdir()
+        for lock in held.values():
+            lock.release()
 
 
 def _key(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, options: RunOptions) -> str:
@@ -304,7 +292,7 @@ def _key(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, option
     parts: list[Any] = [files_of(source, revision=options.revision, offline=options.offline)]
     parts += [plan.encoded.ids_hash, control, plan.batches, plan.packed, config.dtype, config.last_layer]
     parts += [pick_device(options.device), versions()]
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return digest(parts)
 
 
 def _kept_place(key: str) -> Path | None:
@@ -315,41 +303,27 @@ def _kept_place(key: str) -> Path | None:
     held = _held.get()
     if held is None:
         return None
-    if key not in held:
-        user = getattr(os, "getuid", lambda: 0)()
-        top = Path(tempfile.gettempdir()) / f"uds_lens-kept-{user}"
-        own = top / "{}.{}-{}-{}-{}".format(key, *this_process(), secrets.token_hex(4))
-        try:
-            top.mkdir(mode=0o700, exist_ok=True)
-            if top.is_symlink() or getattr(top.stat(), "st_uid", user) != user:
-                raise PermissionError(f"{str(top)!r} belongs to somebody else")
-            left = [place for place in top.iterdir() if _is_left(place)]
-        except OSError as error:
-            warn_once(f"states of sources are not kept, so a stopped audit starts again: {error}. {IN_TEMPORARY}")
-            return None
-        for place in sorted(left, key=lambda place: not (place / "states" / _RECORD).is_file()):  # whole ones first
-            with suppress(OSError):  # another audit was faster
-                if _is_old(place):
-                    shutil.rmtree(place, ignore_errors=True)
-                elif place.name.partition(".")[0] == key and not own.exists():
-                    place.rename(own)
-        held[key] = own
-    return held[key] / "states"
-
-
-def _is_left(place: Path) -> bool:
-    """Whether no audit works with these states any more; nothing is known about other machines."""
-    if (owner := _OWNER.fullmatch(place.name)) is None:
-        return True
-    process = ProcessId(owner[1], int(owner[2]), int(owner[3]))
-    return is_gone(process) or (process.machine != this_process().machine and _is_old(place))
-
-
-def _is_old(place: Path) -> bool:
-    try:
-        return time.time() - place.stat().st_mtime > _FORGOTTEN
-    except OSError:  # it was removed
-        return False
+    user = getattr(os, "getuid", lambda: 0)()
+    top = Path(tempfile.gettempdir()) / f"uds_lens-kept-{user}"
+    place = top / key
+    if place in held:
+        return place / "states"
+    with _warned(), writing(top, advice=IN_TEMPORARY):
+        top.mkdir(mode=0o700, exist_ok=True)
+        if top.is_symlink() or getattr(top.stat(), "st_uid", user) != user:
+            raise PermissionError(errno.EPERM, "it belongs to somebody else")
+        for other in top.iterdir():
+            with suppress(OSError):  # an audit works with them, or has removed them
+                if time.time() - other.stat().st_mtime > _FORGOTTEN:
+                    with FileLock(other / _LOCK, timeout=0):
+                        shutil.rmtree(other, ignore_errors=True)
+        place.mkdir(mode=0o700, exist_ok=True)
+        lock = FileLock(place / _LOCK)
+        with suppress(Timeout):  # another audit works with the same states, and removes them when it is done
+            lock.acquire(timeout=0)
+            held[place] = lock
+            return place / "states"
+    return None
 
 
 def _load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
@@ -380,9 +354,6 @@ def _keeping(place: Path | None) -> Iterator[Path | None]:
         folder = None
         if place is not None:
             with _warned():
-                for parent in (place.parent.parent, place.parent):
-                    with suppress(OSError):  # said by the next line
-                        parent.mkdir(mode=0o700, exist_ok=True)  # another process may have removed it, empty
                 folder = stack.enter_context(atomic_directory(place))
         yield folder
         with _warned():
@@ -394,5 +365,5 @@ def _warned() -> Iterator[None]:
     """Warn where the disk refuses states that are only kept for an audit that is stopped."""
     try:
         yield
-    except StorageError as error:
+    except (StorageError, NotImplementedError) as error:  # the latter where a file system has no locks
         warn_once(f"states are not kept, so that this audit would begin anew if it is stopped: {error}")

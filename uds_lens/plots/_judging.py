@@ -152,16 +152,8 @@ def faithfulness_forest(faithful: pd.DataFrame, *, theme: Theme = "light", title
     entries = [trace.name for trace in figure.data if trace.showlegend]
     further = LEGEND_ROW * (legend_rows(entries, width=560) - 1) if len(entries) > 1 else 0
     subtitle = subtitle + (", except the lowest line." if "new_variants_" in there else ".")
-    style(
-        figure,
-        theme,
-        title,
-        finding,
-        subtitle,
-        height=150 + 26 * max(len(ordered), 3) + further,
-        legend=len(entries) > 1,
-    )
-    return figure.update_layout(margin_t=figure.layout.margin.t + further)
+    height = 150 + 26 * max(len(ordered), 3) + further
+    return style(figure, theme, title, finding, subtitle, height=height, legend=len(entries) > 1, room=further)
 
 
 Robustness: TypeAlias = Literal["q", "r", "rob"]
@@ -403,8 +395,9 @@ def metric_heatmap(summary: pd.DataFrame, *, theme: Theme = "light", title: str 
         "F: faithfulness; Q, R: robustness to quantisation and relearning; Rob: harmonic mean of Q and R; "
         "Overall: of F and Rob."
     )
-    style(figure, theme, title, finding, subtitle, height=130 + 27 * max(len(ordered), 3), legend=False)
-    return figure.update_layout(plot_bgcolor=colours.missing, margin_t=figure.layout.margin.t + 22)
+    figure.update_layout(plot_bgcolor=colours.missing)
+    height = 130 + 27 * max(len(ordered), 3)
+    return style(figure, theme, title, finding, subtitle, height=height, legend=False, room=22)
 
 
 _DARK_BELOW = 0.27  # values of `erasure`, in both themes, on which white is read more easily than black

@@ -346,9 +346,9 @@ def lens_against_uds(
     gap = "A gap in LER: S1 ≤ tau, nothing to erase."
     finding = f"One example: UDS {scores[0]} by patching, {scores[1]} by Logit Lens"
     subtitle = gap if question is None else shown(question, limit=110)
-    style(figure, theme, title, finding, subtitle, height=500)
     figure.update_annotations(font={"size": 13, "color": colours.text}, yshift=4)
-    return figure.update_layout(margin_t=figure.layout.margin.t + 32, legend_y=1.09)
+    figure.update_layout(legend_y=1.09)
+    return style(figure, theme, title, finding, subtitle, height=500, room=32)
 
 
 Value: TypeAlias = Literal["ler", "s2"]  # what is compared: LER, or S2 in nats per token
@@ -648,21 +648,19 @@ def patch_heatmap(
     down = next((name for name in ("position", "head", "cell") if name in grid.columns), None)
     if down is None or not len(grid):
         raise DataError("the grid has no positions and no heads: make it with by='position' or by='head'.")
-    import plotly.graph_objects as go
-
     table = grid.pivot_table(index=down, columns="layer", values="lost", aggfunc="mean", sort=down != "cell")
     labels = [
         f"{i} {shown(tokens[i], limit=20)}" if tokens is not None and down == "position" else str(i)
         for i in table.index
     ]
-    scale, kind = palette(theme).scale, "" if down == "cell" else f"{down} "
+    kind = "" if down == "cell" else f"{down} "
     figure = go.Figure(
         go.Heatmap(
             x=list(table.columns),
             y=list(range(len(labels))),
             z=table.to_numpy(),
             customdata=[[label] * table.shape[1] for label in labels],
-            colorscale=[[i / (len(scale) - 1), colour] for i, colour in enumerate(scale)],
+            colorscale=palette(theme).erasure,
             colorbar={"title": {"text": "lost", "side": "top"}, "thickness": 12},
             hovertemplate=f"layer %{{x}}, {kind}%{{customdata}}<br>lost %{{z:.3f}}<extra></extra>",
             hoverongaps=False,

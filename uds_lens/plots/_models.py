@@ -401,13 +401,12 @@ def depth_utility(
     )
     figure.update_xaxes(title_text=label, range=[low, high], showgrid=True, tickformat=".2~f")
     figure.update_yaxes(**{**UDS_AXIS, "range": [-0.05, 1.05]})
-    absent = len(models) - len(complete)
-    subtitle = "Line: Pareto frontier, the models that no other model beats on both."
     figure.update_layout(hovermode="closest")
     finding = f"Depth against utility: {_frontier_words(len(best), len(judged))}"
-    subtitle = subtitle + (f" Without both values: {absent}." if absent else "")
-    style(figure, theme, title, finding, subtitle, height=430, legend=False)
-    return figure.update_layout(margin_t=figure.layout.margin.t + 22)
+    subtitle = "Line: Pareto frontier, the models that no other model beats on both."
+    if absent := len(models) - len(complete):
+        subtitle += f" Without both values: {absent}."
+    return style(figure, theme, title, finding, subtitle, height=430, legend=False, room=22)
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
@@ -518,16 +517,10 @@ def differences_by_metric(compared: pd.DataFrame, *, theme: Theme = "light", tit
         note(figure, "No values.")
     figure.update_xaxes(title_text="measured \u2212 published", zeroline=True)
     row_axis(figure, [shown(metric, limit=28) for metric in metrics])
-    agree = int((defined["verdict"] == "agrees").sum())
-    return style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=f"{agree} of {count(len(defined), 'value')} agree with the published ones",
-        subtitle="Each mark is a model; the bar behind a row is the margin within which values agree",
-        height=170 + 34 * max(1, len(metrics)),
-        legend=len(defined) > 0,
-    )
+    agree, height = int((defined["verdict"] == "agrees").sum()), 170 + 34 * max(1, len(metrics))
+    finding = f"{agree} of {count(len(defined), 'value')} agree with the published ones"
+    subtitle = "Each mark is a model; the bar behind a row is the margin within which values agree"
+    return style(figure, theme, title, finding, subtitle, height=height, legend=len(defined) > 0)
 
 
 def depth_by_step(steps: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
@@ -579,15 +572,11 @@ def depth_by_step(steps: pd.DataFrame, *, theme: Theme = "light", title: str | N
     figure.update_xaxes(title_text="step", rangemode="tozero")
     figure.update_layout(hovermode="x unified", hoverdistance=-1)
     hover_head(figure, "step %{x}")
-    style(
-        figure,
-        theme=theme,
-        title=title,
-        finding=_finding(steps, names),
-        subtitle="UDS 0 intact, 1 erased. Damage: loss on retained facts over loss on forget facts.",
-        height=400 if names == [None] else 360,
-    )
-    return figure if names == [None] else figure.update_layout(margin_t=figure.layout.margin.t + 20, legend_y=1.08)
+    subtitle = "UDS 0 intact, 1 erased. Damage: loss on retained facts over loss on forget facts."
+    if names == [None]:
+        return style(figure, theme, title, _finding(steps, names), subtitle, height=400)
+    figure.update_layout(legend_y=1.08)
+    return style(figure, theme, title, _finding(steps, names), subtitle, height=360, room=20)
 
 
 def _finding(steps: pd.DataFrame, names: list[str | None]) -> str:

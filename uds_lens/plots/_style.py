@@ -7,7 +7,7 @@ import html
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -52,49 +52,34 @@ class Palette:
         return [[i / (len(self.scale) - 1), colour] for i, colour in enumerate(self.scale)]
 
 
-LIGHT = Palette(
-    paper="#ffffff",
-    ink="#16191f",
-    text="#454b57",
-    faint="#747b88",
-    grid="#e5e7eb",
-    missing="#e3e4e8",
-    share="#d3d8e2",
-    other="#a9cdc3",
-    retain="#0a6cb0",
-    retain_band="rgba(10,108,176,0.15)",
-    unlearned="#c9540a",
-    unlearned_band="rgba(201,84,10,0.15)",
-    erased="#0b7a5c",
-    erased_band="rgba(11,122,92,0.16)",
-    below="#e6a373",
-    above="#86b6dc",
-    hover="#fefefe",
-    series=("#0072b2", "#d55e00", "#009e73", "#aa4a8c", "#c48a00", "#45a3d9", "#5c6370"),
-    scale=("#30407f", "#2f6f9f", "#2f9c95", "#7cc47a", "#f0d94a"),
-)
-
-DARK = Palette(
-    paper="#14171c",
-    ink="#f1f3f6",
-    text="#bcc3ce",
-    faint="#8b93a1",
-    grid="#2a2f38",
-    missing="#343943",
-    share="#3a4250",
-    other="#2f5a4e",
-    retain="#5ab0ee",
-    retain_band="rgba(90,176,238,0.18)",
-    unlearned="#f28f45",
-    unlearned_band="rgba(242,143,69,0.18)",
-    erased="#41c79e",
-    erased_band="rgba(65,199,158,0.18)",
-    below="#a66333",
-    above="#3d79a5",
-    hover="#1f242c",
-    series=("#4aa8e8", "#f0853a", "#2fc296", "#d985bf", "#e3b341", "#8fd0f5", "#a3abb8"),
-    scale=("#4255a8", "#3583b5", "#35a9a1", "#84cb80", "#f5df55"),
-)
+_COLOURS: dict[str, tuple[Any, Any]] = {  # in light and in dark surroundings
+    "paper": ("#ffffff", "#14171c"),
+    "ink": ("#16191f", "#f1f3f6"),
+    "text": ("#454b57", "#bcc3ce"),
+    "faint": ("#747b88", "#8b93a1"),
+    "grid": ("#e5e7eb", "#2a2f38"),
+    "missing": ("#e3e4e8", "#343943"),
+    "share": ("#d3d8e2", "#3a4250"),
+    "other": ("#a9cdc3", "#2f5a4e"),
+    "retain": ("#0a6cb0", "#5ab0ee"),
+    "retain_band": ("rgba(10,108,176,0.15)", "rgba(90,176,238,0.18)"),
+    "unlearned": ("#c9540a", "#f28f45"),
+    "unlearned_band": ("rgba(201,84,10,0.15)", "rgba(242,143,69,0.18)"),
+    "erased": ("#0b7a5c", "#41c79e"),
+    "erased_band": ("rgba(11,122,92,0.16)", "rgba(65,199,158,0.18)"),
+    "below": ("#e6a373", "#a66333"),
+    "above": ("#86b6dc", "#3d79a5"),
+    "hover": ("#fefefe", "#1f242c"),
+    "series": (
+        ("#0072b2", "#d55e00", "#009e73", "#aa4a8c", "#c48a00", "#45a3d9", "#5c6370"),
+        ("#4aa8e8", "#f0853a", "#2fc296", "#d985bf", "#e3b341", "#8fd0f5", "#a3abb8"),
+    ),
+    "scale": (
+        ("#30407f", "#2f6f9f", "#2f9c95", "#7cc47a", "#f0d94a"),
+        ("#4255a8", "#3583b5", "#35a9a1", "#84cb80", "#f5df55"),
+    ),
+}
+LIGHT, DARK = (Palette(**{name: pair[side] for name, pair in _COLOURS.items()}) for side in (0, 1))
 
 
 def palette(theme: Theme = "light") -> Palette:
@@ -110,8 +95,7 @@ def recolouring() -> dict[str, str]:
     '#14171c'
     """
     pairs: dict[str, str] = {}
-    for field in fields(Palette):
-        light, dark = getattr(LIGHT, field.name), getattr(DARK, field.name)
+    for light, dark in _COLOURS.values():
         pairs.update({light: dark} if isinstance(light, str) else zip(light, dark, strict=True))
     return pairs
 
@@ -179,10 +163,11 @@ def style(
     *,
     height: int = 380,
     legend: bool = True,
+    room: int = 0,
 ) -> go.Figure:
-    """Give a figure its look, heading and height; changes and returns it."""
+    """Give a figure its look, heading and height, with some pixels of room above the plot; changes and returns it."""
     heading: dict[str, Any] = {}
-    top = _BARE_TOP + (LEGEND_ROW if legend else 0)
+    top = _BARE_TOP + (LEGEND_ROW if legend else 0) + room
     if title is not None:
         top += TITLE_HEIGHT + (SUBTITLE_HEIGHT if subtitle else 0)
         heading = {"text": title or shown(finding, limit=120), "subtitle": {"text": subtitle or ""}}

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +39,7 @@ from uds_lens.results._cautions import DAMAGED, LEVELS, OVER_SHARE, WITHHELD, Le
 from uds_lens.results._comparing import differing_settings, references_of, score_settings, weights_of
 from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
+from uds_lens.results._intervals import FEW_CLUSTERS
 from uds_lens.results._words import role as role_in_words, worded, words_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 TITLE = "How deep did unlearning go?"
 MOSTLY = 0.65  # UDS from which on a reading says "mostly erased"
-FEW_SUBJECTS = 10  # subjects below which intervals are rough
 
 
 def percent(value: float) -> str:
@@ -70,7 +70,7 @@ def headlines(
     rows, utility = [], utility_metric(metrics)
     for index, (name, audit) in enumerate(audits.items()):
         low, high = audit.uds_interval
-        over, damage = audit.over_erased_share, audit.damage
+        over, damage, says_less = audit.over_erased_share, audit.damage, _says_less(audit)
         cautions = [caution for caution in audit.cautions if caution.level == "caution"]
         value = None
         if metrics is not None and utility is not None:
@@ -90,7 +90,7 @@ def headlines(
                 "reading": audit.reading,
                 "withheld": audit.reading == WITHHELD,
                 # over-erasure is a sign of damage only as long as damage itself was not measured
-                "damaged": over >= OVER_SHARE if math.isnan(damage) else damage > DAMAGED or _says_less(audit),
+                "damaged": over >= OVER_SHARE if math.isnan(damage) else damage > DAMAGED or bool(says_less),
                 "fatal": " ".join(audit.fatal),
                 "cautions": [caution.mark for caution in cautions],
                 "reference": name in references,
@@ -104,7 +104,7 @@ def headlines(
                 "utility": "" if value is None or math.isnan(value.value) else f"{value.value:.3f}",
                 "retains": _retains(audit),
                 "damage": _damage(audit),
-                "says_less": _retained_in_words(audit) if _says_less(audit) else "",
+                "says_less": says_less,
                 "prob": "" if math.isnan(audit.entity_prob.unlearned) else f"{audit.entity_prob.unlearned:.3f}",
                 "prob_full": f"{audit.entity_prob.full:.3f}",
             }
@@ -146,13 +146,16 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     """Return loss on retained facts beside loss on forget facts, in words; None without a control."""
     if audit.control is None:
         return None
-    damage = audit.damage_estimate
+    damage, prob, own = audit.damage_estimate, audit.entity_prob, ""
     facts = int(audit.control.known.sum())
+    if not math.isnan(prob.control_unlearned):
+        said = f"{prob.control_unlearned:.3f} under the model itself, {prob.control_full:.3f} under full"
+        own = f" (probability of the retained entities: {said})"
     losses = (
         f"Loss: {damage.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
         f"{damage.retain_loss:.3f}), and {damage.forget_loss:.3f} on the forget facts. Measured only at the "
-        f"entities, after the correct beginning of the answer{_kept_prob(audit)}; for whole answers, see uds-lens "
-        "metrics --retain-data."
+        f"entities, after the correct beginning of the answer{own}; for whole answers, see uds-lens metrics "
+        "--retain-data."
     )
     return {
         "value": "undefined" if damage.reason else f"{damage.value:.3f}",
@@ -167,24 +170,13 @@ LEAST_SAID = 0.8
 the model shows damage, whatever full makes of its states."""
 
 
-def _says_less(audit: DepthAudit) -> bool:
-    """Tell whether the model itself gives retained entities clearly less than full does; False where not measured."""
-    return audit.entity_prob.control_unlearned < LEAST_SAID * audit.entity_prob.control_full
-
-
-def _retained_in_words(audit: DepthAudit) -> str:
+def _says_less(audit: DepthAudit) -> str:
+    """Say that the model itself gives retained entities clearly less than full does; empty where not measured."""
     prob = audit.entity_prob
-    said, known = prob.control_unlearned, prob.control_full
-    words = f"gives retained entities a probability of {said:.3f}, against {known:.3f} in full"
-    return worded(words, audit.config.words)
-
-
-def _kept_prob(audit: DepthAudit) -> str:
-    prob = audit.entity_prob
-    if math.isnan(prob.control_unlearned):
+    if not prob.control_unlearned < LEAST_SAID * prob.control_full:
         return ""
-    said, known = prob.control_unlearned, prob.control_full
-    return f" (probability of the retained entities: {said:.3f} under the model itself, {known:.3f} under full)"
+    against = f"{prob.control_unlearned:.3f}, against {prob.control_full:.3f} in full"
+    return worded(f"gives retained entities a probability of {against}", audit.config.words)
 
 
 # The first page: a verdict in a sentence, and what to do next.
@@ -262,50 +254,40 @@ def next_steps(
     *,
     utility: bool,
     elicited: Collection[str],
-) -> list[Step]:
-    """Return what is missing to trust the verdict, with commands."""
+) -> Iterator[Step]:
+    """Yield what is missing to trust the verdict, with commands."""
     own = {name: audit for name, audit in audits.items() if name not in references}
     if not own:
-        return []
+        return
     first = next(iter(own.values()))
     deepest = max(own, key=lambda name: -1.0 if math.isnan(own[name].uds) else own[name].uds)
     full, retain = (f"--{role} {_quoted(first.models[role].name)}" for role in ("full", "retain"))
     several = [f"--model {_quoted(audit.models['unlearned'].name)}" for audit in own.values()]
     models = " ".join(dict.fromkeys(several)) if len(own) <= 3 else f"{several[0]} --model ..."
-    steps = []
     if any(audit.control is None for audit in own.values()):
-        steps.append(
-            Step(
-                "Rule out damage: audit again with facts that should be retained.",
-                f"uds-lens audit {full} {retain} {models} --examples forget.json --control retained.json --out audits",
-            )
+        yield Step(
+            "Rule out damage: audit again with facts that should be retained.",
+            f"uds-lens audit {full} {retain} {models} --examples forget.json --control retained.json --out audits",
         )
     if not utility:
-        steps.append(
-            Step(
-                "Check utility: a destroyed model scores high too.",
-                f"uds-lens metrics {full} {retain} {models} --examples tofu:data --metric utility_rel --out metrics\n"
-                "uds-lens report audits --metrics metrics",
-            )
+        yield Step(
+            "Check utility: a destroyed model scores high too.",
+            f"uds-lens metrics {full} {retain} {models} --examples tofu:data --metric utility_rel --out metrics\n"
+            "uds-lens report audits --metrics metrics",
         )
     if deepest not in elicited:
         model = f"--model {_quoted(own[deepest].models['unlearned'].name)}"
-        steps.append(
-            Step(
-                f"Try to extract the answers from {deepest}.",
-                f"uds-lens elicit {model} {full} {retain} --examples forget.json --out elicited\n"
-                "uds-lens report audits --elicitation elicited",
-            )
+        yield Step(
+            f"Try to extract the answers from {deepest}.",
+            f"uds-lens elicit {model} {full} {retain} --examples forget.json --out elicited\n"
+            "uds-lens report audits --elicitation elicited",
         )
     subjects = min((a.interval_basis.n for a in own.values() if a.interval_basis.by == "subject"), default=99)
     needed = None if pairs is None else _subjects_needed(pairs)
     if needed is not None:
-        steps.append(Step(f"Add subjects, so that the models can be ranked. {needed}", ""))
-    elif subjects < FEW_SUBJECTS:
-        steps.append(
-            Step(f"Add subjects: there are only {subjects}, and reliable intervals need {FEW_SUBJECTS} or more.", "")
-        )
-    return steps
+        yield Step(f"Add subjects, so that the models can be ranked. {needed}", "")
+    elif subjects < FEW_CLUSTERS:
+        yield Step(f"Add subjects: there are only {subjects}, and reliable intervals need {FEW_CLUSTERS} or more.", "")
 
 
 def _quoted(name: str) -> str:
@@ -560,24 +542,21 @@ def _merged(sentences: list[str]) -> str:
     return _PERCENT.sub(lambda _: next(spans), sentences[0])
 
 
-def _between(audits: Mapping[str, DepthAudit]) -> list[Note]:
-    if len(audits) < 2:
-        return []
+def _between(audits: Mapping[str, DepthAudit]) -> Iterator[Note]:
     every = list(audits.values())
     same: dict[tuple[object, ...], list[str]] = {}
     for name, audit in audits.items():  # one model measured in several ways is no surprise
         same.setdefault((audit.models["unlearned"].fingerprint, *score_settings(audit)), []).append(name)
-    notes = [
-        Note(tuple(names), "The audited models have identical weights.") for names in same.values() if len(names) > 1
-    ]
+    for names in same.values():
+        if len(names) > 1:
+            yield Note(tuple(names), "The audited models have identical weights.")
     for role in ("full", "retain"):
         if len({weights_of(audit, role) for audit in every}) > 1:
-            notes.append(Note((), f"The audits use different {role} models: their scores are on different scales."))
+            yield Note((), f"The audits use different {role} models: their scores are on different scales.")
     if differing := differing_settings(every):
-        notes.append(Note((), f"The audits differ in {', '.join(differing)}: their scores are not comparable."))
+        yield Note((), f"The audits differ in {', '.join(differing)}: their scores are not comparable.")
     if len({audit.provenance.get("ids_hash") for audit in every}) > 1:
-        notes.append(Note((), "The audits were measured on different examples, or tokenised them differently."))
-    return notes
+        yield Note((), "The audits were measured on different examples, or tokenised them differently.")
 
 
 # Pairwise differences.
@@ -602,9 +581,7 @@ def difference_words(pairs: pd.DataFrame | None, confidence: str, words: Words =
     """Return the table and the sentence above it; None where there is nothing to compare."""
     if pairs is None:
         return None
-    rows, tested = [_difference_row(row) for row in pairs.itertuples()], _tested(pairs)
-    for row in rows:
-        row["why"] = worded(row["why"], words)
+    rows, tested = [_difference_row(row, words) for row in pairs.itertuples()], _tested(pairs)
     sentence = "No pair could be tested; the table says why."
     if len(tested):
         real = int((tested["p_holm"] < LEVEL).sum())
@@ -642,7 +619,7 @@ def _subjects_needed(pairs: pd.DataFrame) -> str | None:
     )
 
 
-def _difference_row(row: Any) -> dict[str, Any]:
+def _difference_row(row: Any, words: Words) -> dict[str, Any]:
     """Return a pair as the table shows it, the deeper model first."""
     defined, tested = not math.isnan(row.difference), not math.isnan(row.p_holm)
     one, other, low, high = row.one, row.other, row.low, row.high
@@ -666,7 +643,7 @@ def _difference_row(row: Any) -> dict[str, Any]:
         "n": row.n,
         "n_subjects": row.n_subjects,
         # a column of texts holds NaN where there is none
-        "why": "; ".join(part for part in why if isinstance(part, str) and part),
+        "why": worded("; ".join(part for part in why if isinstance(part, str) and part), words),
     }
 
 

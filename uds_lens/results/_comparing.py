@@ -483,7 +483,7 @@ def compare(
     check_confidence(confidence)
     if obstacle := why_not_comparable(audit_a, audit_b):
         raise ConfigError(f"these audits are not comparable: {obstacle}.")
-    return _compared(audit_a, audit_b, confidence, n_resamples, n_resamples, seed)
+    return _compared(audit_a, audit_b, confidence=confidence, n_resamples=n_resamples, seed=seed)
 
 
 def compare_all(
@@ -530,9 +530,10 @@ def compare_all(
     known = references_of(named, references)
     pairs = list(combinations(named, 2))
     n_flips = max(n_resamples, _FLIPS_PER_PAIR * len(pairs))
+    how = {"confidence": confidence, "n_resamples": n_resamples, "n_flips": n_flips, "seed": seed}
     rows = []
     for one, other in pairs:
-        row = {"one": one, "other": other, **_row(named[one], named[other], confidence, n_resamples, n_flips, seed)}
+        row = {"one": one, "other": other, **_row(named[one], named[other], **how)}
         inside = [name for name in known if name in (one, other)]
         row["reference"] = bool(inside)
         if inside and row["reason"] is None:
@@ -549,12 +550,12 @@ def compare_all(
     return pd.DataFrame(rows, columns=list(_PAIR_COLUMNS))
 
 
-def _row(a: DepthAudit, b: DepthAudit, confidence: float, n_resamples: int, n_flips: int, seed: int) -> dict[str, Any]:
+def _row(a: DepthAudit, b: DepthAudit, **how: Any) -> dict[str, Any]:
     if obstacle := why_not_comparable(a, b):
         nan, reason = math.nan, f"not comparable: {obstacle}"
         pair = AuditDifference(nan, NO_INTERVAL, nan, 0, 0, nan, nan, {}, reason)
     else:
-        pair = _compared(a, b, confidence, n_resamples, n_flips, seed)
+        pair = _compared(a, b, **how)
     return {
         **pair._asdict(),
         "low": pair.interval.low,
@@ -566,24 +567,13 @@ def _row(a: DepthAudit, b: DepthAudit, confidence: float, n_resamples: int, n_fl
     }
 
 
-def _compared(
-    a: DepthAudit, b: DepthAudit, confidence: float, n_resamples: int, n_flips: int, seed: int
-) -> AuditDifference:
+def _compared(a: DepthAudit, b: DepthAudit, **how: Any) -> AuditDifference:
     pairs, left_out = _pairs(a, b)
     ones, others = (
         audit.uds_per_example.double().numpy()[[pair[side] for pair in pairs]] for side, audit in enumerate((a, b))
     )
     subjects = [_subject(a.examples[i].subject, b.examples[j].subject) for i, j in pairs]
-    groups = cluster_codes(subjects)
-    mean = contrast(
-        ones - others,
-        groups,
-        confidence=confidence,
-        n_resamples=n_resamples,
-        n_flips=n_flips,
-        seed=seed,
-        bounds=(-1.0, 1.0),
-    )
+    mean = contrast(ones - others, cluster_codes(subjects), bounds=(-1.0, 1.0), **how)
     low, high = mean.interval
     if a.models["unlearned"].fingerprint == b.models["unlearned"].fingerprint and not (ones - others).any():
         low = high = mean.value  # the same model on the same scale: no other subject could differ

@@ -121,9 +121,13 @@ def _eval_result(audit: DepthAudit, dataset: str, config: str | None) -> EvalRes
         metric_name="Unlearning depth score (UDS)",
         metric_value=round(audit.uds, 6),
         metric_args={**details, **_settings(audit)},
-        source_name=f"uds_lens {audit.provenance.get('versions', {}).get('uds_lens', '')}".strip(),
+        source_name=_source(audit),
         source_url=ADDRESS,
     )
+
+
+def _source(audit: DepthAudit) -> str:
+    return f"uds_lens {audit.provenance.get('versions', {}).get('uds_lens', '')}".strip()
 
 
 def eval_results_yaml(audit: DepthAudit, *, dataset: str, config: str | None = None) -> str:
@@ -151,11 +155,10 @@ def eval_results_yaml(audit: DepthAudit, *, dataset: str, config: str | None = N
         raise ConfigError(f"the audit has no score that may be quoted: {why}")
     low, high = audit.uds_interval
     interval = "" if math.isnan(low) else f", {audit.config.confidence:.0%} CI {low:.3f} to {high:.3f}"
-    version = audit.provenance.get("versions", {}).get("uds_lens", "")
     entry: dict[str, Any] = {
         "dataset": {"id": dataset, "task_id": config or "default"},
         "value": round(audit.uds, 6),
-        "source": {"url": ADDRESS, "name": f"uds_lens {version}".strip()},
+        "source": {"url": ADDRESS, "name": _source(audit)},
         "notes": f"Unlearning Depth Score, 0 intact to 1 erased{interval}; {audit.n_measured} examples, "
         f"prompts: {audit.prompts}",
     }

@@ -274,13 +274,6 @@ def studentised(total: Floats, size: Floats, confidence: float, n_resamples: int
     return Interval(float(ratio - reach), float(ratio + reach)) if math.isfinite(reach) else NO_INTERVAL
 
 
-class ColumnIntervals(NamedTuple):
-    """The ends of an interval for each column; NaN where undefined."""
-
-    low: list[float]
-    high: list[float]
-
-
 def column_intervals(
     values: Float[Tensor, "example column"],
     *,
@@ -289,13 +282,13 @@ def column_intervals(
     n_resamples: int = 9999,
     seed: int = 0,
     bounds: Sequence[tuple[float, float] | None] | None = None,
-) -> ColumnIntervals:
+) -> tuple[list[float], list[float]]:
     """Bootstrap each column's mean (studentised), with the same resampled clusters for all columns.
 
     The ends are those of `bootstrap_interval` for a column without NaN, but for examples without clusters, which are
     resampled by the studentised bootstrap here, too. NaN are left out of their column; `bounds` are one pair a column.
 
-    Returns: One interval per column. NaN with fewer than two clusters, and for equal values without bounds.
+    Returns: The lower and the upper ends. NaN with fewer than two clusters, and for equal values without bounds.
 
     Example:
         >>> import torch
@@ -305,7 +298,7 @@ def column_intervals(
         (True, True)
     """
     if not len(values):
-        return ColumnIntervals([math.nan] * values.shape[1], [math.nan] * values.shape[1])
+        return [math.nan] * values.shape[1], [math.nan] * values.shape[1]
     data, codes = values.double().numpy(), cluster_codes(clusters)
     there = ~np.isnan(data)
     total = np.zeros((int(codes.max()) + 1, data.shape[1]))
@@ -333,18 +326,13 @@ def column_intervals(
             ends[:, column] = equal
             continue
         if error[column] == 0:  # clusters agree but examples differ: resample examples
-            low, high = column_intervals(
-                values[:, column : column + 1],
-                clusters=[None] * len(values),
-                confidence=confidence,
-                n_resamples=n_resamples,
-                seed=seed,
-            )
-            ends[:, column] = low[0], high[0]
+            how: Any = {"confidence": confidence, "n_resamples": n_resamples, "seed": seed}
+            ends[:, [column]] = column_intervals(values[:, [column]], clusters=[None] * len(values), **how)
         if limits:
             reached = widened(float(ends[0, column]), float(ends[1, column]), scores, present, limits, confidence)
             ends[:, column] = np.clip(reached, *limits)
-    return ColumnIntervals(*ends.tolist())
+    low, high = ends.tolist()
+    return low, high
 
 
 def ratio_interval(

@@ -37,7 +37,7 @@ from uds_lens.data import ForgetExample, SkippedExample
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, UdsLensError
 from uds_lens.results._records import ModelRecord, printable
 from uds_lens.results._settings import AuditConfig
-from uds_lens.results._stage_1 import ControlFacts, RetainStage1, Stage1
+from uds_lens.results._stage_1 import S1_TENSORS, ControlFacts, RetainStage1, Stage1
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,6 @@ PLAIN = 2  # version of results without any of it
 _MANIFEST, _TENSORS, _EXAMPLES = "manifest.json", "tensors.safetensors", "examples.parquet"
 _CONTROL = "control.parquet"
 _OWN = ("s_unlearned", "control_s_unlearned")  # the second where there is a control
-_RETAIN_TENSORS = ("s1_delta", "s1_norm_ratio", "s1_cosine")
 _MOST_ATTEMPTS = 100  # attempts to read a result that is being saved again all the time
 
 
@@ -128,9 +127,8 @@ def save_result(result: Stage1, path: str | os.PathLike[str], kind: SavedKind, *
         optional["control"] = plain({"ids_hash": control.ids_hash, "sample": control.sample, "skipped": skipped})
     if result.retains:
         optional["retains"] = [retain.model.to_dict() for retain in result.retains]
-        for name in (*_RETAIN_TENSORS, *(() if control is None else ("control_s1_delta",))):
-            stacked = torch.stack([getattr(retain, name) for retain in result.retains])
-            tensors[f"retains_{name}"] = stacked
+        for name in (*S1_TENSORS, *(() if control is None else ("control_s1_delta",))):
+            tensors[f"retains_{name}"] = torch.stack([getattr(retain, name) for retain in result.retains])
     own = {name: tensor for name in _OWN if (tensor := getattr(result, name, None)) is not None}
     tensors |= own
     content = save({name: tensor.clone().contiguous() for name, tensor in tensors.items()})
@@ -213,10 +211,14 @@ class _Manifest:
     files: dict[str, str]
 
 
+_PARTLY = {"strict": True, "extra": "ignore"}  # of a record that may hold more than is read
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Sample:
     """The part of a record of sampling that is read."""
 
+    __pydantic_config__ = _PARTLY
     limit: int
     of: int
     sample: Sampling
@@ -233,18 +235,27 @@ class _Stage2:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Provenance:
+class _Origin:
     """The part of a provenance that is read."""
 
+    __pydantic_config__ = _PARTLY
     versions: dict[str, str] = field(default_factory=dict)
     engine: str | None = None
     first_prompt: str | None = None
     ids_hash: str | None = None
+    sample: _Sample | None = None
     n_steering: int = 0
     n_steering_control: int = 0
     steered_by: int = 0
     counterfactual: dict[str, str | int] = field(default_factory=dict)
     stage_2: _Stage2 | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Provenance(_Origin):
+    """The same, with that of a baseline whose stage 1 was used."""
+
+    stage_1: _Origin | None = None
 
 
 def _read_manifest(folder: Path, kind: SavedKind) -> _Manifest:
@@ -265,26 +276,6 @@ def _read_manifest(folder: Path, kind: SavedKind) -> _Manifest:
     return manifest
 
 
-def _check_provenance(provenance: Mapping[str, Any], where: str) -> None:
-    """Raise ResultFormatError unless what is read from a provenance has its type, also in that of stage 1."""
-    allowed = {field.name for field in fields(_Provenance)}
-    conform(_Provenance, {key: value for key, value in provenance.items() if key in allowed}, where=where)
-    if provenance.get("sample") is not None:
-        _check_sample(provenance["sample"], f"{where}.sample")
-    stage_1 = provenance.get("stage_1")
-    if stage_1 is not None:
-        if not isinstance(stage_1, dict) or "stage_1" in stage_1:
-            raise ResultFormatError(f"{where}.stage_1 must be the provenance of a baseline.")
-        _check_provenance(stage_1, f"{where}.stage_1")
-
-
-def _check_sample(sample: Any, where: str) -> None:
-    allowed = {field.name for field in fields(_Sample)}
-    if isinstance(sample, dict):  # a study records more
-        sample = {key: value for key, value in sample.items() if key in allowed}
-    conform(_Sample, sample, where=where)
-
-
 def _fields(manifest: _Manifest, folder: Path, kind: SavedKind) -> dict[str, Any]:
     where = repr(str(folder))
 
@@ -297,7 +288,7 @@ def _fields(manifest: _Manifest, folder: Path, kind: SavedKind) -> dict[str, Any
     def table(name: str) -> tuple[ForgetExample, ...]:
         return examples_from_parquet(content(name), where=repr(str(folder / name)))
 
-    _check_provenance(manifest.provenance, f"{where}: provenance")
+    conform(_Provenance, manifest.provenance, where=f"{where}: provenance")
     stored, examples = content(_TENSORS), table(_EXAMPLES)
     facts = table(_CONTROL) if manifest.control else ()
     shapes = _shapes(kind, manifest, len(examples), len(facts))
@@ -305,7 +296,7 @@ def _fields(manifest: _Manifest, folder: Path, kind: SavedKind) -> dict[str, Any
     optional: dict[str, Any] = {}
     if manifest.control:
         if manifest.control.sample is not None:
-            _check_sample(manifest.control.sample, f"{where}: control.sample")
+            conform(_Sample, manifest.control.sample, where=f"{where}: control.sample")
         measured: dict[str, Any] = {name: tensors.pop(f"control_{name}") for name in ("n_tokens", "s_full", "s1_delta")}
         optional["control"] = ControlFacts(examples=facts, **vars(manifest.control), **measured)
     if manifest.retains is not None:
@@ -333,7 +324,7 @@ def _shapes(kind: SavedKind, manifest: _Manifest, n: int, n_facts: int) -> dict[
         shapes |= {_OWN[0]: (n,)} | ({_OWN[1]: (n_facts,)} if manifest.control else {})
     if manifest.retains is not None:
         several = len(manifest.retains)
-        shapes |= {f"retains_{name}": (several, n, None) for name in _RETAIN_TENSORS}
+        shapes |= {f"retains_{name}": (several, n, None) for name in S1_TENSORS}
         if manifest.control:
             shapes["retains_control_s1_delta"] = (several, n_facts, None)
     return shapes

@@ -106,15 +106,8 @@ class AuditConfig:
 
     def __post_init__(self) -> None:
         self.chat.require(self.protocol)
-        if self.last_layer == "post_norm" and self.site != "resid_post":
-            raise ConfigError(
-                Setting("last_layer", "post_norm"),
-                " belongs to ",
-                Setting("site", "resid_post"),
-                "; got ",
-                Setting("site", self.site),
-                ".",
-            )
+        if self.last_layer == "post_norm":
+            self._require("site", "resid_post", by=Setting("last_layer", "post_norm"))
         if self.stand_in == "counterfactual" and self.scope not in ("entity", "boundary"):
             raise ConfigError(
                 Setting("scope", self.scope),
@@ -124,24 +117,15 @@ class AuditConfig:
                 Setting("scope", "entity"),
                 ".",
             )
-        if self.stand_in != "counterfactual" and self.counterfactual != "no_question":
-            raise ConfigError(
-                Setting("counterfactual"),
-                " belongs to ",
-                Setting("stand_in", "counterfactual"),
-                "; got ",
-                Setting("stand_in", self.stand_in),
-                ".",
-            )
-        if self.draws != 3 and self.counterfactual != "other":
-            raise ConfigError(
-                Setting("draws"),
-                " belongs to ",
-                Setting("counterfactual", "other"),
-                "; got ",
-                Setting("counterfactual", self.counterfactual),
-                ".",
-            )
+        if self.counterfactual != "no_question":
+            self._require("stand_in", "counterfactual", by=Setting("counterfactual"))
+        if self.draws != 3:
+            self._require("counterfactual", "other", by=Setting("draws"))
+
+    def _require(self, name: str, value: str, *, by: Setting) -> None:
+        """Raise unless a setting has the value that another one belongs to."""
+        if (given := getattr(self, name)) != value:
+            raise ConfigError(by, " belongs to ", Setting(name, value), "; got ", Setting(name, given), ".")
 
     @classmethod
     def preset(cls, name: Literal["paper"]) -> AuditConfig:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
 
 
+S1_TENSORS = ("s1_delta", "s1_norm_ratio", "s1_cosine")  # of each retain model, and of their mean
+
 LEAST_KNOWN = 0.1  # probability per token (geometric mean) that `full` must give a control fact, for the fact to count
 
 
@@ -49,60 +51,14 @@ class RetainStage1:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ControlFacts:
-    """Retained facts, measured like forget facts: stage 1, with `retain`'s states, on facts that `retain` knows."""
-
-    examples: Sequence[ForgetExample]
-    """The scored facts, in input order."""
-
-    skipped: Sequence[SkippedExample]
-    """Rows that could not be scored, with reasons."""
-
-    ids_hash: str
-    """Hash of the token ids."""
-
-    sample: Mapping[str, Any] | None
-    """How they were sampled; None if all were measured."""
-
-    n_tokens: Int[Tensor, "fact"]
-    """Entity tokens of each fact."""
-
-    s_full: Float[Tensor, "fact"]
-    """Mean log-probability of the entity under `full`, nats per token."""
-
-    s1_delta: Float[Tensor, "fact layer"]
-    """Log-probability lost with retain's state patched in, nats per token: the cost of the states of another model
-    that knows the fact."""
-
-    @cached_property
-    def known(self) -> Bool[Tensor, "fact"]:
-        """Facts to which `full` gives at least `LEAST_KNOWN` per token; the others have nothing to lose."""
-        return self.s_full >= math.log(LEAST_KNOWN)
-
-    @cached_property
-    def subjects(self) -> list[str | None]:
-        """Subject of each fact."""
-        return [example.subject for example in self.examples]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Stage1:
-    """`full` against `retain` on a forget set."""
-
-    config: AuditConfig
-    """Settings of the measurement."""
-
-    models: Mapping[str, ModelRecord]
-    """Records of `full` and `retain` (the first of several), and of `unlearned` in an audit."""
+class ScoredFacts:
+    """Facts that were scored, and stage 1 on them."""
 
     examples: Sequence[ForgetExample]
     """The scored examples, in input order."""
 
     skipped: Sequence[SkippedExample]
     """Rows that could not be scored, with reasons."""
-
-    provenance: Mapping[str, Any]
-    """Versions, machine, command, engine, first rendered prompt, hash of the token ids."""
 
     n_tokens: Int[Tensor, "example"]
     """Entity tokens of each example."""
@@ -113,6 +69,41 @@ class Stage1:
     s1_delta: Float[Tensor, "example layer"]
     """Stage 1: log-probability lost with retain's state patched in, nats per token; the mean over several retain
     models."""
+
+    @cached_property
+    def subjects(self) -> list[str | None]:
+        """Subject of each example."""
+        return [example.subject for example in self.examples]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ControlFacts(ScoredFacts):
+    """Retained facts, measured like forget facts: S1 is the cost of the states of another model that knows the fact."""
+
+    ids_hash: str
+    """Hash of the token ids."""
+
+    sample: Mapping[str, Any] | None
+    """How they were sampled; None if all were measured."""
+
+    @cached_property
+    def known(self) -> Bool[Tensor, "fact"]:
+        """Facts to which `full` gives at least `LEAST_KNOWN` per token; the others have nothing to lose."""
+        return self.s_full >= math.log(LEAST_KNOWN)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stage1(ScoredFacts):
+    """`full` against `retain` on a forget set."""
+
+    config: AuditConfig
+    """Settings of the measurement."""
+
+    models: Mapping[str, ModelRecord]
+    """Records of `full` and `retain` (the first of several), and of `unlearned` in an audit."""
+
+    provenance: Mapping[str, Any]
+    """Versions, machine, command, engine, first rendered prompt, hash of the token ids."""
 
     s1_norm_ratio: Float[Tensor, "example layer"]
     """Norm of retain's state over that of the state it replaces; 1 = equal."""
@@ -136,11 +127,6 @@ class Stage1:
             else:
                 roles[role] = record
         return roles
-
-    @cached_property
-    def subjects(self) -> list[str | None]:
-        """Subject of each example."""
-        return [example.subject for example in self.examples]
 
     @property
     def n_layers(self) -> int:
