@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
@@ -63,14 +63,7 @@ def as_option(setting: Setting, options: Mapping[str, Any]) -> str:
 def one_line_warnings(options: Mapping[str, Any]) -> Iterator[None]:
     """Print our own warnings as one line each; those of other packages only with --debug."""
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, *where: object, **more: object) -> None:
         typer.echo(one_line("warning", message, options), err=True)
 
     with warnings.catch_warnings():
@@ -91,8 +84,7 @@ app = typer.Typer(
 )
 for _command in (
     *(annotate, audit, conformance, dashboard, demo, doctor, elicit, export, finetune, meta, metrics),
-    *(published, quantise),
-    *(rank, relearn, relearn_grid, report, sweep, table, unlearn, watch, weights),
+    *(published, quantise, rank, relearn, relearn_grid, report, sweep, table, unlearn, watch, weights),
 ):
     app.command(_command.__name__.replace("_", "-"), cls=PlainCommand)(stoppable()(with_records(_command)))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import (
     Direction,
     Judged,
@@ -21,7 +22,6 @@ from uds_lens._cli.model_tables import (
     parse_directions,
     write_table_file,
 )
-from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import interval, number, print_json, print_table, print_wrapped, say, table_rows
 from uds_lens._storage import check_folder, check_writable
 from uds_lens.errors import DataError
@@ -48,14 +48,11 @@ def meta(
     one_directional: Annotated[
         bool, typer.Option("--one-directional", help="Let Q and R penalise only knowledge that comes back.")
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Also write all tables to this directory, as CSV files.", file_okay=False),
-    ] = None,
+    out: Annotated[Path | None, opt.folder("Also write all tables to this directory, as CSV files.")] = None,
     *,
     references: References,
     perturbed: Perturbed,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Judge metrics: which of them can be trusted?
 
@@ -80,13 +77,12 @@ def meta(
     from uds_lens.meta import Published
 
     if isinstance(models, Published):
-        _published(models, out, printing)
+        _published(models, out, as_json=printing.json)
         return
     directions = parse_directions(direction)
     if models.references is not None and not perturbed.given:
-        _runs(
-            models, metric, {**(references.parts(Score(), models.frame).direction or {}), **directions}, out, printing
-        )
+        ways = {**(references.parts(Score(), models.frame).direction or {}), **directions}
+        _runs(models, metric, ways, out, as_json=printing.json)
         return
     names = metrics_to_judge(models.frame, metric, directions)
     if "knows" not in models.frame.columns and not perturbed.given:
@@ -119,7 +115,7 @@ def meta(
 
 
 def _runs(
-    models: ModelTable, metric: Sequence[str] | None, direction: dict[str, Points], out: Path | None, printing: Printing
+    models: ModelTable, metric: Sequence[str] | None, direction: dict[str, Points], out: Path | None, *, as_json: bool
 ) -> None:
     """Judge metrics by the pools and the references of Open-Unlearning runs, each base model and split by itself."""
     import pandas as pd
@@ -155,10 +151,9 @@ def _runs(
         for name in ("faithful", "cuts", "pairs") if parts else ():
             tables = {setup: table for setup, part in parts.items() if (table := getattr(part, name)) is not None}
             if tables:
-                rows = pd.concat(tables, names=["setup"]).reset_index("setup").reset_index(drop=True)
-                columns = [*(column for column in rows.columns if column != "setup"), "setup"]
-                write_table_file(rows[columns], out / f"{name}.csv")
-    if printing.json:
+                whole = pd.concat([table.assign(setup=setup) for setup, table in tables.items()], ignore_index=True)
+                write_table_file(whole, out / f"{name}.csv")
+    if as_json:
         setups_json = [
             {"setup": name, **{k: None if v is None else table_rows(v) for k, v in judgement._asdict().items()}}
             for name, judgement in parts.items()
@@ -169,18 +164,13 @@ def _runs(
         typer.echo(f"\n{name}")
         assert judgement.faithful is not None
         _print_faithful(judgement.faithful, judgement.pairs)
-    rows_shown = [
-        [
-            row["metric"],
-            number(row["share"]),
-            f"{row['right']} of {row['n']}",
-            str(row["tied"]),
-            number(row["smallest_gap"]),
-        ]
-        for row in apart.sort_values(["share", "smallest_gap"], ascending=False, na_position="last").to_dict("records")
-    ]
     typer.echo("\nfull against retain")
-    print_table(["metric", "F within", "full above retain", "ties", "smallest gap"], rows_shown)
+    ordered = apart.sort_values(["share", "smallest_gap"], ascending=False, na_position="last")
+    rows = [
+        [row.metric, number(row.share), f"{row.right} of {row.n}", str(row.tied), number(row.smallest_gap)]
+        for row in ordered.itertuples()
+    ]
+    print_table(["metric", "F within", "full above retain", "ties", "smallest gap"], rows)
     print_wrapped(
         "\nF within: share of base models and splits in which the metric ranks full above the retain of the same base "
         "model and split. A metric that fails here cannot be trusted; passing means little, because two models "
@@ -308,13 +298,13 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
     )
 
 
-def _published(values: Published, out: Path | None, printing: Printing) -> None:
+def _published(values: Published, out: Path | None, *, as_json: bool) -> None:
     """Print the UDS paper's own judgement: F, Q, R as in its files, the rest computed."""
     from uds_lens import meta as judge
 
     table = judge.summary(values.metrics)
     _write(Judged(table), out)
-    if printing.json:
+    if as_json:
         print_json({"source": values.source, "summary": table_rows(table)})
         return
     rows = [
