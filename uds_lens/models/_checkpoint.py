@@ -212,11 +212,11 @@ def load_config(
     if is_adapter(source):
         return _of_base(load_config, source, trust_remote_code=trust_remote_code)
     if (file := _gguf(source)) is not None:
-        with _plain_errors(source, offline=True):
+        with plain_errors(source, offline=True):
             config = gguf.load_config(file)
         set_attention(config, "eager")
         return config
-    with _plain_errors(source, offline):
+    with plain_errors(source, offline):
         config = AutoConfig.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
     set_attention(config, "eager")  # a checkpoint must not choose it: it may name a kernel on the Hub
     return config
@@ -229,14 +229,14 @@ def load_tokenizer(
     from transformers import AutoTokenizer
 
     if (file := _gguf(source)) is not None:
-        with _plain_errors(source, offline=True):
+        with plain_errors(source, offline=True):
             return gguf.load_tokenizer(file)
     has_none = is_local(source) and not any((place_of(source) / n).is_file() for n in _TOKENIZER)
     if has_none:
         if not is_adapter(source):
             return None
         return _of_base(load_tokenizer, source, trust_remote_code=trust_remote_code)
-    with _plain_errors(source, offline):
+    with plain_errors(source, offline):
         return AutoTokenizer.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
 
 
@@ -276,7 +276,7 @@ def load_weights(
         # merged on the CPU, so that the same adapter gives the same bytes wherever it is used afterwards
         more = {"dtype": dtype, "device": "cpu", "device_map": device_map}
         base = _of_base(load_weights, source, trust_remote_code=trust_remote_code, **more)
-        with LOADING, _plain_errors(source, offline=True), quiet_files():
+        with LOADING, plain_errors(source, offline=True), quiet_files():
             require_its_base(source, base)
             try:
                 adapted: Any = merged(base, str(place_of(source)))
@@ -295,7 +295,7 @@ def load_weights(
     placement = {"device_map": device_map} if device_map is not None else {}
     file = _gguf(source)
     reading = _where(source, revision, offline, trust_remote_code) if file is None else gguf.reading(file)
-    with LOADING, _plain_errors(source, offline), quiet_files():
+    with LOADING, plain_errors(source, offline), quiet_files():
         model, info = AutoModelForCausalLM.from_pretrained(
             _place(source) if file is None else str(file.parent),
             config=config,
@@ -408,7 +408,10 @@ def _where(
 
 
 @contextmanager
-def _plain_errors(source: str | os.PathLike[str], offline: bool) -> Iterator[None]:
+def plain_errors(
+    source: str | os.PathLike[str], offline: bool, failed: str = "cannot load the checkpoint in"
+) -> Iterator[None]:
+    """Turn what another library raises over a checkpoint into one sentence."""
     try:
         with nullcontext() if offline or is_local(source) else asking_the_hub():
             yield
@@ -418,7 +421,7 @@ def _plain_errors(source: str | os.PathLike[str], offline: bool) -> Iterator[Non
         text = os.fspath(source)
         first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         if is_local(source):
-            raise ModelError(f"cannot load the checkpoint in {text!r}: {first}.") from error
+            raise ModelError(f"{failed} {text!r}: {first}.") from error
         raise ModelError(not_on_the_hub(text, first, offline=offline)) from error
 
 
@@ -426,22 +429,21 @@ def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
     """Say why a name that is no directory could not be loaded from the Hub, and what helps."""
     near = did_you_mean(name)
     if offline or is_offline():
-        return (
-            f"there is no directory {name!r} here, and offline it was looked for only among what was downloaded from "
-            f"the Hub before: {reason}. Check the path, or download it where there is a connection: hf download {name}"
-            f"{near and '.'}{near}"
+        why = (
+            f"and offline it was looked for only among what was downloaded from the Hub before: {reason}. Check the "
+            f"path, or download it where there is a connection: hf download {name}{near and '.'}"
         )
-    if not is_reachable():
-        return (
-            f"there is no directory {name!r} here, it was not downloaded before, and no connection to the Hub can be "
-            f"opened. Check the path and the connection, or download it where there is one: hf download {name}"
-            f"{near and '.'}{near}"
+    elif not is_reachable():
+        why = (
+            "it was not downloaded before, and no connection to the Hub can be opened. Check the path and the "
+            f"connection, or download it where there is one: hf download {name}{near and '.'}"
         )
-    return (
-        f"there is no directory {name!r} here, so it was looked up on the Hub, and that failed: {reason}. Check the "
-        "path or the spelling; log in for a gated model (hf auth login); without a connection, give the directory of a "
-        f"local copy.{near}"
-    )
+    else:
+        why = (
+            f"so it was looked up on the Hub, and that failed: {reason}. Check the path or the spelling; log in for a "
+            "gated model (hf auth login); without a connection, give the directory of a local copy."
+        )
+    return f"there is no directory {name!r} here, {why}{near}"
 
 
 def require_complete(info: dict[str, Any], source: str | os.PathLike[str], architecture: str) -> None:
@@ -488,8 +490,8 @@ def keep_plain_format(model: Any, *, live: bool = False) -> None:
             never_repack(module)
 
 
-_ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Largest difference between two devices that rounding explains, as a share of the largest logit."""
+ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
+"""Largest difference that rounding explains, as a share of the largest logit: of two devices, or of a Bridge."""
 
 
 @torch.no_grad()
@@ -498,7 +500,7 @@ def move_checked(model: PreTrainedModel, device: str) -> PreTrainedModel:
     before = _logits(model)
     model = model.to(device)
     gap = float((_logits(model) - before).abs().max() / before.abs().max())
-    allowed = _ROUNDING.get(model.dtype, 1e-3)
+    allowed = ROUNDING.get(model.dtype, 1e-3)
     if not gap <= allowed:
         raise ModelError(
             f"on device {device!r} the logits of {type(model).__name__} differ from those on the CPU by {gap:.1%} of "

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from uds_lens._compat.peft import adapters_off, has_adapters, without_wrappers
+from uds_lens._compat.peft import has_adapters, without_wrappers
 from uds_lens._compat.transformers import forget_longer_texts
 from uds_lens.data import AnswerSequence
 from uds_lens.errors import ConfigError, DataError
@@ -290,7 +290,7 @@ class FrozenModel:
     def reading(self) -> Iterator[nn.Module]:
         """Yield the frozen model, in evaluation mode and without gradients."""
         was_training = self._model.training
-        with torch.no_grad(), adapters_off(self._model) if self._adapted else nullcontext():
+        with torch.no_grad(), self._model.disable_adapter() if self._adapted else nullcontext():
             self._model.eval()
             try:
                 yield self._model
