@@ -79,11 +79,6 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
     return None
 
 
-def made_here(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file or directory says that this library wrote it."""
-    return format_of(path) is not None or bool(_PAGE.match(_head(located(path))))
-
-
 def check_writable(
     path: str | os.PathLike[str],
     *,

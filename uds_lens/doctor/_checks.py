@@ -529,12 +529,7 @@ def _costs(
 ) -> str:
     """Say what is read, and how long reading and computing take at the rates of this disk and this device.
 
-    Args:
-        models: The models by role.
-        turns: How often each is read, because its rows take turns.
-        plan: Rows and batches.
-        config: What is measured.
-        options: How it is run.
+    `turns` says how often each model is read, because its rows take turns.
     """
     from uds_lens.models import pick_device
     from uds_lens.models._streamed import weight_files_of

@@ -163,20 +163,17 @@ class RunFolder:
         try:
             record = read_record(self.out)
         except ResultFormatError as error:
-            warnings.warn(
-                UdsLensWarning(f"{str(error).removesuffix(': measure again.')}: training again."), stacklevel=2
-            )
-            return False
-        if record["key"] != self.key:
-            differences = _differences(record["depends_on"], self.depends_on)
-            refuse_to_replace(self.out, f"the result of another run{differences}", of="TrainOptions")
-        problem = difference(self.out, record["files"])
-        if problem is not None:
-            warnings.warn(
-                UdsLensWarning(f"{str(self.out)!r} has changed since it was saved ({problem}): training again."),
-                stacklevel=2,
-            )
-        return problem is None
+            problem = str(error).removesuffix(": measure again.")
+        else:
+            if record["key"] != self.key:
+                differences = _differences(record["depends_on"], self.depends_on)
+                refuse_to_replace(self.out, f"the result of another run{differences}", of="TrainOptions")
+            changed = difference(self.out, record["files"])
+            if changed is None:
+                return True
+            problem = f"{str(self.out)!r} has changed since it was saved ({changed})"
+        warnings.warn(UdsLensWarning(f"{problem}: training again."), stacklevel=2)
+        return False
 
     @contextmanager
     def opened(self) -> Iterator[Path]:
