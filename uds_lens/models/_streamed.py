@@ -51,7 +51,6 @@ from uds_lens.models._fingerprint import (
     known_fingerprints,
     loaded_from,
 )
-from uds_lens.models._gguf import gguf_file
 from uds_lens.models._hooked import HookedModel
 
 Part: TypeAlias = "int | Literal['around', 'embedding', 'head']"
@@ -81,8 +80,6 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
         return "it is an adapter: merge it into its base, and save the whole model"
     if storage_of(source) is not None:
         return "it is a GGUF file, which is unpacked as a whole"
-    if is_local(source) and gguf_file(Path(source).expanduser()) is not None:
-        return "it is a GGUF file, which transformers reads as a whole"
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
     if getattr(config, QUANTISED_ENTRY, None):
         return "its weights are quantised, and only plain ones are read block by block"
