@@ -26,7 +26,7 @@ import typer
 from typer.models import OptionInfo
 
 from uds_lens._compat.typer import OUTPUT, set_help
-from uds_lens._storage import did_you_mean
+from uds_lens._storage import did_you_mean, located
 from uds_lens._types import (
     AnswerProtocol as _AnswerProtocol,
     ChatStyleName,
@@ -198,10 +198,7 @@ def at_home(value: Any) -> Any:
     """
     if isinstance(value, list):
         return [at_home(item) for item in value]
-    try:
-        return value.expanduser() if isinstance(value, Path) else value
-    except RuntimeError:  # a user that does not exist
-        return value
+    return located(value) if isinstance(value, Path) else value
 
 
 # Options that several commands have. A mistyped path of a model or of data ends the program while it reads its options,
@@ -269,7 +266,7 @@ def _existing_models(given: Any) -> Any:
     for name in _listed(given):
         if name.startswith("package:"):
             continue
-        path = Path(at_home(Path(name)))
+        path = located(name)
         looks_local = path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2
         if not path.exists() and (looks_local or (len(path.parts) == 2 and path.parent.is_dir())):
             raise ModelError(
@@ -281,7 +278,7 @@ def _existing_models(given: Any) -> Any:
 
 def _existing_data(given: Any) -> Any:
     for name in _listed(given):
-        place = Path(at_home(Path(name.removeprefix("tofu:"))))
+        place = located(name.removeprefix("tofu:"))
         if place.suffix.lower() in SUFFIXES and not name.startswith("hf:") and not place.exists():
             raise DataError(
                 f'{name}: no such file. Check the path; a Hub data set is written "hf:user/name:config:split".'

@@ -163,13 +163,14 @@ def _gib(what: str, free: int, total: int, fix: str) -> Finding:
 
 
 def _hub() -> Iterator[Finding]:
+    from huggingface_hub import constants
+
     offline = [name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _is_set(name)]
     if offline:
         yield Finding("Hub", "note", f"offline ({' and '.join(offline)} set): local files only")
     else:
         yield Finding("Hub", "ok", "online: missing models and data are downloaded (--offline prevents it)")
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface"))
-    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+    cache = Path(constants.HF_HUB_CACHE)
     yield Finding("Hub cache", "ok", f"{cache}{'' if cache.is_dir() else ' (does not exist yet)'}")
 
 
@@ -362,23 +363,13 @@ _SLOWER = 4.0
 
 def _speed(config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
     """Time a product in the dtype asked for beside one in float32: some CPUs have no instructions for others."""
-    import torch
-
     from uds_lens.models import pick_device
+    from uds_lens.patching._costs import product_rate
 
     if config.dtype == "float32":
         return
     device = pick_device(options.device)
-    seconds = {}
-    for dtype in ("float32", config.dtype):
-        one = torch.ones(256, 256, dtype=getattr(torch, dtype), device=device)
-        times = []
-        for _ in range(4):  # the first warms up
-            started = time.perf_counter()
-            float((one @ one).sum())
-            times.append(time.perf_counter() - started)
-        seconds[dtype] = min(times)
-    factor = seconds[config.dtype] / seconds["float32"]
+    factor = product_rate("float32", device) / product_rate(config.dtype, device)
     words = f"a product in {config.dtype} takes {factor:.1f} times as long as in float32 on {device}"
     if factor > _SLOWER:
         yield Finding("speed", "note", words, "--dtype float32 is faster here, and exact")
@@ -415,7 +406,7 @@ def _fatal_rows(
         yield Finding("data", "problem", _short(error))
         return
     sample = inputs.forget.sample
-    if sample is not None and "sorted_by" in sample and sample["sorted_by"] is not None:
+    if sample is not None and sample.get("sorted_by") is not None:
         words = f"only the first {sample['limit']} of {sample['of']}. {about_first_rows(sample['sorted_by'])}"
         yield Finding("sample", "problem", words, "an audit of them has a fatal warning: leave out --sample first")
     for role, (model, info) in models.items():

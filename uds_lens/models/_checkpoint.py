@@ -374,16 +374,12 @@ def require_its_base(source: str | os.PathLike[str], base: PreTrainedModel) -> N
 _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json")
 """Names of the records that training writes beside a checkpoint."""
 
-_LARGEST_RECORD = 1 << 26
-"""Bytes of a record that is read."""
-
 
 def checkpoint_record(source: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the record that training wrote beside a checkpoint, unchecked; empty where there is none."""
     for name in _RECORDS:
         try:
-            file = place_of(source) / name
-            record = json.loads(file.read_bytes()) if file.stat().st_size < _LARGEST_RECORD else None
+            record = json.loads((place_of(source) / name).read_bytes())
         except (OSError, ValueError, RecursionError):
             continue
         if isinstance(record, dict):
