@@ -72,7 +72,10 @@ def meta(
           --retain-before retain.csv --retain-relearned again.csv
     """
     say(f"reading {table} ...")
-    out = _require_places(out)
+    if out is not None:  # looked at before any work is done for it
+        out = check_folder(out)
+        for name in (*Judged._fields, "references"):
+            check_writable(out / f"{name}.csv", directory=False)
     models = references.read(table)
     from uds_lens.meta import Published
 
@@ -199,26 +202,18 @@ def _require_values(table: ModelTable, names: Sequence[str], perturbed: bool) ->
 def _require_judgement(result: Judged) -> None:
     """Raise `DataError` where nothing was decided: a metric with one value separates no models."""
     reasons: dict[str, str] = {}
-    for row in [] if result.faithful is None else result.faithful.to_dict("records"):
+    faithful, robust = ([] if table is None else table.to_dict("records") for table in (result.faithful, result.robust))
+    for row in faithful:
         if row["auc"] == row["auc"] and row["tied_share"] < 1:
             return
         reasons.setdefault(str(row["metric"]), str(row["reason"]))
-    for row in [] if result.robust is None else result.robust.to_dict("records"):
+    for row in robust:
         if row["q"] == row["q"] or row["r"] == row["r"]:
             return
         reasons.setdefault(str(row["metric"]), str(row["q_reason"] or row["r_reason"]))
     some = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:4])
     more = f" and {len(reasons) - 4} more" if len(reasons) > 4 else ""
     raise DataError(f"nothing can be judged. {some}{more}."[:480])
-
-
-def _require_places(out: Path | None) -> Path | None:
-    """Check the places of the tables before any work is done for them."""
-    if out is not None:
-        out = check_folder(out)
-        for name in (*Judged._fields, "references"):
-            check_writable(out / f"{name}.csv", directory=False)
-    return out
 
 
 def _write(result: Judged, out: Path | None) -> None:

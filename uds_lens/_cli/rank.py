@@ -136,7 +136,7 @@ def _ranking(
 
     frame, parts = table.frame, references.parts(score, table.frame)
     # Without a depth score the preset ranks all the same: the attack in its place leaves the score as it is without.
-    depthless = references.preset is not None and _is_empty(frame, parts.depth)
+    depthless = references.preset is not None and (parts.depth not in frame.columns or frame[parts.depth].isna().all())
     if depthless:
         parts, by, select_by = replace(parts, depth=parts.membership[0]), "without", "without"
     require_parts(frame, parts, table.reasons)
@@ -167,10 +167,6 @@ def _ranking(
         methods[["depth", "score_with", "rank_with"]] = math.nan
         shifts = shifts.iloc[:0]
     return _Ranking(methods, shifts, p_first, varying, notes, len(frame), by)
-
-
-def _is_empty(frame: pd.DataFrame, name: str) -> bool:
-    return name not in frame.columns or bool(frame[name].isna().all())
 
 
 def _ranking_by_setup(

@@ -165,17 +165,14 @@ def _gib(what: str, free: int, total: int, fix: str) -> Finding:
 def _hub() -> Iterator[Finding]:
     from huggingface_hub import constants
 
-    offline = [name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _is_set(name)]
+    names, yes = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), ("1", "ON", "YES", "TRUE")
+    offline = [name for name in names if os.environ.get(name, "").upper() in yes]
     if offline:
         yield Finding("Hub", "note", f"offline ({' and '.join(offline)} set): local files only")
     else:
         yield Finding("Hub", "ok", "online: missing models and data are downloaded (--offline prevents it)")
     cache = Path(constants.HF_HUB_CACHE)
     yield Finding("Hub cache", "ok", f"{cache}{'' if cache.is_dir() else ' (does not exist yet)'}")
-
-
-def _is_set(name: str) -> bool:
-    return os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 # Models and a forget set.
@@ -222,10 +219,9 @@ def examine_inputs(
         findings += _speed(config, options)
     rows: list[ForgetExample] = []
     facts: list[ForgetExample] = []
-    if examples is not None:
-        findings.append(_data("examples", examples, rows))
-    if control is not None:
-        findings.append(_data("control", control, facts))
+    for what, place, read in (("examples", examples, rows), ("control", control, facts)):
+        if place is not None:
+            findings.append(_data(what, place, read))
     if rows:
         findings += _fatal_rows({role: (models[role], info) for role, info in infos.items()}, rows, facts, config)
     if rows and "full" in infos:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from uds_lens._compat.transformers import QUANTISED_ENTRY, forget_quantisation, set_place
+from uds_lens._compat.transformers import QUANTISED_ENTRY, set_place
 from uds_lens._optional_packages import require_package
 from uds_lens.errors import ModelError
 
@@ -45,13 +45,6 @@ def gguf_file(place: str | os.PathLike[str]) -> Path | None:
         names = ", ".join(file.name for file in files[:4])
         raise ModelError(f"{str(path)!r} holds {len(files)} GGUF files ({names}): name one of them.")
     return files[0] if files else None
-
-
-def plain_model(model: Any, file: Path) -> Any:
-    """Return a model just read from a GGUF file as what it is now: one with plain weights, which can be saved."""
-    forget_quantisation(model)
-    set_place(model.config, str(file))
-    return model
 
 
 def reading(file: Path) -> dict[str, Any]:

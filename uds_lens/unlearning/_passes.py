@@ -119,15 +119,12 @@ def pad_sequences(sequences: Sequence[AnswerSequence], *, pad_token_id: int) -> 
         >>> batch["labels"].tolist()
         [[-100, -100, 6, 2], [-100, 7, 2, -100]]
     """
-    shape = (len(sequences), max(len(sequence.ids) for sequence in sequences))
-    ids, labels = torch.full(shape, pad_token_id), torch.full(shape, IGNORED)
-    mask = torch.zeros(shape, dtype=torch.long)
-    for row, sequence in enumerate(sequences):
-        n = len(sequence.ids)
-        ids[row, :n] = torch.tensor(sequence.ids)
-        mask[row, :n] = 1
-        labels[row, sequence.n_prompt : n] = ids[row, sequence.n_prompt : n]
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    rows = [torch.tensor(sequence.ids) for sequence in sequences]
+    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
+    position, prompts = torch.arange(ids.shape[1]), torch.tensor([[sequence.n_prompt] for sequence in sequences])
+    mask = position < torch.tensor([[len(row)] for row in rows])
+    labels = ids.where(mask & (position >= prompts), IGNORED)
+    return {"input_ids": ids, "attention_mask": mask.long(), "labels": labels}
 
 
 def widened(batch: Mapping[str, Tensor], width: int, *, pad_token_id: int) -> dict[str, Tensor]:
