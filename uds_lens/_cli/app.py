@@ -25,7 +25,7 @@ from uds_lens._cli.report import dashboard, export, report
 from uds_lens._cli.sweep import relearn_grid, sweep
 from uds_lens._cli.terminal import progress_printed, stoppable
 from uds_lens._cli.training import finetune, quantise, relearn, unlearn
-from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of, program_of
+from uds_lens._compat.typer import PlainCommand, parameters_of
 from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
 
 
@@ -52,7 +52,7 @@ def as_option(setting: Setting, options: Mapping[str, Any]) -> str:
     if (setting.of or "").endswith("Config") and "set_" in options:
         return f"--set {setting.name}={setting.value if setting.has_value else 'VALUE'}"
     option = options.get(setting.name)
-    flags = [] if option is None else flags_of(option, negative=setting.value is False)
+    flags = [] if option is None else option.secondary_opts if setting.value is False else option.opts
     if not flags:
         return str(setting)
     named = setting.has_value and not isinstance(setting.value, bool)
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold bytes that are no text
         sys.stdout.reconfigure(errors="backslashreplace")
-    program = program_of(app)
+    program: Any = typer.main.get_command(app)  # calling `app` would build it anew
     options = parameters_of(program, words)
     with progress_printed(verbose="--verbose" in words):
         if "--debug" in words:

@@ -64,24 +64,18 @@ def export(
     from uds_lens.metrics import MetricResults
     from uds_lens.results import DepthAudit
 
-    kinds: dict[str, tuple[type[Any], ...]] = {
-        "hub": (DepthAudit,),
-        "every-eval-ever": (DepthAudit, MetricResults),
-        "inspect": (ElicitationResults,),
-        "open-unlearning": (DepthAudit,),
+    of_data = {"dataset": dataset or "forget set"}
+    formats: dict[str, tuple[list[type[Any]], Any, dict[str, Any]]] = {
+        "hub": ([DepthAudit], sharing.write_eval_results, {**of_data, "config": config}),
+        "every-eval-ever": ([DepthAudit, MetricResults], sharing.write_every_eval_ever, {**of_data, "model": model}),
+        "inspect": ([ElicitationResults], sharing.write_inspect_logs, of_data),
+        "open-unlearning": ([DepthAudit], sharing.write_uds_eval, {}),
     }
+    kinds, write, more = formats[to]
     if dataset is None and to in ("hub", "every-eval-ever"):
         raise ConfigError(f"--to {to} needs --dataset, the forget set: its id on the Hub, such as locuslab/TOFU.")
-    loaded = _loaded(result, kinds[to])
-    files: Sequence[Path]
-    if to == "hub":
-        files = [sharing.write_eval_results(loaded, out, dataset=str(dataset), config=config)]
-    elif to == "every-eval-ever":
-        files = sharing.write_every_eval_ever(loaded, out, dataset=str(dataset), model=model)
-    elif to == "inspect":
-        files = sharing.write_inspect_logs(loaded, out, dataset=dataset or "forget set")
-    else:
-        files = sharing.write_uds_eval(loaded, out)
+    written = write(_loaded(result, kinds), out, **more)
+    files = [written] if isinstance(written, Path) else written
     if printing.json:
         print_json({"files": [str(file) for file in files]})
         return
