@@ -29,7 +29,7 @@ def annotate(
     review: Annotated[
         Path | None, opt.file("Also write an HTML page with every answer, its entity highlighted.")
     ] = None,
-    redo: Annotated[bool, typer.Option("--redo", help="Also annotate rows that already have an entity.")] = False,
+    redo: Annotated[bool, opt.flag("--redo", "Also annotate rows that already have an entity.")] = False,
     *,
     options: AnnotateOptions,
     run: opt.ModelRun,

@@ -51,13 +51,9 @@ def audit(
     ] = None,
     keep_full: Annotated[
         bool,
-        typer.Option(
-            "--keep-full", help="With several models: full stays open and recorded. Faster; two models in memory."
-        ),
+        opt.flag("--keep-full", "With several models: full stays open and recorded. Faster; two models in memory."),
     ] = False,
-    redo: Annotated[
-        bool, typer.Option("--redo", help="Repeat audits that --out already holds for the same inputs.")
-    ] = False,
+    redo: Annotated[bool, opt.flag("--redo", "Repeat audits that --out already holds for the same inputs.")] = False,
     *,
     config: AuditConfig,
     options: RunOptions,
@@ -167,7 +163,7 @@ _WEIGHTS = (("model.safetensors", "config.json"), ("adapter_model.safetensors", 
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where a training run saves its checkpoints.")],
+    folder: Annotated[Path, opt.argument("DIR", "Where a training run saves its checkpoints.")],
     full: Annotated[str, opt.FULL],
     retain: Annotated[list[str], opt.RETAINS],
     examples: Annotated[str, opt.FORGET_SET],
@@ -175,8 +171,8 @@ def watch(
     control: Annotated[str | None, opt.CONTROL] = None,
     pattern: Annotated[str, opt.value("GLOB", "Names of the checkpoints' directories.")] = "checkpoint-*",
     poll: Annotated[float, opt.value("SECONDS", "Time between two polls.", min=0.0)] = 10.0,
-    once: Annotated[bool, typer.Option("--once", help="Poll twice, audit the complete checkpoints and exit.")] = False,
-    redo: Annotated[bool, typer.Option("--redo", help="Repeat audits that --out already holds.")] = False,
+    once: Annotated[bool, opt.flag("--once", "Poll twice, audit the complete checkpoints and exit.")] = False,
+    redo: Annotated[bool, opt.flag("--redo", "Repeat audits that --out already holds.")] = False,
     *,
     config: AuditConfig,
     options: RunOptions,

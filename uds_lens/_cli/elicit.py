@@ -36,13 +36,11 @@ def elicit(
             "Repeat for more.",
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the available probes and exit.")] = False,
+    list_: Annotated[bool, opt.flag("--list", "List the available probes and exit.")] = False,
     limit: Annotated[
         int | None, opt.count("Ask a random sample of N rows, spread over their subjects; shots come from all.")
     ] = None,
-    redo: Annotated[
-        bool, typer.Option("--redo", help="Replace what --out holds, even the result of another run.")
-    ] = False,
+    redo: Annotated[bool, opt.flag("--redo", "Replace what --out holds, even the result of another run.")] = False,
     *,
     options: ElicitOptions,
     run: opt.ModelRun,

@@ -35,18 +35,17 @@ if TYPE_CHECKING:
 def meta(
     table: Annotated[
         Path,
-        typer.Argument(
-            metavar="TABLE",
-            help="CSV with one row per model: metrics, knows, variant, run; folder of Open-Unlearning runs; or "
+        opt.argument(
+            "TABLE",
+            "CSV with one row per model: metrics, knows, variant, run; folder of Open-Unlearning runs; or "
             "published: the UDS paper's values.",
-            show_default=False,
         ),
     ],
     metric: Metric = None,
     direction: Direction = None,
     min_utility: MinUtility = None,
     one_directional: Annotated[
-        bool, typer.Option("--one-directional", help="Let Q and R penalise only knowledge that comes back.")
+        bool, opt.flag("--one-directional", "Let Q and R penalise only knowledge that comes back.")
     ] = False,
     out: Annotated[Path | None, opt.folder("Also write all tables to this directory, as CSV files.")] = None,
     *,

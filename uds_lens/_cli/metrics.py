@@ -225,15 +225,14 @@ def metrics(
             "--metric names others."
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the available metrics and exit.")] = False,
+    list_: Annotated[bool, opt.flag("--list", "List the available metrics and exit.")] = False,
     split: Annotated[str, opt.value("NAME", "Forget split of TOFU.")] = "forget10",
     limit: opt.Limit = None,
     sample: opt.Sampling = "random",
     redo: Annotated[
         bool,
-        typer.Option(
-            "--redo",
-            help="Replace what --out holds, even metrics of other weights, or ones that this run does not measure.",
+        opt.flag(
+            "--redo", "Replace what --out holds, even metrics of other weights, or ones that this run does not measure."
         ),
     ] = False,
     *,

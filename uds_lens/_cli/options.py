@@ -205,6 +205,16 @@ def at_home(value: Any) -> Any:
 # seconds before torch is loaded; the library looks at everything else (names on the Hub, files inside).
 
 
+def argument(metavar: str, help: str) -> Any:
+    """Return the argument of a command, which stands there without a flag."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+def flag(name: str, help: str) -> Any:
+    """Return an option that takes no value, and has no `--no-` beside it."""
+    return typer.Option(name, help=help)
+
+
 def value(metavar: str, help: str, *flags: str, **checks: Any) -> Any:
     """Return an option that takes a value, which --help calls by `metavar`."""
     return typer.Option(*flags, metavar=metavar, help=help, **checks)
@@ -355,9 +365,9 @@ Quantising: TypeAlias = Annotated[RunOptions, Only(("device", *_HUB))]
 class Printing:
     """How much is printed, and in which form."""
 
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show more log output, including other packages'.")] = False
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and all warnings.")] = False
+    json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False
+    verbose: Annotated[bool, flag("--verbose", "Show more log output, including other packages'.")] = False
+    debug: Annotated[bool, flag("--debug", "Show tracebacks and all warnings.")] = False
 
 
 def own_files(name: str, words: Callable[[], str]) -> Any:

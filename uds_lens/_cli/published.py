@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def published(
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="list | plan | run PLAN | compare RUN",
-            help="List the models, write a plan, measure its models one at a time, or compare the results.",
+        opt.argument(
+            "list | plan | run PLAN | compare RUN",
+            "List the models, write a plan, measure its models one at a time, or compare the results.",
         ),
     ],
     data: Annotated[
@@ -47,14 +47,14 @@ def published(
             "Metric to plan; repeat, or use commas, for more. Default: uds,es. all: every published one.", "--metric"
         ),
     ] = None,
-    perturb: Annotated[bool, typer.Option("--perturb", help="Also plan their quantisation and relearning.")] = False,
+    perturb: Annotated[bool, opt.flag("--perturb", "Also plan their quantisation and relearning.")] = False,
     examples: Annotated[str | None, opt.value("DIR", "Use a local copy of the data set instead of the Hub's.")] = None,
     limit: Annotated[int | None, opt.count("Use a sample of the questions, for a quick look.")] = None,
     out: Annotated[
         Path | None, opt.value("PATH", "File of the plan; directory of the run; page or .csv file of the comparison.")
     ] = None,
     keep_downloads: Annotated[
-        bool, typer.Option("--keep-downloads", help="Leave downloaded models in the Hub's cache.")
+        bool, opt.flag("--keep-downloads", "Leave downloaded models in the Hub's cache.")
     ] = False,
     *,
     printing: opt.Printing,
@@ -220,8 +220,7 @@ def _print_comparison(comparison: Comparison, out: Path | None) -> None:
 
 def conformance(
     words: Annotated[
-        list[str],
-        typer.Argument(metavar="export DIR | check CSV", help="Write the kit, or check results computed on it."),
+        list[str], opt.argument("export DIR | check CSV", "Write the kit, or check results computed on it.")
     ],
     kit: Annotated[Path | None, opt.value("DIR", "Folder of the kit, for `check`. Default: a new kit is made.")] = None,
     tolerance: Annotated[float, opt.value("NATS", "Largest difference attributed to rounding.", min=0)] = 1e-3,

@@ -38,11 +38,10 @@ View: TypeAlias = Literal["with", "without"]
 def rank(
     models: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUNS",
-            help="Folder of Open-Unlearning runs, or of results of uds-lens metrics; CSV with one row per model; or "
+        opt.argument(
+            "RUNS",
+            "Folder of Open-Unlearning runs, or of results of uds-lens metrics; CSV with one row per model; or "
             "published: the UDS paper's values.",
-            show_default=False,
         ),
     ],
     by: Annotated[View, typer.Option(help="Rank by the score with or without depth.")] = "with",
@@ -263,10 +262,8 @@ _INTERVAL = ("uds", "uds_low", "uds_high")
 def table(
     models: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUNS",
-            help="Folder of Open-Unlearning runs, or of results of uds-lens metrics; or CSV with one row per model.",
-            show_default=False,
+        opt.argument(
+            "RUNS", "Folder of Open-Unlearning runs, or of results of uds-lens metrics; or CSV with one row per model."
         ),
     ],
     format_: Annotated[
@@ -275,7 +272,7 @@ def table(
     out: Annotated[Path | None, opt.file("Write the table there instead of printing it.")] = None,
     digits: Annotated[int, opt.value("N", "Decimal places in md and latex.", min=1, max=10)] = 3,
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Also include checkpoint-* of runs that have final results.")
+        bool, opt.flag("--checkpoints", "Also include checkpoint-* of runs that have final results.")
     ] = False,
     *,
     references: References,

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    result: Annotated[
-        Path, typer.Argument(metavar="RESULT", help="Saved audit, metrics (JSON) or elicitation.", show_default=False)
-    ],
+    result: Annotated[Path, opt.argument("RESULT", "Saved audit, metrics (JSON) or elicitation.")],
     to: Annotated[
         Literal["hub", "every-eval-ever", "inspect", "open-unlearning"],
         typer.Option(
@@ -100,10 +98,7 @@ def _loaded(place: Path, kinds: Sequence[type[Any]]) -> Any:
 
 def report(
     directories: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR", help="Saved audits, or folders that hold some (up to two levels down).", show_default=False
-        ),
+        list[Path], opt.argument("DIR", "Saved audits, or folders that hold some (up to two levels down).")
     ],
     out: Annotated[Path, opt.file("HTML file to write.")] = Path("report.html"),
     title: Annotated[str, opt.value("TEXT", "Heading of the page.")] = "How deep did unlearning go?",
@@ -133,7 +128,7 @@ def report(
         list[str] | None, opt.value("NAME", "An audit shown for comparison, beside full and retain; repeat for more.")
     ] = None,
     short_paths: Annotated[
-        bool, typer.Option("--short-paths", help="Shorten local paths to their last parts, for a page that you share.")
+        bool, opt.flag("--short-paths", "Shorten local paths to their last parts, for a page that you share.")
     ] = False,
     *,
     printing: opt.Printing,
@@ -220,10 +215,8 @@ def _audits_in(directories: list[Path]) -> list[Path]:
 def dashboard(
     models: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUNS",
-            help="CSV with one row per model, folder of Open-Unlearning runs, or published: the UDS paper's values.",
-            show_default=False,
+        opt.argument(
+            "RUNS", "CSV with one row per model, folder of Open-Unlearning runs, or published: the UDS paper's values."
         ),
     ],
     out: Annotated[Path, opt.file("HTML file to write.")] = Path("dashboard.html"),

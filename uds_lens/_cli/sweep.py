@@ -27,15 +27,13 @@ _EXAMPLE = "uds-lens sweep plan.toml --out runs/study"
 def sweep(
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PLAN | status DIR | table DIR", help="Plan in TOML; or show the status, or the table, of a sweep."
-        ),
+        opt.argument("PLAN | status DIR | table DIR", "Plan in TOML; or show the status, or the table, of a sweep."),
     ],
     out: Annotated[
         Path | None, opt.value("PATH", "Directory of the sweep; of `table`, a .parquet or .csv file.")
     ] = None,
     jobs: Annotated[int, opt.count("Number of workers that run at the same time.")] = 1,
-    slurm: Annotated[bool, typer.Option("--slurm", help="Submit the workers as an array of Slurm tasks.")] = False,
+    slurm: Annotated[bool, opt.flag("--slurm", "Submit the workers as an array of Slurm tasks.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait for the Slurm tasks.")] = True,
     *,
     tasks: SlurmOptions,

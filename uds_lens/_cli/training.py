@@ -47,7 +47,7 @@ class Depth:
         float | None, opt.value("UDS", "Stop training at this depth; the score is measured on other subjects.")
     ] = None
     depth_keep_best: Annotated[
-        bool, typer.Option("--depth-keep-best", help="Keep the deepest step; the score is measured on other subjects.")
+        bool, opt.flag("--depth-keep-best", "Keep the deepest step; the score is measured on other subjects.")
     ] = False
     max_damage: Annotated[float | None, opt.value("DAMAGE", "With --depth-keep-best: the largest damage allowed.")] = (
         None
@@ -284,7 +284,7 @@ def finetune(
 def quantise(
     model: Annotated[str, opt.model("Model to quantise: directory or Hub id.")],
     out: opt.Out,
-    redo: Annotated[bool, typer.Option("--redo", help="Replace the quantised copy of another model in --out.")] = False,
+    redo: Annotated[bool, opt.flag("--redo", "Replace the quantised copy of another model in --out.")] = False,
     *,
     options: opt.Quantising,
     printing: opt.Printing,
