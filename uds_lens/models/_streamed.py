@@ -390,7 +390,7 @@ class _Files:
             except (OSError, SafetensorError, json.JSONDecodeError) as error:
                 raise self._broken(file, error) from error
             header.pop("__metadata__", None)
-            for key, entry in header.items():
+            for key, entry in sorted(header.items()):
                 if (dtype := _DTYPES.get(entry["dtype"])) is None:
                     self.strange[key] = entry["dtype"]
                 self.empty[key] = torch.empty(entry["shape"], dtype=dtype, device="meta")

@@ -53,3 +53,12 @@ def test_gradients() -> None:
     assert torch.autograd.gradcheck(lambda x: npo(x, b, beta=0.1), a)
     assert torch.autograd.gradcheck(lambda x: simnpo(x, lengths, beta=4.5, delta=1.0), a)
     assert torch.autograd.gradcheck(lambda x, y: dpo(x, b, y, d, beta=0.1), (a, c))
+
+
+@pytest.mark.parametrize("beta", [0.1, 1.0, 4.5])
+def test_losses_start_at_two_over_beta_log_two(beta: float) -> None:
+    start = pytest.approx(2 / beta * math.log(2))
+    a = values(-3.0)
+    assert npo(a, a, beta=beta).item() == start
+    assert dpo(a, a, a, a, beta=beta).item() == start
+    assert simnpo(a, torch.tensor([3]), beta=beta, delta=1.0).item() == start
