@@ -49,7 +49,7 @@ from uds_lens.models._gguf import SUFFIX, gguf_file, storage
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-Source: TypeAlias = str | os.PathLike[str]
+Place: TypeAlias = str | os.PathLike[str]
 """A directory, a GGUF file, `package:NAME`, or a Hub id."""
 
 LOADING = threading.RLock()
@@ -82,7 +82,7 @@ def quiet_files(*, report: bool = False) -> Iterator[None]:
         yield
 
 
-def place_of(source: Source) -> Path:
+def place_of(source: Place) -> Path:
     """Return the path that a source names, there or not: `~` is home, `package:NAME` where an installed package lies.
 
     The package is not imported.
@@ -99,7 +99,7 @@ def place_of(source: Source) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def is_local(source: Source) -> bool:
+def is_local(source: Place) -> bool:
     """Tell whether `source` is a directory, a GGUF file or a package here; raise where it only looks like one."""
     path = place_of(source)
     text = os.fspath(source)
@@ -128,7 +128,7 @@ def is_local(source: Source) -> bool:
     return False
 
 
-def is_adapter(source: Source) -> bool:
+def is_adapter(source: Place) -> bool:
     """Tell whether `source` is a directory with a PEFT adapter instead of a whole model."""
     path = place_of(source)
     if not (path / "adapter_config.json").is_file():
@@ -150,7 +150,7 @@ def checkpoint_folders(source: str | os.PathLike[str]) -> list[str | os.PathLike
     return [_gguf(source) or here]
 
 
-def storage_of(source: Source) -> str | None:
+def storage_of(source: Place) -> str | None:
     """Return how the weights of a GGUF file are stored (`Q4_1 (79%), Q8_0, F32`); None for other checkpoints.
 
     Of an adapter, that is how its base is stored.
@@ -160,7 +160,7 @@ def storage_of(source: Source) -> str | None:
     return None if file is None else storage(file)
 
 
-def adapter_base(source: Source) -> str:
+def adapter_base(source: Place) -> str:
     """Return the checkpoint an adapter was trained on: a path (relative to the adapter's), a package, or a Hub id."""
     path = place_of(source)
     try:
@@ -176,7 +176,7 @@ def adapter_base(source: Source) -> str:
     return os.path.normpath(beside) if beside.exists() else base
 
 
-def base_folder(source: Source) -> str:
+def base_folder(source: Place) -> str:
     """Return the place of an adapter's base; one from the Hub must be downloaded: a directory asks no network."""
     base = adapter_base(source)
     places, place = {place_of(source).resolve()}, base
@@ -207,7 +207,7 @@ def base_folder(source: Source) -> str:
     return downloads
 
 
-def load_config(source: Source, *, revision: str | None, offline: bool, trust_remote_code: bool) -> PreTrainedConfig:
+def load_config(source: Place, *, revision: str | None, offline: bool, trust_remote_code: bool) -> PreTrainedConfig:
     """Load the transformers config of a checkpoint, or of an adapter's base."""
     from transformers import AutoConfig
 
@@ -225,7 +225,7 @@ def load_config(source: Source, *, revision: str | None, offline: bool, trust_re
 
 
 def load_tokenizer(
-    source: Source, *, revision: str | None, offline: bool, trust_remote_code: bool
+    source: Place, *, revision: str | None, offline: bool, trust_remote_code: bool
 ) -> PreTrainedTokenizerFast | None:
     """Load the checkpoint's tokenizer; None where a local directory holds none."""
     from transformers import AutoTokenizer
@@ -252,7 +252,7 @@ def require_known_quantisation(config: Any, name: str) -> None:
 
 
 def load_weights(
-    source: Source,
+    source: Place,
     *,
     dtype: torch.dtype,
     device: str,
@@ -328,7 +328,7 @@ def _on_device(model: PreTrainedModel, device: str, device_map: str | dict[str, 
     return move_checked(model, device) if device.startswith("mps") else model.to(device)
 
 
-def _of_base(load: Callable[..., Any], source: Source, **options: Any) -> Any:
+def _of_base(load: Callable[..., Any], source: Place, **options: Any) -> Any:
     """Load a part of an adapter's base."""
     return load(base_folder(source), revision=None, offline=True, **options)
 
@@ -346,7 +346,7 @@ def rounded_fingerprints(model: PreTrainedModel) -> dict[str, str]:
     }
 
 
-def require_its_base(source: Source, base: PreTrainedModel) -> None:
+def require_its_base(source: Place, base: PreTrainedModel) -> None:
     """Check that an adapter's base has the weights that its record names, where it has a record of ours.
 
     A fingerprint is that of the weights in one dtype. Opened in another one than it was trained in, the weights are
@@ -378,7 +378,7 @@ _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json")
 """Names of the records that training writes beside a checkpoint."""
 
 
-def checkpoint_record(source: Source) -> dict[str, Any]:
+def checkpoint_record(source: Place) -> dict[str, Any]:
     """Return the record that training wrote beside a checkpoint, unchecked; empty where there is none."""
     for name in _RECORDS:
         try:
@@ -390,22 +390,22 @@ def checkpoint_record(source: Source) -> dict[str, Any]:
     return {}
 
 
-def _gguf(source: Source) -> Path | None:
+def _gguf(source: Place) -> Path | None:
     return gguf_file(place_of(source)) if is_local(source) and not is_adapter(source) else None
 
 
-def _place(source: Source) -> str:
+def _place(source: Place) -> str:
     return str(place_of(source)) if is_local(source) else os.fspath(source)
 
 
-def _where(source: Source, revision: str | None, offline: bool, trust_remote_code: bool) -> dict[str, Any]:
+def _where(source: Place, revision: str | None, offline: bool, trust_remote_code: bool) -> dict[str, Any]:
     named = {} if revision is None else {"revision": revision}
     local = offline or is_local(source)
     return {"trust_remote_code": trust_remote_code, "local_files_only": local, **named}
 
 
 @contextmanager
-def plain_errors(source: Source, offline: bool, failed: str = "cannot load the checkpoint in") -> Iterator[None]:
+def plain_errors(source: Place, offline: bool, failed: str = "cannot load the checkpoint in") -> Iterator[None]:
     """Turn what another library raises over a checkpoint into one sentence."""
     try:
         with nullcontext() if offline or is_local(source) else asking_the_hub():
@@ -441,7 +441,7 @@ def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
     return f"there is no directory {name!r} here, {why}{near}"
 
 
-def require_complete(info: dict[str, Any], source: Source, architecture: str) -> None:
+def require_complete(info: dict[str, Any], source: Place, architecture: str) -> None:
     """Raise unless the files of a checkpoint fill the whole model, and the model uses all weights of its decoder.
 
     Other unused weights (a value head, an image tower) are listed in a warning.

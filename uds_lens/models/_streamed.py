@@ -33,7 +33,7 @@ from uds_lens.errors import ModelError
 from uds_lens.models._anatomy import set_plain_outputs
 from uds_lens.models._checkpoint import (
     LOADING,
-    Source,
+    Place,
     is_adapter,
     is_local,
     load_config,
@@ -92,13 +92,13 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
     return None
 
 
-def files_of(source: Source, *, revision: str | None, offline: bool) -> CheckpointFiles:
+def files_of(source: Place, *, revision: str | None, offline: bool) -> CheckpointFiles:
     """List the files that hold a checkpoint's config and weights, to tell whether they are those of an earlier run."""
     files = checkpoint_files(_folder(source, revision=revision, offline=offline)) or ()
     return tuple(file for file in files if file[0].endswith((".safetensors", "config.json")))
 
 
-def weight_files_of(source: Source, *, revision: str | None, offline: bool) -> list[Path]:
+def weight_files_of(source: Place, *, revision: str | None, offline: bool) -> list[Path]:
     """List the files that a checkpoint which can be streamed is read from; others may lie beside them."""
     folder = _folder(source, revision=revision, offline=offline)
     return [folder / file for file in _weight_files(folder, os.fspath(source))]
@@ -112,7 +112,7 @@ class StreamedModel:
     """
 
     def __init__(
-        self, source: Source, *, dtype: torch.dtype, device: str, revision: str | None = None, offline: bool = False
+        self, source: Place, *, dtype: torch.dtype, device: str, revision: str | None = None, offline: bool = False
     ) -> None:
         name = os.fspath(source)
         if (why := why_not_streamed(source, revision=revision, offline=offline)) is not None:
@@ -493,7 +493,7 @@ class _Weight:
         return self._stored.to(self._dtype, copy=True) if self._place is None else self._place.copy_(self._stored)
 
 
-def _folder(source: Source, *, revision: str | None, offline: bool) -> Path:
+def _folder(source: Place, *, revision: str | None, offline: bool) -> Path:
     """Return the directory of a checkpoint's files; those of one on the Hub are downloaded first."""
     if is_local(source):
         return place_of(source)
