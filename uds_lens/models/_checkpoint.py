@@ -425,20 +425,23 @@ def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
     near = did_you_mean(name)
     if offline or is_offline():
         why = (
-            f"and offline it was looked for only among what was downloaded from the Hub before: {reason}. Check the "
-            f"path, or download it where there is a connection: hf download {name}{near and '.'}"
+            f"there is no directory {name!r} here, and offline it was looked for only among what was downloaded from "
+            f"the Hub before: {reason}. Check the path, or download it where there is a connection: hf download "
+            f"{name}{near and '.'}"
         )
     elif not is_reachable():
         why = (
-            "it was not downloaded before, and no connection to the Hub can be opened. Check the path and the "
-            f"connection, or download it where there is one: hf download {name}{near and '.'}"
+            f"there is no directory {name!r} here, it was not downloaded before, and no connection to the Hub can be "
+            f"opened. Check the path and the connection, or download it where there is one: hf download "
+            f"{name}{near and '.'}"
         )
     else:
         why = (
-            f"so it was looked up on the Hub, and that failed: {reason}. Check the path or the spelling; log in for a "
-            "gated model (hf auth login); without a connection, give the directory of a local copy."
+            f"there is no directory {name!r} here, so it was looked up on the Hub, and that failed: {reason}. Check "
+            "the path or the spelling; log in for a gated model (hf auth login); without a connection, give the "
+            "directory of a local copy."
         )
-    return f"there is no directory {name!r} here, {why}{near}"
+    return f"{why}{near}"
 
 
 def require_complete(info: dict[str, Any], source: Place, architecture: str) -> None:
