@@ -191,7 +191,7 @@ class Bench:
             for name, stream in (("in memory", False), ("streamed", True)):
                 if self.clock.gpu:
                     torch.cuda.empty_cache()
-                _fingerprint._known.clear()  # each hashes what it reads
+                _fingerprint.known_fingerprints.clear()  # each hashes what it reads
                 options = replace(self.options, stream=stream, engine="wavefront")
 
                 def run(options: ul.RunOptions = options) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from altered_results import KINDS, results, scratch
 from synthetic_audits import synthetic_audit
 
-from uds_lens._storage import atomic_write_text, made_here
+from uds_lens._storage import atomic_write_text, generator
 from uds_lens.report import render
 
 
@@ -70,7 +70,8 @@ def broken(place: Path) -> list[str]:
         except Exception as error:
             found.append(f"{kind}: {type(error).__name__}: {error}")
     page = place / "report.html"
-    if not (made_here(page) and page.read_text(encoding="utf-8").rstrip().endswith("</html>")):
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    if not (generator() in text and text.rstrip().endswith("</html>")):
         found.append("report.html is cut")
     if not (place / "audit" / "notes.txt").is_file():
         found.append("what else stood in a result is gone")

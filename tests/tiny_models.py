@@ -220,10 +220,10 @@ def load_plain(folder: Path, *, dtype: torch.dtype = torch.float32, attention: s
     return model, AutoTokenizer.from_pretrained(folder)
 
 
-def with_config(folder: Path, **changes: object) -> Path:
-    """Change entries of a checkpoint's config.json."""
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+def with_config(folder: Path, *, file: str = "config.json", **changes: object) -> Path:
+    """Change entries of a checkpoint's config.json, or of another of its files."""
+    config = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**config, **changes}))
     return folder
 
 

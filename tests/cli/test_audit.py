@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tiny_models import with_config
 
 import uds_lens as ul
 
@@ -121,23 +122,18 @@ def test_what_stands_in_a_place_is_seen_before_the_work(
     assert file.read_text() == "my,own"
 
 
-def narrower(place: Path) -> str:
-    """Write another width into the config."""
-    return json.dumps({**json.loads((place / "config.json").read_text()), "hidden_size": 32})
-
-
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
         (None, "no directory './nowhere'"),
-        (lambda place: "{", "cannot load the checkpoint in"),
-        (narrower, "width (d_model): full"),
+        (lambda place: (place / "config.json").write_text("{"), "cannot load the checkpoint in"),
+        (lambda place: with_config(place, hidden_size=32), "width (d_model): full"),
     ],
 )
 def test_later_models_are_looked_at_before_the_work(spoil, words: str, audit, tmp_path: Path, unmeasured) -> None:
     place = shutil.copytree(WORLD.retain, tmp_path / "spoilt")
     if spoil:
-        (place / "config.json").write_text(spoil(place))
+        spoil(place)
     code, _, err = audit("--model", place if spoil else "./nowhere")
     assert code == 1 and words in err and err.count("\n") == 1
 

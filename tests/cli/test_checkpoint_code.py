@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny_models import Touch
+from tiny_models import Touch, with_config
 
 import uds_lens as ul
 
@@ -28,9 +28,7 @@ COMMANDS = {
 def code_in_config(folder: Path, mark: Path) -> None:
     """An architecture that only the checkpoint's own file knows."""
     names = {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M", "AutoModelForSequenceClassification": "evil.M"}
-    config = json.loads((folder / "config.json").read_text())
-    config.update(model_type="evil", auto_map=names)
-    (folder / "config.json").write_text(json.dumps(config))
+    with_config(folder, model_type="evil", auto_map=names)
     (folder / "evil.py").write_text(
         f"open({str(mark)!r}, 'w')\nfrom transformers import LlamaConfig as C, LlamaModel as M\n"
     )
@@ -39,9 +37,7 @@ def code_in_config(folder: Path, mark: Path) -> None:
 def code_elsewhere(folder: Path, mark: Path) -> None:
     """A known architecture; a tokenizer with code of its own, and weights that are a pickle."""
     (folder / "evil.py").write_text(f"open({str(mark)!r}, 'w')\nclass T: pass\n")
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings.update(auto_map={"AutoTokenizer": ["evil.T", "evil.T"]})
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with_config(folder, file="tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", "evil.T"]})
     (folder / "model.safetensors").unlink()
     with (folder / "pytorch_model.bin").open("wb") as file:
         pickle.dump(Touch(mark), file)

@@ -4,12 +4,11 @@ import torch
 from accelerate import cpu_offload, dispatch_model
 from torch import nn
 
-from uds_lens._compat.accelerate import is_moved, is_offloaded, is_placed, weights_on_cpu
+from uds_lens._compat.accelerate import is_moved, is_offloaded, is_placed
 
 
 def test_an_offloaded_model_has_hooks_that_say_so() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    weight = model[0].weight.detach().clone()
     assert not is_offloaded(model)
     assert not is_moved(model[0])
     cpu_offload(model, execution_device=torch.device("cpu"))
@@ -19,10 +18,6 @@ def test_an_offloaded_model_has_hooks_that_say_so() -> None:
     )
     assert is_moved(model[0])
     assert model[0].weight.is_meta
-    with weights_on_cpu(model[0]):
-        assert torch.equal(model[0].weight, weight), (
-            "accelerate.utils.align_module_device no longer brings weights back"
-        )
 
 
 def test_a_placed_model_says_where() -> None:

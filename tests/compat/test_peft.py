@@ -73,7 +73,7 @@ def test_adapters_are_switched_off_and_wrappers_taken_away(wrapped) -> None:
     assert not ours.has_adapters(torch.nn.Linear(1, 1))
     with torch.no_grad():
         on = found(ids).logits
-        with ours.adapters_off(found):
+        with found.disable_adapter():
             off = found(ids).logits
     assert not torch.allclose(on, off)
     assert ours.without_wrappers(found) is model, "PeftModel.get_base_model no longer gives the model inside"
@@ -83,7 +83,7 @@ def test_adapters_are_switched_off_and_wrappers_taken_away(wrapped) -> None:
         "PeftModel.active_peft_config.is_prompt_learning or get_base_model is gone: what tells prompts from layers?"
     )
     states = {ours.adapter_state(module) for module in found.modules()}
-    with ours.adapters_off(found):
+    with found.disable_adapter():
         off = {ours.adapter_state(module) for module in found.modules()}
     assert "" in states and len(states) > 1 and states != off, (
         "a tuner layer's active_adapters, merged_adapters, disable_adapters or scaling is gone: audits would not see "

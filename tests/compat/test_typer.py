@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from uds_lens._compat.typer import PlainCommand, flags_of, missing_options, parameters_of, program_of, set_help
+from uds_lens._compat.typer import PlainCommand, missing_options, parameters_of, set_help
 
 
 @pytest.fixture
@@ -37,15 +37,14 @@ def app() -> typer.Typer:
 
 
 def test_parameters_and_their_flags(app: typer.Typer) -> None:
-    program = program_of(app)
+    program = typer.main.get_command(app)
     found = parameters_of(program, ["walk", "home", "--far", "x"])
     assert list(found)[:4] == ["where", "far", "fast", "look"], (
         "typer.main.get_command(app).commands[...].params is no longer how a command's parameters are read: "
         "see uds_lens/_compat/typer.py, parameters_of"
     )
-    assert flags_of(found["look"]) == ["--look"]
-    assert flags_of(found["look"], negative=True) == ["--no-look"], (
-        "the opts and secondary_opts of a click parameter have moved: see uds_lens/_compat/typer.py, flags_of"
+    assert (found["look"].opts, found["look"].secondary_opts) == (["--look"], ["--no-look"]), (
+        "the opts and secondary_opts of a click parameter have moved: see uds_lens/_cli/app.py, as_option"
     )
     assert parameters_of(program, ["fly"]) == {}
 

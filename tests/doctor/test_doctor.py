@@ -3,15 +3,16 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny_models import Touch
+from tiny_models import Touch, with_config
 
 import uds_lens as ul
 from tests.cli.conftest import uds_lens  # noqa: F401 - a fixture
 from uds_lens.doctor import _checks as environment, examine_environment, examine_inputs
-from uds_lens.results._steering import DECLARED, declare
+from uds_lens.results._steering import declare
 
 WORLD = ul.toy.load()
 TRIO = {"full": str(WORLD.full), "retain": str(WORLD.retain), "unlearned": str(WORLD.unlearned["npo"])}
@@ -102,10 +103,8 @@ def test_first_rows_of_sorted_data_are_fatal_and_so_are_rows_that_steered(tmp_pa
     assert found["sample"].verdict == "problem" and found["sample"].found.startswith("only the first 5 of 48.")
     assert "sample" not in by_name(examine_inputs(TRIO, FORGET, config=ul.AuditConfig(limit=5)))
     steered = shutil.copytree(TRIO["unlearned"], tmp_path / "steered")
-    config = json.loads((steered / "config.json").read_text())
-    model = type("Config", (), {})()
-    declare(model, WORLD.examples[:1])
-    (steered / "config.json").write_text(json.dumps(config | {DECLARED: getattr(model, DECLARED)}))
+    declare(model := SimpleNamespace(), WORLD.examples[:1])
+    with_config(steered, **vars(model))
     findings = examine_inputs(TRIO | {"unlearned": str(steered)}, FORGET)
     (finding,) = [each for each in findings if each.verdict == "problem"]
     n = sum(example.subject == WORLD.examples[0].subject for example in WORLD.examples)
@@ -184,6 +183,5 @@ def test_pickled_cut_and_missing_weights_are_reported(tmp_path: Path, trio) -> N
     (folder / "extra.safetensors").write_bytes(content)  # models are not opened by that name
     assert verdict(folder)[0] == "problem" and "more than tensors" in verdict(folder)[1]
     assert not (tmp_path / "ran").exists()
-    config = folder / "config.json"
-    config.write_text(config.read_text().replace("{", '{"quantization_config": {"quant_method": "foo"},', 1))
+    with_config(folder, quantization_config={"quant_method": "foo"})
     assert "quantised by 'foo'" in by_name(examine_inputs({"full": str(folder)}))["full"].found

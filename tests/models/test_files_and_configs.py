@@ -1,6 +1,5 @@
 """What a checkpoint's files and config.json say beside the weights: used, compared, refused, or never run."""
 
-import json
 import os
 import pickle
 import shutil
@@ -11,7 +10,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from tiny_models import EXAMPLES, build_model, build_tokenizer, load_plain, with_config
+from tiny_models import EXAMPLES, Touch, build_model, build_tokenizer, load_plain, with_config
 
 from uds_lens.data import encode, make_batch, render
 from uds_lens.errors import DataError, ModelBusyError, ModelError, UdsLensWarning, forget_warnings
@@ -30,9 +29,7 @@ def save_adapter(folder, base):
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         model = get_peft_model(build_model("llama"), LoraConfig(r=2, target_modules=["q_proj"]))
     model.save_pretrained(folder)
-    settings = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": str(base)}))
-    return folder
+    return with_config(folder, file="adapter_config.json", base_model_name_or_path=str(base))
 
 
 # Files.
@@ -150,9 +147,8 @@ def test_code_named_beside_a_known_architecture_or_by_a_tokenizer_is_not_run(cop
     (folder / "evil.py").write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\nclass M: pass\n")
     with_config(folder, auto_map={"AutoConfig": "evil.M", "AutoModelForCausalLM": "evil.M"})
     open_model(folder, device="cpu").close()
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings.update(auto_map={"AutoTokenizer": ["evil.M", "evil.M"]}, tokenizer_class="M")
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    own = {"auto_map": {"AutoTokenizer": ["evil.M", "evil.M"]}, "tokenizer_class": "M"}
+    with_config(folder, file="tokenizer_config.json", **own)
     try:
         open_model(folder, device="cpu").close()
     except ModelError as error:
@@ -160,22 +156,12 @@ def test_code_named_beside_a_known_architecture_or_by_a_tokenizer_is_not_run(cop
     assert not mark.exists()
 
 
-class Touch:
-    """What a pickle of it does when it is read."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return open, (self.mark, "w")
-
-
 def test_pickled_weights_run_nothing(copy_of, tmp_path):
     folder, mark = copy_of(), tmp_path / "ran"
     (folder / "model.safetensors").unlink()
     for save in (
-        lambda file: torch.save({"lm_head.weight": Touch(str(mark))}, file),
-        lambda file: file.write_bytes(pickle.dumps(Touch(str(mark)))),
+        lambda file: torch.save({"lm_head.weight": Touch(mark)}, file),
+        lambda file: file.write_bytes(pickle.dumps(Touch(mark))),
     ):
         save(folder / "pytorch_model.bin")
         with pytest.raises(ModelError, match="cannot load the checkpoint"):

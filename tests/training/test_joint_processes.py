@@ -1,8 +1,5 @@
 """Depth in two processes: the first measures, both decide alike, and both get the best weights."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,19 +10,14 @@ from safetensors.torch import load_file
 import uds_lens as ul
 from tests.training import joint_training
 from tests.training.test_depth_callback import RUN, toy_baseline
+from tests.unlearning.joint_training import started_twice
 from uds_lens.training import DepthCallback, DepthCurve
 
 pytestmark = pytest.mark.long
 
 
 def test_two_processes_measure_and_keep_what_audits_of_the_checkpoints_say(tmp_path: Path) -> None:
-    here = Path(joint_training.__file__)
-    env = {**os.environ, "PYTHONPATH": f"{here.parents[2]}{os.pathsep}{here.parents[1]}", "OMP_NUM_THREADS": "1"}
-    command = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(here), str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", *command], env=env, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    started_twice(joint_training.__file__, tmp_path)
     curve, out = DepthCurve.load(tmp_path / "out"), tmp_path / "out"
     measured = DepthCallback(toy_baseline(ul.toy.load()), every=1, keep_best=True, options=RUN).measured
     for point in curve.points[1:]:

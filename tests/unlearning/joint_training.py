@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,17 @@ from uds_lens.unlearning import (
 )
 from uds_lens.unlearning._data import length_groups
 from uds_lens.unlearning._job import Parent
+
+
+def started_twice(script: str, *words: object) -> None:
+    """Run a script in two processes, as torchrun does."""
+    here = Path(__file__)
+    env = {**os.environ, "PYTHONPATH": f"{here.parents[2]}{os.pathsep}{here.parents[1]}", "OMP_NUM_THREADS": "1"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = [*torchrun, *map(str, (script, *words))]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
 
 UNEVEN = ({"n": 3, "passes": 2}, {"n": 3, "steps": 2, "passes": 2}, {"n": 3, "steps": 3, "passes": 4})
 """The last of the batches of four, over two processes: three rows; two rows, in two groups by length, and none for the

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny_models import with_config
 
 from tests.unlearning.conftest import QUICK, Tiny, people
 from uds_lens._cli.training import print_training
@@ -85,8 +86,7 @@ def test_an_adapter_is_not_saved_in_the_place_of_its_base(taught: Path, tmp_path
     moved = shutil.copytree(taught, tmp_path / "moved")
     again = type(QUICK)(device="cpu", progress=False, redo=True)
     above = shutil.copytree(moved / "taught", moved / "above")
-    config = (above / "adapter_config.json").read_text().replace('"../base"', '"../taught"')
-    (above / "adapter_config.json").write_text(config)
+    with_config(above, file="adapter_config.json", base_model_name_or_path="../taught")
     for start in ("taught", "above"):
         with pytest.raises(ConfigError, match=r"that the adapter starts from, or a base of it.*save='merged'"):
             finetune(moved / start, NEW[:2], out=moved / "taught", config=SHORT, lora=LORA, options=again)
@@ -97,9 +97,7 @@ def test_an_adapter_is_not_saved_in_the_place_of_its_base(taught: Path, tmp_path
 def test_an_adapter_of_a_model_of_another_size_is_named(taught: Path, trio, tmp_path: Path) -> None:
     adapter = shutil.copytree(taught / "taught", tmp_path / "adapter")
     (adapter / "finetuning.json").unlink()  # as adapters of other libraries, which have no record
-    config = json.loads((adapter / "adapter_config.json").read_text())
-    config["base_model_name_or_path"] = str(trio("llama").full)
-    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    with_config(adapter, file="adapter_config.json", base_model_name_or_path=str(trio("llama").full))
     with pytest.raises(ModelError, match=r"does not fit its base .* \(size mismatch for .*trained on another model"):
         open_model(adapter, device="cpu")
 

@@ -1,8 +1,5 @@
 """Two processes train what one trains, to rounding: a last batch that does not divide counts every row once."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,14 +18,7 @@ pytestmark = pytest.mark.long
 def two(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes made."""
     out = tmp_path_factory.mktemp("two")
-    here = Path(joint_training.__file__)
-    env = {**os.environ, "PYTHONPATH": f"{here.parents[2]}{os.pathsep}{here.parents[1]}", "OMP_NUM_THREADS": "1"}
-    command = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(here)]
-    done = subprocess.run(
-        [sys.executable, "-m", *command, str(tiny.full), str(out)],
-        env=env, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    joint_training.started_twice(joint_training.__file__, tiny.full, out)
     return out
 
 

@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from uds_lens._cli.options import ModelRun, Printing, data_option, model_option
+from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import print_json, say
 from uds_lens.annotation._annotations import FORMAT, AnnotateOptions
 from uds_lens.errors import ConfigError
 
 
 def annotate(
-    examples: Annotated[str, data_option("Questions with answers: a file, a Hub data set, rwku/level2:DIR.")],
+    examples: Annotated[str, opt.data("Questions with answers: a file, a Hub data set, rwku/level2:DIR.")],
     by: Annotated[
         Literal["contrast", "difference", "names", "answer"],
         typer.Option(
@@ -23,20 +23,17 @@ def annotate(
             "answers; names: named entities (spaCy); answer: the words that are not in the question."
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON file to write.", dir_okay=False)],
-    full: Annotated[str | None, model_option("For contrast: model trained on everything.")] = None,
-    retain: Annotated[str | None, model_option("For contrast: model that never saw the forget set.")] = None,
+    out: Annotated[Path, opt.file("JSON file to write.")],
+    full: Annotated[str | None, opt.model("For contrast: model trained on everything.")] = None,
+    retain: Annotated[str | None, opt.model("For contrast: model that never saw the forget set.")] = None,
     review: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write an HTML page with every answer, its entity highlighted.", dir_okay=False
-        ),
+        Path | None, opt.file("Also write an HTML page with every answer, its entity highlighted.")
     ] = None,
-    redo: Annotated[bool, typer.Option("--redo", help="Also annotate rows that already have an entity.")] = False,
+    redo: Annotated[bool, opt.flag("--redo", "Also annotate rows that already have an entity.")] = False,
     *,
     options: AnnotateOptions,
-    run: ModelRun,
-    printing: Printing,
+    run: opt.ModelRun,
+    printing: opt.Printing,
 ) -> None:
     """Find the entity of every answer that has none.
 

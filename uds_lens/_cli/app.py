@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
@@ -25,7 +25,7 @@ from uds_lens._cli.report import dashboard, export, report
 from uds_lens._cli.sweep import relearn_grid, sweep
 from uds_lens._cli.terminal import progress_printed, stoppable
 from uds_lens._cli.training import finetune, quantise, relearn, unlearn
-from uds_lens._compat.typer import PlainCommand, flags_of, parameters_of, program_of
+from uds_lens._compat.typer import PlainCommand, parameters_of
 from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
 
 
@@ -52,7 +52,7 @@ def as_option(setting: Setting, options: Mapping[str, Any]) -> str:
     if (setting.of or "").endswith("Config") and "set_" in options:
         return f"--set {setting.name}={setting.value if setting.has_value else 'VALUE'}"
     option = options.get(setting.name)
-    flags = [] if option is None else flags_of(option, negative=setting.value is False)
+    flags = [] if option is None else option.secondary_opts if setting.value is False else option.opts
     if not flags:
         return str(setting)
     named = setting.has_value and not isinstance(setting.value, bool)
@@ -63,14 +63,7 @@ def as_option(setting: Setting, options: Mapping[str, Any]) -> str:
 def one_line_warnings(options: Mapping[str, Any]) -> Iterator[None]:
     """Print our own warnings as one line each; those of other packages only with --debug."""
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, *where: object, **more: object) -> None:
         typer.echo(one_line("warning", message, options), err=True)
 
     with warnings.catch_warnings():
@@ -91,8 +84,7 @@ app = typer.Typer(
 )
 for _command in (
     *(annotate, audit, conformance, dashboard, demo, doctor, elicit, export, finetune, meta, metrics),
-    *(published, quantise),
-    *(rank, relearn, relearn_grid, report, sweep, table, unlearn, watch, weights),
+    *(published, quantise, rank, relearn, relearn_grid, report, sweep, table, unlearn, watch, weights),
 ):
     app.command(_command.__name__.replace("_", "-"), cls=PlainCommand)(stoppable()(with_records(_command)))
 
@@ -121,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold bytes that are no text
         sys.stdout.reconfigure(errors="backslashreplace")
-    program = program_of(app)
+    program: Any = typer.main.get_command(app)  # calling `app` would build it anew
     options = parameters_of(program, words)
     with progress_printed(verbose="--verbose" in words):
         if "--debug" in words:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uds_lens._cli.options import CONTROL, FORGET_SET, FULL, RETAINS, Out, Printing, model_option
+from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import print_audits, print_audits_as_json, say, saying_what_is_saved, score_in_words
 from uds_lens._compat.typer import missing_options
 from uds_lens.data._prompts import ChatStyle
@@ -30,39 +30,37 @@ _WITHHELD = 3
 
 
 def audit(
-    full: Annotated[str | None, FULL] = None,
-    retain: Annotated[list[str] | None, RETAINS] = None,
-    unlearned: Annotated[list[str] | None, model_option("Model to audit; repeat for more.", "--model")] = None,
-    examples: Annotated[str | None, FORGET_SET] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for the results.", file_okay=False)] = None,
+    full: Annotated[str | None, opt.FULL] = None,
+    retain: Annotated[list[str] | None, opt.RETAINS] = None,
+    unlearned: Annotated[list[str] | None, opt.model("Model to audit; repeat for more.", "--model")] = None,
+    examples: Annotated[str | None, opt.FORGET_SET] = None,
+    out: Annotated[Path | None, opt.folder("Directory for the results.")] = None,
     open_unlearning: Annotated[
         Path | None,
-        typer.Option(
-            metavar="TASK",
-            help="Folder of an Open-Unlearning run (saves/unlearn/TASK): audits its checkpoints against the full and "
+        opt.value(
+            "TASK",
+            "Folder of an Open-Unlearning run (saves/unlearn/TASK): audits its checkpoints against the full and "
             "retain models that its record names, and writes UDS_EVAL.json beside its results. Other options override "
             "these.",
             file_okay=False,
         ),
     ] = None,
-    control: Annotated[str | None, CONTROL] = None,
+    control: Annotated[str | None, opt.CONTROL] = None,
     name: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Name of a result; once for each --model, in their order.")
+        list[str] | None, opt.value("NAME", "Name of a result; once for each --model, in their order.")
     ] = None,
     keep_full: Annotated[
         bool,
-        typer.Option(
+        opt.flag(
             "--keep-full",
-            help="With several models: keep full open, with its recorded activations: faster, two models in memory.",
+            "With several models: keep full open, with its recorded activations: faster, two models in memory.",
         ),
     ] = False,
-    redo: Annotated[
-        bool, typer.Option("--redo", help="Repeat audits that --out already holds for the same inputs.")
-    ] = False,
+    redo: Annotated[bool, opt.flag("--redo", "Repeat audits that --out already holds for the same inputs.")] = False,
     *,
     config: AuditConfig,
     options: RunOptions,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Measure how deep the unlearning of a forget set went.
 
@@ -168,22 +166,20 @@ _WEIGHTS = (("model.safetensors", "config.json"), ("adapter_model.safetensors", 
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where a training run saves its checkpoints.")],
-    full: Annotated[str, FULL],
-    retain: Annotated[list[str], RETAINS],
-    examples: Annotated[str, FORGET_SET],
-    out: Out,
-    control: Annotated[str | None, CONTROL] = None,
-    pattern: Annotated[
-        str, typer.Option(metavar="GLOB", help="Names of the checkpoints' directories.")
-    ] = "checkpoint-*",
-    poll: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between two polls.")] = 10.0,
-    once: Annotated[bool, typer.Option("--once", help="Poll twice, audit the complete checkpoints and exit.")] = False,
-    redo: Annotated[bool, typer.Option("--redo", help="Repeat audits that --out already holds.")] = False,
+    folder: Annotated[Path, opt.argument("DIR", "Where a training run saves its checkpoints.")],
+    full: Annotated[str, opt.FULL],
+    retain: Annotated[list[str], opt.RETAINS],
+    examples: Annotated[str, opt.FORGET_SET],
+    out: opt.Out,
+    control: Annotated[str | None, opt.CONTROL] = None,
+    pattern: Annotated[str, opt.value("GLOB", "Names of the checkpoints' directories.")] = "checkpoint-*",
+    poll: Annotated[float, opt.value("SECONDS", "Time between two polls.", min=0.0)] = 10.0,
+    once: Annotated[bool, opt.flag("--once", "Poll twice, audit the complete checkpoints and exit.")] = False,
+    redo: Annotated[bool, opt.flag("--redo", "Repeat audits that --out already holds.")] = False,
     *,
     config: AuditConfig,
     options: RunOptions,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Audit checkpoints as they appear, until stopped.
 
@@ -305,7 +301,7 @@ def _step(name: str) -> tuple[int, str]:
     return int(number[0]) if number else -1, name
 
 
-def demo(out: Out = Path("runs/demo"), *, printing: Printing) -> None:
+def demo(out: opt.Out = Path("runs/demo"), *, printing: opt.Printing) -> None:
     """Audit the models of the embedded toy world.
 
     Offline, on the CPU, in about a minute. The audits are saved in --out, one directory per model, with a report.

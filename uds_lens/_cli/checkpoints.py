@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from uds_lens._cli.options import Printing, model_option
+from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say
 from uds_lens.results._settings import AuditConfig, RunOptions
 
@@ -17,23 +17,18 @@ _MARKS = {"ok": "ok ", "note": "-  ", "problem": "!! "}
 
 
 def doctor(
-    full: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Model trained on everything: directory or Hub id.")
-    ] = None,
+    full: Annotated[str | None, opt.value("MODEL", "Model trained on everything: directory or Hub id.")] = None,
     retain: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODEL", help="Model that never saw the forget set; repeat for other seeds."),
+        list[str] | None, opt.value("MODEL", "Model that never saw the forget set; repeat for other seeds.")
     ] = None,
-    unlearned: Annotated[
-        list[str] | None, typer.Option("--model", metavar="MODEL", help="Model to audit; repeat for more.")
-    ] = None,
-    examples: Annotated[str | None, typer.Option(metavar="DATA", help="Forget set, as for uds-lens audit.")] = None,
-    control: Annotated[str | None, typer.Option(metavar="DATA", help="Facts to retain, as for uds-lens audit.")] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results would be written.")] = Path(),
+    unlearned: Annotated[list[str] | None, opt.value("MODEL", "Model to audit; repeat for more.", "--model")] = None,
+    examples: Annotated[str | None, opt.value("DATA", "Forget set, as for uds-lens audit.")] = None,
+    control: Annotated[str | None, opt.value("DATA", "Facts to retain, as for uds-lens audit.")] = None,
+    out: Annotated[Path, opt.value("DIR", "Where results would be written.")] = Path(),
     *,
     config: AuditConfig,
     options: RunOptions,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Check whether an audit of these models and data would work.
 
@@ -75,15 +70,15 @@ _LEGEND = (
 
 
 def weights(
-    full: Annotated[str, model_option("Model before: directory or Hub id.")],
-    model: Annotated[str, model_option("Model after: directory or Hub id.")],
-    retain: Annotated[str | None, model_option("Model that never saw the forget set, for the cosines.")] = None,
+    full: Annotated[str, opt.model("Model before: directory or Hub id.")],
+    model: Annotated[str, opt.model("Model after: directory or Hub id.")],
+    retain: Annotated[str | None, opt.model("Model that never saw the forget set, for the cosines.")] = None,
     audit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Saved audit of the model, whose LER is drawn above the figure.")
+        Path | None, opt.value("DIR", "Saved audit of the model, whose LER is drawn above the figure.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for weights.csv and weights.html.")] = None,
+    out: Annotated[Path | None, opt.value("DIR", "Directory for weights.csv and weights.html.")] = None,
     *,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Compare the weights of two checkpoints, layer by layer.
 

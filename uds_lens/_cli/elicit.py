@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uds_lens._cli.options import ModelRun, Printing, data_option, model_option, require_options
+from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, table_rows
 from uds_lens.elicitation._options import ElicitOptions
 
@@ -17,40 +17,34 @@ if TYPE_CHECKING:
 
 
 def elicit(
-    model: Annotated[str | None, model_option("The unlearned model: directory or Hub id.")] = None,
-    data: Annotated[str | None, data_option("The forget set (JSON, CSV, Parquet, Hub id).", "--examples")] = None,
+    model: Annotated[str | None, opt.model("The unlearned model: directory or Hub id.")] = None,
+    data: Annotated[str | None, opt.data("The forget set (JSON, CSV, Parquet, Hub id).", "--examples")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Directory for texts and scores; a killed run resumes from there."),
+        Path | None, opt.value("DIR", "Directory for texts and scores; a killed run resumes from there.")
     ] = None,
-    retain: Annotated[str | None, model_option("Model that never saw the forget set: the control.")] = None,
-    full: Annotated[str | None, model_option("Model trained on everything: shows a probe's power.")] = None,
-    retain_data: Annotated[str | None, data_option("Retained facts: the shots of icl(source=retain).")] = None,
+    retain: Annotated[str | None, opt.model("Model that never saw the forget set: the control.")] = None,
+    full: Annotated[str | None, opt.model("Model trained on everything: shows a probe's power.")] = None,
+    retain_data: Annotated[str | None, opt.data("Retained facts: the shots of icl(source=retain).")] = None,
     holdout: Annotated[
-        str | None, data_option("Questions of the same kind that no model learned: a weaker control.", "--holdout-data")
+        str | None, opt.data("Questions of the same kind that no model learned: a weaker control.", "--holdout-data")
     ] = None,
     probe: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Probe, or several joined with +, settings in brackets: mask+icl(shots=3)+aoa; or a preset. "
+        opt.value(
+            "NAME",
+            "Probe, or several joined with +, settings in brackets: mask+icl(shots=3)+aoa; or a preset. "
             "Repeat for more.",
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the available probes and exit.")] = False,
+    list_: Annotated[bool, opt.flag("--list", "List the available probes and exit.")] = False,
     limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Ask a random sample of N rows, spread over their subjects; shots come from all."
-        ),
+        int | None, opt.count("Ask a random sample of N rows, spread over their subjects; shots come from all.")
     ] = None,
-    redo: Annotated[
-        bool, typer.Option("--redo", help="Replace what --out holds, even the result of another run.")
-    ] = False,
+    redo: Annotated[bool, opt.flag("--redo", "Replace what --out holds, even the result of another run.")] = False,
     *,
     options: ElicitOptions,
-    run: ModelRun,
-    printing: Printing,
+    run: opt.ModelRun,
+    printing: opt.Printing,
 ) -> None:
     """Try to extract the forgotten answers, with controls.
 
@@ -67,7 +61,7 @@ def elicit(
     if list_:
         _print_list(printing.json)
         return
-    require_options(
+    opt.require_options(
         {"--model": model, "--examples": data, "--out": out},
         "uds-lens elicit --model ckpt/npo --retain ckpt/retain --full ckpt/full --examples forget10.json "
         "--out runs/npo-elicit; uds-lens elicit --list shows the probes.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import (
     Direction,
     Judged,
@@ -21,7 +22,6 @@ from uds_lens._cli.model_tables import (
     parse_directions,
     write_table_file,
 )
-from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import interval, number, print_json, print_table, print_wrapped, say, table_rows
 from uds_lens._storage import check_folder, check_writable
 from uds_lens.errors import DataError
@@ -35,27 +35,23 @@ if TYPE_CHECKING:
 def meta(
     table: Annotated[
         Path,
-        typer.Argument(
-            metavar="TABLE",
-            help="CSV with one row per model: metrics, knows, variant, run; folder of Open-Unlearning runs; or "
+        opt.argument(
+            "TABLE",
+            "CSV with one row per model: metrics, knows, variant, run; folder of Open-Unlearning runs; or "
             "published: the UDS paper's values.",
-            show_default=False,
         ),
     ],
     metric: Metric = None,
     direction: Direction = None,
     min_utility: MinUtility = None,
     one_directional: Annotated[
-        bool, typer.Option("--one-directional", help="Let Q and R penalise only knowledge that comes back.")
+        bool, opt.flag("--one-directional", "Let Q and R penalise only knowledge that comes back.")
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Also write all tables to this directory, as CSV files.", file_okay=False),
-    ] = None,
+    out: Annotated[Path | None, opt.folder("Also write all tables to this directory, as CSV files.")] = None,
     *,
     references: References,
     perturbed: Perturbed,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Judge metrics: which of them can be trusted?
 
@@ -75,18 +71,20 @@ def meta(
           --retain-before retain.csv --retain-relearned again.csv
     """
     say(f"reading {table} ...")
-    out = _require_places(out)
+    if out is not None:  # looked at before any work is done for it
+        out = check_folder(out)
+        for name in (*Judged._fields, "references"):
+            check_writable(out / f"{name}.csv", directory=False)
     models = references.read(table)
     from uds_lens.meta import Published
 
     if isinstance(models, Published):
-        _published(models, out, printing)
+        _published(models, out, as_json=printing.json)
         return
     directions = parse_directions(direction)
     if models.references is not None and not perturbed.given:
-        _runs(
-            models, metric, {**(references.parts(Score(), models.frame).direction or {}), **directions}, out, printing
-        )
+        ways = {**(references.parts(Score(), models.frame).direction or {}), **directions}
+        _runs(models, metric, ways, out, as_json=printing.json)
         return
     names = metrics_to_judge(models.frame, metric, directions)
     if "knows" not in models.frame.columns and not perturbed.given:
@@ -119,7 +117,7 @@ def meta(
 
 
 def _runs(
-    models: ModelTable, metric: Sequence[str] | None, direction: dict[str, Points], out: Path | None, printing: Printing
+    models: ModelTable, metric: Sequence[str] | None, direction: dict[str, Points], out: Path | None, *, as_json: bool
 ) -> None:
     """Judge metrics by the pools and the references of Open-Unlearning runs, each base model and split by itself."""
     import pandas as pd
@@ -155,10 +153,9 @@ def _runs(
         for name in ("faithful", "cuts", "pairs") if parts else ():
             tables = {setup: table for setup, part in parts.items() if (table := getattr(part, name)) is not None}
             if tables:
-                rows = pd.concat(tables, names=["setup"]).reset_index("setup").reset_index(drop=True)
-                columns = [*(column for column in rows.columns if column != "setup"), "setup"]
-                write_table_file(rows[columns], out / f"{name}.csv")
-    if printing.json:
+                whole = pd.concat([table.assign(setup=setup) for setup, table in tables.items()], ignore_index=True)
+                write_table_file(whole, out / f"{name}.csv")
+    if as_json:
         setups_json = [
             {"setup": name, **{k: None if v is None else table_rows(v) for k, v in judgement._asdict().items()}}
             for name, judgement in parts.items()
@@ -169,18 +166,13 @@ def _runs(
         typer.echo(f"\n{name}")
         assert judgement.faithful is not None
         _print_faithful(judgement.faithful, judgement.pairs)
-    rows_shown = [
-        [
-            row["metric"],
-            number(row["share"]),
-            f"{row['right']} of {row['n']}",
-            str(row["tied"]),
-            number(row["smallest_gap"]),
-        ]
-        for row in apart.sort_values(["share", "smallest_gap"], ascending=False, na_position="last").to_dict("records")
-    ]
     typer.echo("\nfull against retain")
-    print_table(["metric", "F within", "full above retain", "ties", "smallest gap"], rows_shown)
+    ordered = apart.sort_values(["share", "smallest_gap"], ascending=False, na_position="last")
+    rows = [
+        [row.metric, number(row.share), f"{row.right} of {row.n}", str(row.tied), number(row.smallest_gap)]
+        for row in ordered.itertuples()
+    ]
+    print_table(["metric", "F within", "full above retain", "ties", "smallest gap"], rows)
     print_wrapped(
         "\nF within: share of base models and splits in which the metric ranks full above the retain of the same base "
         "model and split. A metric that fails here cannot be trusted; passing means little, because two models "
@@ -209,26 +201,18 @@ def _require_values(table: ModelTable, names: Sequence[str], perturbed: bool) ->
 def _require_judgement(result: Judged) -> None:
     """Raise `DataError` where nothing was decided: a metric with one value separates no models."""
     reasons: dict[str, str] = {}
-    for row in [] if result.faithful is None else result.faithful.to_dict("records"):
+    faithful, robust = ([] if table is None else table.to_dict("records") for table in (result.faithful, result.robust))
+    for row in faithful:
         if row["auc"] == row["auc"] and row["tied_share"] < 1:
             return
         reasons.setdefault(str(row["metric"]), str(row["reason"]))
-    for row in [] if result.robust is None else result.robust.to_dict("records"):
+    for row in robust:
         if row["q"] == row["q"] or row["r"] == row["r"]:
             return
         reasons.setdefault(str(row["metric"]), str(row["q_reason"] or row["r_reason"]))
     some = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:4])
     more = f" and {len(reasons) - 4} more" if len(reasons) > 4 else ""
     raise DataError(f"nothing can be judged. {some}{more}."[:480])
-
-
-def _require_places(out: Path | None) -> Path | None:
-    """Check the places of the tables before any work is done for them."""
-    if out is not None:
-        out = check_folder(out)
-        for name in (*Judged._fields, "references"):
-            check_writable(out / f"{name}.csv", directory=False)
-    return out
 
 
 def _write(result: Judged, out: Path | None) -> None:
@@ -308,13 +292,13 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
     )
 
 
-def _published(values: Published, out: Path | None, printing: Printing) -> None:
+def _published(values: Published, out: Path | None, *, as_json: bool) -> None:
     """Print the UDS paper's own judgement: F, Q, R as in its files, the rest computed."""
     from uds_lens import meta as judge
 
     table = judge.summary(values.metrics)
     _write(Judged(table), out)
-    if printing.json:
+    if as_json:
         print_json({"source": values.source, "summary": table_rows(table)})
         return
     rows = [

@@ -14,18 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.options import (
-    FULL,
-    RETAIN,
-    MetricRun,
-    Printing,
-    data_option,
-    model_option,
-    names_option,
-    require_options,
-    running_files,
-)
 from uds_lens._cli.terminal import (
+    grouped,
     interval,
     print_cautions,
     print_json,
@@ -35,6 +25,7 @@ from uds_lens._cli.terminal import (
     saying_what_is_saved,
     shortened_names,
     width,
+    with_names,
 )
 from uds_lens._progress import about
 from uds_lens.data._prompts import ChatStyle
@@ -106,49 +97,39 @@ def print_results(measured: Mapping[str, MetricResults]) -> None:
         _print_one(results)
     else:
         _print_many(measured)
-    without: dict[tuple[str, str], list[str]] = {}
-    for name, results in measured.items():
-        for metric in results:
-            if metric.reason is not None:
-                # an aggregate names the metric without a value before the reason itself
-                reason = metric.reason.rpartition(" is NaN: ")[2].rstrip(".")
-                without.setdefault((metric.label, reason), []).append(name)
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for (label, reason), names in without.items():
-        who = "" if len(names) == len(measured) else f"{', '.join(names)}: "
-        by_reason.setdefault((who, reason), []).append(label)
+    without = grouped(  # an aggregate names the metric without a value before the reason itself
+        ((metric.label, metric.reason.rpartition(" is NaN: ")[2].rstrip(".")), name)
+        for name, results in measured.items()
+        for metric in results
+        if metric.reason is not None
+    )
+    by_reason = grouped(
+        (("" if len(names) == len(measured) else f"{', '.join(names)}: ", reason), label)
+        for (label, reason), names in without.items()
+    )
     for (who, reason), labels in by_reason.items():
         print_wrapped(f"{who}NaN, because {reason}: {'; '.join(labels)}.")
     print_cautions({name: [("!", text) for text in results.warnings] for name, results in measured.items()})
-    asked: dict[str, list[str]] = {}
-    for name, results in measured.items():
-        chat = results.provenance.get("protocol") == "chat"
-        asked.setdefault("chat template" if chat else "raw", []).append(name)
-    prompts = "; ".join(words if len(asked) == 1 else f"{words}: {', '.join(who)}" for words, who in asked.items())
-    print_wrapped(f"Prompts: {prompts}{' (white-box metrics: raw)' if 'chat template' in asked else ''}.")
+    prompts = with_names((_prompts(results), name) for name, results in measured.items())
+    raw = " (white-box metrics: raw)" if "chat template" in map(_prompts, measured.values()) else ""
+    print_wrapped(f"Prompts: {prompts}{raw}.")
+
+
+def _prompts(results: MetricResults) -> str:
+    return "chat template" if results.provenance.get("protocol") == "chat" else "raw"
 
 
 def _print_one(results: MetricResults) -> None:
     from uds_lens.metrics._results import ARROWS
 
-    rows = [
-        [
-            metric.label,
-            str(metric),
-            interval(*metric.interval),
-            ARROWS[metric.direction],
-            str(metric.n or ""),
-            f"{metric.cost.seconds:.1f}",
-        ]
-        for metric in results
-        if metric.reason is None
-    ]
-    titles = ["metric", "value", "95% interval", "higher is", "n", "seconds"]
-    if errors := results.sample_errors:
-        titles.insert(3, "all examples")
-        shown_metrics = [metric for metric in results if metric.reason is None]
-        for row, metric in zip(rows, shown_metrics, strict=True):
-            row.insert(3, interval(*errors[metric.name].interval) if metric.name in errors else "-")
+    errors, rows = results.sample_errors, []
+    for metric in results:
+        if metric.reason is None:
+            row = [metric.label, str(metric), interval(*metric.interval)]
+            if errors:
+                row.append(interval(*errors[metric.name].interval) if metric.name in errors else "-")
+            rows.append([*row, ARROWS[metric.direction], str(metric.n or ""), f"{metric.cost.seconds:.1f}"])
+    titles = ["metric", "value", "95% interval", *["all examples"] * bool(errors), "higher is", "n", "seconds"]
     print_table(titles, rows, right=("n", "seconds"), shortest=max((len(row[0]) for row in rows), default=0))
 
 
@@ -188,8 +169,8 @@ def print_files(files: Mapping[str, Path]) -> None:
     texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
     if len(texts) == 1:
         typer.echo(next(iter(texts.values())))
-        return
-    print_json({name: json.loads(text) for name, text in texts.items()})
+    else:
+        print_json({name: json.loads(text) for name, text in texts.items()})
 
 
 def _metric_help() -> str:
@@ -217,36 +198,26 @@ def _as_open_unlearning(
 
 
 def metrics(
-    model: Annotated[list[str] | None, model_option("Model to evaluate: directory or Hub id; repeat for more.")] = None,
+    model: Annotated[list[str] | None, opt.model("Model to evaluate: directory or Hub id; repeat for more.")] = None,
     data: Annotated[
-        str | None, data_option("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.", "--examples")
+        str | None, opt.data("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.", "--examples")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the results go (JSON); a directory for several models.")
+        Path | None, opt.value("FILE", "Where the results go (JSON); a directory for several models.")
     ] = None,
     name: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Name of a model in table and files; once for each --model."),
+        list[str] | None, opt.value("NAME", "Name of a model in table and files; once for each --model.")
     ] = None,
-    retain: Annotated[str | None, RETAIN] = None,
-    full: Annotated[str | None, FULL] = None,
+    retain: Annotated[str | None, opt.RETAIN] = None,
+    full: Annotated[str | None, opt.FULL] = None,
     retain_data: Annotated[
-        str | None, data_option("Facts to retain: Prob and ROUGE on them show what else was lost.")
+        str | None, opt.data("Facts to retain: Prob and ROUGE on them show what else was lost.")
     ] = None,
     holdout_data: Annotated[
-        str | None, data_option("Questions of the same kind that no model has seen, for membership attacks.")
+        str | None, opt.data("Questions of the same kind that no model has seen, for membership attacks.")
     ] = None,
-    metric: Annotated[list[str] | None, names_option(_metric_help())] = None,
-    own: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--import",
-            metavar="FILE",
-            callback=running_files("metric", _metric_help),
-            is_eager=True,
-            help="Python file that declares a metric of your own; it is run first.",
-        ),
-    ] = None,
+    metric: Annotated[list[str] | None, opt.names(_metric_help())] = None,
+    own: Annotated[list[Path] | None, opt.own_files("metric", _metric_help)] = None,
     preset: Annotated[
         Literal["open-unlearning"] | None,
         typer.Option(
@@ -254,21 +225,20 @@ def metrics(
             "--metric names others."
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the available metrics and exit.")] = False,
-    split: Annotated[str, typer.Option(metavar="NAME", help="Forget split of TOFU.")] = "forget10",
+    list_: Annotated[bool, opt.flag("--list", "List the available metrics and exit.")] = False,
+    split: Annotated[str, opt.value("NAME", "Forget split of TOFU.")] = "forget10",
     limit: opt.Limit = None,
     sample: opt.Sampling = "random",
     redo: Annotated[
         bool,
-        typer.Option(
-            "--redo",
-            help="Replace what --out holds, even metrics of other weights, or ones that this run does not measure.",
+        opt.flag(
+            "--redo", "Replace what --out holds, even metrics of other weights, or ones that this run does not measure."
         ),
     ] = False,
     *,
     options: MetricOptions,
-    run: MetricRun,
-    printing: Printing,
+    run: opt.MetricRun,
+    printing: opt.Printing,
 ) -> None:
     """Measure other metrics of one model or several.
 
@@ -284,7 +254,7 @@ def metrics(
     if list_:
         print_list(as_json=printing.json)
         return
-    require_options(
+    opt.require_options(
         {"--model": model, "--examples": data, "--out": out},
         "uds-lens metrics --model ckpt/npo --examples forget10.json --out npo.json; uds-lens metrics --list shows the "
         "metrics and what they need.",

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
-from uds_lens._cli.options import names_option
+from uds_lens._cli import options as opt
+from uds_lens._cli.terminal import grouped
 from uds_lens._storage import atomic_write_marked, check_writable, did_you_mean
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
@@ -22,27 +23,21 @@ if TYPE_CHECKING:
 
 Metric: TypeAlias = Annotated[
     list[str] | None,
-    names_option("Metric to judge; repeat, or use commas, for more. Default: all with a known direction."),
+    opt.names("Metric to judge; repeat, or use commas, for more. Default: all with a known direction."),
 ]
 Direction: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME=WAY",
-        help="Meaning of a higher value, knowledge or erasure, for a metric that is not one of ours; repeat.",
+    opt.value(
+        "NAME=WAY", "Meaning of a higher value, knowledge or erasure, for a metric that is not one of ours; repeat."
     ),
 ]
 MinUtility: TypeAlias = Annotated[
-    float | None,
-    typer.Option(min=0, metavar="SHARE", help="Count only models with this share of full's utility (utility_rel)."),
+    float | None, opt.value("SHARE", "Count only models with this share of full's utility (utility_rel).", min=0)
 ]
 SelectBy: TypeAlias = Annotated[
     Literal["without", "with"], typer.Option(help="Choose a method's configuration by the score without or with depth.")
 ]
 _Csv: TypeAlias = Path | None
-
-
-def _csv(help: str, metavar: str = "CSV") -> Any:
-    return typer.Option(metavar=metavar, help=help)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +46,16 @@ class References:
 
     retain: Annotated[
         Path | None,
-        _csv(
+        opt.value(
+            "RUN",
             "Open-Unlearning run of retain, for the normalised attacks (s_mia_*). In a folder of several, each "
             "model uses that of its base model and split. Default: found by name in RUNS.",
-            "RUN",
         ),
     ] = None
     full: Annotated[
-        Path | None, _csv("Open-Unlearning run of full, for utility_rel; otherwise as --retain.", "RUN")
+        Path | None, opt.value("RUN", "Open-Unlearning run of full, for utility_rel; otherwise as --retain.")
     ] = None
-    audits: Annotated[Path | None, _csv("Saved audits of the same models: adds their UDS.", "DIR")] = None
+    audits: Annotated[Path | None, opt.value("DIR", "Saved audits of the same models: adds their UDS.")] = None
     preset: Annotated[
         Literal["open-unlearning"] | None,
         typer.Option(
@@ -77,12 +72,13 @@ class References:
     ] = None
     measured: Annotated[
         Path | None,
-        _csv("With published: a run of uds-lens published, whose models are added to the published ones.", "DIR"),
+        opt.value("DIR", "With published: a run of uds-lens published, whose models are added to the published ones."),
     ] = None
-    base: Annotated[str | None, _csv("Only models of this base model, where there are several.", "NAME")] = None
-    split: Annotated[str | None, _csv("Only models of this split, for example forget10.", "NAME")] = None
+    base: Annotated[str | None, opt.value("NAME", "Only models of this base model, where there are several.")] = None
+    split: Annotated[str | None, opt.value("NAME", "Only models of this split, for example forget10.")] = None
     methods: Annotated[
-        Path | None, _csv("Method of each model, where neither record nor name gives it: columns model and method.")
+        Path | None,
+        opt.value("CSV", "Method of each model, where neither record nor name gives it: columns model and method."),
     ] = None
 
     def parts(self, score: Score, frame: pd.DataFrame) -> ScoreParts:
@@ -160,12 +156,12 @@ class Score:
     """The parts of a model's score; those of the UDS paper by default."""
 
     memorization: Annotated[
-        list[str] | None, _csv("Metric of memorization; repeat. Default: es, em, paraprob, truth_ratio.", "NAME")
+        list[str] | None, opt.value("NAME", "Metric of memorization; repeat. Default: es, em, paraprob, truth_ratio.")
     ] = None
-    membership: Annotated[list[str] | None, _csv("Metric of privacy; repeat. Default: the four s_mia_*.", "NAME")] = (
-        None
-    )
-    depth: Annotated[str, _csv("Metric of depth; the score is computed with and without it.", "NAME")] = "uds"
+    membership: Annotated[
+        list[str] | None, opt.value("NAME", "Metric of privacy; repeat. Default: the four s_mia_*.")
+    ] = None
+    depth: Annotated[str, opt.value("NAME", "Metric of depth; the score is computed with and without it.")] = "uds"
 
     def parts(self, default: ScoreParts | None = None) -> ScoreParts:
         """Return the library's record, with the parts of `default` where none were named."""
@@ -184,10 +180,12 @@ class Score:
 class Perturbed:
     """The same models after quantisation and relearning, as CSV files."""
 
-    quantised: Annotated[_Csv, _csv("The models after quantisation, under the same names.")] = None
-    relearned: Annotated[_Csv, _csv("The models after relearning, under the same names.")] = None
-    retain_before: Annotated[_Csv, _csv("Metrics of retain, one row per retain model.")] = None
-    retain_relearned: Annotated[_Csv, _csv("Metrics of relearned retain, one row per relearning: five or more.")] = None
+    quantised: Annotated[_Csv, opt.value("CSV", "The models after quantisation, under the same names.")] = None
+    relearned: Annotated[_Csv, opt.value("CSV", "The models after relearning, under the same names.")] = None
+    retain_before: Annotated[_Csv, opt.value("CSV", "Metrics of retain, one row per retain model.")] = None
+    retain_relearned: Annotated[
+        _Csv, opt.value("CSV", "Metrics of relearned retain, one row per relearning: five or more.")
+    ] = None
 
     @property
     def given(self) -> bool:
@@ -341,10 +339,7 @@ def require_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame)
         if no_column:
             part = "a part" if len(no_column) == 1 else "parts"
             missing.append(f"the table lacks {_quoted(no_column, names)}, {part} of the score: {hint}")
-        by_reason: dict[str, list[str]] = {}
-        for name in names:
-            if name in gaps and name in frame.columns:
-                by_reason.setdefault(_briefly(gaps[name]), []).append(name)
+        by_reason = grouped((_briefly(gaps[name]), name) for name in names if name in gaps and name in frame.columns)
         if by_reason:
             reasons_in_words = ", ".join(f"{_quoted(group, names)}{why}" for why, group in by_reason.items())
             empty.append(f"{reasons_in_words}: {hint}")

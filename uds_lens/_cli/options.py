@@ -26,7 +26,7 @@ import typer
 from typer.models import OptionInfo
 
 from uds_lens._compat.typer import OUTPUT, set_help
-from uds_lens._storage import did_you_mean
+from uds_lens._storage import did_you_mean, located
 from uds_lens._types import (
     AnswerProtocol as _AnswerProtocol,
     ChatStyleName,
@@ -89,9 +89,8 @@ def _options(record: type[Any], only: Only | None) -> list[Parameter]:
     options = [_option(field, hints[field.name], _help(docs.get(field.name, ""), flags), panel) for field in offered]
     if {"system_prompt", "chat_date"} <= {option.name for option in options}:
         names = ", ".join(get_args(ChatStyleName))
-        style = typer.Option(
-            metavar="NAME", help=f"System turn and date of published chat prompts: {names}.", rich_help_panel=panel
-        )
+        help = f"System turn and date of published chat prompts: {names}."
+        style = value("NAME", help, rich_help_panel=panel)
         kind = Annotated[ChatStyleName | None, style]
         options.append(Parameter("chat_style", Parameter.KEYWORD_ONLY, default=None, annotation=kind))
     return options
@@ -199,24 +198,56 @@ def at_home(value: Any) -> Any:
     """
     if isinstance(value, list):
         return [at_home(item) for item in value]
-    try:
-        return value.expanduser() if isinstance(value, Path) else value
-    except RuntimeError:  # a user that does not exist
-        return value
+    return located(value) if isinstance(value, Path) else value
 
 
-# Models and data. A mistyped path ends the program while it reads its options, seconds before torch is loaded; the
-# library looks at everything else (names on the Hub, files inside).
+# Options that several commands have. A mistyped path of a model or of data ends the program while it reads its options,
+# seconds before torch is loaded; the library looks at everything else (names on the Hub, files inside).
 
 
-def model_option(help: str, *flags: str) -> Any:
+def argument(metavar: str, help: str) -> Any:
+    """Return the argument of a command, which stands there without a flag."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+def flag(name: str, help: str) -> Any:
+    """Return an option that takes no value, and has no `--no-` beside it."""
+    return typer.Option(name, help=help)
+
+
+def value(metavar: str, help: str, *flags: str, **checks: Any) -> Any:
+    """Return an option that takes a value, which --help calls by `metavar`."""
+    return typer.Option(*flags, metavar=metavar, help=help, **checks)
+
+
+def folder(help: str) -> Any:
+    """Return an option that takes a directory, there or not."""
+    return value("DIR", help, file_okay=False)
+
+
+def file(help: str) -> Any:
+    """Return an option that takes a file, there or not."""
+    return value("FILE", help, dir_okay=False)
+
+
+def count(help: str) -> Any:
+    """Return an option that takes a number from 1 on."""
+    return value("N", help, min=1)
+
+
+def names(help: str, *flags: str) -> Any:
+    """Return an option that takes names: repeated, or with commas between them."""
+    return value("NAME", help, *flags, callback=_split_at_commas)
+
+
+def model(help: str, *flags: str) -> Any:
     """Return an option that takes a model, or several: directories or Hub ids."""
-    return typer.Option(*flags, metavar="MODEL", help=help, callback=_existing_models)
+    return value("MODEL", help, *flags, callback=_existing_models)
 
 
-def data_option(help: str, *flags: str) -> Any:
+def data(help: str, *flags: str) -> Any:
     """Return an option that takes examples: a file, or what `uds_lens.load_examples` reads beside files."""
-    return typer.Option(*flags, metavar="DATA", help=help, callback=_existing_data)
+    return value("DATA", help, *flags, callback=_existing_data)
 
 
 def require_options(given: Mapping[str, Any], example: str) -> None:
@@ -233,11 +264,6 @@ def asked_for(words: Sequence[str], places: Mapping[str, int], form: str, exampl
     return todo, rest[0] if rest else ""
 
 
-def names_option(help: str, *flags: str) -> Any:
-    """Return an option that takes names: repeated, or with commas between them."""
-    return typer.Option(*flags, metavar="NAME", help=help, callback=_split_at_commas)
-
-
 def _split_at_commas(given: list[str] | None) -> list[str] | None:
     return given and [name.strip() for each in given for name in each.split(",") if name.strip()]
 
@@ -250,7 +276,7 @@ def _existing_models(given: Any) -> Any:
     for name in _listed(given):
         if name.startswith("package:"):
             continue
-        path = Path(at_home(Path(name)))
+        path = located(name)
         looks_local = path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2
         if not path.exists() and (looks_local or (len(path.parts) == 2 and path.parent.is_dir())):
             raise ModelError(
@@ -262,7 +288,7 @@ def _existing_models(given: Any) -> Any:
 
 def _existing_data(given: Any) -> Any:
     for name in _listed(given):
-        place = Path(at_home(Path(name.removeprefix("tofu:"))))
+        place = located(name.removeprefix("tofu:"))
         if place.suffix.lower() in SUFFIXES and not name.startswith("hf:") and not place.exists():
             raise DataError(
                 f'{name}: no such file. Check the path; a Hub data set is written "hf:user/name:config:split".'
@@ -278,12 +304,12 @@ def _whole_process(offline: bool) -> bool:
     return offline
 
 
-FULL = model_option("Model trained on everything: directory or Hub id.")
-RETAIN = model_option("Model that never saw the forget set.")
-RETAINS = model_option("Model that never saw the forget set; repeat for other seeds.")
-FORGET_SET = data_option("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")
-CONTROL = data_option("Facts to retain, known to both full and retain; a loss on them is damage.")
-Out: TypeAlias = Annotated[Path, typer.Option(metavar="DIR", help="Directory for the results.", file_okay=False)]
+FULL = model("Model trained on everything: directory or Hub id.")
+RETAIN = model("Model that never saw the forget set.")
+RETAINS = model("Model that never saw the forget set; repeat for other seeds.")
+FORGET_SET = data("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")
+CONTROL = data("Facts to retain, known to both full and retain; a loss on them is damage.")
+Out: TypeAlias = Annotated[Path, folder("Directory for the results.")]
 Protocol: TypeAlias = Annotated[_Protocol, typer.Option(help="Plain question and answer, or the chat template.")]
 AnswerProtocol: TypeAlias = Annotated[
     _AnswerProtocol,
@@ -292,9 +318,7 @@ AnswerProtocol: TypeAlias = Annotated[
     ),
 ]
 DType: TypeAlias = Annotated[_DType, typer.Option(help="Dtype of the models.")]
-Limit: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Measure a sample of the examples, spread over their subjects.")
-]
+Limit: TypeAlias = Annotated[int | None, count("Measure a sample of the examples, spread over their subjects.")]
 Sampling: TypeAlias = Annotated[
     _Sampling,
     typer.Option(help="With --limit: a random sample, or the first rows (in a sorted file, a few subjects only)."),
@@ -306,12 +330,9 @@ class Adapters:
     """Low-rank adapters, as the options of the commands that train them."""
 
     lora: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="RANK", help="Train low-rank adapters of this rank instead of all weights."),
+        int | None, value("RANK", "Train low-rank adapters of this rank instead of all weights.", min=1)
     ] = None
-    lora_alpha: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Scale of the adapters. Default: twice the rank.")
-    ] = None
+    lora_alpha: Annotated[int | None, count("Scale of the adapters. Default: twice the rank.")] = None
     save: Annotated[
         _Save | None,
         typer.Option(
@@ -344,13 +365,13 @@ Quantising: TypeAlias = Annotated[RunOptions, Only(("device", *_HUB))]
 class Printing:
     """How much is printed, and in which form."""
 
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show more log output, including other packages'.")] = False
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and all warnings.")] = False
+    json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False
+    verbose: Annotated[bool, flag("--verbose", "Show more log output, including other packages'.")] = False
+    debug: Annotated[bool, flag("--debug", "Show tracebacks and all warnings.")] = False
 
 
-def running_files(name: str, words: Callable[[], str]) -> Callable[[Any, list[Path] | None], list[Path] | None]:
-    """Return the callback of --import: it runs the files, and the help of option `name` lists what they declare."""
+def own_files(name: str, words: Callable[[], str]) -> Any:
+    """Return the option --import: it runs Python files, and the help of option `name` then lists what they declare."""
 
     def run(context: Any, files: list[Path] | None) -> list[Path] | None:
         for file in files or ():
@@ -358,7 +379,8 @@ def running_files(name: str, words: Callable[[], str]) -> Callable[[Any, list[Pa
         set_help(context.command, name, words())
         return files
 
-    return run
+    help = f"Python file that declares a {name} of your own; it is run first."
+    return value("FILE", help, "--import", callback=run, is_eager=True)
 
 
 def run_file(file: Path) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import write_table_file
-from uds_lens._cli.options import Printing, asked_for, names_option, require_options
 from uds_lens._cli.sweep import print_status
 from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, table_rows, width
 from uds_lens.errors import ConfigError
@@ -21,50 +21,43 @@ if TYPE_CHECKING:
 def published(
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="list | plan | run PLAN | compare RUN",
-            help="List the models, write a plan, measure its models one at a time, or compare the results.",
+        opt.argument(
+            "list | plan | run PLAN | compare RUN",
+            "List the models, write a plan, measure its models one at a time, or compare the results.",
         ),
     ],
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only models of this data set: tofu (or one size: tofu-1b, tofu-3b, tofu-8b), muse (muse-news, "
+        opt.value(
+            "NAME",
+            "Only models of this data set: tofu (or one size: tofu-1b, tofu-3b, tofu-8b), muse (muse-news, "
             "muse-books) or wmdp. A plan needs one: tofu-1b, unless another is named.",
         ),
     ] = None,
     role: Annotated[Role | None, typer.Option(help="Only models with this role.")] = None,
     method: Annotated[
-        list[str] | None, names_option("Only models of this method; repeat, or use commas, for more.", "--method")
+        list[str] | None, opt.names("Only models of this method; repeat, or use commas, for more.", "--method")
     ] = None,
     name: Annotated[
-        list[str] | None, names_option("Only this model (its name or Hub id); repeat, or use commas, for more.")
+        list[str] | None, opt.names("Only this model (its name or Hub id); repeat, or use commas, for more.")
     ] = None,
     metric: Annotated[
         list[str] | None,
-        names_option(
+        opt.names(
             "Metric to plan; repeat, or use commas, for more. Default: uds,es. all: every published one.", "--metric"
         ),
     ] = None,
-    perturb: Annotated[bool, typer.Option("--perturb", help="Also plan to quantise and relearn them.")] = False,
-    examples: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Use a local copy of the data set instead of the Hub's.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Use a sample of the questions, for a quick look.")
-    ] = None,
+    perturb: Annotated[bool, opt.flag("--perturb", "Also plan to quantise and relearn them.")] = False,
+    examples: Annotated[str | None, opt.value("DIR", "Use a local copy of the data set instead of the Hub's.")] = None,
+    limit: Annotated[int | None, opt.count("Use a sample of the questions, for a quick look.")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="File of the plan; directory of the run; page or .csv file of the comparison."
-        ),
+        Path | None, opt.value("PATH", "File of the plan; directory of the run; page or .csv file of the comparison.")
     ] = None,
     keep_downloads: Annotated[
-        bool, typer.Option("--keep-downloads", help="Leave downloaded models in the Hub's cache.")
+        bool, opt.flag("--keep-downloads", "Leave downloaded models in the Hub's cache.")
     ] = False,
     *,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Measure published models again, and compare the values.
 
@@ -81,7 +74,7 @@ def published(
       uds-lens published run plan.toml --out runs/npo
       uds-lens published compare runs/npo --out comparison.html
     """
-    todo, place = asked_for(
+    todo, place = opt.asked_for(
         words,
         {"list": 0, "plan": 0, "run": 1, "compare": 1},
         "list, plan, run PLAN, or compare RUN",
@@ -147,7 +140,7 @@ def _plan(
 
     asked = None if metrics == ["all"] else metrics or published.DEFAULT_METRICS
     made = published.plan(chosen, metrics=asked, **given)
-    require_options({"--out": out}, "uds-lens published plan --method npo --out plan.toml")
+    opt.require_options({"--out": out}, "uds-lens published plan --method npo --out plan.toml")
     assert out is not None
     published.write_plan(made, out)
     n = len({model.hub_id for model in chosen} | {made.full, made.retain})
@@ -163,7 +156,7 @@ def _plan(
 def _run(plan: str, out: Path | None, keep: bool, *, as_json: bool) -> None:
     from uds_lens import published
 
-    require_options({"--out": out}, "uds-lens published run plan.toml --out runs/npo")
+    opt.require_options({"--out": out}, "uds-lens published run plan.toml --out runs/npo")
     assert out is not None
     status = published.run(plan, out, keep_downloads=keep)
     print_status(status, as_json=as_json)
@@ -227,17 +220,12 @@ def _print_comparison(comparison: Comparison, out: Path | None) -> None:
 
 def conformance(
     words: Annotated[
-        list[str],
-        typer.Argument(metavar="export DIR | check CSV", help="Write the kit, or check results computed on it."),
+        list[str], opt.argument("export DIR | check CSV", "Write the kit, or check results computed on it.")
     ],
-    kit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the kit, for `check`. Default: a new kit is made.")
-    ] = None,
-    tolerance: Annotated[
-        float, typer.Option(min=0, metavar="NATS", help="Largest difference attributed to rounding.")
-    ] = 1e-3,
+    kit: Annotated[Path | None, opt.value("DIR", "Folder of the kit, for `check`. Default: a new kit is made.")] = None,
+    tolerance: Annotated[float, opt.value("NATS", "Largest difference attributed to rounding.", min=0)] = 1e-3,
     *,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Check another implementation of UDS.
 
@@ -251,7 +239,7 @@ def conformance(
       uds-lens conformance check mine.csv --kit kit
     """
     places = {"export": 1, "check": 1}
-    todo, place = asked_for(words, places, "`export DIR` or `check CSV`", "uds-lens conformance export kit")
+    todo, place = opt.asked_for(words, places, "`export DIR` or `check CSV`", "uds-lens conformance export kit")
     say("measuring the models of the kit ..." if kit is None else f"reading {place} ...")
     from uds_lens import published
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
+from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import (
     Direction,
     MinUtility,
@@ -21,7 +22,6 @@ from uds_lens._cli.model_tables import (
     score_directions,
     write_table_file,
 )
-from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, table_rows, width
 from uds_lens._storage import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError, DataError
@@ -31,31 +31,29 @@ if TYPE_CHECKING:
 
     from uds_lens.meta import ModelTable, Points
 
+View: TypeAlias = Literal["with", "without"]
+"""A score with depth or without."""
+
 
 def rank(
     models: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUNS",
-            help="Folder of Open-Unlearning runs, or of results of uds-lens metrics; CSV with one row per model; or "
+        opt.argument(
+            "RUNS",
+            "Folder of Open-Unlearning runs, or of results of uds-lens metrics; CSV with one row per model; or "
             "published: the UDS paper's values.",
-            show_default=False,
         ),
     ],
-    by: Annotated[Literal["with", "without"], typer.Option(help="Rank by the score with or without depth.")] = "with",
+    by: Annotated[View, typer.Option(help="Rank by the score with or without depth.")] = "with",
     select_by: SelectBy = "without",
     min_utility: MinUtility = None,
-    resamples: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Resamples for the uncertainty of the ranks; 0: none.")
-    ] = 1000,
-    out: Annotated[
-        Path | None, typer.Option(metavar="CSV", help="Also write the ranking as a table.", dir_okay=False)
-    ] = None,
+    resamples: Annotated[int, opt.value("N", "Resamples for the uncertainty of the ranks; 0: none.", min=0)] = 1000,
+    out: Annotated[Path | None, opt.value("CSV", "Also write the ranking as a table.", dir_okay=False)] = None,
     direction: Direction = None,
     *,
     score: Score,
     references: References,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Rank unlearning methods by their best models.
 
@@ -78,10 +76,14 @@ def rank(
     out = None if out is None else check_writable(out, directory=False)
     read = references.read(models, examples=resamples > 1)
     read = replace(read, frame=_with_methods(read.frame))
-    question = _Question(by, select_by, min_utility, score, references, parse_directions(direction), resamples)
+    settings: dict[str, Any] = {"by": by, "select_by": select_by, "min_utility": min_utility, "resamples": resamples}
+    settings |= {"score": score, "references": references, "direction": parse_directions(direction)}
+
+    def ranked(table: ModelTable) -> _Ranking:
+        return _ranking(table, **settings)
+
     groups = setups(read.frame)
-    one = len(groups) == 1
-    rankings = {"": _ranking(read, question)} if one else _ranking_by_setup(read, groups, question)
+    rankings = {"": ranked(read)} if len(groups) == 1 else _ranking_by_setup(read, groups, ranked)
     if out is not None:
         write_table_file(pd.concat([ranking.methods for ranking in rankings.values()], ignore_index=True), out)
     if printing.json:
@@ -99,18 +101,6 @@ def rank(
         typer.echo(f"\nSaved in {out}")
 
 
-class _Question(NamedTuple):
-    """The settings of every ranking of a call."""
-
-    by: Literal["with", "without"]
-    select_by: Literal["with", "without"]
-    min_utility: float | None
-    score: Score
-    references: References
-    direction: dict[str, Points]
-    resamples: int
-
-
 class _Ranking(NamedTuple):
     """A ranking with its uncertainty."""
 
@@ -121,28 +111,37 @@ class _Ranking(NamedTuple):
     varying: Sequence[str]
     notes: Sequence[str]
     n_models: int
-    by: Literal["with", "without"]
+    by: View
 
     def to_dict(self) -> dict[str, Any]:
         tables = {"methods": table_rows(self.methods), "shifts": table_rows(self.shifts)}
         return {**tables, "p_first": dict(self.p_first), "notes": list(self.notes)}
 
 
-def _ranking(table: ModelTable, question: _Question) -> _Ranking:
+def _ranking(
+    table: ModelTable,
+    *,
+    by: View,
+    select_by: View,
+    min_utility: float | None,
+    resamples: int,
+    score: Score,
+    references: References,
+    direction: dict[str, Points],
+) -> _Ranking:
     """Rank the models of one base model and split."""
     from uds_lens import meta
     from uds_lens.meta._ranking import score_cautions
 
-    frame, select_by, by, asked = table.frame, question.select_by, question.by, question.references.parts
-    parts = asked(question.score, frame)
+    frame, parts = table.frame, references.parts(score, table.frame)
     # Without a depth score the preset ranks all the same: the attack in its place leaves the score as it is without.
-    depthless = question.references.preset is not None and _is_empty(frame, parts.depth)
+    depthless = references.preset is not None and (parts.depth not in frame.columns or frame[parts.depth].isna().all())
     if depthless:
         parts, by, select_by = replace(parts, depth=parts.membership[0]), "without", "without"
     require_parts(frame, parts, table.reasons)
-    ways = score_directions(frame, parts, {**(parts.direction or {}), **question.direction})
+    ways = score_directions(frame, parts, {**(parts.direction or {}), **direction})
     parts = replace(parts, direction=ways)
-    given: dict[str, Any] = {"min_utility": question.min_utility, "parts": parts}
+    given: dict[str, Any] = {"min_utility": min_utility, "parts": parts}
     methods = meta.rank(frame, with_uds=by == "with", select_by=select_by, **given)
     if methods["score"].isna().all():
         why = "; ".join(f"{row['method']}: {row['reason']}" for row in methods.to_dict("records"))
@@ -151,13 +150,11 @@ def _ranking(table: ModelTable, question: _Question) -> _Ranking:
         raise DataError(f"no method has a score ({why}): no configuration has all parts.{hint}")
     notes = score_cautions(frame, parts)
     if depthless:
-        notes.insert(0, f"no {question.score.depth}: ranked without depth. --audits DIR adds that of saved audits")
+        notes.insert(0, f"no {score.depth}: ranked without depth. --audits DIR adds that of saved audits")
     p_first: dict[str, dict[str, float | None]] = {}
     varying: tuple[str, ...] = ()
-    if question.resamples > 1 and methods["score_with"].notna().sum() > 1:
-        stable = meta.stability(
-            frame, examples=table.examples, select_by=select_by, n_resamples=question.resamples, **given
-        )
+    if resamples > 1 and methods["score_with"].notna().sum() > 1:
+        stable = meta.stability(frame, examples=table.examples, select_by=select_by, n_resamples=resamples, **given)
         for (way, view), rows in stable.scores.groupby(["resampled", "view"], sort=False):
             if view == by:
                 shares = zip(rows["method"], rows["p_best"], strict=True)
@@ -171,12 +168,8 @@ def _ranking(table: ModelTable, question: _Question) -> _Ranking:
     return _Ranking(methods, shifts, p_first, varying, notes, len(frame), by)
 
 
-def _is_empty(frame: pd.DataFrame, name: str) -> bool:
-    return name not in frame.columns or bool(frame[name].isna().all())
-
-
 def _ranking_by_setup(
-    table: ModelTable, groups: Sequence[tuple[str | None, str | None]], question: _Question
+    table: ModelTable, groups: Sequence[tuple[str | None, str | None]], ranked: Callable[[ModelTable], _Ranking]
 ) -> dict[str, _Ranking]:
     """Rank the models of each base model and split; report those that cannot be ranked."""
     from uds_lens.meta._tables import of_setup, setup_name
@@ -185,7 +178,7 @@ def _ranking_by_setup(
     problems = []
     for group in groups:
         try:
-            ranking = _ranking(of_setup(table, group), question)
+            ranking = ranked(of_setup(table, group))
         except DataError as problem:
             problems.append(problem)
             typer.echo(f"note: {setup_name(group)} is not ranked: {problem}", err=True)
@@ -269,25 +262,21 @@ _INTERVAL = ("uds", "uds_low", "uds_high")
 def table(
     models: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUNS",
-            help="Folder of Open-Unlearning runs, or of results of uds-lens metrics; or CSV with one row per model.",
-            show_default=False,
+        opt.argument(
+            "RUNS", "Folder of Open-Unlearning runs, or of results of uds-lens metrics; or CSV with one row per model."
         ),
     ],
     format_: Annotated[
         Literal["csv", "md", "latex"], typer.Option("--format", help="CSV keeps all digits; the others round.")
     ] = "csv",
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the table there instead of printing it.", dir_okay=False)
-    ] = None,
-    digits: Annotated[int, typer.Option(min=1, max=10, metavar="N", help="Decimal places in md and latex.")] = 3,
+    out: Annotated[Path | None, opt.file("Write the table there instead of printing it.")] = None,
+    digits: Annotated[int, opt.value("N", "Decimal places in md and latex.", min=1, max=10)] = 3,
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Also include checkpoint-* of runs that have final results.")
+        bool, opt.flag("--checkpoints", "Also include checkpoint-* of runs that have final results.")
     ] = False,
     *,
     references: References,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Write a table of models: one row each, with all metrics.
 

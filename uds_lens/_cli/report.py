@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import (
     Direction,
     MinUtility,
@@ -20,7 +21,6 @@ from uds_lens._cli.model_tables import (
     metrics_to_judge,
     parse_directions,
 )
-from uds_lens._cli.options import Printing
 from uds_lens._cli.terminal import print_json, print_wrapped, say
 from uds_lens._storage import did_you_mean
 from uds_lens.errors import ConfigError, ResultFormatError
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    result: Annotated[
-        Path, typer.Argument(metavar="RESULT", help="Saved audit, metrics (JSON) or elicitation.", show_default=False)
-    ],
+    result: Annotated[Path, opt.argument("RESULT", "Saved audit, metrics (JSON) or elicitation.")],
     to: Annotated[
         Literal["hub", "every-eval-ever", "inspect", "open-unlearning"],
         typer.Option(
@@ -40,16 +38,14 @@ def export(
             "inspect: logs of an elicitation; open-unlearning: UDS_EVAL.json of an audit."
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write into.", file_okay=False)],
+    out: Annotated[Path, opt.folder("Folder to write into.")],
     dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The forget set: its id on the Hub, such as locuslab/TOFU.")
+        str | None, opt.value("NAME", "The forget set: its id on the Hub, such as locuslab/TOFU.")
     ] = None,
-    config: Annotated[str | None, typer.Option(metavar="NAME", help="hub: the task in it, such as forget10.")] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="ID", help="every-eval-ever: the model's id on the Hub, owner/name.")
-    ] = None,
+    config: Annotated[str | None, opt.value("NAME", "hub: the task in it, such as forget10.")] = None,
+    model: Annotated[str | None, opt.value("ID", "every-eval-ever: the model's id on the Hub, owner/name.")] = None,
     *,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Convert a saved result to another project's format.
 
@@ -66,24 +62,18 @@ def export(
     from uds_lens.metrics import MetricResults
     from uds_lens.results import DepthAudit
 
-    kinds: dict[str, tuple[type[Any], ...]] = {
-        "hub": (DepthAudit,),
-        "every-eval-ever": (DepthAudit, MetricResults),
-        "inspect": (ElicitationResults,),
-        "open-unlearning": (DepthAudit,),
+    of_data = {"dataset": dataset or "forget set"}
+    formats: dict[str, tuple[list[type[Any]], Any, dict[str, Any]]] = {
+        "hub": ([DepthAudit], sharing.write_eval_results, {**of_data, "config": config}),
+        "every-eval-ever": ([DepthAudit, MetricResults], sharing.write_every_eval_ever, {**of_data, "model": model}),
+        "inspect": ([ElicitationResults], sharing.write_inspect_logs, of_data),
+        "open-unlearning": ([DepthAudit], sharing.write_uds_eval, {}),
     }
+    kinds, write, more = formats[to]
     if dataset is None and to in ("hub", "every-eval-ever"):
         raise ConfigError(f"--to {to} needs --dataset, the forget set: its id on the Hub, such as locuslab/TOFU.")
-    loaded = _loaded(result, kinds[to])
-    files: Sequence[Path]
-    if to == "hub":
-        files = [sharing.write_eval_results(loaded, out, dataset=str(dataset), config=config)]
-    elif to == "every-eval-ever":
-        files = sharing.write_every_eval_ever(loaded, out, dataset=str(dataset), model=model)
-    elif to == "inspect":
-        files = sharing.write_inspect_logs(loaded, out, dataset=dataset or "forget set")
-    else:
-        files = sharing.write_uds_eval(loaded, out)
+    written = write(_loaded(result, kinds), out, **more)
+    files = [written] if isinstance(written, Path) else written
     if printing.json:
         print_json({"files": [str(file) for file in files]})
         return
@@ -108,49 +98,40 @@ def _loaded(place: Path, kinds: Sequence[type[Any]]) -> Any:
 
 def report(
     directories: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR", help="Saved audits, or folders that hold some (up to two levels down).", show_default=False
-        ),
+        list[Path], opt.argument("DIR", "Saved audits, or folders that hold some (up to two levels down).")
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.", dir_okay=False)] = Path(
-        "report.html"
-    ),
-    title: Annotated[str, typer.Option(metavar="TEXT", help="Heading of the page.")] = "How deep did unlearning go?",
+    out: Annotated[Path, opt.file("HTML file to write.")] = Path("report.html"),
+    title: Annotated[str, opt.value("TEXT", "Heading of the page.")] = "How deep did unlearning go?",
     logit_lens: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Results of uds-lens metrics --metric logit_lens, drawn beside UDS; repeat for more models.",
+        opt.value(
+            "FILE",
+            "Results of uds-lens metrics --metric logit_lens, drawn beside UDS; repeat for more models.",
             dir_okay=False,
             exists=True,
         ),
     ] = None,
     elicitation: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Results of uds-lens elicit, shown beside the depth of their model; repeat for more models.",
+        opt.value(
+            "DIR",
+            "Results of uds-lens elicit, shown beside the depth of their model; repeat for more models.",
             file_okay=False,
             exists=True,
         ),
     ] = None,
     metrics: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Results of uds-lens metrics, or folders of them: adds a table, and depth against utility.",
-        ),
+        opt.value("FILE", "Results of uds-lens metrics, or folders of them: adds a table, and depth against utility."),
     ] = None,
     reference: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="An audit shown for comparison, beside full and retain; repeat for more."),
+        list[str] | None, opt.value("NAME", "An audit shown for comparison, beside full and retain; repeat for more.")
     ] = None,
     short_paths: Annotated[
-        bool, typer.Option("--short-paths", help="Shorten local paths to their last parts, for a page that you share.")
+        bool, opt.flag("--short-paths", "Shorten local paths to their last parts, for a page that you share.")
     ] = False,
     *,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Write one page about one or several audits.
 
@@ -234,30 +215,25 @@ def _audits_in(directories: list[Path]) -> list[Path]:
 def dashboard(
     models: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUNS",
-            help="CSV with one row per model, folder of Open-Unlearning runs, or published: the UDS paper's values.",
-            show_default=False,
+        opt.argument(
+            "RUNS", "CSV with one row per model, folder of Open-Unlearning runs, or published: the UDS paper's values."
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.", dir_okay=False)] = Path(
-        "dashboard.html"
-    ),
+    out: Annotated[Path, opt.file("HTML file to write.")] = Path("dashboard.html"),
     pools: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="Models of known pools (column `knows`), if they are not in RUNS."),
+        Path | None, opt.value("CSV", "Models of known pools (column `knows`), if they are not in RUNS.")
     ] = None,
     select_by: SelectBy = "without",
     min_utility: MinUtility = None,
     direction: Direction = None,
     title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Heading of the page. Default: the question its tables answer.")
+        str | None, opt.value("TEXT", "Heading of the page. Default: the question its tables answer.")
     ] = None,
     *,
     score: Score,
     references: References,
     perturbed: Perturbed,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Write one page about many models, metrics and methods.
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.options import Only, Printing, asked_for, data_option, model_option, require_options
 from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, saying_what_is_saved
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.study._relearn_settings import RelearnGrid
@@ -28,19 +27,17 @@ _EXAMPLE = "uds-lens sweep plan.toml --out runs/study"
 def sweep(
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PLAN | status DIR | table DIR", help="Plan in TOML; or show the status, or the table, of a sweep."
-        ),
+        opt.argument("PLAN | status DIR | table DIR", "Plan in TOML; or show the status, or the table, of a sweep."),
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Directory of the sweep; of `table`, a .parquet or .csv file.")
+        Path | None, opt.value("PATH", "Directory of the sweep; of `table`, a .parquet or .csv file.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of workers that run at the same time.")] = 1,
-    slurm: Annotated[bool, typer.Option("--slurm", help="Submit the workers as an array of Slurm tasks.")] = False,
+    jobs: Annotated[int, opt.count("Number of workers that run at the same time.")] = 1,
+    slurm: Annotated[bool, opt.flag("--slurm", "Submit the workers as an array of Slurm tasks.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait for the Slurm tasks.")] = True,
     *,
     tasks: SlurmOptions,
-    printing: Printing,
+    printing: opt.Printing,
 ) -> None:
     """Make and measure all models of a plan.
 
@@ -56,7 +53,7 @@ def sweep(
       uds-lens sweep table runs/study --out table.parquet
     """
     planned = len(words) == 1 and words[0] not in ("status", "table")
-    todo, place = asked_for(
+    todo, place = opt.asked_for(
         ["run", *words] if planned else words,
         {"run": 1, "status": 1, "table": 1} if planned else {"status": 1, "table": 1},
         "PLAN, `status DIR` or `table DIR`",
@@ -71,7 +68,7 @@ def sweep(
     if todo == "status":
         status = study.status(place)
     else:
-        require_options({"--out": out}, _EXAMPLE)
+        opt.require_options({"--out": out}, _EXAMPLE)
         assert out is not None
         if slurm:
             status = study.run(place, out, jobs=jobs, executor="slurm", slurm=tasks, wait=wait)
@@ -106,21 +103,21 @@ def print_status(status: StudyStatus, *, as_json: bool) -> None:
 
 
 def relearn_grid(
-    model: Annotated[str, model_option("Unlearned model: directory or Hub id.")],
-    retain: Annotated[str, model_option("Model that never saw the forget set: the control.")],
-    examples: Annotated[str, data_option("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.")],
+    model: Annotated[str, opt.model("Unlearned model: directory or Hub id.")],
+    retain: Annotated[str, opt.model("Model that never saw the forget set: the control.")],
+    examples: Annotated[str, opt.data("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.")],
     out: opt.Out,
     retain_data: Annotated[
-        str | None, data_option("Questions to measure utility on, if --examples is only a forget set.")
+        str | None, opt.data("Questions to measure utility on, if --examples is only a forget set.")
     ] = None,
-    split: Annotated[str, typer.Option(metavar="NAME", help="Forget split of TOFU.")] = "forget10",
+    split: Annotated[str, opt.value("NAME", "Forget split of TOFU.")] = "forget10",
     limit: opt.Limit = None,
     *,
     grid: RelearnGrid,
-    config: Annotated[RelearnConfig, Only(("batch_size", "schedule", "protocol", "system_prompt", "chat_date"))],
-    options: Annotated[TrainOptions, Only(field.name for field in fields(TrainOptions) if field.name != "redo")],
-    measuring: Annotated[MetricOptions, Only(("max_new_tokens", "generation_rows", "fluency"))],
-    printing: Printing,
+    config: Annotated[RelearnConfig, opt.Only(("batch_size", "schedule", "protocol", "system_prompt", "chat_date"))],
+    options: Annotated[TrainOptions, opt.Only(field.name for field in fields(TrainOptions) if field.name != "redo")],
+    measuring: Annotated[MetricOptions, opt.Only(("max_new_tokens", "generation_rows", "fluency"))],
+    printing: opt.Printing,
 ) -> None:
     """Find the relearning setting that brings back the most.
 

@@ -15,13 +15,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from textwrap import fill
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import typer
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from uds_lens.results import DepthAudit
+
+K = TypeVar("K")
 
 
 class Stopped(KeyboardInterrupt):
@@ -137,9 +139,7 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
         rows.append([*row, f"{WITHHELD} (!!)" if audit.reading == WITHHELD else audit.reading])
     titles += [*["Prob"] * beside, *["all examples"] * sampled, "N", "NaN", "layers", "verdict"]
     print_table(titles, rows, right=("UDS", "Prob", "N", "NaN", "layers"), bold="UDS")
-    by_weight: dict[str, list[str]] = {}
-    for name, audit in audits.items():
-        by_weight.setdefault(thirds_in_words(audit), []).append(name)
+    by_weight = grouped((thirds_in_words(audit), name) for name, audit in audits.items())
     for words, names in by_weight.items():
         if words:
             print_wrapped(words if len(by_weight) == 1 else f"{', '.join(names)}: {words}")
@@ -151,11 +151,7 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     print_cautions(
         {name: [(_MARKS[level], text) for level, text, _ in audit.cautions] for name, audit in shown.items()}
     )
-    by_prompt: dict[str, list[str]] = {}
-    for name, audit in audits.items():
-        by_prompt.setdefault(audit.prompts, []).append(name)
-    one = len(by_prompt) == 1
-    prompts = "; ".join(words if one else f"{words}: {', '.join(names)}" for words, names in by_prompt.items())
+    prompts = with_names((audit.prompts, name) for name, audit in audits.items())
     of_full = ", ".join(dict.fromkeys(_score(prob.full) for prob in probs))
     legend = _LEGEND + (_PROB.format(of_full) if beside else "") + (_SAMPLED if sampled else "")
     legend += f" Prompts: {prompts}."
@@ -225,12 +221,23 @@ def table_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
+def grouped(pairs: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
+    """Return the texts that come with each key, in their order."""
+    groups: dict[K, list[str]] = {}
+    for key, text in pairs:
+        groups.setdefault(key, []).append(text)
+    return groups
+
+
+def with_names(told: Iterable[tuple[str, str]]) -> str:
+    """Write sentences, each once, and where there are several, with the names that they are about."""
+    groups = grouped(told)
+    return "; ".join(text if len(groups) == 1 else f"{text}: {', '.join(names)}" for text, names in groups.items())
+
+
 def print_cautions(cautions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     """Print each warning once, with its mark and the names it is about; the gravest first."""
-    names_by_warning: dict[tuple[str, str], list[str]] = {}
-    for name, marked in cautions.items():
-        for mark, sentence in marked:
-            names_by_warning.setdefault((mark, sentence), []).append(name)
+    names_by_warning = grouped((warning, name) for name, warnings in cautions.items() for warning in warnings)
     order = list(_MARKS.values())
     for (mark, sentence), names in sorted(names_by_warning.items(), key=lambda item: order.index(item[0][0])):
         subject = "all" if len(names) == len(cautions) > 1 else ", ".join(names)
@@ -271,13 +278,8 @@ def print_table(
 ) -> None:
     """Print a table that fits the terminal, by shortening the first column in the middle, then by folding the others.
 
-    Args:
-        titles: Titles of the columns.
-        rows: Texts.
-        right: Titles of right-aligned columns.
-        bold: Title of the column that matters most.
-        wrapped: Title of a column whose texts may take several lines.
-        shortest: The least that is left of a name.
+    `right`, `bold` and `wrapped` are titles: of columns aligned right, of the one that matters most, of one whose texts
+    may take several lines. Of a name in the first column, at least `shortest` characters are left.
     """
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
@@ -307,9 +309,7 @@ def shortened_names(names: Sequence[str], room: int) -> list[str]:
     >>> shortened_names(["forget10_NPO_lr2e-05_epoch10", "forget10_NPL_lr2e-05_epoch10", "full"], 16)
     ['...NPO_lr2e-0...', '...NPL_lr2e-0...', 'full']
     """
-    alike: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        alike.setdefault(shortened(name, room), []).append(name)
+    alike = grouped((shortened(name, room), name) for name in dict.fromkeys(names))
     short = {group[0]: text for text, group in alike.items() if len(group) == 1}
     for group in (group for group in alike.values() if len(group) > 1):
         differing = (i for i, signs in enumerate(zip(*group, strict=False)) if len(set(signs)) > 1)

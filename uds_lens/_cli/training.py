@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.options import Adapters, Printing, Quantising, data_option, model_option, running_files
 from uds_lens._cli.terminal import interval, number, print_json, print_table, print_wrapped, say, saying_what_is_saved
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError, UdsLensError
@@ -39,25 +38,20 @@ def _list_methods(wanted: bool) -> bool:
 class Depth:
     """Depth while training."""
 
-    depth_every: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Measure depth every N steps; needs --retain.")
-    ] = None
-    retain_model: Annotated[str | None, model_option("Model that never saw the forget set.", "--retain")] = None
-    depth_examples: Annotated[str | None, data_option("Forget facts with entities. Default: --examples.")] = None
-    control: Annotated[str | None, data_option("Facts to retain, with entities; a loss on them is damage.")] = None
-    depth_rows: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Measure only this many facts, in whole subjects.")
-    ] = None
+    depth_every: Annotated[int | None, opt.count("Measure depth every N steps; needs --retain.")] = None
+    retain_model: Annotated[str | None, opt.model("Model that never saw the forget set.", "--retain")] = None
+    depth_examples: Annotated[str | None, opt.data("Forget facts with entities. Default: --examples.")] = None
+    control: Annotated[str | None, opt.data("Facts to retain, with entities; a loss on them is damage.")] = None
+    depth_rows: Annotated[int | None, opt.count("Measure only this many facts, in whole subjects.")] = None
     depth_stop: Annotated[
-        float | None,
-        typer.Option(metavar="UDS", help="Stop training at this depth; the score is measured on other subjects."),
+        float | None, opt.value("UDS", "Stop training at this depth; the score is measured on other subjects.")
     ] = None
     depth_keep_best: Annotated[
-        bool, typer.Option("--depth-keep-best", help="Keep the deepest step; the score is measured on other subjects.")
+        bool, opt.flag("--depth-keep-best", "Keep the deepest step; the score is measured on other subjects.")
     ] = False
-    max_damage: Annotated[
-        float | None, typer.Option(metavar="DAMAGE", help="With --depth-keep-best: the largest damage allowed.")
-    ] = None
+    max_damage: Annotated[float | None, opt.value("DAMAGE", "With --depth-keep-best: the largest damage allowed.")] = (
+        None
+    )
 
     def callback(self, full: str, forget: str, method: MethodConfig, options: TrainOptions) -> DepthCallback:
         """Measure stage 1, in the prompts of the training, and return the callback."""
@@ -84,7 +78,7 @@ class Depth:
 
 
 @contextmanager
-def _training(message: str, out: Path, printing: Printing) -> Iterator[None]:
+def _training(message: str, out: Path, printing: opt.Printing) -> Iterator[None]:
     """Say what begins; where it is stopped, what is saved; at the end, what was trained."""
     say(message)
     from uds_lens.unlearning import read_record
@@ -157,39 +151,28 @@ def _method_help() -> str:
 
 
 def unlearn(
-    method: Annotated[str, typer.Option(metavar="NAME", help=_method_help())],
-    full: Annotated[str, model_option("Model that knows: directory or Hub id.")],
-    forget: Annotated[str, data_option("Questions with the answers to forget.", "--examples")],
+    method: Annotated[str, opt.value("NAME", _method_help())],
+    full: Annotated[str, opt.model("Model that knows: directory or Hub id.")],
+    forget: Annotated[str, opt.data("Questions with the answers to forget.", "--examples")],
     out: opt.Out,
     retain: Annotated[
-        str | None, data_option("Questions with the answers to retain (not for ga).", "--retain-data")
+        str | None, opt.data("Questions with the answers to retain (not for ga).", "--retain-data")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Setting of the method; repeat for more.")
+        list[str] | None, opt.value("NAME=VALUE", "Setting of the method; repeat for more.", "--set")
     ] = None,
-    refusals: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Refusals, one per line, for idknll and idkdpo.")
-    ] = None,
+    refusals: Annotated[Path | None, opt.value("FILE", "Refusals, one per line, for idknll and idkdpo.")] = None,
     protocol: opt.AnswerProtocol = "auto",
     list_: Annotated[
         bool, typer.Option("--list", callback=_list_methods, is_eager=True, help="List the available methods and exit.")
     ] = False,
-    own: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--import",
-            metavar="FILE",
-            callback=running_files("method", _method_help),
-            is_eager=True,
-            help="Python file that declares a method of your own; it is run first.",
-        ),
-    ] = None,
+    own: Annotated[list[Path] | None, opt.own_files("method", _method_help)] = None,
     *,
     depth: Depth,
     chat: ChatStyle,
     options: TrainOptions,
-    adapters: Adapters,
-    printing: Printing,
+    adapters: opt.Adapters,
+    printing: opt.Printing,
 ) -> None:
     """Train a model to forget, by a published or a custom method.
 
@@ -237,14 +220,14 @@ def read_settings(words: Sequence[str] | None) -> dict[str, str]:
 
 
 def relearn(
-    model: Annotated[str, model_option("Model to fine-tune: directory or Hub id.")],
-    forget: Annotated[str, data_option("Questions with the answers to learn.", "--examples")],
+    model: Annotated[str, opt.model("Model to fine-tune: directory or Hub id.")],
+    forget: Annotated[str, opt.data("Questions with the answers to learn.", "--examples")],
     out: opt.Out,
     *,
     config: RelearnConfig,
     options: TrainOptions,
-    adapters: Adapters,
-    printing: Printing,
+    adapters: opt.Adapters,
+    printing: opt.Printing,
 ) -> None:
     """Fine-tune a model on the forget set again.
 
@@ -263,18 +246,18 @@ def relearn(
 
 
 def finetune(
-    model: Annotated[str, model_option("Model to start from: directory, GGUF file, package:NAME or Hub id.")],
-    data: Annotated[list[str], data_option("Questions with the answers to learn; repeat for more.")],
+    model: Annotated[str, opt.model("Model to start from: directory, GGUF file, package:NAME or Hub id.")],
+    data: Annotated[list[str], opt.data("Questions with the answers to learn; repeat for more.")],
     out: opt.Out,
     unseen: Annotated[
         list[str] | None,
-        data_option("Rows left out of training, whose Prob is printed too: the forget set, for a retain model."),
+        opt.data("Rows left out of training, whose Prob is printed too: the forget set, for a retain model."),
     ] = None,
     *,
     config: FinetuneConfig,
     options: TrainOptions,
-    adapters: Adapters,
-    printing: Printing,
+    adapters: opt.Adapters,
+    printing: opt.Printing,
 ) -> None:
     """Teach a model facts, to make full and retain models.
 
@@ -299,12 +282,12 @@ def finetune(
 
 
 def quantise(
-    model: Annotated[str, model_option("Model to quantise: directory or Hub id.")],
+    model: Annotated[str, opt.model("Model to quantise: directory or Hub id.")],
     out: opt.Out,
-    redo: Annotated[bool, typer.Option("--redo", help="Replace the quantised copy of another model in --out.")] = False,
+    redo: Annotated[bool, opt.flag("--redo", "Replace the quantised copy of another model in --out.")] = False,
     *,
-    options: Quantising,
-    printing: Printing,
+    options: opt.Quantising,
+    printing: opt.Printing,
 ) -> None:
     """Quantise a model to 4 bits.
 

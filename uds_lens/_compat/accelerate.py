@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,12 +26,3 @@ def is_offloaded(model: nn.Module) -> bool:
         if (hook := getattr(module, "_hf_hook", None)) is not None
         for part in getattr(hook, "hooks", (hook,))
     )
-
-
-@contextmanager
-def weights_on_cpu(module: nn.Module) -> Iterator[None]:
-    """Bring a module's offloaded weights to the CPU for the length of the block."""
-    from accelerate.utils import align_module_device
-
-    with align_module_device(module, "cpu"):
-        yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 def has_adapters(model: object) -> bool:
     """Tell whether a model is wrapped by PEFT (without importing it)."""
     return hasattr(model, "disable_adapter")
-
-
-def adapters_off(model: Any) -> AbstractContextManager[None]:
-    """Switch off the adapters of a wrapped model for the length of a block."""
-    return model.disable_adapter()
 
 
 def without_wrappers(model: nn.Module) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,16 +19,10 @@ def hook_tables(module: nn.Module) -> list[dict[int, Callable[..., Any]]]:
     return [getattr(module, name) for name in _HOOKS]
 
 
-def forward_hooks_of(module: nn.Module) -> Iterator[Callable[..., Any]]:
-    """Yield the hooks that run when the module is called."""
-    for name in _HOOKS[:2]:
-        yield from getattr(module, name).values()
-
-
-def forward_hooks_by_number(module: nn.Module) -> Iterator[tuple[int, Callable[..., Any]]]:
-    """Yield them with the number of their registration, which is unique in this process."""
-    for name in _HOOKS[:2]:
-        yield from getattr(module, name).items()
+def forward_hooks_of(module: nn.Module) -> dict[int, Callable[..., Any]]:
+    """Return the hooks that run when the module is called, by the number of their registration in this process."""
+    before, after = module._forward_pre_hooks, module._forward_hooks
+    return {**after, **before}
 
 
 def altered_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -22,29 +22,14 @@ def is_bridge(model: object) -> bool:
     return any(kind.__name__ == "TransformerBridge" for kind in type(model).__mro__)
 
 
-def original_model(bridge: Any) -> Any:
-    """Return the transformers model inside a Bridge."""
-    return bridge.original_model
-
-
-def in_compatibility_mode(bridge: Any) -> bool:
-    """Tell whether the Bridge folded its weights, which then differ from the checkpoint's."""
-    return bool(bridge.compatibility_mode)
-
-
 def is_own_hook(hook: object) -> bool:
     """Tell whether a torch hook is TransformerLens's own; those at a hook point carry a user's function."""
     ours = str(getattr(hook, "__module__", "")).startswith("transformer_lens.")
     return ours and not str(getattr(hook, "__qualname__", "")).startswith("HookPoint.add_hook.")
 
 
-def has_wrapped_names(name: str) -> bool:
-    """Tell whether a name in a state dict is one that wrapping made."""
-    return _WRAPPED in name
-
-
 def plain_name(name: str) -> str:
-    """Return a weight's name as it was before its model was wrapped."""
+    """Return a weight's name as it was before its model was wrapped, which put another part into it."""
     return name.replace(f".{_WRAPPED}", "").replace(f"{_WRAPPED}.", "")
 
 

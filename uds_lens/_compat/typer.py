@@ -70,11 +70,6 @@ def missing_options(flags: list[str]) -> Exception:
     return usage_error(f"Missing option '{flags[0]}'.{also}")
 
 
-def program_of(app: typer.Typer) -> Any:
-    """Build the program that `app` describes; calling `app` would build it anew each time."""
-    return typer.main.get_command(app)
-
-
 def parameters_of(program: Any, words: list[str]) -> dict[str, Any]:
     """Return the parameters of the command that `words` call, by their names in Python; none where there is none."""
     command = next((program.commands[word] for word in words if word in program.commands), None)
@@ -85,8 +80,3 @@ def set_help(command: Any, name: str, text: str) -> None:
     """Change the help of one parameter of a command, by its name in Python."""
     (parameter,) = (parameter for parameter in command.params if parameter.name == name)
     parameter.help = text
-
-
-def flags_of(parameter: Any, *, negative: bool = False) -> list[str]:
-    """Return a parameter as the command line has it; `negative` asks for its "no" form."""
-    return list(parameter.secondary_opts if negative else parameter.opts)

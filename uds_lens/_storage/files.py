@@ -16,10 +16,12 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from uds_lens._storage.processes import ProcessId, is_gone, this_process
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError
+
+Place: TypeAlias = str | os.PathLike[str]
 
 # Where something may be written: nowhere that holds what this library did not write. A file says so itself, at its
 # beginning: JSON by its format, a page by its generator. Tables and other people's formats have no place for that: a
@@ -45,7 +47,7 @@ def generator() -> str:
     return f'<meta name="generator" content="uds_lens {__version__}">'
 
 
-def located(path: str | os.PathLike[str]) -> Path:
+def located(path: Place) -> Path:
     """Return a path as the system has it: `~` is the home directory."""
     path = Path(path)
     try:
@@ -54,7 +56,7 @@ def located(path: str | os.PathLike[str]) -> Path:
         return path
 
 
-def did_you_mean(path: str | os.PathLike[str]) -> str:
+def did_you_mean(path: Place) -> str:
     """Return a question about what there is of nearly this name, with a space before it; empty where nothing is near.
 
     >>> did_you_mean("/urs"), did_you_mean("/nothing like it")
@@ -70,7 +72,7 @@ def did_you_mean(path: str | os.PathLike[str]) -> str:
     return ""
 
 
-def format_of(path: str | os.PathLike[str]) -> str | None:
+def format_of(path: Place) -> str | None:
     """Return the format that a JSON file of ours, or the record in a directory, names; None where it names none."""
     path = located(path)
     for record in [path / name for name in RECORDS] if path.is_dir() else [path]:
@@ -79,18 +81,8 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
     return None
 
 
-def made_here(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file or directory says that this library wrote it."""
-    return format_of(path) is not None or bool(_PAGE.match(_head(located(path))))
-
-
 def check_writable(
-    path: str | os.PathLike[str],
-    *,
-    directory: bool,
-    replaced: bool = True,
-    format: str | None = None,
-    overwrite: bool = False,
+    path: Place, *, directory: bool, replaced: bool = True, format: str | None = None, overwrite: bool = False
 ) -> Path:
     """Return the place to write to, before any work is done for it.
 
@@ -127,7 +119,7 @@ def check_writable(
     return place
 
 
-def check_folder(path: str | os.PathLike[str], *, replaced: bool = False) -> Path:
+def check_folder(path: Place, *, replaced: bool = False) -> Path:
     """Return the directory that results go to, unless no result belongs there."""
     place = located(path)
     real = Path(os.path.realpath(place))
@@ -142,7 +134,7 @@ def check_folder(path: str | os.PathLike[str], *, replaced: bool = False) -> Pat
     return place
 
 
-def refuse_to_replace(path: str | os.PathLike[str], holds: str, *, of: str | None = None) -> NoReturn:
+def refuse_to_replace(path: Place, holds: str, *, of: str | None = None) -> NoReturn:
     """Raise the error of a finished result that another run would replace.
 
     One rule for all commands: a result that answers the same question is kept, one that cannot be read is made
@@ -164,9 +156,10 @@ def is_scratch(name: str) -> bool:
 
 def _entries(folder: Path) -> list[str]:
     try:
-        return [name for name in os.listdir(folder) if not is_scratch(name) and not _is_mark(name)]
+        names = [name for name in os.listdir(folder) if not is_scratch(name)]
     except OSError:
         return ["?"]
+    return [name for name in names if not (name.startswith(".") and name.endswith(_MARK))]
 
 
 def _head(path: Path) -> bytes:
@@ -194,7 +187,7 @@ _FULL = ("i/o error", "no space left", "file write failed", "disk quota", "file 
 
 
 @contextmanager
-def writing(path: str | os.PathLike[str], *, advice: str = AS_IT_WAS) -> Iterator[None]:
+def writing(path: Place, *, advice: str = AS_IT_WAS) -> Iterator[None]:
     """Turn what the system says against a write into an error of ours."""
     try:
         yield
@@ -275,7 +268,7 @@ def _put_back(path: Path) -> None:
                     os.rename(path.parent / name, path)
 
 
-def settled(path: str | os.PathLike[str]) -> Path:
+def settled(path: Place) -> Path:
     """Return the path of a directory to read, which a save that was killed may have moved away a moment before."""
     _put_back(Path(os.path.realpath(located(path))))
     return located(path)
@@ -330,7 +323,7 @@ def _remove_here(place: Path, pid: int) -> None:
 _TRIES = 20  # attempts to put a directory in place while other processes do the same
 
 
-def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+def atomic_write_bytes(path: Place, content: bytes) -> None:
     """Write a file beside its place, flush it to disk, and move it there."""
     path = located(path)
     with writing(path):
@@ -340,12 +333,12 @@ def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
             os.replace(place, path)
 
 
-def atomic_write_text(path: str | os.PathLike[str], content: str) -> None:
+def atomic_write_text(path: Place, content: str) -> None:
     """Write text as `atomic_write_bytes`, in UTF-8. Halves of characters, which no file can hold, are escaped."""
     atomic_write_bytes(path, content.encode("utf-8", "backslashreplace"))
 
 
-def atomic_write_marked(path: str | os.PathLike[str], content: str | bytes) -> None:
+def atomic_write_marked(path: Place, content: str | bytes) -> None:
     """Write a file that cannot say itself who wrote it, after the mark beside it; see `is_marked`."""
     path = located(path)
     content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
@@ -385,11 +378,7 @@ def _mark_of(path: Path) -> Path:
     return path.with_name(f"{_prefix(path)[:-1]}{_MARK}")
 
 
-def _is_mark(name: str) -> bool:
-    return name.startswith(".") and name.endswith(_MARK)
-
-
-def atomic_files(path: str | os.PathLike[str], files: Mapping[str, bytes], *, own: Collection[str] = ()) -> None:
+def atomic_files(path: Place, files: Mapping[str, bytes], *, own: Collection[str] = ()) -> None:
     """Write a directory of files at once; what else is in it, beside these and `own`, stays."""
     with atomic_directory(path, own={*files, *own}) as folder, writing(located(path)):
         for name, content in files.items():
@@ -397,7 +386,7 @@ def atomic_files(path: str | os.PathLike[str], files: Mapping[str, bytes], *, ow
 
 
 @contextmanager
-def atomic_directory(path: str | os.PathLike[str], *, own: Collection[str] | None = None) -> Iterator[Path]:
+def atomic_directory(path: Place, *, own: Collection[str] | None = None) -> Iterator[Path]:
     """Yield an empty directory beside `path` that takes its place when the block ends well.
 
     Where the block raises, or the process dies, what was at `path` is unchanged.
@@ -506,7 +495,7 @@ def _move_late(old: Path, new: Path, own: Collection[str]) -> None:
 LARGEST = 8 << 30  # bytes of a file that is still read
 
 
-def read_file(path: str | os.PathLike[str], *, most: int = LARGEST) -> bytes:
+def read_file(path: Place, *, most: int = LARGEST) -> bytes:
     """Read a regular file; devices and pipes, which never end, are refused."""
     name = _short(Path(path))
 
@@ -540,7 +529,7 @@ def sha256_bytes(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def sha256_file(path: str | os.PathLike[str]) -> str:
+def sha256_file(path: Place) -> str:
     """Return the hexadecimal SHA-256 of a file's bytes."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:

@@ -56,13 +56,10 @@ def with_checksum(record: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8", "backslashreplace")  # halves of characters, as file names may hold them
 
 
-def read_with_checksum(
-    path: str | os.PathLike[str], *, format: str, versions: Collection[int], most: int = LARGEST
-) -> dict[str, Any]:
+def read_with_checksum(path: str | os.PathLike[str], *, format: str, versions: Collection[int]) -> dict[str, Any]:
     """Read the record in a file, without its checksum."""
-    content = read_file(path, most=most)
-    where = repr(str(path)[-200:])
-    return checked_record(content, where=where, format=format, versions=versions)
+    content = read_file(path, most=LARGEST)
+    return checked_record(content, where=repr(str(path)[-200:]), format=format, versions=versions)
 
 
 def checked_record(

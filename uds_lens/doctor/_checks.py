@@ -163,18 +163,16 @@ def _gib(what: str, free: int, total: int, fix: str) -> Finding:
 
 
 def _hub() -> Iterator[Finding]:
-    offline = [name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _is_set(name)]
+    from huggingface_hub import constants
+
+    names, yes = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), ("1", "ON", "YES", "TRUE")
+    offline = [name for name in names if os.environ.get(name, "").upper() in yes]
     if offline:
         yield Finding("Hub", "note", f"offline ({' and '.join(offline)} set): local files only")
     else:
         yield Finding("Hub", "ok", "online: missing models and data are downloaded (--offline prevents it)")
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface"))
-    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+    cache = Path(constants.HF_HUB_CACHE)
     yield Finding("Hub cache", "ok", f"{cache}{'' if cache.is_dir() else ' (does not exist yet)'}")
-
-
-def _is_set(name: str) -> bool:
-    return os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 # Models and a forget set.
@@ -221,10 +219,9 @@ def examine_inputs(
         findings += _speed(config, options)
     rows: list[ForgetExample] = []
     facts: list[ForgetExample] = []
-    if examples is not None:
-        findings.append(_data("examples", examples, rows))
-    if control is not None:
-        findings.append(_data("control", control, facts))
+    for what, place, read in (("examples", examples, rows), ("control", control, facts)):
+        if place is not None:
+            findings.append(_data(what, place, read))
     if rows:
         findings += _fatal_rows({role: (models[role], info) for role, info in infos.items()}, rows, facts, config)
     if rows and "full" in infos:
@@ -362,23 +359,13 @@ _SLOWER = 4.0
 
 def _speed(config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
     """Time a product in the dtype asked for beside one in float32: some CPUs have no instructions for others."""
-    import torch
-
     from uds_lens.models import pick_device
+    from uds_lens.patching._costs import product_rate
 
     if config.dtype == "float32":
         return
     device = pick_device(options.device)
-    seconds = {}
-    for dtype in ("float32", config.dtype):
-        one = torch.ones(256, 256, dtype=getattr(torch, dtype), device=device)
-        times = []
-        for _ in range(4):  # the first warms up
-            started = time.perf_counter()
-            float((one @ one).sum())
-            times.append(time.perf_counter() - started)
-        seconds[dtype] = min(times)
-    factor = seconds[config.dtype] / seconds["float32"]
+    factor = product_rate("float32", device) / product_rate(config.dtype, device)
     words = f"a product in {config.dtype} takes {factor:.1f} times as long as in float32 on {device}"
     if factor > _SLOWER:
         yield Finding("speed", "note", words, "--dtype float32 is faster here, and exact")
@@ -415,7 +402,7 @@ def _fatal_rows(
         yield Finding("data", "problem", _short(error))
         return
     sample = inputs.forget.sample
-    if sample is not None and "sorted_by" in sample and sample["sorted_by"] is not None:
+    if sample is not None and sample.get("sorted_by") is not None:
         words = f"only the first {sample['limit']} of {sample['of']}. {about_first_rows(sample['sorted_by'])}"
         yield Finding("sample", "problem", words, "an audit of them has a fatal warning: leave out --sample first")
     for role, (model, info) in models.items():
@@ -529,12 +516,7 @@ def _costs(
 ) -> str:
     """Say what is read, and how long reading and computing take at the rates of this disk and this device.
 
-    Args:
-        models: The models by role.
-        turns: How often each is read, because its rows take turns.
-        plan: Rows and batches.
-        config: What is measured.
-        options: How it is run.
+    `turns` says how often each model is read, because its rows take turns.
     """
     from uds_lens.models import pick_device
     from uds_lens.models._streamed import weight_files_of

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -28,9 +28,11 @@ from uds_lens._compat.huggingface_hub import asking_the_hub, is_reachable
 from uds_lens._compat.peft import merged
 from uds_lens._compat.transformers import (
     downloaded,
+    forget_quantisation,
     is_offline,
     quiet_loading,
     set_attention,
+    set_place,
     unknown_quantisation,
     unset_weights,
     unused_weights,
@@ -47,6 +49,8 @@ from uds_lens.models._gguf import SUFFIX, gguf_file, storage
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+Place: TypeAlias = str | os.PathLike[str]
+"""A directory, a GGUF file, `package:NAME`, or a Hub id."""
 
 LOADING = threading.RLock()
 """Held around everything that builds a model; the same thread may take it again.
@@ -78,7 +82,7 @@ def quiet_files(*, report: bool = False) -> Iterator[None]:
         yield
 
 
-def place_of(source: str | os.PathLike[str]) -> Path:
+def place_of(source: Place) -> Path:
     """Return the path that a source names, there or not: `~` is home, `package:NAME` where an installed package lies.
 
     The package is not imported.
@@ -95,7 +99,7 @@ def place_of(source: str | os.PathLike[str]) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def is_local(source: str | os.PathLike[str]) -> bool:
+def is_local(source: Place) -> bool:
     """Tell whether `source` is a directory, a GGUF file or a package here; raise where it only looks like one."""
     path = place_of(source)
     text = os.fspath(source)
@@ -124,7 +128,7 @@ def is_local(source: str | os.PathLike[str]) -> bool:
     return False
 
 
-def is_adapter(source: str | os.PathLike[str]) -> bool:
+def is_adapter(source: Place) -> bool:
     """Tell whether `source` is a directory with a PEFT adapter instead of a whole model."""
     path = place_of(source)
     if not (path / "adapter_config.json").is_file():
@@ -146,7 +150,7 @@ def checkpoint_folders(source: str | os.PathLike[str]) -> list[str | os.PathLike
     return [_gguf(source) or here]
 
 
-def storage_of(source: str | os.PathLike[str]) -> str | None:
+def storage_of(source: Place) -> str | None:
     """Return how the weights of a GGUF file are stored (`Q4_1 (79%), Q8_0, F32`); None for other checkpoints.
 
     Of an adapter, that is how its base is stored.
@@ -156,7 +160,7 @@ def storage_of(source: str | os.PathLike[str]) -> str | None:
     return None if file is None else storage(file)
 
 
-def adapter_base(source: str | os.PathLike[str]) -> str:
+def adapter_base(source: Place) -> str:
     """Return the checkpoint an adapter was trained on: a path (relative to the adapter's), a package, or a Hub id."""
     path = place_of(source)
     try:
@@ -172,7 +176,7 @@ def adapter_base(source: str | os.PathLike[str]) -> str:
     return os.path.normpath(beside) if beside.exists() else base
 
 
-def base_folder(source: str | os.PathLike[str]) -> str:
+def base_folder(source: Place) -> str:
     """Return the place of an adapter's base; one from the Hub must be downloaded: a directory asks no network."""
     base = adapter_base(source)
     places, place = {place_of(source).resolve()}, base
@@ -203,40 +207,38 @@ def base_folder(source: str | os.PathLike[str]) -> str:
     return downloads
 
 
-def load_config(
-    source: str | os.PathLike[str], *, revision: str | None, offline: bool, trust_remote_code: bool
-) -> PreTrainedConfig:
+def load_config(source: Place, *, revision: str | None, offline: bool, trust_remote_code: bool) -> PreTrainedConfig:
     """Load the transformers config of a checkpoint, or of an adapter's base."""
     from transformers import AutoConfig
 
     if is_adapter(source):
         return _of_base(load_config, source, trust_remote_code=trust_remote_code)
     if (file := _gguf(source)) is not None:
-        with _plain_errors(source, offline=True):
+        with plain_errors(source, offline=True):
             config = gguf.load_config(file)
         set_attention(config, "eager")
         return config
-    with _plain_errors(source, offline):
+    with plain_errors(source, offline):
         config = AutoConfig.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
     set_attention(config, "eager")  # a checkpoint must not choose it: it may name a kernel on the Hub
     return config
 
 
 def load_tokenizer(
-    source: str | os.PathLike[str], *, revision: str | None, offline: bool, trust_remote_code: bool
+    source: Place, *, revision: str | None, offline: bool, trust_remote_code: bool
 ) -> PreTrainedTokenizerFast | None:
     """Load the checkpoint's tokenizer; None where a local directory holds none."""
     from transformers import AutoTokenizer
 
     if (file := _gguf(source)) is not None:
-        with _plain_errors(source, offline=True):
+        with plain_errors(source, offline=True):
             return gguf.load_tokenizer(file)
     has_none = is_local(source) and not any((place_of(source) / n).is_file() for n in _TOKENIZER)
     if has_none:
         if not is_adapter(source):
             return None
         return _of_base(load_tokenizer, source, trust_remote_code=trust_remote_code)
-    with _plain_errors(source, offline):
+    with plain_errors(source, offline):
         return AutoTokenizer.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
 
 
@@ -250,7 +252,7 @@ def require_known_quantisation(config: Any, name: str) -> None:
 
 
 def load_weights(
-    source: str | os.PathLike[str],
+    source: Place,
     *,
     dtype: torch.dtype,
     device: str,
@@ -276,7 +278,7 @@ def load_weights(
         # merged on the CPU, so that the same adapter gives the same bytes wherever it is used afterwards
         more = {"dtype": dtype, "device": "cpu", "device_map": device_map}
         base = _of_base(load_weights, source, trust_remote_code=trust_remote_code, **more)
-        with LOADING, _plain_errors(source, offline=True), quiet_files():
+        with LOADING, plain_errors(source, offline=True), quiet_files():
             require_its_base(source, base)
             try:
                 adapted: Any = merged(base, str(place_of(source)))
@@ -295,7 +297,7 @@ def load_weights(
     placement = {"device_map": device_map} if device_map is not None else {}
     file = _gguf(source)
     reading = _where(source, revision, offline, trust_remote_code) if file is None else gguf.reading(file)
-    with LOADING, _plain_errors(source, offline), quiet_files():
+    with LOADING, plain_errors(source, offline), quiet_files():
         model, info = AutoModelForCausalLM.from_pretrained(
             _place(source) if file is None else str(file.parent),
             config=config,
@@ -308,7 +310,8 @@ def load_weights(
         )
     require_complete(info, source, type(model).__name__)
     if file is not None:
-        model = gguf.plain_model(model, file)
+        forget_quantisation(model)
+        set_place(model.config, str(file))
     model = model.eval().requires_grad_(False)
     set_plain_outputs(model.config)
     keep_plain_format(model)
@@ -325,7 +328,7 @@ def _on_device(model: PreTrainedModel, device: str, device_map: str | dict[str, 
     return move_checked(model, device) if device.startswith("mps") else model.to(device)
 
 
-def _of_base(load: Callable[..., Any], source: str | os.PathLike[str], **options: Any) -> Any:
+def _of_base(load: Callable[..., Any], source: Place, **options: Any) -> Any:
     """Load a part of an adapter's base."""
     return load(base_folder(source), revision=None, offline=True, **options)
 
@@ -343,7 +346,7 @@ def rounded_fingerprints(model: PreTrainedModel) -> dict[str, str]:
     }
 
 
-def require_its_base(source: str | os.PathLike[str], base: PreTrainedModel) -> None:
+def require_its_base(source: Place, base: PreTrainedModel) -> None:
     """Check that an adapter's base has the weights that its record names, where it has a record of ours.
 
     A fingerprint is that of the weights in one dtype. Opened in another one than it was trained in, the weights are
@@ -374,16 +377,12 @@ def require_its_base(source: str | os.PathLike[str], base: PreTrainedModel) -> N
 _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json")
 """Names of the records that training writes beside a checkpoint."""
 
-_LARGEST_RECORD = 1 << 26
-"""Bytes of a record that is read."""
 
-
-def checkpoint_record(source: str | os.PathLike[str]) -> dict[str, Any]:
+def checkpoint_record(source: Place) -> dict[str, Any]:
     """Return the record that training wrote beside a checkpoint, unchecked; empty where there is none."""
     for name in _RECORDS:
         try:
-            file = place_of(source) / name
-            record = json.loads(file.read_bytes()) if file.stat().st_size < _LARGEST_RECORD else None
+            record = json.loads((place_of(source) / name).read_bytes())
         except (OSError, ValueError, RecursionError):
             continue
         if isinstance(record, dict):
@@ -391,24 +390,23 @@ def checkpoint_record(source: str | os.PathLike[str]) -> dict[str, Any]:
     return {}
 
 
-def _gguf(source: str | os.PathLike[str]) -> Path | None:
+def _gguf(source: Place) -> Path | None:
     return gguf_file(place_of(source)) if is_local(source) and not is_adapter(source) else None
 
 
-def _place(source: str | os.PathLike[str]) -> str:
+def _place(source: Place) -> str:
     return str(place_of(source)) if is_local(source) else os.fspath(source)
 
 
-def _where(
-    source: str | os.PathLike[str], revision: str | None, offline: bool, trust_remote_code: bool
-) -> dict[str, Any]:
+def _where(source: Place, revision: str | None, offline: bool, trust_remote_code: bool) -> dict[str, Any]:
     named = {} if revision is None else {"revision": revision}
     local = offline or is_local(source)
     return {"trust_remote_code": trust_remote_code, "local_files_only": local, **named}
 
 
 @contextmanager
-def _plain_errors(source: str | os.PathLike[str], offline: bool) -> Iterator[None]:
+def plain_errors(source: Place, offline: bool, failed: str = "cannot load the checkpoint in") -> Iterator[None]:
+    """Turn what another library raises over a checkpoint into one sentence."""
     try:
         with nullcontext() if offline or is_local(source) else asking_the_hub():
             yield
@@ -418,7 +416,7 @@ def _plain_errors(source: str | os.PathLike[str], offline: bool) -> Iterator[Non
         text = os.fspath(source)
         first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         if is_local(source):
-            raise ModelError(f"cannot load the checkpoint in {text!r}: {first}.") from error
+            raise ModelError(f"{failed} {text!r}: {first}.") from error
         raise ModelError(not_on_the_hub(text, first, offline=offline)) from error
 
 
@@ -444,7 +442,7 @@ def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
     )
 
 
-def require_complete(info: dict[str, Any], source: str | os.PathLike[str], architecture: str) -> None:
+def require_complete(info: dict[str, Any], source: Place, architecture: str) -> None:
     """Raise unless the files of a checkpoint fill the whole model, and the model uses all weights of its decoder.
 
     Other unused weights (a value head, an image tower) are listed in a warning.
@@ -488,8 +486,8 @@ def keep_plain_format(model: Any, *, live: bool = False) -> None:
             never_repack(module)
 
 
-_ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Largest difference between two devices that rounding explains, as a share of the largest logit."""
+ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
+"""Largest difference that rounding explains, as a share of the largest logit: of two devices, or of a Bridge."""
 
 
 @torch.no_grad()
@@ -498,7 +496,7 @@ def move_checked(model: PreTrainedModel, device: str) -> PreTrainedModel:
     before = _logits(model)
     model = model.to(device)
     gap = float((_logits(model) - before).abs().max() / before.abs().max())
-    allowed = _ROUNDING.get(model.dtype, 1e-3)
+    allowed = ROUNDING.get(model.dtype, 1e-3)
     if not gap <= allowed:
         raise ModelError(
             f"on device {device!r} the logits of {type(model).__name__} differ from those on the CPU by {gap:.1%} of "

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from uds_lens._compat.accelerate import is_moved, weights_on_cpu
-from uds_lens._compat.transformer_lens import has_wrapped_names, plain_name
+from uds_lens._compat.accelerate import is_moved
+from uds_lens._compat.transformer_lens import plain_name
 from uds_lens._compat.transformers import PLACE_ENTRY, QUANTISED_ENTRY
 from uds_lens.errors import ModelError
 
@@ -158,7 +158,9 @@ def _digest_offloaded(model: nn.Module, name: str, tensor: Tensor, dtype: torch.
     owner, _, leaf = name.rpartition(".")
     if not tensor.is_meta or not is_moved(module := model.get_submodule(owner)):
         return _digest((name, rounded(tensor)))
-    with weights_on_cpu(module):
+    from accelerate.utils import align_module_device
+
+    with align_module_device(module, "cpu"):
         return _digest((name, rounded(getattr(module, leaf).detach())))
 
 
@@ -166,7 +168,7 @@ def named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
     """Return parameters and persistent buffers by plain transformers name, tied ones once, sorted by name."""
     state = model.state_dict(keep_vars=True)
     expected: set[str] | None = None
-    if any(map(has_wrapped_names, state)):
+    if any(plain_name(name) != name for name in state):
         with torch.device("meta"):
             expected = set(type(model)(copy.deepcopy(model.config)).state_dict())
     weights: dict[str, Tensor] = {}
@@ -198,7 +200,8 @@ def _digest(item: tuple[str, Tensor]) -> bytes:
 CheckpointFiles: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 """Path, size, times of change (contents, and metadata, in nanoseconds) and inode of each file."""
 
-_known: dict[tuple[CheckpointFiles, torch.dtype, str], str] = {}
+known_fingerprints: dict[tuple[CheckpointFiles | None, torch.dtype, str], str] = {}
+"""Fingerprints that were computed in this process, by `loaded_from`; they hold while the files do not change."""
 
 
 def checkpoint_files(*folders: str | os.PathLike[str]) -> CheckpointFiles | None:
@@ -218,25 +221,15 @@ def checkpoint_files(*folders: str | os.PathLike[str]) -> CheckpointFiles | None
     return tuple(files)
 
 
-def fingerprint_of_files(model: nn.Module, files: CheckpointFiles) -> str:
-    """Return the fingerprint of a model just loaded from these files; computed once while they do not change."""
-    key = _key_of(model, files)
-    if key not in _known:
-        _known[key] = fingerprint(model)
-    return _known[key]
-
-
-def known_fingerprint(model: nn.Module, files: CheckpointFiles | None) -> str | None:
-    """Return the fingerprint of a model of these files, if it was computed before and they have not changed."""
-    return None if files is None else _known.get(_key_of(model, files))
-
-
-def remember_fingerprint(model: nn.Module, files: CheckpointFiles | None, known: str) -> None:
-    """Keep the fingerprint of a model that was read from these files, as `fingerprint_of_files` does."""
-    if files is not None:
-        _known[_key_of(model, files)] = known
-
-
-def _key_of(model: nn.Module, files: CheckpointFiles) -> tuple[CheckpointFiles, torch.dtype, str]:
+def loaded_from(model: nn.Module, files: CheckpointFiles | None) -> tuple[CheckpointFiles | None, torch.dtype, str]:
+    """Return what the fingerprint of a model that was just loaded from some files depends on."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     return files, dtype, type(model).__qualname__
+
+
+def fingerprint_of_files(model: nn.Module, files: CheckpointFiles) -> str:
+    """Return the fingerprint of a model just loaded from these files; computed once while they do not change."""
+    key = loaded_from(model, files)
+    if key not in known_fingerprints:
+        known_fingerprints[key] = fingerprint(model)
+    return known_fingerprints[key]

@@ -6,18 +6,21 @@ import copy
 import os
 import re
 from collections import Counter
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from uds_lens._compat.transformers import QUANTISED_ENTRY, forget_quantisation, set_place
+from uds_lens._compat.transformers import QUANTISED_ENTRY, set_place
 from uds_lens._optional_packages import require_package
 from uds_lens.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerFast
+
+T = TypeVar("T")
 
 SUFFIX = ".gguf"
 
@@ -44,38 +47,10 @@ def gguf_file(place: str | os.PathLike[str]) -> Path | None:
     return files[0] if files else None
 
 
-def storage(file: Path) -> str:
-    """Return how a file stores its weights, the type of most weights first: `Q4_1 (79%), Q8_0, F32`."""
-    return _storage(file, *_state(file))
-
-
-def load_config(file: Path) -> PreTrainedConfig:
-    """Read a model's config from a GGUF file."""
-    return copy.deepcopy(_config(file, *_state(file)))
-
-
-def load_tokenizer(file: Path) -> PreTrainedTokenizerFast:
-    """Read a tokenizer from a GGUF file; errors as for `load_config`."""
-    return copy.deepcopy(_tokenizer(file, *_state(file)))
-
-
-def plain_model(model: Any, file: Path) -> Any:
-    """Return a model just read from a GGUF file as what it is now: one with plain weights, which can be saved."""
-    forget_quantisation(model)
-    set_place(model.config, str(file))
-    return model
-
-
 def reading(file: Path) -> dict[str, Any]:
     """Return the words with which transformers' `from_pretrained` reads a file of this kind."""
     _require_whole(file)
     return {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
-
-
-def _state(file: Path) -> tuple[int, int]:
-    _require_whole(file)
-    stat = file.stat()
-    return stat.st_size, stat.st_mtime_ns
 
 
 def _require_whole(file: Path) -> None:
@@ -100,11 +75,22 @@ def _require_whole(file: Path) -> None:
         )
 
 
-# A file is parsed anew by each function that reads it, seconds for a large vocabulary: what was read is kept.
+def _kept(read: Callable[[Path], T]) -> Callable[[Path], T]:
+    """Keep what was read of a file until it changes: each reader parses it anew, seconds for a large vocabulary."""
+    read_once = lru_cache(maxsize=8)(lambda file, size, time: read(file))
+
+    @wraps(read)
+    def read_again(file: Path) -> T:
+        _require_whole(file)
+        state = file.stat()
+        return copy.deepcopy(read_once(file, state.st_size, state.st_mtime_ns))
+
+    return read_again
 
 
-@lru_cache(maxsize=8)
-def _storage(file: Path, size: int, time: int) -> str:
+@_kept
+def storage(file: Path) -> str:
+    """Return how a file stores its weights, the type of most weights first: `Q4_1 (79%), Q8_0, F32`."""
     from gguf import GGUFReader
 
     try:
@@ -120,11 +106,12 @@ def _storage(file: Path, size: int, time: int) -> str:
     return ", ".join([f"{most}{share}", *(name for name, _ in others)])
 
 
-@lru_cache(maxsize=8)
-def _config(file: Path, size: int, time: int) -> PreTrainedConfig:
+@_kept
+def load_config(file: Path) -> PreTrainedConfig:
+    """Read a model's config from a GGUF file."""
     from transformers import AutoConfig
 
-    _storage(file, size, time)  # of a broken file transformers says that its config is no JSON, or less
+    storage(file)  # of a broken file transformers says that its config is no JSON, or less
     config = AutoConfig.from_pretrained(str(file.parent), **reading(file))
     if hasattr(config, QUANTISED_ENTRY):
         delattr(config, QUANTISED_ENTRY)
@@ -137,12 +124,13 @@ def _config(file: Path, size: int, time: int) -> PreTrainedConfig:
     return config
 
 
-@lru_cache(maxsize=8)
-def _tokenizer(file: Path, size: int, time: int) -> PreTrainedTokenizerFast:
+@_kept
+def load_tokenizer(file: Path) -> PreTrainedTokenizerFast:
+    """Read a tokenizer from a GGUF file; errors as for `load_config`."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **reading(file))
-    config = _config(file, size, time)
+    config = load_config(file)
     # Some versions of the reader (5.17) take another token than the one the file names: SmolLM2 then ends its answers
     # with the token that opens a turn, and a model trained on them learns that.
     for name in ("bos_token", "eos_token", "pad_token"):

@@ -29,11 +29,11 @@ from uds_lens._compat.torch import (
     COMPILED,
     altered_modules,
     compiled_module,
-    forward_hooks_by_number,
+    forward_hooks_of,
     hook_tables,
     is_out_of_memory,
 )
-from uds_lens._compat.transformer_lens import boot, in_compatibility_mode, is_bridge, is_own_hook, original_model
+from uds_lens._compat.transformer_lens import boot, is_bridge, is_own_hook
 from uds_lens._compat.transformers import attention_of, forget_longer_texts, is_plain_decoder
 from uds_lens._progress import tell
 from uds_lens._storage import SpillFolder
@@ -42,6 +42,7 @@ from uds_lens.errors import ModelBusyError, ModelError, Setting, warn_once
 from uds_lens.models._anatomy import Anatomy, anatomy_of, require_plain_outputs, set_plain_outputs
 from uds_lens.models._checkpoint import (
     LOADING,
+    ROUNDING,
     checkpoint_folders,
     keep_plain_format,
     load_tokenizer,
@@ -115,9 +116,6 @@ def bridge_on_shared_weights(
         raise ModelError(f"TransformerLens cannot wrap {name!r} ({type(model).__name__}): {error}") from error
 
 
-_ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Largest difference between a Bridge and the plain model that rounding explains, as a share of the largest logit."""
-
 _agreed: WeakSet[Any] = WeakSet()  # bridges whose logits were compared
 
 
@@ -140,7 +138,7 @@ def require_agreement(bridge: TransformerBridge, model: Any, *, name: str) -> No
             first = str(error).splitlines()[0] if str(error) else "no message"
             raise ModelError(f"{wraps} does not run ({type(error).__name__}: {first[:200]}).") from error
     gap = float((bridged - plain).abs().max() / plain.abs().max())
-    allowed = _ROUNDING.get(model.dtype, 1e-3)
+    allowed = ROUNDING.get(model.dtype, 1e-3)
     if gap > allowed:  # NaN logits are reported by the pass that meets them
         raise ModelError(
             f"{wraps} does not give the logits of the plain model (they differ by {gap:.1%} of the largest; rounding "
@@ -170,7 +168,7 @@ def behaviour_changes(model: nn.Module) -> list[LiveChange]:
     """Return the user's hooks and replaced forwards on a model; a Bridge's include those on its hook points."""
     changes = []
     for place, module in altered_modules(model):
-        for number, hook in forward_hooks_by_number(module):
+        for number, hook in forward_hooks_of(module).items():
             if not _is_ours(hook):
                 changes.append(LiveChange("hook", place, f"{_process} {number}"))
         forward = vars(module).get("forward")
@@ -232,7 +230,7 @@ class HookedModel:
         self._no_bridge = False
         self._lender: HookedModel | None = None
         self._fingerprint: str | None = None
-        self._turn = _Turn()
+        self._turn = threading.RLock()  # all handles on one model share it
         self._in_pass = False
         self._runs_hooks: bool | None = None  # remembered until the pass ends
         self._swapped = [] if owned or bridge is not None else module_changes(hf)
@@ -274,7 +272,7 @@ class HookedModel:
         Raises:
             ModelBusyError: Another thread holds the model.
         """
-        if not self._turn.taken():
+        if not self._turn.acquire(blocking=False):
             raise ModelBusyError(
                 f"{self.name!r} is run by another thread: a HookedModel serves one thread at a time, since hooks "
                 "are put on it while it runs. Open the model once for each thread."
@@ -282,7 +280,7 @@ class HookedModel:
         try:
             yield self
         finally:
-            self._turn.given_back()
+            self._turn.release()
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -443,27 +441,6 @@ class HookedModel:
     def device(self) -> torch.device:
         """Device that token ids go to (that of the input embedding)."""
         return self.streams_to or self.hf.get_input_embeddings().weight.device
-
-
-class _Turn:
-    """The thread that runs a model, and its depth of nested blocks; all handles on one model share it."""
-
-    def __init__(self) -> None:
-        self._door, self._thread, self._depth = threading.Lock(), 0, 0
-
-    def taken(self) -> bool:
-        """Let this thread run the model if no other does; it then has to give it back."""
-        me = threading.get_ident()
-        with self._door:
-            if self._depth and self._thread != me:
-                return False
-            self._thread, self._depth = me, self._depth + 1
-            return True
-
-    def given_back(self) -> None:
-        """End one block of this thread."""
-        with self._door:
-            self._depth -= 1
 
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | nn.Module | HookedModel"
@@ -647,12 +624,12 @@ def _tokenizer_beside(model: nn.Module) -> PreTrainedTokenizerFast | None:
 
 
 def _adopt_bridge(bridge: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
-    if in_compatibility_mode(bridge):
+    if bridge.compatibility_mode:
         raise ModelError(
             "this TransformerBridge is in compatibility mode: its weights were folded and no longer belong to the "
             "checkpoint. Boot it without enable_compatibility_mode()."
         )
-    inside = original_model(bridge)
+    inside = bridge.original_model
     if bridge.training or inside.training:
         raise ModelError(
             "this TransformerBridge is in training mode, where dropout makes every pass differ: call its .eval() first."

@@ -33,12 +33,13 @@ from uds_lens.errors import ModelError
 from uds_lens.models._anatomy import set_plain_outputs
 from uds_lens.models._checkpoint import (
     LOADING,
-    _plain_errors,
+    Place,
     is_adapter,
     is_local,
     load_config,
     load_tokenizer,
     place_of,
+    plain_errors,
     quiet_files,
     require_complete,
     storage_of,
@@ -48,10 +49,9 @@ from uds_lens.models._fingerprint import (
     checkpoint_files,
     digests_of,
     fingerprint_of_digests,
-    known_fingerprint,
-    remember_fingerprint,
+    known_fingerprints,
+    loaded_from,
 )
-from uds_lens.models._gguf import gguf_file
 from uds_lens.models._hooked import HookedModel
 
 Part: TypeAlias = "int | Literal['around', 'embedding', 'head']"
@@ -81,8 +81,6 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
         return "it is an adapter: merge it into its base, and save the whole model"
     if storage_of(source) is not None:
         return "it is a GGUF file, which is unpacked as a whole"
-    if is_local(source) and gguf_file(Path(source).expanduser()) is not None:
-        return "it is a GGUF file, which transformers reads as a whole"
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
     if getattr(config, QUANTISED_ENTRY, None):
         return "its weights are quantised, and only plain ones are read block by block"
@@ -94,13 +92,13 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
     return None
 
 
-def files_of(source: str | os.PathLike[str], *, revision: str | None, offline: bool) -> CheckpointFiles:
+def files_of(source: Place, *, revision: str | None, offline: bool) -> CheckpointFiles:
     """List the files that hold a checkpoint's config and weights, to tell whether they are those of an earlier run."""
     files = checkpoint_files(_folder(source, revision=revision, offline=offline)) or ()
     return tuple(file for file in files if file[0].endswith((".safetensors", "config.json")))
 
 
-def weight_files_of(source: str | os.PathLike[str], *, revision: str | None, offline: bool) -> list[Path]:
+def weight_files_of(source: Place, *, revision: str | None, offline: bool) -> list[Path]:
     """List the files that a checkpoint which can be streamed is read from; others may lie beside them."""
     folder = _folder(source, revision=revision, offline=offline)
     return [folder / file for file in _weight_files(folder, os.fspath(source))]
@@ -109,25 +107,12 @@ def weight_files_of(source: str | os.PathLike[str], *, revision: str | None, off
 class StreamedModel:
     """One checkpoint, open to be read once; use it in a `with` block.
 
-    Args:
-        source: A directory written by `save_pretrained`, or a Hub id, with its weights as safetensors.
-        dtype: Dtype of the weights.
-        device: Where blocks run.
-        revision: Branch, tag or commit on the Hub.
-        offline: Use only files already downloaded.
-
     Raises:
         ModelError: It cannot be streamed, or its files are not those of a complete model.
     """
 
     def __init__(
-        self,
-        source: str | os.PathLike[str],
-        *,
-        dtype: torch.dtype,
-        device: str,
-        revision: str | None = None,
-        offline: bool = False,
+        self, source: Place, *, dtype: torch.dtype, device: str, revision: str | None = None, offline: bool = False
     ) -> None:
         name = os.fspath(source)
         if (why := why_not_streamed(source, revision=revision, offline=offline)) is not None:
@@ -135,7 +120,7 @@ class StreamedModel:
         tell(f"reading {name} block by block")
         where: dict[str, Any] = {"revision": revision, "offline": offline, "trust_remote_code": False}
         self._files = _Files(_folder(source, revision=revision, offline=offline), name)
-        with LOADING, _plain_errors(source, offline=True), quiet_files():
+        with LOADING, plain_errors(source, offline=True), quiet_files():
             made = empty_model(load_config(source, **where), self._files.empty, dtype=dtype)
         require_complete(made.loading_info, source, type(made.model).__name__)
         set_plain_outputs(made.model.config)
@@ -265,7 +250,8 @@ class StreamedModel:
         hf = self.model.hf
         hashed = self._hashed_as
         unread = [part for part in self._keys if any(hashed[p] not in self._digests for p in self._places(part))]
-        before = known_fingerprint(hf, self._files.state) if unread else None
+        key = loaded_from(hf, self._files.state)
+        before = known_fingerprints.get(key) if unread else None
         if before is None:
             for part in unread:
                 self._read(part)
@@ -277,12 +263,10 @@ class StreamedModel:
             return before
         digests = dict(self._digests)
         if (twice := self._stored_twice) is not None and self._head_as_embedding == digests[twice[1]]:
-            del digests[
-                max(twice)
-            ]  # equal, so an open model has them as one tensor, hashed by the name that sorts first
-        known = fingerprint_of_digests(hf, digests)
+            # Equal, so that an open model has them as one tensor, hashed by the name that sorts first.
+            del digests[max(twice)]
+        known = known_fingerprints[key] = fingerprint_of_digests(hf, digests)
         self.model.has_fingerprint(known)
-        remember_fingerprint(hf, self._files.state, known)
         return known
 
     def _parts(self) -> dict[str, Part]:
@@ -393,27 +377,24 @@ class _Files:
         self.empty: dict[str, Tensor] = {}
         """Tensors of all files on the meta device, by their names."""
         self.strange: dict[str, str] = {}
-        """Dtypes of those that are none of unquantised weights."""
+        """Dtypes of those that are none of unquantised weights (that of a mask, say, which the model computes)."""
         self._loaded: dict[str, Tensor] = {}
         self._places: dict[str, tuple[str, int]] = {}
         for file in _weight_files(folder, name):
             try:
-                with safe_open(folder / file, framework="pt", backend="pread") as checked:  # its header is sound
-                    self._describe(checked)
+                with safe_open(folder / file, framework="pt", backend="pread"):  # its header is sound
+                    pass
                 with open(folder / file, "rb", buffering=0) as opened:
                     length = int.from_bytes(opened.read(8), "little")
                     header = json.loads(opened.read(length))
             except (OSError, SafetensorError, json.JSONDecodeError) as error:
                 raise self._broken(file, error) from error
             header.pop("__metadata__", None)
-            self._places |= {key: (file, 8 + length + entry["data_offsets"][0]) for key, entry in header.items()}
-
-    def _describe(self, checked: Any) -> None:
-        for key in checked.keys():  # noqa: SIM118 - no dictionary
-            header = checked.get_slice(key)
-            if (dtype := _DTYPES.get(header.get_dtype())) is None:  # that of a mask, say, which the model computes
-                self.strange[key] = header.get_dtype()
-            self.empty[key] = torch.empty(header.get_shape(), dtype=dtype, device="meta")
+            for key, entry in sorted(header.items()):
+                if (dtype := _DTYPES.get(entry["dtype"])) is None:
+                    self.strange[key] = entry["dtype"]
+                self.empty[key] = torch.empty(entry["shape"], dtype=dtype, device="meta")
+                self._places[key] = file, 8 + length + entry["data_offsets"][0]
 
     def require_plain(self, keys: Sequence[str]) -> None:
         """Raise `ModelError` unless tensors that the model takes are stored as plain numbers."""
@@ -512,13 +493,13 @@ class _Weight:
         return self._stored.to(self._dtype, copy=True) if self._place is None else self._place.copy_(self._stored)
 
 
-def _folder(source: str | os.PathLike[str], *, revision: str | None, offline: bool) -> Path:
+def _folder(source: Place, *, revision: str | None, offline: bool) -> Path:
     """Return the directory of a checkpoint's files; those of one on the Hub are downloaded first."""
     if is_local(source):
         return place_of(source)
     from huggingface_hub import snapshot_download
 
-    with _plain_errors(source, offline):
+    with plain_errors(source, offline):
         return Path(
             snapshot_download(
                 os.fspath(source),

@@ -109,7 +109,7 @@ def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
     model = anatomy.causal_lm
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()
     if type(head) is not nn.Linear or any(
-        "forward" in vars(module) or any(forward_hooks_of(module)) for module in (head, model)
+        "forward" in vars(module) or bool(forward_hooks_of(module)) for module in (head, model)
     ):
         return None
     few = anatomy.final_norm(rows[:2])

@@ -30,7 +30,7 @@ from uds_lens.models import open_model
 from uds_lens.results import DepthAudit, RunOptions
 from uds_lens.results._records import versions
 from uds_lens.results._steering import BEST, FORMAT, RECORD, declare, row_record
-from uds_lens.training._curve import DepthCurve, DepthPoint, best_of, logs_of, points_in
+from uds_lens.training._curve import LOGGED, DepthCurve, DepthPoint, best_of, logs_of, points_in
 
 _WEIGHTS = "weights.safetensors"
 """File in the folder `BEST`."""
@@ -39,25 +39,14 @@ _WEIGHTS = "weights.safetensors"
 @validated
 @dataclass(frozen=True, kw_only=True)
 class DepthSettings:
-    """Settings of the callback."""
+    """Settings of `DepthCallback`, which describes them."""
 
     every: PositiveInt
-    """Optimiser steps between two measurements."""
-
     rows: PositiveInt | None = None
-    """Examples that are measured."""
-
     control: NonNegativeInt | None = None
-    """Retained facts that are measured."""
-
     stop: Share | None = None
-    """UDS at which training stops."""
-
     keep_best: bool = False
-    """Whether the deepest step is kept."""
-
     max_damage: NonNegativeFloat | None = None
-    """Largest damage of a step that may be kept."""
 
     @property
     def steers(self) -> bool:
@@ -275,7 +264,7 @@ class DepthCallback(TrainerCallback):
             self.curve.save(args.output_dir)
 
     def _measure(self, args: Any, state: Any, model: Any) -> DepthPoint:
-        point = DepthPoint(step=state.global_step, **dict.fromkeys(_NUMBERS, float("nan")))
+        point = DepthPoint(step=state.global_step, **dict.fromkeys(LOGGED, float("nan")))
         if self._audit is not None:
             with quiet():
                 started = time.perf_counter()
@@ -299,21 +288,13 @@ class DepthCallback(TrainerCallback):
         self._stack.close()
 
 
-_NUMBERS = ("uds", "damage", "forget_loss", "control_loss", "seconds")
-
-
 def _split(
     name: str, subjects: Sequence[str | None], usable: Sequence[bool], n: int | None, *, seed: int, hold_out: bool
 ) -> tuple[list[int], list[int]]:
     """Draw rows, whole subjects at a time, until there are `n` usable ones; return them, and those of other subjects.
 
-    Args:
-        name: The setting that gives `n`, for messages.
-        subjects: Subject of each row; a row without one is a subject of its own.
-        usable: Rows that may be drawn.
-        n: How many; None takes half of the subjects where some are held out, else all.
-        seed: Seed of the draw.
-        hold_out: Whether subjects must be left.
+    A row without a subject is one of its own. None for `n`, which messages call `name`, takes half of the subjects
+    where some must be left (`hold_out`), else all.
     """
     by_subject: dict[object, list[int]] = {}
     for row, subject in enumerate(subjects):
@@ -342,7 +323,7 @@ def _of_first_process(point: DepthPoint, device: Any) -> DepthPoint:
         return point
     numbers = torch.tensor(astuple(point)[1:], dtype=torch.float64, device=device)
     torch.distributed.broadcast(numbers, src=0)
-    return DepthPoint(step=point.step, **dict(zip(_NUMBERS, numbers.tolist(), strict=True)))
+    return DepthPoint(step=point.step, **dict(zip(LOGGED, numbers.tolist(), strict=True)))
 
 
 # The best weights: what trains, and buffers. Tied weights are there once, and so are adapters without their base.

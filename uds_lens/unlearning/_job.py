@@ -62,11 +62,7 @@ def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent
             "save_pretrained, and its tokenizer beside it."
         )
     name, device = os.fspath(source), pick_device(options.device)
-    where: dict[str, Any] = {
-        "revision": options.revision,
-        "offline": options.offline,
-        "trust_remote_code": options.trust_remote_code,
-    }
+    where: Any = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
     model = load_weights(source, dtype=getattr(torch, options.dtype), device=device, device_map=None, **where)
     tokenizer = load_tokenizer(source, **where)
     if tokenizer is None:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from uds_lens._compat.peft import adapters_off, has_adapters, without_wrappers
+from uds_lens._compat.peft import has_adapters, without_wrappers
 from uds_lens._compat.transformers import forget_longer_texts
 from uds_lens.data import AnswerSequence
 from uds_lens.errors import ConfigError, DataError
@@ -119,15 +119,12 @@ def pad_sequences(sequences: Sequence[AnswerSequence], *, pad_token_id: int) -> 
         >>> batch["labels"].tolist()
         [[-100, -100, 6, 2], [-100, 7, 2, -100]]
     """
-    shape = (len(sequences), max(len(sequence.ids) for sequence in sequences))
-    ids, labels = torch.full(shape, pad_token_id), torch.full(shape, IGNORED)
-    mask = torch.zeros(shape, dtype=torch.long)
-    for row, sequence in enumerate(sequences):
-        n = len(sequence.ids)
-        ids[row, :n] = torch.tensor(sequence.ids)
-        mask[row, :n] = 1
-        labels[row, sequence.n_prompt : n] = ids[row, sequence.n_prompt : n]
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    rows = [torch.tensor(sequence.ids) for sequence in sequences]
+    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
+    position, prompts = torch.arange(ids.shape[1]), torch.tensor([[sequence.n_prompt] for sequence in sequences])
+    mask = position < torch.tensor([[len(row)] for row in rows])
+    labels = ids.where(mask & (position >= prompts), IGNORED)
+    return {"input_ids": ids, "attention_mask": mask.long(), "labels": labels}
 
 
 def widened(batch: Mapping[str, Tensor], width: int, *, pad_token_id: int) -> dict[str, Tensor]:
@@ -290,7 +287,7 @@ class FrozenModel:
     def reading(self) -> Iterator[nn.Module]:
         """Yield the frozen model, in evaluation mode and without gradients."""
         was_training = self._model.training
-        with torch.no_grad(), adapters_off(self._model) if self._adapted else nullcontext():
+        with torch.no_grad(), self._model.disable_adapter() if self._adapted else nullcontext():
             self._model.eval()
             try:
                 yield self._model

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import set_attention
 from uds_lens._optional_packages import require_package
 from uds_lens._storage import (
@@ -35,7 +34,7 @@ from uds_lens.models._checkpoint import (
     is_local,
     load_tokenizer,
     load_weights,
-    not_on_the_hub,
+    plain_errors,
     quiet_files,
     require_complete,
 )
@@ -128,9 +127,8 @@ def _plain_checkpoint(source: str, *, offline: bool, **hub: Any) -> Iterator[str
 def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
-    try:
-        with asking_the_hub():
-            config = AutoConfig.from_pretrained(source, **where)
+    with plain_errors(source, where["local_files_only"], failed="cannot quantise"):
+        config = AutoConfig.from_pretrained(source, **where)
         if getattr(config, "quantization_config", None) is not None:
             raise ModelError(f"{source!r} is quantised already.")
         set_attention(config, "eager")  # a checkpoint must not choose it: it may name a kernel on the Hub
@@ -148,10 +146,3 @@ def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
         )
         require_complete(info, source, type(model).__name__)
         return model
-    except ModelError:
-        raise
-    except Exception as error:  # refused pickles, truncated files ... have no common base class
-        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:300]
-        if not is_local(source):
-            raise ModelError(not_on_the_hub(source, first, offline=where["local_files_only"])) from error
-        raise ModelError(f"cannot quantise {source!r}: {first}.") from error

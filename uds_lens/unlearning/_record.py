@@ -6,10 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
+
+import numpy as np
 
 from uds_lens._storage import atomic_write_bytes, conform, located, plain, read_with_checksum, with_checksum
 from uds_lens._types import FloatOrNaN
@@ -87,9 +88,7 @@ def _word(field: str) -> str:
 
 def _text(field: str, value: Any) -> str:
     if field == "learning_rate":  # shortest scientific form that reads back as the same number: 2e-05
-        number = Decimal(repr(value)).normalize()
-        first, *more = map(str, number.as_tuple().digits)
-        return f"{first}{'.' if more else ''}{''.join(more)}e{number.adjusted():+03d}"
+        return np.format_float_scientific(value, trim="-", exp_digits=2)
     if isinstance(value, float):
         return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
     if field in _FREE:

@@ -227,36 +227,18 @@ def make_config(method: str, settings: Mapping[str, Any] | None = None) -> Metho
     return cls(**settings)
 
 
-_EPOCHS, _RATES, _ALPHAS = (5, 10), (1e-5, 2e-5, 5e-5), (1.0, 2.0, 5.0)
-_WEIGHTED = {"epochs": _EPOCHS, "learning_rate": _RATES, "alpha": _ALPHAS}
+_RUNS = {"epochs": (5, 10), "learning_rate": (1e-5, 2e-5, 5e-5)}
+_WEIGHTED = {**_RUNS, "alpha": (1.0, 2.0, 5.0)}
+_THEIRS = {"reduction": ("open_unlearning",)}
 _PAPER: dict[str, dict[str, tuple[Any, ...]]] = {
     "graddiff": _WEIGHTED,
     "idknll": _WEIGHTED,
     "npo": {**_WEIGHTED, "beta": (0.1,)},
     "idkdpo": {**_WEIGHTED, "beta": (0.1,)},
     "altpo": {**_WEIGHTED, "beta": (0.1,), "n_alternates": (1,)},
-    "simnpo": {
-        "epochs": _EPOCHS,
-        "learning_rate": _RATES,
-        "beta": (3.5, 4.5),
-        "gamma": (0.125, 0.25),
-        "delta": (1.0,),
-        "alpha": (1.0,),
-    },
-    "rmu": {
-        "epochs": _EPOCHS,
-        "learning_rate": _RATES,
-        "layer": (5, 10, 15),
-        "scale": (10.0,),
-        "reduction": ("open_unlearning",),
-    },
-    "undial": {
-        "epochs": _EPOCHS,
-        "learning_rate": (1e-5, 1e-4, 3e-4),
-        "alpha": _ALPHAS,
-        "beta": (10.0,),
-        "reduction": ("open_unlearning",),
-    },
+    "simnpo": {**_RUNS, "beta": (3.5, 4.5), "gamma": (0.125, 0.25), "delta": (1.0,), "alpha": (1.0,)},
+    "rmu": {**_RUNS, "layer": (5, 10, 15), "scale": (10.0,), **_THEIRS},
+    "undial": {**_WEIGHTED, "learning_rate": (1e-5, 1e-4, 3e-4), "beta": (10.0,), **_THEIRS},
 }
 
 

@@ -32,8 +32,7 @@ from uds_lens.unlearning._record import read_record
 CONTENTS = "uds_lens_contents.json"  # file in a checkpoint, written last: size and hash of every other file
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-_KEY = re.compile(r"[0-9a-f]{32}")
-_RUN, _LOCKS = "run.json", ("lock", "soft.lock")
+_RUN, _FORMAT, _LOCKS = "run.json", "uds_lens.run", ("lock", "soft.lock")
 _OURS = (ALTERNATES, RECORD, BEST, _RUN)
 
 
@@ -163,20 +162,17 @@ class RunFolder:
         try:
             record = read_record(self.out)
         except ResultFormatError as error:
-            warnings.warn(
-                UdsLensWarning(f"{str(error).removesuffix(': measure again.')}: training again."), stacklevel=2
-            )
-            return False
-        if record["key"] != self.key:
-            differences = _differences(record["depends_on"], self.depends_on)
-            refuse_to_replace(self.out, f"the result of another run{differences}", of="TrainOptions")
-        problem = difference(self.out, record["files"])
-        if problem is not None:
-            warnings.warn(
-                UdsLensWarning(f"{str(self.out)!r} has changed since it was saved ({problem}): training again."),
-                stacklevel=2,
-            )
-        return problem is None
+            problem = str(error).removesuffix(": measure again.")
+        else:
+            if record["key"] != self.key:
+                differences = _differences(record["depends_on"], self.depends_on)
+                refuse_to_replace(self.out, f"the result of another run{differences}", of="TrainOptions")
+            changed = difference(self.out, record["files"])
+            if changed is None:
+                return True
+            problem = f"{str(self.out)!r} has changed since it was saved ({changed})"
+        warnings.warn(UdsLensWarning(f"{problem}: training again."), stacklevel=2)
+        return False
 
     @contextmanager
     def opened(self) -> Iterator[Path]:
@@ -205,7 +201,7 @@ class RunFolder:
                     stacklevel=3,
                 )
                 self._empty()
-            atomic_write_text(self.folder / _RUN, json.dumps({"format": "uds_lens.run", "key": self.key}) + "\n")
+            atomic_write_text(self.folder / _RUN, json.dumps({"format": _FORMAT, "key": self.key}) + "\n")
             self.processes.wait()
             yield self.folder
             self.processes.wait()
@@ -282,7 +278,7 @@ def _differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
 def _key_in(file: Path) -> str | None:
     """Return the key in a run's file; None where there is no such file, or it is something else."""
     try:
-        key = parse_json(read_file(file), where=file.name).get("key")
+        run = parse_json(read_file(file), where=file.name)
     except ResultFormatError:
         return None
-    return key if isinstance(key, str) and _KEY.fullmatch(key) else None
+    return run.get("key") if run.get("format") == _FORMAT else None

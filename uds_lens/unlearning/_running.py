@@ -210,8 +210,8 @@ def finetune(
         >>> record["method"], record["prob"][0]["after"] > record["prob"][0]["before"]
         ('finetune', True)
     """
-    sets = {name: tuple(load_examples(rows)) for name, rows in _named(data).items()}
-    others = {name: tuple(load_examples(rows)) for name, rows in (unseen or {}).items()}
+    taught = [CheckedRows(name, tuple(load_examples(rows)), True) for name, rows in _named(data).items()]
+    left_out = [CheckedRows(name, tuple(load_examples(rows)), False) for name, rows in (unseen or {}).items()]
     config, lora = as_settings(FinetuneConfig, config, name="config"), _adapters(lora)
     if config.learning_rate is None:
         config = replace(config, learning_rate=5e-5 if lora is None else 2e-3)
@@ -219,16 +219,12 @@ def finetune(
         config=config,
         objective=Objective(config=FinetuneConfig, terms=_relearning_terms),
         source=model,
-        forget=tuple(chain.from_iterable(sets.values())),
+        forget=tuple(chain.from_iterable(part.rows for part in taught)),
         lora=replace(lora, save="adapter") if lora is not None and lora.save is None else lora,
         options=_options(options, out),
         out=check_writable(out, directory=True, format=FORMAT),
         record=FINETUNING_RECORD,
-        checked=tuple(
-            CheckedRows(name, rows, trained)
-            for group, trained in ((sets, True), (others, False))
-            for name, rows in group.items()
-        ),
+        checked=(*taught, *left_out),
     )
     return run(job)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import sys
@@ -269,11 +267,10 @@ class _CsvLog(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            text = io.StringIO()
-            writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(loss_curve(state.log_history))
-            atomic_write_marked(self._path, text.getvalue())
+            import pandas as pd
+
+            curve = pd.DataFrame(loss_curve(state.log_history), columns=COLUMNS)
+            atomic_write_marked(self._path, curve.to_csv(index=False, lineterminator="\n"))
 
 
 class _EndWandbRun(TrainerCallback):
