@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens.data._columns import examples_from_rows, with_authors
-from uds_lens.data._examples import ForgetExample, named, place, plain, short
-from uds_lens.data._readers import SUFFIXES, connection, load_examples, read_rows
+from uds_lens.data._examples import ForgetExample, named, place, short
+from uds_lens.data._readers import SUFFIXES, hub_data, load_examples, read_rows
 from uds_lens.errors import ConfigError, DataError, MissingSplitError
 
 
@@ -71,14 +70,8 @@ def _find(directory: Path, split: str) -> Path | None:
 def _from_hub(name: str, split: str, partner: str) -> list[ForgetExample]:
     from datasets import get_dataset_config_names
 
-    try:
-        with asking_the_hub():
-            configs = get_dataset_config_names(name)
-    except Exception as error:  # the Hub client has no common base class for its errors
-        raise DataError(
-            f"{place(name)}: neither a local directory nor a Hub data set that can be reached "
-            f"({type(error).__name__}: {plain(error)}). Check the path, the name and {connection()}."
-        ) from error
+    with hub_data(name, "neither a local directory nor a Hub data set that can be reached", "the path, the name"):
+        configs = get_dataset_config_names(name)
     if split not in configs:
         raise MissingSplitError(f"{place(name)}: no split {short(split)}. Found: {named(configs, quote='')}.")
     examples = with_authors(load_examples(f"hf:{name}:{split}:train"), split)
@@ -268,12 +261,19 @@ _TOFU_MODELS = {
     role: f"open-unlearning/tofu_Llama-3.2-1B-Instruct_{name}"
     for role, name in (("full", "full"), ("retain", "retain90"))
 }
-_MUSE = {"forget": _muse("forget_qa"), "retain": _muse("retain_qa")}
-_MUSE_LACKS = (_NO_PARAPHRASES, _NO_SUBJECTS)
 
 
-def _muse_models(name: str) -> dict[str, str]:
-    return {"full": f"muse-bench/MUSE-{name}_target", "retain": f"muse-bench/MUSE-{name}_retrain"}
+def _muse_benchmark(name: str, about: str) -> Benchmark:
+    return Benchmark(
+        title=f"MUSE {name}, questions about {about}",
+        hub=f"muse-bench/MUSE-{name}",
+        licence="CC-BY-4.0",
+        parts={"forget": _muse("forget_qa"), "retain": _muse("retain_qa")},
+        read=question_and_short_answer,
+        lacks=(_NO_PARAPHRASES, _NO_SUBJECTS),
+        models={"full": f"muse-bench/MUSE-{name}_target", "retain": f"muse-bench/MUSE-{name}_retrain"},
+        reference="Shi et al. 2024, MUSE: Machine Unlearning Six-Way Evaluation for Language Models",
+    )
 
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -318,26 +318,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         lacks=("a retain model: no model has read everything but one person", _NO_PARAPHRASES),
         reference="Jin et al. 2024, RWKU: Benchmarking Real-World Knowledge Unlearning for LLMs",
     ),
-    "muse-news": Benchmark(
-        title="MUSE News, questions about BBC articles",
-        hub="muse-bench/MUSE-News",
-        licence="CC-BY-4.0",
-        parts=_MUSE,
-        read=question_and_short_answer,
-        lacks=_MUSE_LACKS,
-        models=_muse_models("News"),
-        reference="Shi et al. 2024, MUSE: Machine Unlearning Six-Way Evaluation for Language Models",
-    ),
-    "muse-books": Benchmark(
-        title="MUSE Books, questions about Harry Potter",
-        hub="muse-bench/MUSE-Books",
-        licence="CC-BY-4.0",
-        parts=_MUSE,
-        read=question_and_short_answer,
-        lacks=_MUSE_LACKS,
-        models=_muse_models("Books"),
-        reference="Shi et al. 2024, MUSE: Machine Unlearning Six-Way Evaluation for Language Models",
-    ),
+    "muse-news": _muse_benchmark("News", "BBC articles"),
+    "muse-books": _muse_benchmark("Books", "Harry Potter"),
     "wmdp": Benchmark(
         title="WMDP, multiple choice on hazardous knowledge",
         hub="cais/wmdp",
@@ -467,11 +449,5 @@ def _published(benchmark: Benchmark, part: Part, path: Path, source: str) -> tup
         )
     from datasets import load_dataset
 
-    try:
-        with asking_the_hub():
-            return hub, list(load_dataset(hub, part.config, split=part.split))
-    except Exception as error:  # the Hub client has no common base class for its errors
-        raise DataError(
-            f"{place(hub)}: neither a local directory nor a Hub data set that can be loaded "
-            f"({type(error).__name__}: {plain(error)}). Check the name and {connection()}."
-        ) from error
+    with hub_data(hub, "neither a local directory nor a Hub data set that can be loaded", "the name"):
+        return hub, list(load_dataset(hub, part.config, split=part.split))
