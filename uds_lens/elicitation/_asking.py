@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from uds_lens._types import Protocol as PromptProtocol
 from uds_lens.data import ForgetExample
@@ -199,14 +199,13 @@ def ask_rows(
     return Asked(probe, tuple(asks), tuple(skipped))
 
 
-@contextmanager
 def changed_output(
     module: nn.Module,
     change: Callable[[Float[Tensor, "row pos d_model"]], Float[Tensor, "row pos d_model"]],
     *,
     length: int,
-) -> Iterator[None]:
-    """Let `change` rewrite a module's output at the first `length` positions of whole texts.
+) -> RemovableHandle:
+    """Let `change` rewrite a module's output at the first `length` positions of whole texts, in a `with`.
 
     A call with fewer positions reads generated tokens behind a cache: it is left alone.
     """
@@ -220,11 +219,7 @@ def changed_output(
             new = torch.cat([new, states[..., length:, :]], dim=-2)
         return new if isinstance(output, Tensor) else type(output)((new, *output[1:]))
 
-    handle = module.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return module.register_forward_hook(hook)
 
 
 def groups_of_one_length(

@@ -376,12 +376,6 @@ class Evidence:
         return self._session.results[wanted].value
 
 
-def harmonic_of_metrics(evidence: Evidence, names: Sequence[str]) -> Outcome:
-    """Return the harmonic mean of other metrics."""
-    parts = {name: evidence.value(name) for name in names}
-    return Outcome(harmonic_of_parts(parts), details=parts)
-
-
 Score = TypeVar("Score", bound=Callable[..., Outcome])  # function from `Evidence` to the value
 
 _declared: dict[str, MetricSpec] = {}

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from uds_lens._compat.bitsandbytes import is_4bit_layer, plain_weight
 from uds_lens._progress import progress
@@ -193,8 +194,7 @@ def _side_by_side(
     with torch.enable_grad(), ExitStack() as stack:
         stack.enter_context(_graph_from(model, min(starts)))
         for part in parts:
-            handle = part.module.register_forward_hook(_keeper(part, seen, batch), with_kwargs=True)
-            stack.callback(handle.remove)
+            stack.enter_context(part.module.register_forward_hook(_keeper(part, seen, batch), with_kwargs=True))
         total = _loss(model, rows, batch)
         if len(seen) < len(parts):
             raise _NotByToken("the weights of a module are read without a call of it")
@@ -217,19 +217,14 @@ def _side_by_side(
                 take(part.layer, part.starts[name], weights.reshape(-1).float())
 
 
-@contextmanager
-def _graph_from(model: HookedModel, layer: int) -> Iterator[None]:
-    """Let gradients flow from what enters a block on; nothing before it is differentiated."""
+def _graph_from(model: HookedModel, layer: int) -> RemovableHandle:
+    """Let gradients flow from what enters a block on, in a `with`; nothing before it is differentiated."""
 
     def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden, rest, options = split_call(args, kwargs)
         return (hidden.detach().requires_grad_(), *rest), options
 
-    handle = model.anatomy.layers[layer].register_forward_pre_hook(begin, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return model.anatomy.layers[layer].register_forward_pre_hook(begin, with_kwargs=True)
 
 
 def _keeper(part: _Part, seen: dict[_Part, tuple[Tensor, Tensor]], batch: TokenBatch) -> Callable[..., None]:

@@ -526,11 +526,8 @@ def _counted(model: HookedModel) -> Iterator[list[int]]:
     def add(module: Any, args: Any) -> None:
         count[0] += 1
 
-    handle = model.anatomy.layers[0].register_forward_pre_hook(add)
-    try:
+    with model.anatomy.layers[0].register_forward_pre_hook(add):
         yield count
-    finally:
-        handle.remove()
 
 
 def _hash(*lists: Any) -> str:
