@@ -24,7 +24,8 @@ from uds_lens.elicitation._probes import (
     keyed_seed,
     rendered,
 )
-from uds_lens.generation import SamplingSettings, sample_continuations, way_of
+from uds_lens.generation import SamplingSettings, sample_continuations
+from uds_lens.generation._decoding import rows_of_one_length
 from uds_lens.models import HookedModel
 from uds_lens.patching._hooks import first_tensor
 
@@ -229,12 +230,8 @@ def groups_of_one_length(
 
     Prompts stay alone where texts do not grow side by side: rows that leave would no longer fit what changes them.
     """
-    by_length: dict[int, list[int]] = {}
-    for place, prompt in enumerate(prompts):
-        by_length.setdefault(len(prompt), []).append(place)
     groups = []
-    for length, rows in by_length.items():
-        together = way_of(model, length, options.max_new_tokens) == "side by side"
-        size = max(1, options.rows_at_once // samples) if together else 1
+    for way, rows in rows_of_one_length(model, prompts, options.max_new_tokens):
+        size = max(1, options.rows_at_once // samples) if way == "side by side" else 1
         groups += [rows[first : first + size] for first in range(0, len(rows), size)]
     return groups

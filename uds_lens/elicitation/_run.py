@@ -8,6 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -232,10 +233,8 @@ class _Asker:
             file = None if self.folder is None else self.folder / f"{key}.parquet"
             part = None
             if file is not None and file.is_file():
-                try:
+                with suppress(ResultFormatError):  # a broken one is asked again
                     part = read_part(file, key=key)
-                except ResultFormatError:  # a broken one is asked again
-                    part = None
             if part is None:
                 part = self._ask(role, asked, decoding, ends)
                 if file is not None:
