@@ -211,18 +211,17 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     parts = tuple(_part(data, where=repr(str(folder / name)), key=name) for name, data in content.items())
     roles = [*manifest.models, *([HOLDOUT] if holdout else [])]
     lengths = {role: len(holdout if role == HOLDOUT else examples) for role in roles}
-    if "unlearned" not in manifest.models or HOLDOUT in manifest.models or {part.role for part in parts} != set(roles):
-        raise ResultFormatError(f"{where}: models and parts do not fit together.")
+    asked = {(part.probe, part.decoding) for part in parts}
+    complete = sorted((*key, role) for key in asked for role in roles)
+    if (
+        "unlearned" not in manifest.models
+        or HOLDOUT in manifest.models
+        or sorted((part.probe, part.decoding, part.role) for part in parts) != complete
+        or sorted({name for name, _ in asked}) != sorted(probe.name for probe in manifest.probes)
+    ):
+        raise ResultFormatError(f"{where}: models, probes and parts do not fit together.")
     if any(not 0 <= response.row < lengths[part.role] for part in parts for response in part.responses):
         raise ResultFormatError(f"{where}: parts name rows that do not exist.")
-    if any(len(pair) != 2 for probe in manifest.probes for pair in probe.skipped):
-        raise ResultFormatError(f"{where}: a skipped row must be an id and a reason.")
-    asked = {(part.probe, part.decoding) for part in parts}
-    whole = sorted((*key, role) for key in asked for role in roles)
-    if sorted((part.probe, part.decoding, part.role) for part in parts) != whole or sorted(
-        {name for name, _ in asked}
-    ) != sorted(probe.name for probe in manifest.probes):
-        raise ResultFormatError(f"{where}: probes and parts do not fit together.")
     saved = {name: getattr(manifest, name) for name in ("options", "protocol", "models", "probes", "provenance")}
     return {**saved, "examples": examples, "holdout": holdout, "parts": parts}
 

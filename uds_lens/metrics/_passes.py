@@ -232,17 +232,20 @@ class Session:
             paths = {role for role, source in self.sources.items() if isinstance(source, str | os.PathLike)}
             require_read_once(p for p in wanted if p.role in paths and p.kind != "patched" and not self._at_hand(p))
         for role, kinds in _STAGES:
-            stage = [p for kind in kinds for p in wanted if p.role == role and p.kind == kind]
-            pending = [p for p in stage if not self._at_hand(p)]
-            if not pending:
+            groups: list[list[Pass]] = []
+            for kind in kinds:
+                pending = [p for p in wanted if p.role == role and p.kind == kind and not self._at_hand(p)]
+                together = kind in ("answers", "patched")  # they share work when they run at once
+                groups += [pending] if together and pending else [[p] for p in pending]
+            if not groups:
                 continue
             source = self.sources[role]
             if self.run.stream is True and isinstance(source, str | os.PathLike):
-                self._run_streamed(role, source, pending)
+                self._run_streamed(role, source, [p for group in groups for p in group])
                 continue
             with self._opened(role) as model:
                 self.device, self.rows = str(model.device), row_layout(model).described()
-                for group in _together(pending):
+                for group in groups:
                     missing = [p for p in group if not self._at_hand(p)]
                     if missing:
                         self._run(missing, model)
@@ -490,21 +493,6 @@ class Session:
             return fisher_masks(model, retain, rows, memory_gb=memory_gb, show=show)
         masks = self.results[Pass("full", "fisher_masks")].value
         return masked_fisher(model, rows, masks, memory_gb=memory_gb, show=show)
-
-
-def _together(passes: Sequence[Pass]) -> list[list[Pass]]:
-    """Group neighbours that share work when they run at once: sets of answers, sources patched into one model."""
-    groups: list[list[Pass]] = []
-    for p in passes:
-        last = groups[-1] if groups else []
-        joins = p.kind in ("answers", "patched") and all(
-            other.kind == p.kind and other.what != p.what for other in last
-        )
-        if last and joins:
-            last.append(p)
-        else:
-            groups.append([p])
-    return groups
 
 
 def _shares(seconds: float, forwards: int, weights: Sequence[int]) -> list[tuple[float, int]]:
