@@ -41,41 +41,30 @@ def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]
     References:
         Maini et al. 2024, TOFU: A Task of Fictitious Unlearning for LLMs.
     """
-    hub_name = str(source).removeprefix("hf:")
-    partner = f"{split.removesuffix('_filtered')}_perturbed"
-    directory = Path(source).expanduser()
+    where, splits = _splits(source)
+    if split not in splits:
+        raise MissingSplitError(f"{where}: no split {short(split)}. Found: {named(splits, quote='') or 'none'}.")
+    examples = with_authors(load_examples(splits[split]), split)
+    partner = splits.get(f"{split.removesuffix('_filtered')}_perturbed")
+    return examples if partner is None else _join(examples, load_examples(partner))
+
+
+def _splits(source: str | os.PathLike[str]) -> tuple[str, dict[str, str | Path]]:
+    """Return where TOFU's splits are, and each by its name as `load_examples` reads it."""
+    directory, name = Path(source).expanduser(), str(source).removeprefix("hf:")
     if directory.is_dir():
-        path = _find(directory, split)
-        if path is None:
-            splits = sorted(path.stem for path in directory.iterdir() if path.suffix in SUFFIXES)
-            raise MissingSplitError(
-                f"{place(directory)}: no split {short(split)}. Found: {named(splits, quote='') or 'none'}."
-            )
-        examples = with_authors(load_examples(path), split)
-        partner_path = _find(directory, partner)
-        return _join(examples, load_examples(partner_path)) if partner_path else examples
-    if directory.exists() or hub_name.count("/") != 1 or hub_name.startswith("."):
+        files = [file for suffix in reversed(SUFFIXES) for file in directory.glob(f"*{suffix}") if file.is_file()]
+        return place(directory), dict(sorted({file.stem: file for file in files}.items()))
+    if directory.exists() or name.count("/") != 1 or name.startswith("."):
         raise DataError(
             f'{place(source)}: expected a directory with TOFU files, or a Hub data set such as "locuslab/TOFU". '
             "Use load_examples for a single file."
         )
-    return _from_hub(hub_name, split, partner)
-
-
-def _find(directory: Path, split: str) -> Path | None:
-    paths = (directory / f"{split}{suffix}" for suffix in SUFFIXES)
-    return next((path for path in paths if path.is_file()), None)
-
-
-def _from_hub(name: str, split: str, partner: str) -> list[ForgetExample]:
     from datasets import get_dataset_config_names
 
     with hub_data(name, "neither a local directory nor a Hub data set that can be reached", "the path, the name"):
         configs = get_dataset_config_names(name)
-    if split not in configs:
-        raise MissingSplitError(f"{place(name)}: no split {short(split)}. Found: {named(configs, quote='')}.")
-    examples = with_authors(load_examples(f"hf:{name}:{split}:train"), split)
-    return _join(examples, load_examples(f"hf:{name}:{partner}:train")) if partner in configs else examples
+    return place(name), {config: f"hf:{name}:{config}:train" for config in configs}
 
 
 def _join(examples: list[ForgetExample], partners: list[ForgetExample]) -> list[ForgetExample]:
@@ -248,10 +237,6 @@ def _knowundo(config: str, split: str) -> Part:
     return Part(config, split, (f"{config}/{split}.json", f"{config}/{split}/*.parquet", f"{config}_{split}.*"))
 
 
-def _lume(name: str, split: str) -> Part:
-    return Part(None, split, (f"data/{name}.jsonl", f"data/{split}-*.parquet", f"{name}.jsonl"))
-
-
 _NO_RETAIN_MODEL = "a retain model (the model before training stands in where the facts were trained in)"
 _NO_PARAPHRASES = "paraphrased and perturbed answers"
 _NO_SUBJECTS = "subjects: intervals are over examples"
@@ -351,7 +336,10 @@ BENCHMARKS: dict[str, Benchmark] = {
         title="LUME, stories, personal data and biographies (SemEval 2025, task 4)",
         hub="llmunlearningsemeval2025organization/semeval25-unlearning-dataset-public",
         licence="Apache-2.0 (amazon-science/lume-llm-unlearning)",
-        parts={"forget": _lume("forget", "forget_train"), "retain": _lume("retain", "retain_train")},
+        parts={
+            kind: Part(None, f"{kind}_train", (f"data/{kind}.jsonl", f"data/{kind}_train-*.parquet", f"{kind}.jsonl"))
+            for kind in ("forget", "retain")
+        },
         read=lume,
         lacks=(_NO_RETAIN_MODEL, "entities of its completions, which are whole passages", _NO_PARAPHRASES),
         reference="Ramakrishna et al. 2025, LUME: LLM Unlearning with Multitask Evaluations",

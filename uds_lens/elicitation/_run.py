@@ -76,10 +76,6 @@ class ElicitData:
     def __post_init__(self) -> None:
         if not self.forget:
             raise DataError("no examples: elicitation needs at least one row with question and answer.")
-        ids = [example.id for example in self.forget]
-        if len(set(ids)) < len(ids):
-            twice = next(name for name in ids if ids.count(name) > 1)
-            raise DataError(f"the id {twice!r} occurs twice, but random numbers are keyed by id: make ids unique.")
 
     def sample(self, rows: Sequence[ForgetExample], *, seed: int) -> Sequence[ForgetExample]:
         """Return the rows that are asked."""
