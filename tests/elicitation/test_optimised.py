@@ -151,13 +151,9 @@ def test_actpert_added_once_is_as_if_every_step_read_the_prompt_again(model, ask
         states[0, : len(delta)] += delta
         return states if isinstance(output, torch.Tensor) else (states, *output[1:])
 
-    handle = model.anatomy.layers[1].register_forward_hook(steer)
-    try:
-        with torch.no_grad():
-            for _ in range(OPTIONS.max_new_tokens):
-                ids.append(int(model.hf(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
-    finally:
-        handle.remove()
+    with torch.no_grad(), model.anatomy.layers[1].register_forward_hook(steer):
+        for _ in range(OPTIONS.max_new_tokens):
+            ids.append(int(model.hf(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
     again = model.tokenizer.decode(ids[len(ask.rendered.ids) :], skip_special_tokens=True).strip()
     assert texts == (again,)
 
@@ -249,8 +245,7 @@ def test_each_batch_reads_only_what_follows_its_first_swap(opened):
         shared.losses(SWAPPED, CURRENT, START)
         return sum(read)
 
-    handle = model.anatomy.layers[0].register_forward_pre_hook(count, with_kwargs=True)
-    try:
+    with model.anatomy.layers[0].register_forward_pre_hook(count, with_kwargs=True):
         whole, last = len(CURRENT) + len(WANTED), max(place for place, _ in SWAPS)
         alone = _gcg.SharedBeginning(model, WANTED, rows_at_once=1)
         after = sum(whole - place for place, _ in SWAPS)
@@ -260,8 +255,6 @@ def test_each_batch_reads_only_what_follows_its_first_swap(opened):
         expected = sum(rows * (whole - first) for rows, first in batches) + last
         assert tokens(_gcg.SharedBeginning(model, WANTED, rows_at_once=3)) == expected
         assert tokens(_gcg.SharedBeginning(model, WANTED, rows_at_once=3, cached=False)) == len(SWAPS) * whole
-    finally:
-        handle.remove()
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])

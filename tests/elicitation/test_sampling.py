@@ -57,16 +57,14 @@ def test_a_text_depends_on_its_seed_and_prompt_only(opened, prompts):
 def test_prompts_are_read_once_and_ended_rows_are_dropped(opened, prompts):
     model = opened("llama")
     seen = []
-    handle = model.anatomy.layers[0].register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(tuple((args[0] if args else kwargs["hidden_states"]).shape[:2])),
-        with_kwargs=True,
-    )
-    try:
+
+    def see(module, args, kwargs):
+        seen.append(tuple((args[0] if args else kwargs["hidden_states"]).shape[:2]))
+
+    with model.anatomy.layers[0].register_forward_pre_hook(see, with_kwargs=True):
         stop = frozenset({_texts(model, prompts, samples=3)[0][0][1]})
         seen.clear()
         ended = _sampled(model, prompts, ends=stop, samples=3)
-    finally:
-        handle.remove()
     prefill = sum(rows * tokens for rows, tokens in seen if tokens > 1)
     assert prefill == ended.prefilled == sum(map(len, prompts))
     assert ended.steps == len(seen)

@@ -55,9 +55,8 @@ def test_known_beginnings_save_tokens_and_change_no_text(opened, family):
         choices = score_answers(model, rows, show=False).first_choices
         known = [known_beginning(row, c.tolist()) for row, c in zip(rows, choices, strict=True)]
         assert [each.tokens[:right] for each in known] == [tuple(tokens[:right]) for tokens in own]
-        handle = model.anatomy.layers[0].register_forward_pre_hook(lambda module, args: steps.append(1))
-        assert answers(model, known=known) == plain
-        handle.remove()
+        with model.anatomy.layers[0].register_forward_pre_hook(lambda module, args: steps.append(1)):
+            assert answers(model, known=known) == plain
         assert len(steps) == max(0, min(LIMIT, longest) - right - 1) or longest < LIMIT
         steps.clear()
 

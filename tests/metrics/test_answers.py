@@ -77,9 +77,8 @@ def test_hooks_of_the_caller_see_whole_sequences(trio):
     with open_model(trio("llama").full, device="cpu") as model:
         rows, seen = tokenised(model, SHARED[:4]), []
         block = model.hf.model.layers[1]
-        handle = block.register_forward_hook(lambda module, args, output: seen.append(output.shape[1]))
-        score_answers(model, rows, token_budget=1, show=False)
-        handle.remove()
+        with block.register_forward_hook(lambda module, args, output: seen.append(output.shape[1])):
+            score_answers(model, rows, token_budget=1, show=False)
     assert sorted(seen) == sorted(len(row.ids) for row in rows)
 
 

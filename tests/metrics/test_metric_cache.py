@@ -107,9 +107,8 @@ def test_a_hook_on_a_live_model_counts(trio, data):
     plain = ask(models.full, data, **options)
     assert plain["uds"].value == 0
     with open_model(models.full, device="cpu") as model:
-        handle = model.hf.model.layers[1].register_forward_hook(lambda module, args, output: 0.5 * output)
-        halved = ask(model.hf, data, **options)
-        handle.remove()
+        with model.hf.model.layers[1].register_forward_hook(lambda module, args, output: 0.5 * output):
+            halved = ask(model.hf, data, **options)
         again = ask(model.hf, data, **options)
     assert halved["uds"].value > 0
     assert halved["prob"].value != plain["prob"].value

@@ -296,23 +296,44 @@ def make_batch(
     chosen = [rows[index] for index in indices]
     if not chosen:
         raise ConfigError("a batch needs at least one row; got none. Choose rows that were not skipped.")
-    length = max(len(row.ids) for row in chosen)
-    width = max(len(row.window) for row in chosen)
     pad = 0 if pad_token_id is None or pad_token_id > max(max(row.ids) for row in chosen) else pad_token_id
-    columns = [_padded(row, length, width, pad, padding_side) for row in chosen]
-    ids, mask, positions, window, real, patched, scored, targets = zip(*columns, strict=True)
+    input_ids = pad_rows([row.ids for row in chosen], pad, side=padding_side)
+    attention_mask = pad_rows([[1] * len(row.ids) for row in chosen], side=padding_side)
+    windows = [row.window for row in chosen]
+    window_mask = pad_rows([[1] * len(window) for window in windows]).bool()
+    window = torch.where(window_mask, pad_rows(windows), torch.tensor([[at[-1]] for at in windows]))
+    if padding_side == "left":
+        window += input_ids.shape[1] - attention_mask.sum(1, keepdim=True)
+    patched, scored, targets = [], [], []
+    for row, at in zip(chosen, windows, strict=True):
+        patched_at, target = set(row.patched), dict(zip(row.scored, row.targets, strict=True))
+        patched.append([p in patched_at for p in at])
+        scored.append([p in target for p in at])
+        targets.append([target.get(p, IGNORED) for p in at])
     return TokenBatch(
-        input_ids=torch.tensor(ids, dtype=torch.long),
-        attention_mask=torch.tensor(mask, dtype=torch.long),
-        position_ids=torch.tensor(positions, dtype=torch.long),
-        window=torch.tensor(window, dtype=torch.long),
-        window_mask=torch.tensor(real, dtype=torch.bool),
-        patched_mask=torch.tensor(patched, dtype=torch.bool),
-        scored_mask=torch.tensor(scored, dtype=torch.bool),
-        targets=torch.tensor(targets, dtype=torch.long),
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        position_ids=(attention_mask.cumsum(1) - 1) * attention_mask,
+        window=window,
+        window_mask=window_mask,
+        patched_mask=pad_rows(patched).bool(),
+        scored_mask=pad_rows(scored).bool(),
+        targets=pad_rows(targets, IGNORED),
         rows=tuple(indices),
         padding_side=padding_side,
     )
+
+
+def pad_rows(rows: Sequence[Sequence[int]], filler: int = 0, *, side: PaddingSide = "right") -> Int[Tensor, "row pos"]:
+    """Lay rows of numbers, tokens for example, side by side at one length.
+
+    >>> pad_rows([[5, 6], [7]], side="left").tolist()
+    [[5, 6], [0, 7]]
+    """
+    length = max(map(len, rows))
+    fillers = [[filler] * (length - len(row)) for row in rows]
+    whole = [[*fill, *row] if side == "left" else [*row, *fill] for row, fill in zip(rows, fillers, strict=True)]
+    return torch.tensor(whole, dtype=torch.long)
 
 
 def batch_from_texts(
@@ -393,26 +414,3 @@ def _free_row(ids: list[int], run: int | Sequence[int], index: int) -> TokenSequ
         raise ConfigError(f"text {index} has {n} tokens: positions must be increasing within 0..{n - 1}; got {run!r}.")
     scored = range(asked[0], n - 1)
     return TokenSequence(ids=tuple(ids), targets=tuple(ids[asked[0] + 1 :]), scored=tuple(scored), patched=tuple(asked))
-
-
-def _padded(row: TokenSequence, length: int, width: int, pad: int, side: PaddingSide) -> tuple[list, ...]:
-    filler = length - len(row.ids)
-    shift = filler if side == "left" else 0
-
-    def pad_to_length(values: Sequence[int], fill: int) -> list[int]:
-        return [fill] * filler + [*values] if side == "left" else [*values] + [fill] * filler
-
-    window = row.window
-    rest = width - len(window)
-    target = dict(zip(row.scored, row.targets, strict=True))
-    patched = set(row.patched)
-    return (
-        pad_to_length(row.ids, pad),
-        pad_to_length([1] * len(row.ids), 0),
-        pad_to_length(range(len(row.ids)), 0),
-        [p + shift for p in window] + [window[-1] + shift] * rest,
-        [True] * len(window) + [False] * rest,
-        [p in patched for p in window] + [False] * rest,
-        [p in target for p in window] + [False] * rest,
-        [target.get(p, IGNORED) for p in window] + [IGNORED] * rest,
-    )

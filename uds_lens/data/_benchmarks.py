@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens.data._columns import examples_from_rows, with_authors
-from uds_lens.data._examples import ForgetExample, named, place, plain, short
-from uds_lens.data._readers import SUFFIXES, connection, load_examples, read_rows
+from uds_lens.data._examples import ForgetExample, named, place, short
+from uds_lens.data._readers import SUFFIXES, hub_data, load_examples, read_rows
 from uds_lens.errors import ConfigError, DataError, MissingSplitError
 
 
@@ -42,47 +41,30 @@ def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]
     References:
         Maini et al. 2024, TOFU: A Task of Fictitious Unlearning for LLMs.
     """
-    hub_name = str(source).removeprefix("hf:")
-    partner = f"{split.removesuffix('_filtered')}_perturbed"
-    directory = Path(source).expanduser()
+    where, splits = _splits(source)
+    if split not in splits:
+        raise MissingSplitError(f"{where}: no split {short(split)}. Found: {named(splits, quote='') or 'none'}.")
+    examples = with_authors(load_examples(splits[split]), split)
+    partner = splits.get(f"{split.removesuffix('_filtered')}_perturbed")
+    return examples if partner is None else _join(examples, load_examples(partner))
+
+
+def _splits(source: str | os.PathLike[str]) -> tuple[str, dict[str, str | Path]]:
+    """Return where TOFU's splits are, and each by its name as `load_examples` reads it."""
+    directory, name = Path(source).expanduser(), str(source).removeprefix("hf:")
     if directory.is_dir():
-        path = _find(directory, split)
-        if path is None:
-            splits = sorted(path.stem for path in directory.iterdir() if path.suffix in SUFFIXES)
-            raise MissingSplitError(
-                f"{place(directory)}: no split {short(split)}. Found: {named(splits, quote='') or 'none'}."
-            )
-        examples = with_authors(load_examples(path), split)
-        partner_path = _find(directory, partner)
-        return _join(examples, load_examples(partner_path)) if partner_path else examples
-    if directory.exists() or hub_name.count("/") != 1 or hub_name.startswith("."):
+        files = [file for suffix in reversed(SUFFIXES) for file in directory.glob(f"*{suffix}") if file.is_file()]
+        return place(directory), dict(sorted({file.stem: file for file in files}.items()))
+    if directory.exists() or name.count("/") != 1 or name.startswith("."):
         raise DataError(
             f'{place(source)}: expected a directory with TOFU files, or a Hub data set such as "locuslab/TOFU". '
             "Use load_examples for a single file."
         )
-    return _from_hub(hub_name, split, partner)
-
-
-def _find(directory: Path, split: str) -> Path | None:
-    paths = (directory / f"{split}{suffix}" for suffix in SUFFIXES)
-    return next((path for path in paths if path.is_file()), None)
-
-
-def _from_hub(name: str, split: str, partner: str) -> list[ForgetExample]:
     from datasets import get_dataset_config_names
 
-    try:
-        with asking_the_hub():
-            configs = get_dataset_config_names(name)
-    except Exception as error:  # the Hub client has no common base class for its errors
-        raise DataError(
-            f"{place(name)}: neither a local directory nor a Hub data set that can be reached "
-            f"({type(error).__name__}: {plain(error)}). Check the path, the name and {connection()}."
-        ) from error
-    if split not in configs:
-        raise MissingSplitError(f"{place(name)}: no split {short(split)}. Found: {named(configs, quote='')}.")
-    examples = with_authors(load_examples(f"hf:{name}:{split}:train"), split)
-    return _join(examples, load_examples(f"hf:{name}:{partner}:train")) if partner in configs else examples
+    with hub_data(name, "neither a local directory nor a Hub data set that can be reached", "the path, the name"):
+        configs = get_dataset_config_names(name)
+    return place(name), {config: f"hf:{name}:{config}:train" for config in configs}
 
 
 def _join(examples: list[ForgetExample], partners: list[ForgetExample]) -> list[ForgetExample]:
@@ -255,10 +237,6 @@ def _knowundo(config: str, split: str) -> Part:
     return Part(config, split, (f"{config}/{split}.json", f"{config}/{split}/*.parquet", f"{config}_{split}.*"))
 
 
-def _lume(name: str, split: str) -> Part:
-    return Part(None, split, (f"data/{name}.jsonl", f"data/{split}-*.parquet", f"{name}.jsonl"))
-
-
 _NO_RETAIN_MODEL = "a retain model (the model before training stands in where the facts were trained in)"
 _NO_PARAPHRASES = "paraphrased and perturbed answers"
 _NO_SUBJECTS = "subjects: intervals are over examples"
@@ -268,12 +246,19 @@ _TOFU_MODELS = {
     role: f"open-unlearning/tofu_Llama-3.2-1B-Instruct_{name}"
     for role, name in (("full", "full"), ("retain", "retain90"))
 }
-_MUSE = {"forget": _muse("forget_qa"), "retain": _muse("retain_qa")}
-_MUSE_LACKS = (_NO_PARAPHRASES, _NO_SUBJECTS)
 
 
-def _muse_models(name: str) -> dict[str, str]:
-    return {"full": f"muse-bench/MUSE-{name}_target", "retain": f"muse-bench/MUSE-{name}_retrain"}
+def _muse_benchmark(name: str, about: str) -> Benchmark:
+    return Benchmark(
+        title=f"MUSE {name}, questions about {about}",
+        hub=f"muse-bench/MUSE-{name}",
+        licence="CC-BY-4.0",
+        parts={"forget": _muse("forget_qa"), "retain": _muse("retain_qa")},
+        read=question_and_short_answer,
+        lacks=(_NO_PARAPHRASES, _NO_SUBJECTS),
+        models={"full": f"muse-bench/MUSE-{name}_target", "retain": f"muse-bench/MUSE-{name}_retrain"},
+        reference="Shi et al. 2024, MUSE: Machine Unlearning Six-Way Evaluation for Language Models",
+    )
 
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -318,26 +303,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         lacks=("a retain model: no model has read everything but one person", _NO_PARAPHRASES),
         reference="Jin et al. 2024, RWKU: Benchmarking Real-World Knowledge Unlearning for LLMs",
     ),
-    "muse-news": Benchmark(
-        title="MUSE News, questions about BBC articles",
-        hub="muse-bench/MUSE-News",
-        licence="CC-BY-4.0",
-        parts=_MUSE,
-        read=question_and_short_answer,
-        lacks=_MUSE_LACKS,
-        models=_muse_models("News"),
-        reference="Shi et al. 2024, MUSE: Machine Unlearning Six-Way Evaluation for Language Models",
-    ),
-    "muse-books": Benchmark(
-        title="MUSE Books, questions about Harry Potter",
-        hub="muse-bench/MUSE-Books",
-        licence="CC-BY-4.0",
-        parts=_MUSE,
-        read=question_and_short_answer,
-        lacks=_MUSE_LACKS,
-        models=_muse_models("Books"),
-        reference="Shi et al. 2024, MUSE: Machine Unlearning Six-Way Evaluation for Language Models",
-    ),
+    "muse-news": _muse_benchmark("News", "BBC articles"),
+    "muse-books": _muse_benchmark("Books", "Harry Potter"),
     "wmdp": Benchmark(
         title="WMDP, multiple choice on hazardous knowledge",
         hub="cais/wmdp",
@@ -369,7 +336,10 @@ BENCHMARKS: dict[str, Benchmark] = {
         title="LUME, stories, personal data and biographies (SemEval 2025, task 4)",
         hub="llmunlearningsemeval2025organization/semeval25-unlearning-dataset-public",
         licence="Apache-2.0 (amazon-science/lume-llm-unlearning)",
-        parts={"forget": _lume("forget", "forget_train"), "retain": _lume("retain", "retain_train")},
+        parts={
+            kind: Part(None, f"{kind}_train", (f"data/{kind}.jsonl", f"data/{kind}_train-*.parquet", f"{kind}.jsonl"))
+            for kind in ("forget", "retain")
+        },
         read=lume,
         lacks=(_NO_RETAIN_MODEL, "entities of its completions, which are whole passages", _NO_PARAPHRASES),
         reference="Ramakrishna et al. 2025, LUME: LLM Unlearning with Multitask Evaluations",
@@ -467,11 +437,5 @@ def _published(benchmark: Benchmark, part: Part, path: Path, source: str) -> tup
         )
     from datasets import load_dataset
 
-    try:
-        with asking_the_hub():
-            return hub, list(load_dataset(hub, part.config, split=part.split))
-    except Exception as error:  # the Hub client has no common base class for its errors
-        raise DataError(
-            f"{place(hub)}: neither a local directory nor a Hub data set that can be loaded "
-            f"({type(error).__name__}: {plain(error)}). Check the name and {connection()}."
-        ) from error
+    with hub_data(hub, "neither a local directory nor a Hub data set that can be loaded", "the name"):
+        return hub, list(load_dataset(hub, part.config, split=part.split))

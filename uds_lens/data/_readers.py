@@ -113,14 +113,8 @@ def _check_file(path: Path) -> None:
 
 
 def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise DataError(
-            f"{place(path)}: more than 1 GiB; a file of examples may have that much. Split it, or pass rows."
-        )
     try:
-        return content.decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{place(path)}: not UTF-8 text (byte {error.object[error.start]:#04x} at offset {error.start}). "
@@ -169,28 +163,22 @@ def _parse(text: str, path: Path, *, line: int | None = None) -> Any:
         at = error.lineno if line is None else line
         what = "JSON" if line is None else "JSON (one object per line)"
         raise DataError(f"{place(path)}, line {at}, column {error.colno}: broken {what}: {error.msg}.") from error
-    except _TwiceError as error:
-        raise DataError(
-            f"{where}: an object has the key {short(error.args[0])} twice, and only one value could count: "
-            f"{short(error.args[1], 60)} or {short(error.args[2], 60)}. Remove one."
-        ) from error
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: JSON that cannot be read: {plain(error)}.") from error
 
 
-class _TwiceError(Exception):
-    """A key that occurs twice in one object, with both values."""
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object whose keys must differ; Python's own reader lets the last one win."""
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        seen: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in seen:
-                raise _TwiceError(key, seen[key], value)
-            seen[key] = value
+    mapping: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise DataError(
+                f"an object has the key {short(key)} twice, and only one value could count: "
+                f"{short(mapping[key], 60)} or {short(value, 60)}. Remove one."
+            )
+        mapping[key] = value
     return mapping
 
 
@@ -283,17 +271,18 @@ def as_examples(source: ExamplesLike) -> list[ForgetExample]:
 
 def _read(source: object) -> list[ForgetExample]:
     if isinstance(source, (str, os.PathLike)):
+        name = source if isinstance(source, str) else ""  # a path object is always a file
         try:
-            benchmark = _benchmark(source) if isinstance(source, str) else None
-            if benchmark is not None:
+            if (benchmark := _benchmark(name)) is not None:
                 return benchmark
-            name = _hub_name(source) if isinstance(source, str) else None
-            return _read_hub(name) if name is not None else _read_path(Path(source).expanduser())
+            if (hub_name := _hub_name(name)) is not None:
+                return _read_hub(hub_name)
+            return _read_path(Path(source).expanduser())
+        except DataError:
+            raise
         except OSError as error:
             raise DataError(f"{place(source)} cannot be read: {plain(error.strerror or error)}.") from error
         except (ValueError, RuntimeError) as error:
-            if isinstance(error, DataError):
-                raise
             raise DataError(f"{place(source)} is not a path: {plain(error)}.") from error
     if isinstance(source, (list, tuple)):
         return examples_from_list(source)
@@ -385,13 +374,22 @@ def _hub_name(source: str) -> str | None:
     return source if _HUB_NAME.fullmatch(source) and not source.startswith(".") else None
 
 
-def connection() -> str:
-    """Say what to check where the Hub could not be reached, beside the name."""
+@contextmanager
+def hub_data(name: str, tried: str, check: str, otherwise: str = "") -> Iterator[None]:
+    """Ask the Hub; where it does not answer, say what was tried and what to check, beside the connection."""
     from datasets import config
 
-    if config.HF_HUB_OFFLINE:
-        return "that it was downloaded before, being offline"
-    return "the connection" if is_reachable() else "the connection: none to the Hub can be opened"
+    try:
+        with asking_the_hub():
+            yield
+    except Exception as error:  # the Hub client has no common base class for its errors
+        connection = "the connection" if is_reachable() else "the connection: none to the Hub can be opened"
+        if config.HF_HUB_OFFLINE:
+            connection = "that it was downloaded before, being offline"
+        raise DataError(
+            f"{place(name)}: {tried} ({type(error).__name__}: {plain(error)}). "
+            f"Check {check} and {connection}{otherwise}."
+        ) from error
 
 
 def _read_hub(source: str) -> list[ForgetExample]:
@@ -402,15 +400,9 @@ def _read_hub(source: str) -> list[ForgetExample]:
     name, config, split = (*source.split(":"), "", "")[:3]
     from datasets import Dataset, load_dataset
 
-    try:
-        with asking_the_hub():
-            data = load_dataset(name, config or None, split=split or None)
-    except Exception as error:  # the Hub client has no common base class for its errors
-        raise DataError(
-            f"{place(source)}: not a local file, and the Hub data set cannot be loaded "
-            f"({type(error).__name__}: {plain(error)}). "
-            f'Check the name ("user/name:config:split") and {connection()}, or pass a local file.'
-        ) from error
+    tried, check = "not a local file, and the Hub data set cannot be loaded", 'the name ("user/name:config:split")'
+    with hub_data(source, tried, check, otherwise=", or pass a local file"):
+        data = load_dataset(name, config or None, split=split or None)
     if not isinstance(data, Dataset):
         if len(data) != 1:
             raise DataError(

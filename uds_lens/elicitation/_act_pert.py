@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from annotated_types import Ge, Lt
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from uds_lens._settings import validated
 from uds_lens._types import NonNegativeInt, PositiveInt
@@ -177,12 +177,12 @@ def _states(
         embedded.append(states)
         return states if noise is None else states + noise.to(states)
 
-    handle = model.anatomy.layers[layer].register_forward_hook(
-        lambda module, args, output: kept.append(first_tensor(output).float())
-    )
-    try:
-        with changed_output(model.hf.get_input_embeddings(), disturb, length=ids.shape[1]):
-            model.anatomy.base(input_ids=ids, use_cache=False)
-    finally:
-        handle.remove()
+    def keep(module: nn.Module, args: object, output: object) -> None:
+        kept.append(first_tensor(output).float())
+
+    with (
+        model.anatomy.layers[layer].register_forward_hook(keep),
+        changed_output(model.hf.get_input_embeddings(), disturb, length=ids.shape[1]),
+    ):
+        model.anatomy.base(input_ids=ids, use_cache=False)
     return kept[0], embedded[0].float()

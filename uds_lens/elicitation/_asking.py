@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from uds_lens._types import Protocol as PromptProtocol
 from uds_lens.data import ForgetExample
@@ -24,7 +24,8 @@ from uds_lens.elicitation._probes import (
     keyed_seed,
     rendered,
 )
-from uds_lens.generation import SamplingSettings, sample_continuations, way_of
+from uds_lens.generation import SamplingSettings, sample_continuations
+from uds_lens.generation._decoding import rows_of_one_length
 from uds_lens.models import HookedModel
 from uds_lens.patching._hooks import first_tensor
 
@@ -199,14 +200,13 @@ def ask_rows(
     return Asked(probe, tuple(asks), tuple(skipped))
 
 
-@contextmanager
 def changed_output(
     module: nn.Module,
     change: Callable[[Float[Tensor, "row pos d_model"]], Float[Tensor, "row pos d_model"]],
     *,
     length: int,
-) -> Iterator[None]:
-    """Let `change` rewrite a module's output at the first `length` positions of whole texts.
+) -> RemovableHandle:
+    """Let `change` rewrite a module's output at the first `length` positions of whole texts, in a `with`.
 
     A call with fewer positions reads generated tokens behind a cache: it is left alone.
     """
@@ -220,11 +220,7 @@ def changed_output(
             new = torch.cat([new, states[..., length:, :]], dim=-2)
         return new if isinstance(output, Tensor) else type(output)((new, *output[1:]))
 
-    handle = module.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return module.register_forward_hook(hook)
 
 
 def groups_of_one_length(
@@ -234,12 +230,8 @@ def groups_of_one_length(
 
     Prompts stay alone where texts do not grow side by side: rows that leave would no longer fit what changes them.
     """
-    by_length: dict[int, list[int]] = {}
-    for place, prompt in enumerate(prompts):
-        by_length.setdefault(len(prompt), []).append(place)
     groups = []
-    for length, rows in by_length.items():
-        together = way_of(model, length, options.max_new_tokens) == "side by side"
-        size = max(1, options.rows_at_once // samples) if together else 1
+    for way, rows in rows_of_one_length(model, prompts, options.max_new_tokens):
+        size = max(1, options.rows_at_once // samples) if way == "side by side" else 1
         groups += [rows[first : first + size] for first in range(0, len(rows), size)]
     return groups

@@ -26,6 +26,7 @@ from uds_lens._progress import progress
 from uds_lens._settings import validated
 from uds_lens._types import PositiveFloat, PositiveInt, Protocol
 from uds_lens.data import continuation_text, prompt_ids
+from uds_lens.data._batches import pad_rows
 from uds_lens.elicitation._asking import Answers, Ask, Asking, changed_output, groups_of_one_length
 from uds_lens.elicitation._options import Access, Injection
 from uds_lens.elicitation._probes import Context, Prompt, Skip, keyed_seed, name_with_settings, written
@@ -448,13 +449,10 @@ def padded(prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], d
         >>> padded([[1, 2], [1]], [[3], [4, 5, 6]], torch.device("cpu")).ids.tolist()
         [[1, 2, 3, 0], [1, 4, 5, 6]]
     """
-    width = max(len(prompt) + len(target) for prompt, target in zip(prompts, targets, strict=True))
-    ids = torch.zeros(len(prompts), width, dtype=torch.long)
-    says = torch.zeros(len(prompts), width, dtype=torch.bool)
-    for row, (prompt, target) in enumerate(zip(prompts, targets, strict=True)):
-        ids[row, : len(prompt) + len(target)] = torch.tensor([*prompt, *target])
-        says[row, len(prompt) - 1 : len(prompt) + len(target) - 1] = True
-    return Padded(ids.to(device), says.to(device))
+    pairs = list(zip(prompts, targets, strict=True))
+    ids = pad_rows([[*prompt, *target] for prompt, target in pairs])
+    says = pad_rows([[0] * (len(prompt) - 1) + [1] * len(target) + [0] for prompt, target in pairs])
+    return Padded(ids.to(device), says.bool().to(device))
 
 
 def padded_loss(

@@ -421,17 +421,10 @@ class ElicitationResults:
             if part.decoding != "sampled" or not part.responses:
                 continue
             scores = self.recall(part.role, part.probe, "sampled")
-            rows += [
-                {
-                    "model": part.role,
-                    "probe": part.probe,
-                    "k": k,
-                    "best_of_k": _mean(best_of(scores, k)),
-                    "leak_at_k": _mean(leak_at(scores, k, threshold=self.options.leak_threshold)),
-                    "n": int((~np.isnan(scores).any(1)).sum()),
-                }
-                for k in budgets(scores.shape[1])
-            ]
+            n = int((~np.isnan(scores).any(1)).sum())
+            for k in budgets(scores.shape[1]):
+                leak = _mean(leak_at(scores, k, threshold=self.options.leak_threshold))
+                rows.append((part.role, part.probe, k, _mean(best_of(scores, k)), leak, n))
         return pd.DataFrame(rows, columns=["model", "probe", "k", "best_of_k", "leak_at_k", "n"])
 
     def with_depth(self, audit: DepthAudit) -> pd.DataFrame:

@@ -8,6 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -75,10 +76,6 @@ class ElicitData:
     def __post_init__(self) -> None:
         if not self.forget:
             raise DataError("no examples: elicitation needs at least one row with question and answer.")
-        ids = [example.id for example in self.forget]
-        if len(set(ids)) < len(ids):
-            twice = next(name for name in ids if ids.count(name) > 1)
-            raise DataError(f"the id {twice!r} occurs twice, but random numbers are keyed by id: make ids unique.")
 
     def sample(self, rows: Sequence[ForgetExample], *, seed: int) -> Sequence[ForgetExample]:
         """Return the rows that are asked."""
@@ -232,10 +229,8 @@ class _Asker:
             file = None if self.folder is None else self.folder / f"{key}.parquet"
             part = None
             if file is not None and file.is_file():
-                try:
+                with suppress(ResultFormatError):  # a broken one is asked again
                     part = read_part(file, key=key)
-                except ResultFormatError:  # a broken one is asked again
-                    part = None
             if part is None:
                 part = self._ask(role, asked, decoding, ends)
                 if file is not None:

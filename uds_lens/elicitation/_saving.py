@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +31,9 @@ from uds_lens._storage import (
     with_checksum,
 )
 from uds_lens._types import Protocol
-from uds_lens.data import ForgetExample, as_examples
+from uds_lens.data import ForgetExample
 from uds_lens.elicitation._options import Decoding, ElicitOptions, ProbeRecord
-from uds_lens.errors import DataError, ResultFormatError
+from uds_lens.errors import ResultFormatError
 from uds_lens.results import ModelRecord
 
 if TYPE_CHECKING:
@@ -188,6 +188,14 @@ class _Manifest:
     files: Mapping[str, str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Questions:
+    """Members of the file of questions."""
+
+    examples: tuple[ForgetExample, ...]
+    holdout: tuple[ForgetExample, ...] = ()
+
+
 def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the members of `ElicitationResults`."""
     folder = settled(path)
@@ -198,38 +206,24 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     content = {name: _checked(folder, name, known) for name, known in manifest.files.items()}
     if _EXAMPLES not in content:
         raise ResultFormatError(f"{where} is not a complete elicitation: it names no {_EXAMPLES}.")
-    rows = parse_json(content.pop(_EXAMPLES), where=where)
-    examples, holdout = _examples(rows.get("examples"), where), _examples(rows.get("holdout", []), where)
+    asked_rows = conform(_Questions, parse_json(content.pop(_EXAMPLES), where=where), where=where)
+    examples, holdout = asked_rows.examples, asked_rows.holdout
     parts = tuple(_part(data, where=repr(str(folder / name)), key=name) for name, data in content.items())
     roles = [*manifest.models, *([HOLDOUT] if holdout else [])]
     lengths = {role: len(holdout if role == HOLDOUT else examples) for role in roles}
-    if "unlearned" not in manifest.models or HOLDOUT in manifest.models or {part.role for part in parts} != set(roles):
-        raise ResultFormatError(f"{where}: models and parts do not fit together.")
+    asked = {(part.probe, part.decoding) for part in parts}
+    complete = sorted((*key, role) for key in asked for role in roles)
+    if (
+        "unlearned" not in manifest.models
+        or HOLDOUT in manifest.models
+        or sorted((part.probe, part.decoding, part.role) for part in parts) != complete
+        or sorted({name for name, _ in asked}) != sorted(probe.name for probe in manifest.probes)
+    ):
+        raise ResultFormatError(f"{where}: models, probes and parts do not fit together.")
     if any(not 0 <= response.row < lengths[part.role] for part in parts for response in part.responses):
         raise ResultFormatError(f"{where}: parts name rows that do not exist.")
-    if any(len(pair) != 2 for probe in manifest.probes for pair in probe.skipped):
-        raise ResultFormatError(f"{where}: a skipped row must be an id and a reason.")
-    asked = {(part.probe, part.decoding) for part in parts}
-    whole = sorted((*key, role) for key in asked for role in roles)
-    if sorted((part.probe, part.decoding, part.role) for part in parts) != whole or sorted(
-        {name for name, _ in asked}
-    ) != sorted(probe.name for probe in manifest.probes):
-        raise ResultFormatError(f"{where}: probes and parts do not fit together.")
     saved = {name: getattr(manifest, name) for name in ("options", "protocol", "models", "probes", "provenance")}
-    return {**saved, "examples": tuple(examples), "holdout": tuple(holdout), "parts": parts}
-
-
-def _examples(rows: Any, where: str) -> list[ForgetExample]:
-    """Return rows with the places they had; a reader would number them anew."""
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ResultFormatError(f"{where}: its examples must be a list of rows.")
-    places = [row.get("row") for row in rows]
-    if not all(type(place) is int for place in places):
-        raise ResultFormatError(f"{where}: each row must name its place, a whole number.")
-    try:
-        return [replace(row, row=place) for row, place in zip(as_examples(rows), places, strict=True)]
-    except DataError as error:
-        raise ResultFormatError(f"{where}: {str(error)[:300]}") from error
+    return {**saved, "examples": examples, "holdout": holdout, "parts": parts}
 
 
 def _checked(folder: Path, name: str, known: str) -> bytes:

@@ -362,13 +362,20 @@ def _groups(
     model: HookedModel, prompts: Sequence[Sequence[int]], settings: SamplingSettings
 ) -> Iterator[tuple[Way, list[int], slice]]:
     """Yield prompts of one length, so that no row is padded, how they grow, and which of their samples."""
-    by_length: dict[int, list[int]] = {}
-    for place, prompt in enumerate(prompts):
-        by_length.setdefault(len(prompt), []).append(place)
-    for length, rows in sorted(by_length.items()):
-        way = way_of(model, length, settings.max_new_tokens)
+    for way, rows in rows_of_one_length(model, prompts, settings.max_new_tokens):
         if way == "one by one":
             yield from ((way, [row], slice(n, n + 1)) for row in rows for n in range(settings.samples))
         else:
             size = max(1, settings.rows_at_once // settings.samples)
             yield from ((way, rows[first : first + size], slice(None)) for first in range(0, len(rows), size))
+
+
+def rows_of_one_length(
+    model: HookedModel, prompts: Sequence[Sequence[int]], new_tokens: int
+) -> Iterator[tuple[Way, list[int]]]:
+    """Yield the prompts of each length, shortest first, and how their texts grow."""
+    by_length: dict[int, list[int]] = {}
+    for place, prompt in enumerate(prompts):
+        by_length.setdefault(len(prompt), []).append(place)
+    for length, rows in sorted(by_length.items()):
+        yield way_of(model, length, new_tokens), rows

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from uds_lens._compat.torch import is_out_of_memory
 from uds_lens._compat.transformers import keep_cached_rows
 from uds_lens.data import TokenBatch, TokenSequence, make_batch
+from uds_lens.data._batches import pad_rows
 from uds_lens.errors import ModelBusyError, ModelError, Setting, warn_once
 from uds_lens.models import Anatomy, HookedModel
 from uds_lens.patching import row_layout
@@ -27,13 +28,8 @@ def padded(
     rows: Sequence[Sequence[int]], device: torch.device, *, side: Literal["left", "right"]
 ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
     """Pad token lists to one length; return ids and mask."""
-    length = max(map(len, rows))
-    ids, mask = [], []
-    for row in rows:
-        pad, ones = [0] * (length - len(row)), [1] * len(row)
-        ids.append([*pad, *row] if side == "left" else [*row, *pad])
-        mask.append([*pad, *ones] if side == "left" else [*ones, *pad])
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+    ones = [[1] * len(row) for row in rows]
+    return pad_rows(rows, side=side).to(device), pad_rows(ones, side=side).to(device)
 
 
 def cached_pass(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from uds_lens._compat.transformers import keep_cached_rows, keeps_plain_keys, longest_text
 from uds_lens._progress import progress
-from uds_lens.data import TokenSequence, make_batch
+from uds_lens.data import TokenBatch, TokenSequence, make_batch
 from uds_lens.generation import growing_way, normed_at_window, raise_not_finite, read_tokens
 from uds_lens.generation._reading import cached_pass, padded
 from uds_lens.models import HookedModel
@@ -130,14 +130,11 @@ def _batches(model: HookedModel, rows: Sequence[TokenSequence], token_budget: in
         }
     together = {index for owners in prompts.values() for index in owners}
     alone = [index for index in range(len(rows)) if index not in together]
-    planned = costs.forward_batches([rows[index] for index in alone], token_budget=token_budget)
-    batches = layout.split([[alone[number] for number in batch] for batch in planned], lengths)
+    batches = whole_batches(model, rows, alone, token_budget)
 
     def whole(batches: Sequence[list[int]]) -> Iterator[_States]:
-        pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
         for indices in batches:
-            batch = make_batch(rows, indices=indices, pad_token_id=pad, padding_side=layout.padding_side)
-            batch = batch.to(model.device)
+            batch = batch_of(model, rows, indices).to(model.device)
             states = normed_at_window(model, batch)
             yield indices, states[batch.scored_mask.to(states.device)]
 
@@ -150,6 +147,22 @@ def _batches(model: HookedModel, rows: Sequence[TokenSequence], token_budget: in
     chunks = _chunks(rows, prompts, costs, token_budget)
     total = sum(len(batches) for _, batches in chunks) + len(batches)
     return chain(chain.from_iterable(map(behind, chunks)), whole(batches)), total
+
+
+def whole_batches(
+    model: HookedModel, rows: Sequence[TokenSequence], indices: Sequence[int], token_budget: int
+) -> list[list[int]]:
+    """Group some of the rows, each to be read by itself as a whole."""
+    costs = ModelCosts.of(model.hf.config, model.device)
+    planned = costs.forward_batches([rows[index] for index in indices], token_budget=token_budget)
+    batches = [[indices[number] for number in batch] for batch in planned]
+    return row_layout(model).split(batches, [len(row.ids) for row in rows])
+
+
+def batch_of(model: HookedModel, rows: Sequence[TokenSequence], indices: Sequence[int]) -> TokenBatch:
+    """Make a batch of some of the rows, on the CPU, padded where the model takes it."""
+    pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
+    return make_batch(rows, indices=indices, pad_token_id=pad, padding_side=row_layout(model).padding_side)
 
 
 # Answers behind one prompt.

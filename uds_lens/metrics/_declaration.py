@@ -115,7 +115,7 @@ class Pass:
     start: bool = False
     """Generations only: the answer starts with the jailbreak prefix."""
 
-    optional: bool = False
+    optional: bool = field(default=False, compare=False)
     """The metric does without where the set is empty."""
 
     @property
@@ -305,8 +305,7 @@ class Evidence:
         """Scores of every token of every answer of a set; of no answer where the set is empty."""
         from uds_lens.metrics._answers import AnswerScores
 
-        results = self._session.results
-        done = results.get(Pass(role, "answers", name)) or results.get(Pass(role, "answers", name, optional=True))
+        done = self._session.results.get(Pass(role, "answers", name))
         return AnswerScores((), (), ()) if done is None else done.value
 
     def by_example(self, name: str, values: Sequence[float]) -> list[list[float]]:
@@ -374,12 +373,6 @@ class Evidence:
 
     def _value(self, wanted: Pass) -> Any:
         return self._session.results[wanted].value
-
-
-def harmonic_of_metrics(evidence: Evidence, names: Sequence[str]) -> Outcome:
-    """Return the harmonic mean of other metrics."""
-    parts = {name: evidence.value(name) for name in names}
-    return Outcome(harmonic_of_parts(parts), details=parts)
 
 
 Score = TypeVar("Score", bound=Callable[..., Outcome])  # function from `Evidence` to the value

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from uds_lens._compat.bitsandbytes import is_4bit_layer, plain_weight
 from uds_lens._progress import progress
@@ -168,72 +169,59 @@ def _differentiable(parameters: Sequence[Tensor]) -> Iterator[None]:
 # example's tokens; for a linear map it is `sum_t g_t x_t^T`. So padding and the other examples do not come into it.
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """A module with weights of its own."""
-
-    module: nn.Module
-    layer: int
-    starts: dict[str, int]
-
-
 def _side_by_side(
     model: HookedModel, rows: Sequence[TokenRow], indices: Sequence[int], starts: _Starts, take: _Take
 ) -> None:
     """Take the gradients of a batch; raise `_NotByToken` where a module does not map token by token, once."""
     batch = _batch(model, rows, indices)
-    parts = []
+    places: dict[nn.Module, tuple[int, dict[str, int]]] = {}  # of modules with weights of their own
     for layer in starts:
         for path, module in model.anatomy.layers[layer].named_modules():
-            names = [name for name, _ in module.named_parameters(recurse=False)]
-            if names:
-                prefix = f"{path}." if path else ""
-                parts.append(_Part(module, layer, {name: starts[layer][prefix + name] for name in names}))
-    seen: dict[_Part, tuple[Tensor, Tensor]] = {}
+            prefix = f"{path}." if path else ""
+            own = {name: starts[layer][prefix + name] for name, _ in module.named_parameters(recurse=False)}
+            if own:
+                places[module] = layer, own
+    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    keep = _keeper(seen, batch)
     with torch.enable_grad(), ExitStack() as stack:
         stack.enter_context(_graph_from(model, min(starts)))
-        for part in parts:
-            handle = part.module.register_forward_hook(_keeper(part, seen, batch), with_kwargs=True)
-            stack.callback(handle.remove)
+        for module in places:
+            stack.enter_context(module.register_forward_hook(keep, with_kwargs=True))
         total = _loss(model, rows, batch)
-        if len(seen) < len(parts):
+        if len(seen) < len(places):
             raise _NotByToken("the weights of a module are read without a call of it")
         gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
             total, [left for _, left in seen.values()], allow_unused=True
         )
     lengths = batch.attention_mask.sum(1).tolist()
-    for (part, (states, _)), gradient in zip(seen.items(), gradients, strict=True):
+    for (module, (states, _)), gradient in zip(seen.items(), gradients, strict=True):
         if gradient is None:
             continue
-        by_token = _scales_by_token(part.module, states, gradient)
+        layer, own = places[module]
+        by_token = _scales_by_token(module, states, gradient)
         for place, length in enumerate(lengths):
             real = slice(states.shape[1] - length, None)
             by_weight: Iterator[tuple[str, Tensor]]
             if by_token is not None:
                 by_weight = ((name, scales[place, real].flatten(0, -2).sum(0)) for name, scales in by_token)
             else:
-                by_weight = _module_gradients(part.module, states[place, real], gradient[place, real])
+                by_weight = _module_gradients(module, states[place, real], gradient[place, real])
             for name, weights in by_weight:
-                take(part.layer, part.starts[name], weights.reshape(-1).float())
+                take(layer, own[name], weights.reshape(-1).float())
 
 
-@contextmanager
-def _graph_from(model: HookedModel, layer: int) -> Iterator[None]:
-    """Let gradients flow from what enters a block on; nothing before it is differentiated."""
+def _graph_from(model: HookedModel, layer: int) -> RemovableHandle:
+    """Let gradients flow from what enters a block on, in a `with`; nothing before it is differentiated."""
 
     def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden, rest, options = split_call(args, kwargs)
         return (hidden.detach().requires_grad_(), *rest), options
 
-    handle = model.anatomy.layers[layer].register_forward_pre_hook(begin, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return model.anatomy.layers[layer].register_forward_pre_hook(begin, with_kwargs=True)
 
 
-def _keeper(part: _Part, seen: dict[_Part, tuple[Tensor, Tensor]], batch: TokenBatch) -> Callable[..., None]:
-    """Return a hook that remembers what entered and what left a module."""
+def _keeper(seen: dict[nn.Module, tuple[Tensor, Tensor]], batch: TokenBatch) -> Callable[..., None]:
+    """Return a hook that remembers what entered and what left each module."""
     shape = batch.input_ids.shape
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -242,9 +230,9 @@ def _keeper(part: _Part, seen: dict[_Part, tuple[Tensor, Tensor]], batch: TokenB
             and not kwargs
             and all(isinstance(states, Tensor) and states.shape[:2] == shape for states in (args[0], output))
         )
-        if not by_token or part in seen or not output.requires_grad:
+        if not by_token or module in seen or not output.requires_grad:
             raise _NotByToken(f"a {type(module).__name__} does not map one state of each token to another, once")
-        seen[part] = args[0].detach(), output
+        seen[module] = args[0].detach(), output
 
     return keep
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,10 +27,10 @@ from uds_lens.audit._runner import read_source, target_of
 from uds_lens.audit._states import SourceStates, StateStore
 from uds_lens.audit._streamed import streamed_model
 from uds_lens.audit._two_stage import PatchScores, patch_sources
-from uds_lens.data import ChatStyle, TokenBatch, TokenSequence, answer_prompt, answer_sequences, make_batch, prompt_ids
+from uds_lens.data import ChatStyle, TokenBatch, TokenSequence, answer_prompt, answer_sequences, prompt_ids
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.generation import GenerationSettings, answer_end_ids, generate_answers, known_beginning
-from uds_lens.metrics._answers import AnswerScores, fitting_rows, score_answers, scores_of
+from uds_lens.metrics._answers import AnswerScores, batch_of, fitting_rows, score_answers, scores_of, whole_batches
 from uds_lens.metrics._data import AnswerText, MetricData
 from uds_lens.metrics._declaration import Pass
 from uds_lens.metrics._fisher import dequantised, fisher_masks, masked_fisher, spill_fisher
@@ -47,7 +47,7 @@ from uds_lens.models import (
     read_checkpoint_info,
 )
 from uds_lens.models._compatibility import deciding_record, protocol_of, require_embedded
-from uds_lens.patching import ModelCosts, row_layout
+from uds_lens.patching import row_layout
 from uds_lens.patching._streamed import StreamedBatch, StreamedRows, run_streamed, tokens_in
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.results._records import ModelRecord
@@ -232,17 +232,20 @@ class Session:
             paths = {role for role, source in self.sources.items() if isinstance(source, str | os.PathLike)}
             require_read_once(p for p in wanted if p.role in paths and p.kind != "patched" and not self._at_hand(p))
         for role, kinds in _STAGES:
-            stage = [p for kind in kinds for p in wanted if p.role == role and p.kind == kind]
-            pending = [p for p in stage if not self._at_hand(p)]
-            if not pending:
+            groups: list[list[Pass]] = []
+            for kind in kinds:
+                pending = [p for p in wanted if p.role == role and p.kind == kind and not self._at_hand(p)]
+                together = kind in ("answers", "patched")  # they share work when they run at once
+                groups += [pending] if together and pending else [[p] for p in pending]
+            if not groups:
                 continue
             source = self.sources[role]
             if self.run.stream is True and isinstance(source, str | os.PathLike):
-                self._run_streamed(role, source, pending)
+                self._run_streamed(role, source, [p for group in groups for p in group])
                 continue
             with self._opened(role) as model:
                 self.device, self.rows = str(model.device), row_layout(model).described()
-                for group in _together(pending):
+                for group in groups:
                     missing = [p for p in group if not self._at_hand(p)]
                     if missing:
                         self._run(missing, model)
@@ -265,33 +268,76 @@ class Session:
     def _run_streamed(self, role: str, source: str | os.PathLike[str], wanted: Sequence[Pass]) -> None:
         """Run the passes of one model that is read a block at a time."""
         start = time.perf_counter()
-        read = [p for p in wanted if p.kind != "patched"]
-        inputs = [rows for p in wanted for rows in self._inputs(p)]
-        values: dict[Pass, Any] = {}
+        read, patched = ([p for p in wanted if (p.kind == "patched") == patches] for patches in (False, True))
         if read or role not in self.records:
-            measured = read_passes(
-                source,
-                read,
-                plan=self.plan if any(p.set_name == "entities" for p in read) else None,
-                answers={p: self.answer_rows(p.what) for p in read if p.kind == "answers"},
-                states={p: self.results.get(Pass(p.what, "states")) for p in read if p.kind == "lens"},  # type: ignore[arg-type]
-                config=self.config,
-                run=self.run,
-                check=lambda model: require_embedded(model.hf, inputs, name=model.name),
-            )
-            values, self.records[role], self.device, self.rows = measured
+            inputs = [rows for p in wanted for rows in self._inputs(p)]
+            for p, value in self._read_once(role, source, read, inputs).items():
+                self._keep(p, PassResult(value, 0.0, 1))
             options = self.options
             self._cache.remember_streamed(source, options.dtype, self.protocol, options.chat, self.records[role])
-        patched = [p for p in wanted if p.kind == "patched"]
-        for p, value in values.items():
-            self._keep(p, PassResult(value, 0.0, 1))
         if patched:
             sources = [self.results[Pass(p.what, "states")].value for p in patched]  # type: ignore[arg-type]
             with target_of(source, self.plan, config=self.config, options=self.run) as target:
                 _, scores = patch_sources(target, sources)
-            values |= dict(zip(patched, scores, strict=True))
+            self.results |= {p: PassResult(score, 0.0, 1) for p, score in zip(patched, scores, strict=True)}
         for p, (seconds, _) in zip(wanted, _shares(time.perf_counter() - start, 1, [1] * len(wanted)), strict=True):
-            self._keep(p, PassResult(values[p], seconds, 1))
+            self._keep(p, replace(self.results[p], seconds=seconds))
+
+    @torch.no_grad()
+    def _read_once(
+        self,
+        role: str,
+        source: str | os.PathLike[str],
+        wanted: Sequence[Pass],
+        inputs: Sequence[tuple[str, Sequence[int]]],
+    ) -> dict[Pass, Any]:
+        """Read a model once for several passes, and note whose it is."""
+        config, run = self.config, self.run
+        values: dict[Pass, Any] = {}
+        with streamed_model(source, config, run) as streamed:
+            model = streamed.model
+            require_embedded(model.hf, inputs, name=model.name)
+            layout = row_layout(model)
+            own = next((p for p in wanted if p.kind == "states"), None)
+            entities = self.plan.batches_for(model) if own is not None else []
+            entity_batches = [self.plan.batch_of(rows, layout.padding_side) for rows in entities]
+            sets: dict[Pass, list[tuple[list[int], TokenBatch]]] = {}
+            for p in wanted:
+                if p.kind == "answers":
+                    _, rows = self.answer_rows(p.what)
+                    parts = whole_batches(model, rows, fitting_rows(model, rows), run.token_budget)
+                    sets[p] = [(part, batch_of(model, rows, part)) for part in parts]
+            if wanted:  # the logit lens alone embeds no token, and takes the final norm, with a tied head
+                batches = [batch for several in sets.values() for _, batch in several]
+                streamed.embed(tokens_in([*batches, *entity_batches]))
+            at_answers = {p: [(part, StreamedRows(model, batch)) for part, batch in sets[p]] for p in sets}
+            at_entities = [StreamedBatch(model, batch, packed=self.plan.packed) for batch in entity_batches]
+            riders: list[StreamedBatch | StreamedRows] = [*at_entities]
+            riders += [rider for several in at_answers.values() for _, rider in several]
+            if riders:
+                run_streamed(streamed, riders, desc=f"reading {os.path.basename(os.fspath(source))}", show=run.progress)
+            store = StateStore(budget=int(run.memory_gib * GIB))
+            for rows_of, batch, rider in zip(entities, entity_batches, at_entities, strict=True):
+                states = rider.source_states(config.last_layer).states
+                finite = states.isfinite().all(-1).all(-1).all(-1)
+                self.plan.require_finite(finite, rows_of, model.name, "hidden states")
+                store.put(batch, states)
+            with streamed.head():
+                for p, several in at_answers.items():
+                    texts, rows = self.answer_rows(p.what)
+                    read = ((part, rider.normed()[rider.batch.scored_mask]) for part, rider in several)
+                    values[p] = scores_of(model, rows, read, names=[text.question for text in texts])
+                streamed.fingerprint()
+                self.records[role] = ModelRecord.of(model)
+                own_states = SourceStates(self.records[role], store, config.site, config.last_layer)
+                if own is not None:
+                    values[own] = own_states
+                for p in wanted:
+                    if p.kind == "lens":
+                        known = self.results.get(Pass(p.what, "states"))  # type: ignore[arg-type]
+                        values[p] = self._lens_of(own_states if known is None else known.value, model)
+            self.device, self.rows = str(model.device), layout.described()
+        return values
 
     def _at_hand(self, wanted: Pass) -> bool:
         if wanted in self.results:
@@ -361,12 +407,8 @@ class Session:
             return self._answers(wanted, model)
         if kind == "patched":
             return self._patched(wanted, model)
-        run: dict[str, Callable[[Pass, HookedModel], Any]] = {
-            "generations": self._generations,
-            "states": self._states,
-            "lens": self._lens,
-        }
-        return [run.get(kind, self._fisher)(p, model) for p in wanted]
+        singly = {"generations": self._generations, "states": self._states, "lens": self._lens}
+        return [singly.get(kind, self._fisher)(p, model) for p in wanted]
 
     def _answers(self, wanted: Sequence[Pass], model: HookedModel) -> list[AnswerScores]:
         """Score sets together, so that a question they share runs once."""
@@ -429,7 +471,17 @@ class Session:
         return read_source(model.lent(), self.plan, role=wanted.role, config=self.config, options=self.run)
 
     def _lens(self, wanted: Pass, model: HookedModel) -> Float[Tensor, "example layer"]:
-        return lens_of(self.results[Pass(wanted.what, "states")].value, model, self.plan)  # type: ignore[arg-type]
+        return self._lens_of(self.results[Pass(wanted.what, "states")].value, model)  # type: ignore[arg-type]
+
+    def _lens_of(self, source: SourceStates, model: HookedModel) -> Float[Tensor, "example layer"]:
+        """Return a source's log-probabilities through a model's final norm and head."""
+        values = torch.full((len(self.plan.rows), model.n_layers), torch.nan, dtype=torch.float64)
+        for number in range(len(self.plan.batches)):
+            batch = self.plan.batch(number)
+            states = source.cache(batch).states.to(model.device, model.dtype)
+            batch = batch.to(model.device)
+            values[list(batch.rows)] = lens_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
+        return values
 
     def _fisher(self, wanted: Pass, model: HookedModel) -> Any:
         model, rows = dequantised(model), self.plan.encoded.rows
@@ -441,21 +493,6 @@ class Session:
             return fisher_masks(model, retain, rows, memory_gb=memory_gb, show=show)
         masks = self.results[Pass("full", "fisher_masks")].value
         return masked_fisher(model, rows, masks, memory_gb=memory_gb, show=show)
-
-
-def _together(passes: Sequence[Pass]) -> list[list[Pass]]:
-    """Group neighbours that share work when they run at once: sets of answers, sources patched into one model."""
-    groups: list[list[Pass]] = []
-    for p in passes:
-        last = groups[-1] if groups else []
-        joins = p.kind in ("answers", "patched") and all(
-            other.kind == p.kind and other.what != p.what for other in last
-        )
-        if last and joins:
-            last.append(p)
-        else:
-            groups.append([p])
-    return groups
 
 
 def _shares(seconds: float, forwards: int, weights: Sequence[int]) -> list[tuple[float, int]]:
@@ -477,11 +514,8 @@ def _counted(model: HookedModel) -> Iterator[list[int]]:
     def add(module: Any, args: Any) -> None:
         count[0] += 1
 
-    handle = model.anatomy.layers[0].register_forward_pre_hook(add)
-    try:
+    with model.anatomy.layers[0].register_forward_pre_hook(add):
         yield count
-    finally:
-        handle.remove()
 
 
 def _hash(*lists: Any) -> str:
@@ -503,104 +537,3 @@ def require_read_once(passes: Iterable[Pass]) -> None:
                 Setting("stream", True, of="RunOptions"),
                 f" cannot measure {p.what or p.kind} ({p.kind}): {why}. Choose other metrics, or models that fit.",
             )
-
-
-@torch.no_grad()
-def read_passes(
-    source: str | os.PathLike[str],
-    wanted: Sequence[Pass],
-    *,
-    plan: Plan | None,
-    answers: Mapping[Pass, tuple[list[AnswerText], list[TokenSequence]]],
-    states: Mapping[Pass, Any],
-    config: AuditConfig,
-    run: RunOptions,
-    check: Callable[[HookedModel], None],
-) -> tuple[dict[Pass, Any], ModelRecord, str, str]:
-    """Read a model once for several passes.
-
-    Args:
-        source: The checkpoint.
-        wanted: The passes.
-        plan: Rows and batches of the entity examples; None where no pass is over them.
-        answers: Texts and tokens of the sets of answers.
-        states: Results of the passes whose states are read by the logit lens; None where this reading gives them.
-        config: What is measured.
-        run: How it is run.
-        check: Is called with the model before anything is read.
-
-    Returns:
-        The results, the record of the model, its device, and how rows were batched.
-
-    Raises:
-        ConfigError: A pass needs the whole model at once.
-    """
-    require_read_once(wanted)
-    results: dict[Pass, Any] = {}
-    with streamed_model(source, config, run) as streamed:
-        model = streamed.model
-        check(model)
-        layout = row_layout(model)
-        pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
-        sets: dict[Pass, list[tuple[list[int], TokenBatch]]] = {}
-        for p, (_, rows) in answers.items():
-            fitting = fitting_rows(model, rows)
-            costs = ModelCosts.of(model.hf.config, model.device)
-            planned = costs.forward_batches([rows[i] for i in fitting], token_budget=run.token_budget)
-            chosen = layout.split([[fitting[i] for i in part] for part in planned], [len(row.ids) for row in rows])
-            sets[p] = [
-                (part, make_batch(rows, indices=part, pad_token_id=pad, padding_side=layout.padding_side))
-                for part in chosen
-            ]
-        own = next((p for p in wanted if p.kind == "states"), None)
-        entities = plan.batches_for(model) if own is not None and plan is not None else []
-        entity_batches = [plan.batch_of(rows, layout.padding_side) for rows in entities] if plan is not None else []
-        batches = [batch for parts in sets.values() for _, batch in parts]
-        if wanted:  # the logit lens alone embeds no token, and takes the final norm, with a tied head
-            streamed.embed(tokens_in([*batches, *entity_batches]))
-        whole = {p: [(part, StreamedRows(model, batch)) for part, batch in parts] for p, parts in sets.items()}
-        at_entities = [StreamedBatch(model, batch, packed=plan.packed) for batch in entity_batches] if plan else []
-        riders: list[StreamedBatch | StreamedRows] = [
-            *(rows for parts in whole.values() for _, rows in parts),
-            *at_entities,
-        ]
-        if riders:
-            run_streamed(streamed, riders, desc=f"reading {os.path.basename(os.fspath(source))}", show=run.progress)
-        store = StateStore(budget=int(run.memory_gib * GIB))
-        for rows_of, batch, rider in zip(entities, entity_batches, at_entities, strict=True):
-            hidden = rider.source_states(config.last_layer).states
-            assert plan is not None
-            plan.require_finite(hidden.isfinite().all(-1).all(-1).all(-1), rows_of, model.name, "hidden states")
-            store.put(batch, hidden)
-        with streamed.head():
-            for p, parts in whole.items():
-                texts, rows = answers[p]
-                read = ((part, w.normed()[w.batch.scored_mask]) for part, w in parts)
-                results[p] = scores_of(model, rows, read, names=[text.question for text in texts])
-            own_states = SourceStates(ModelRecord.of(_hashed(streamed)), store, config.site, config.last_layer)
-            if own is not None:
-                results[own] = own_states
-            for p in wanted:
-                if p.kind == "lens":
-                    assert plan is not None
-                    known = own_states if states[p] is None else states[p].value
-                    results[p] = lens_of(known, model, plan)
-        return results, own_states.record, str(model.device), layout.described()
-
-
-def _hashed(streamed: Any) -> HookedModel:
-    """Return the model of a reading, with the fingerprint of what was read."""
-    streamed.fingerprint()
-    model: HookedModel = streamed.model
-    return model
-
-
-def lens_of(source: SourceStates, model: HookedModel, plan: Plan) -> torch.Tensor:
-    """Return a source's log-probabilities `[example, layer]` through a model's final norm and head."""
-    values = torch.full((len(plan.encoded.rows), model.n_layers), torch.nan, dtype=torch.float64)
-    for number in range(len(plan.batches)):
-        batch = plan.batch(number)
-        states = source.cache(batch).states.to(model.device, model.dtype)
-        batch = batch.to(model.device)
-        values[list(batch.rows)] = lens_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
-    return values

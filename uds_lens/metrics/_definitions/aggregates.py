@@ -13,6 +13,7 @@ from functools import partial
 from uds_lens.metrics._declaration import (
     USEFUL,
     Evidence,
+    Group,
     Meaning,
     MetricSpec,
     Outcome,
@@ -21,7 +22,6 @@ from uds_lens.metrics._declaration import (
     Undefined,
     add_metric,
     geometric_mean,
-    harmonic_of_metrics,
     harmonic_of_parts,
     mean_outcome,
     metric,
@@ -144,10 +144,18 @@ for _short, _set in SETS.items():
         )(partial(_score, name=_set))
 
 
-@metric(name="model_utility", label="Model Utility", group="utility", meaning=USEFUL, uses=PART_NAMES)
-def model_utility(evidence: Evidence) -> Outcome:
-    """Return Model Utility: the harmonic mean of the nine parts."""
-    return harmonic_of_metrics(evidence, PART_NAMES)
+def harmonic_of_metrics(evidence: Evidence, *, names: Sequence[str]) -> Outcome:
+    """Return the harmonic mean of other metrics."""
+    parts = {name: evidence.value(name) for name in names}
+    return Outcome(harmonic_of_parts(parts), details=parts)
+
+
+def _declare_mean(name: str, label: str, group: Group, meaning: Meaning, *, uses: Sequence[str]) -> None:
+    """Declare the harmonic mean of other metrics as a metric."""
+    metric(name=name, label=label, group=group, meaning=meaning, uses=uses)(partial(harmonic_of_metrics, names=uses))
+
+
+_declare_mean("model_utility", "Model Utility", "utility", USEFUL, uses=PART_NAMES)
 
 
 @metric(
@@ -163,10 +171,7 @@ def fluency(evidence: Evidence, *, role: Role = "model") -> Outcome:
     return mean_outcome(evidence.ids("forget"), values, scorer=evidence.fluency.name)
 
 
-@metric(name="utility", label="Utility", group="utility", meaning=USEFUL, uses=("model_utility", "fluency"))
-def utility(evidence: Evidence) -> Outcome:
-    """Return the harmonic mean of Model Utility and Fluency."""
-    return harmonic_of_metrics(evidence, ("model_utility", "fluency"))
+_declare_mean("utility", "Utility", "utility", USEFUL, uses=("model_utility", "fluency"))
 
 
 @metric(
@@ -192,8 +197,6 @@ def utility_rel(evidence: Evidence) -> Outcome:
 
 
 _KNOWLEDGE = ("es", "em", "paraprob", "truth_ratio")
-_OVERALL = ("memorization", "privacy", "utility_rel")
-_ATTACKS = tuple(f"s_{name}" for name in ATTACKS)
 
 
 @metric(
@@ -209,21 +212,13 @@ def memorization(evidence: Evidence) -> Outcome:
     return Outcome(harmonic_of_parts(parts), details=parts)
 
 
-@metric(
-    name="mia_agg",
-    label="MIA agg.",
-    group="aggregate",
-    meaning=Meaning("erasure", "far from retain", "as retain"),
-    uses=_ATTACKS,
-)
-def mia_agg(evidence: Evidence) -> Outcome:
-    """Return the harmonic mean of the four normalised attacks."""
-    return harmonic_of_metrics(evidence, _ATTACKS)
+_AS_RETAIN = Meaning("erasure", "far from retain", "as retain")
+_declare_mean("mia_agg", "MIA agg.", "aggregate", _AS_RETAIN, uses=[f"s_{name}" for name in ATTACKS])
 
 
 def privacy(evidence: Evidence) -> Outcome:
     """Return MIA_agg, or (`MetricOptions.uds_in_privacy`) its harmonic mean with UDS."""
-    return harmonic_of_metrics(evidence, ("mia_agg", "uds") if evidence.options.uds_in_privacy else ("mia_agg",))
+    return harmonic_of_metrics(evidence, names=("mia_agg", "uds") if evidence.options.uds_in_privacy else ("mia_agg",))
 
 
 add_metric(
@@ -239,13 +234,5 @@ add_metric(
 )
 
 
-@metric(
-    name="overall",
-    label="Overall",
-    group="aggregate",
-    meaning=Meaning("utility", "one part is 0", "all parts are 1", high=float("inf")),
-    uses=_OVERALL,
-)
-def overall(evidence: Evidence) -> Outcome:
-    """Return the harmonic mean of Memorization, Privacy and Utility_rel."""
-    return harmonic_of_metrics(evidence, _OVERALL)
+_NO_LIMIT = Meaning("utility", "one part is 0", "all parts are 1", high=math.inf)
+_declare_mean("overall", "Overall", "aggregate", _NO_LIMIT, uses=("memorization", "privacy", "utility_rel"))
