@@ -67,7 +67,12 @@ def test_an_evaluation(trio, metrics, tmp_path):
     assert set(saved.sample_errors) == {"es", "rouge", "uds"} & {m.name for m in saved if m.n > 0}
     low, high = saved.sample_errors["es"].interval
     reason = "there is no holdout set (questions of the same kind that no model has seen)"
-    for told in (f"{saved['es'].value:.3f}", f"{low:.3f} - {high:.3f}", "Sampling error", f"{reason}: MIA-LOSS."):
+    for told in (
+        f"{saved['es'].value:.3f}",
+        f"{low:.3f} - {high:.3f}",
+        "a standard error of at most",
+        f"{reason}: MIA-LOSS.",
+    ):
         assert told in printed, told
     frame = saved.to_frame().set_index("metric")["sample_standard_error"]
     assert frame["es"] == saved.sample_errors["es"].standard_error
