@@ -142,6 +142,14 @@ def test_pools_are_compared_by_their_faithfulness(tmp_path, toy_tofu):
     assert pools.loc[("em", "mean_n"), "n"] == pools.loc[("em", "mean_n"), "of"] == 60
 
 
+def test_perturbed_models_without_utility_have_no_robustness_to_compare(tmp_path, toy_tofu):
+    chosen = [*models(role="pool")[27:33], *models(method="npo")]
+    run = measured(tmp_path / "s", toy_tofu, chosen, metrics=["es", "em"], perturb=True)
+    with pytest.warns(ul.errors.UdsLensWarning, match="Q and R are not compared"):
+        pools = compare(run).of_pools
+    assert set(pools["quantity"]) == {"auc", "mean_p", "mean_n"}
+
+
 def test_reads_what_others_have(tmp_path):
     place = tmp_path / "released" / "0412_101500_tf_npo_layer"
     place.mkdir(parents=True)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from uds_lens import meta, plots, study
 from uds_lens._storage import atomic_write_text, check_writable, located
-from uds_lens.errors import ConfigError, DataError
+from uds_lens.errors import ConfigError, DataError, warn_once
 from uds_lens.meta import REASONS, Published, read_published
 from uds_lens.meta._pools import SMALLEST
 from uds_lens.plots._style import count, number, recolouring
@@ -235,7 +235,13 @@ def _of_pools(run: MeasuredRun) -> pd.DataFrame:
     parts = [meta.faithfulness(pools, metrics=names)[["metric", "auc", "mean_p", "mean_n"]]]
     if len(frames.quantised) or len(frames.relearned):
         tables = frames.tables(thresholds=meta.thresholds(pools, metrics=names))
-        parts.append(meta.robustness(tables, metrics=names)[["metric", "q", "r"]])
+        if "utility_rel" in tables.before.columns:
+            parts.append(meta.robustness(tables, metrics=names)[["metric", "q", "r"]])
+        else:
+            warn_once(
+                "Q and R are not compared: the published ones are of models that keep 80% of their utility, which this "
+                "run did not measure. Plan it with the metric utility_rel."
+            )
     measured = pd.concat([part.melt("metric", var_name="quantity", value_name="measured") for part in parts])
     rows = published.merge(measured.dropna(subset="measured"), on=["metric", "quantity"])
     rows = rows.assign(beyond=_distance(rows), n=len(pools), of=of)
