@@ -237,7 +237,7 @@ def _measurable(audit: DepthAudit) -> Caution | None:
     n, missing = audit.n_measured, audit.n_not_measurable
     if n == 0:
         text = (
-            "No example is measurable: patching retain's state never costs more than tau = "
+            "No example is measurable: patching in retain's state never costs more than tau = "
             f"{audit.config.tau:g} nats per token. Either full does not know the forget set, or retain knows it too."
         )
         return Caution("fatal", text, "not measurable")
@@ -375,7 +375,7 @@ def _over_erased(audit: DepthAudit) -> Caution | None:
 
 
 def _other_prompts(audit: DepthAudit) -> Caution | None:
-    """Name the models whose records say that they were trained with other prompts than they were asked with."""
+    """Name the models whose records say that they were trained with other prompts than they were audited with."""
     names = {"chat": "the chat template", "raw": "raw prompts"}
     recorded = audit.provenance.get("trained_with")
     trained = {role: word for role, word in recorded.items() if word in names} if isinstance(recorded, dict) else {}
@@ -389,7 +389,7 @@ def _other_prompts(audit: DepthAudit) -> Caution | None:
         were, seem = "was", "it may seem to know less than it does"
     then = names[trained[others[0]]]
     text = (
-        f"According to the records of training, {who} {were} trained with {then}, but asked with {names[asked]}: "
+        f"According to the records of training, {who} {were} trained with {then}, but audited with {names[asked]}: "
         f"{seem}."
     )
     if len(set(trained.values())) == 1:  # all alike: the prompts were chosen for the audit
