@@ -37,7 +37,7 @@ def _list_methods(wanted: bool) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Depth:
-    """Depth while training."""
+    """Depth during training."""
 
     depth_every: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Measure depth every N steps; needs --retain.")
