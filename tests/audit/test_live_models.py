@@ -60,7 +60,7 @@ def test_live_bridges_give_the_same_audit(audited, trio, family):
 
 def test_one_live_model_may_play_every_part(trio):
     live, _ = load_plain(trio("llama").full)
-    with pytest.warns(UdsLensWarning, match="UDS is NaN: no example has a layer where patching retain's state"):
+    with pytest.warns(UdsLensWarning, match="UDS is NaN: no example has a layer where patching in retain's state"):
         audit = DepthAudit.run(live, live, live, EXAMPLES, options=CPU)
     assert audit.uds != audit.uds
     assert audit.equal_weights == [("full", "retain"), ("full", "unlearned"), ("retain", "unlearned")]

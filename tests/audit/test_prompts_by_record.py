@@ -54,7 +54,7 @@ def test_prompts_are_those_of_the_record_then_of_the_tokenizer(chat_trio, caplog
 def test_checkpoints_whose_records_disagree_are_named(chat_trio):
     full, retain = chat_trio("full", "raw"), chat_trio("retain", "raw")
     unlearned = chat_trio("unlearned", "chat")
-    with pytest.warns(UdsLensWarning, match=r"^unlearned .* was trained with the chat template and is asked with raw"):
+    with pytest.warns(UdsLensWarning, match=r"^unlearned .* was trained with the chat template, but is run with raw"):
         ul.DepthAudit.run(full, retain, unlearned, EXAMPLES[:2], options=RUN)
 
 
@@ -74,7 +74,7 @@ def test_disagreeing_records_are_warned_of_by_every_audit_of_a_baseline_and_stay
         )
         assert caution.mark == "retain, unlearned trained with raw prompts"
     (caution,) = [each for each in audits[2].cautions if "records of training" in each.text]
-    assert "retain was trained with raw prompts, but asked with the chat template: it may" in caution.text
+    assert "retain was trained with raw prompts, but audited with the chat template: it may" in caution.text
 
 
 def test_prompts_that_were_chosen_against_all_records_are_a_note(chat_trio):

@@ -108,7 +108,7 @@ def test_rank_is_the_librarys(models: Path, study, uds_lens, tmp_path) -> None:
     assert pd.read_csv(tmp_path / "ranking.csv")["method"].iloc[0] == first
 
 
-UNDEFINED = "no model has a value of"
+UNDEFINED = "no model has a value for"
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_dashboard_says_on_the_terminal_what_it_lacks(study, uds_lens, tmp_path)
     pools = study.pools.groupby("knows").head(3).assign(es=0.5, em=math.nan)
     both = pd.concat([models, pools])
     cases = {
-        "all": (both, ["no model has a value of em (empty in the file)", "! em: no model of P", "! es: constant"]),
+        "all": (both, ["no model has a value for em (empty in the file)", "! em: no model of P", "! es: constant"]),
         "few": (both, ["F is computed from 3 models that know and 3 that do not"]),
         "three": (study.models.iloc[1:4].assign(es=0.5), ["! only 3 models have a score", "! es is 0.5 for all 3"]),
         "missing": (study.models.drop(columns="es"), ["! Methods are not ranked", "lacks the column 'es'"]),

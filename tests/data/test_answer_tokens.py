@@ -152,7 +152,7 @@ def test_styles_are_checked(unchecked):
     with pytest.raises(ConfigError, match=r"chat style must be one of 'open_unlearning', .*; got 'paper'"):
         chat_style_named("paper")  # it was what no published table used
     for wrong in ({"system_prompt": ""}, {"chat_date": None}, {"system_prompt": 3}):
-        with pytest.raises(ConfigError, match="must be a text that is not empty"):
+        with pytest.raises(ConfigError, match="must be non-empty text"):
             ChatStyle(**wrong)
 
 

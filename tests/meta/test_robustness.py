@@ -349,7 +349,7 @@ def test_seeds_of_a_model_are_averaged_and_missing_ones_are_told():
     assert row_of(quantised=None)["q_reason"] == "no quantised models were given"
     assert row_of(retain_before=None)["r_reason"] == "R needs retain before and after relearning"
     row = row_of("d", retain_relearned=RETAIN_AFTER[["x"]])
-    assert row["r_reason"] == "no relearned retain has a value of 'd'"
+    assert row["r_reason"] == "no relearned retain has a value for 'd'"
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_an_adapter_on_a_hub_model_never_asks_the_network(tmp_path, monkeypatch)
     asked = []
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("socket.create_connection", lambda *a, **k: asked.append(a) or pytest.fail("network"))
-    refused(folder, r"belongs to 'owner/base', no directory here.*hf download owner/base")
+    refused(folder, r"belongs to 'owner/base', which is neither a directory here.*hf download owner/base")
     assert not asked
 
 

@@ -93,5 +93,5 @@ def test_hovering_shows_all_panels_at_once(browser, audit, tmp_path):
         hovered = "document.querySelector('.hoverlayer')?.textContent"  # a busy machine shows the first place first
         browser.wait_for(f"{hovered}?.includes('LER') && {hovered}?.includes('layer 3')")
         told = browser.run("document.querySelector('.hoverlayer').textContent")
-        for words in ("layer 3", "S1 ", "S2 ", "LER 0.", "knowledge here: "):
+        for words in ("layer 3", "S1 ", "S2 ", "LER 0.", "answer encoded: "):
             assert words in told, (panel, told)

@@ -30,7 +30,7 @@ def test_curves_of_layers(audit):
         (
             audit.layers_frame(),
             audit.plot_layers(),
-            {"S1": "s1_mean", "S2": "s2_mean", "LER": "ler_mean", "with knowledge": "ke_share"},
+            {"S1": "s1_mean", "S2": "s2_mean", "LER": "ler_mean", "answers encoded": "ke_share"},
         ),
         (
             controlled.control_layers_frame(),

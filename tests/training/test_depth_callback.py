@@ -1,4 +1,4 @@
-"""Depth while training: training stays the same, values are those of the saved checkpoints, steering never scores."""
+"""Depth during training: training stays the same, values are those of the saved checkpoints, steering never scores."""
 
 import json
 import random

@@ -183,7 +183,7 @@ def _runs(
 
 
 def _require_values(table: ModelTable, names: Sequence[str], perturbed: bool) -> None:
-    """Raise `DataError` where no judged model has a value of any metric."""
+    """Raise `DataError` where no judged model has a value for any metric."""
     from uds_lens.meta._ranking import reason_of
 
     frame = table.frame if perturbed else table.frame[table.frame["knows"].notna()]
@@ -193,7 +193,7 @@ def _require_values(table: ModelTable, names: Sequence[str], perturbed: bool) ->
     why = reason_of(names[0], frame, table.reasons)
     some = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
     raise DataError(
-        f"none of the {len(frame)} {which} has a value of {some}{f' ({why})' if why else ''}: there is nothing to "
+        f"none of the {len(frame)} {which} has a value for {some}{f' ({why})' if why else ''}: there is nothing to "
         "judge. --metric names other columns."
     )
 

@@ -343,7 +343,7 @@ def require_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame)
         if by_reason:
             reasons_in_words = ", ".join(f"{_quoted(group, names)}{why}" for why, group in by_reason.items())
             empty.append(f"{reasons_in_words}: {hint}")
-    text = "; ".join([*missing, *([f"no model has a value of {'; '.join(empty)}"] if empty else [])])
+    text = "; ".join([*missing, *([f"no model has a value for {'; '.join(empty)}"] if empty else [])])
     columns = f" Its columns: {named(frame.columns, quote='')}." if missing else ""
     whole = f"no method has a score: {text}."
     raise DataError(next((message for message in (whole + columns, whole) if len(message) <= 490), f"{text}."))

@@ -106,7 +106,7 @@ _PANELS = {
     "TrainOptions": "Training",
     "Adapters": "Adapters",
     "RelearnGrid": "Relearning settings",
-    "Depth": "Depth while training",
+    "Depth": "Depth during training",
     "SlurmOptions": "Slurm",
     "Score": "Score",
     "References": "Runs and references",
@@ -357,7 +357,7 @@ _HUB = ("revision", "offline", "trust_remote_code")
 ModelRun: TypeAlias = Annotated[RunOptions, Only(("device", "device_map", "token_budget", *_HUB))]
 """How models are run where nothing is patched."""
 MetricRun: TypeAlias = Annotated[RunOptions, Only(("device", "device_map", "stream", "token_budget", *_HUB))]
-"""The same of metrics, those of which that need no text generated can be streamed."""
+"""The same for metrics; those that need no generated text can be streamed."""
 Quantising: TypeAlias = Annotated[RunOptions, Only(("device", *_HUB))]
 
 

@@ -36,7 +36,7 @@ def _list_methods(wanted: bool) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Depth:
-    """Depth while training."""
+    """Depth during training."""
 
     depth_every: Annotated[int | None, opt.count("Measure depth every N steps; needs --retain.")] = None
     retain_model: Annotated[str | None, opt.model("Model that never saw the forget set.", "--retain")] = None

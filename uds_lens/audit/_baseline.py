@@ -475,7 +475,7 @@ def _warn_if_unmeasurable(audit: DepthAudit, baseline: Baseline) -> None:
         )
     elif audit.n_measured == 0:
         warn_once(
-            "UDS is NaN: no example has a layer where patching retain's state costs more than tau "
+            "UDS is NaN: no example has a layer where patching in retain's state costs more than tau "
             f"({audit.config.tau:g} nats per token). Does `full` know the forget set, and `retain` not? ({pair})",
             key=f"no layer {about}",
         )

@@ -115,7 +115,7 @@ class MemoryEstimate:
                 Setting("device_map", "auto"),
                 ", or another device; ",
                 Setting("check_memory", False, of="RunOptions"),
-                " tries all the same.",
+                " runs it anyway.",
             )
 
 
@@ -306,8 +306,8 @@ def settled(
         streamed.require()
         if options.stream is True and len(streamed.parts) > 1:
             tell(
-                f"the states of all rows do not fit into memory together: they take turns, and the weights are read "
-                f"{_times(streamed)}"
+                "the states of all rows do not fit into memory together: the rows are processed in groups, and the "
+                f"weights are read {_times(streamed)}"
             )
     return dataclasses.replace(options, stream=True)
 
@@ -320,7 +320,7 @@ def _times(estimate: MemoryEstimate) -> str:
 def _why_not(full: ModelSource, config: AuditConfig, options: RunOptions, keep: bool) -> str | None:
     """Say why an audit cannot be streamed; None where it can."""
     if keep:
-        return "it is to stay open and recorded for several models"
+        return "it must stay open, with its activations recorded, for several models"
     if config.site != "resid_post":
         return f"{config.site!r} lies inside a block, where TransformerLens patches whole models"
     if options.engine == "naive":
@@ -379,7 +379,7 @@ def weight_sizes(config: Any, size: int, trust_remote_code: bool = False) -> Wei
     except ValueError as error:
         first = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise ModelError(
-            f"no causal language model can be built from a {type(config).__name__}: {first[:200]}. Of a multimodal "
+            f"no causal language model can be built from a {type(config).__name__}: {first[:200]}. For a multimodal "
             "model, save the text model on its own."
         ) from error
     total = sum(parameter.numel() for parameter in model.parameters())

@@ -41,7 +41,7 @@ class ChatStyle:
         for name, example in (("system_prompt", "or None for no system turn"), ("chat_date", f"such as {CHAT_DATE!r}")):
             value = getattr(self, name)
             if not (isinstance(value, str) and value.strip()) and (name, value) != ("system_prompt", None):
-                raise ConfigError(Setting(name), f" must be a text that is not empty, {example}; got {value!r}.")
+                raise ConfigError(Setting(name), f" must be non-empty text, {example}; got {value!r}.")
 
     def require(self, protocol: AnswerProtocol) -> None:
         """Refuse a style that raw prompts would leave out.

@@ -51,7 +51,7 @@ class SuffixProbe:
 
     def __post_init__(self) -> None:
         if not self.target.strip():
-            raise ConfigError(Setting("target"), f" must be a text that is not empty; got {self.target!r}.")
+            raise ConfigError(Setting("target"), f" must be non-empty text; got {self.target!r}.")
 
     @property
     def injects(self) -> Injection:

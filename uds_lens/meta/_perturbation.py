@@ -169,7 +169,7 @@ def retain_shift(
             raise DataError("retain_before has several rows: its column 'model' must identify the retain models.")
         starts = dict(zip(labels, oriented(before[metric], direction).to_numpy(), strict=True))
     if metric not in relearned.columns or not len(relearned):
-        return RetainShift(reason=f"no relearned retain has a value of {metric!r}")
+        return RetainShift(reason=f"no relearned retain has a value for {metric!r}")
     names = [labels[0]] * len(relearned)
     if len(starts) > 1:
         names = relearned["model"].astype(str).tolist() if "model" in relearned.columns else []

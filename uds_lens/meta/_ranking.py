@@ -352,7 +352,7 @@ FEW = 5  # models below which places and their probabilities are quoted with a c
 
 
 def empty_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame | None = None) -> dict[str, str | None]:
-    """Return the parts of the score that no model has a value of, with the reader's commonest reason.
+    """Return the parts of the score that no model has a value for, with the reader's commonest reason.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"model": ["a"], "x": [float("nan")], "s": [1.0], "utility_rel": [1.0]})

@@ -94,7 +94,7 @@ def place_of(source: Place) -> Path:
     spec = find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(
-            f"no package {name!r} is installed here: install the one that brings the model, or give a directory."
+            f"no package {name!r} is installed here: install the one that contains the model, or give a directory."
         )
     return Path(next(iter(spec.submodule_search_locations)))
 
@@ -106,7 +106,8 @@ def is_local(source: Place) -> bool:
     if path.is_dir():
         if not (path / "config.json").is_file() and not is_adapter(path) and gguf_file(path) is None:
             raise ModelError(
-                f"{text!r} has no config.json: expected a directory written by save_pretrained, or with a GGUF file."
+                f"{text!r} has no config.json: expected a directory written by save_pretrained, or one with a GGUF "
+                "file."
             )
         return True
     if path.is_file():
@@ -137,7 +138,8 @@ def is_adapter(source: Place) -> bool:
     if whole:
         raise ModelError(
             f"{os.fspath(source)!r} holds a whole model ({whole[0]}) and a PEFT adapter (adapter_config.json): if it "
-            "was merged, it would be applied twice. Move the adapter's files to a directory of their own, or away."
+            "was merged, it would be applied twice. Move the adapter's files to a directory of their own, or remove "
+            "them."
         )
     return True
 
@@ -200,9 +202,9 @@ def base_folder(source: Place) -> str:
         ) from error
     if (downloads := downloaded(base)) is None:
         raise ModelError(
-            f"the adapter {os.fspath(source)!r} belongs to {base!r}, no directory here and not downloaded; a directory "
-            f"never asks the network. Download it (hf download {base}), or give its path as base_model_name_or_path in "
-            "adapter_config.json."
+            f"the adapter {os.fspath(source)!r} belongs to {base!r}, which is neither a directory here nor "
+            "downloaded; the Hub is not used for an adapter given as a directory. Download the base (hf download "
+            f"{base}), or give its path as base_model_name_or_path in adapter_config.json."
         )
     return downloads
 
@@ -370,7 +372,7 @@ def require_its_base(source: Place, base: PreTrainedModel) -> None:
         raise ModelError(
             f"the adapter {os.fspath(source)!r} was trained on weights with fingerprint "
             f"{str(expected)[:32]!r}, and its base {base_folder(source)!r} has {actual!r}: it is "
-            "another model, or has changed since. Put the base of that time there."
+            "another model, or has changed since. Put the original base there."
         )
 
 
@@ -464,8 +466,8 @@ def require_complete(info: dict[str, Any], source: Place, architecture: str) -> 
             "the complete model again."
         )
     warn_once(
-        f"{name} holds {len(unused)} weights that {architecture} does not use ({some}): they take no part in what is "
-        "measured."
+        f"{name} holds {len(unused)} weights that {architecture} does not use ({some}): they do not affect the "
+        "measurement."
     )
 
 

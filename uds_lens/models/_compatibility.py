@@ -111,10 +111,10 @@ def protocol_of(wanted: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tok
         if wanted == "auto" and word != chosen:
             names = {"chat": "the chat template", "raw": "raw prompts"}
             warn_once(
-                f"{role} {infos[role].name!r} was trained with {names[word]} and is asked with {names[chosen]}: it may "
+                f"{role} {infos[role].name!r} was trained with {names[word]}, but is run with {names[chosen]}: it may "
                 "seem to know less than it does. ",
                 Setting("protocol", word),
-                " asks as it was trained.",
+                " uses the prompts of its training.",
             )
     return chosen
 

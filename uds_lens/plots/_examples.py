@@ -425,7 +425,7 @@ def clip_bars(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None
     ticks = [round(step * i, 2) for i in range(first, last + 1)]
     figure.add_hline(0, line={"color": colours.faint, "width": 1})
     figure.update_yaxes(
-        title_text="share of examples<br>with knowledge there",
+        title_text="share of the answers<br>encoded at the layer",
         range=[1.06 * ticks[0], 1.06 * ticks[-1]],
         tickvals=ticks,
         ticktext=[f"{abs(tick):.0%}" for tick in ticks],

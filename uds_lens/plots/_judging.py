@@ -151,7 +151,7 @@ def faithfulness_forest(faithful: pd.DataFrame, *, theme: Theme = "light", title
             finding = f"{tied} metrics share the highest F ({highest})"
     entries = [trace.name for trace in figure.data if trace.showlegend]
     further = LEGEND_ROW * (legend_rows(entries, width=560) - 1) if len(entries) > 1 else 0
-    subtitle = subtitle + (", except the lowest line." if "new_variants_" in there else ".")
+    subtitle = subtitle + ("; the lowest line is for new variants." if "new_variants_" in there else ".")
     height = 150 + 26 * max(len(ordered), 3) + further
     return style(figure, theme, title, finding, subtitle, height=height, legend=len(entries) > 1, room=further)
 
@@ -662,7 +662,7 @@ def rank_probabilities(ranks: pd.DataFrame, *, theme: Theme = "light", title: st
         The figure, best expected place on top; ties share the better place, so a row sums to 1 and a column need not.
 
     Raises:
-        DataError: A column is missing, or a method has a place twice: choose one view.
+        DataError: A column is missing, or a method has a rank twice: choose one view.
 
     Example:
         >>> import pandas as pd
@@ -672,7 +672,7 @@ def rank_probabilities(ranks: pd.DataFrame, *, theme: Theme = "light", title: st
     """
     require(ranks, ["method", "rank", "probability"], source="uds_lens.meta.stability(...)")
     if ranks.duplicated(["method", "rank"]).any():
-        raise DataError("a method has a place twice: choose the rows of one `resampled` and one `view`.")
+        raise DataError("a method has the same rank twice: choose the rows of one `resampled` and one `view`.")
     colours, figure = palette(theme), go.Figure()
     varying = ranks[ranks["probability"].notna()]
     table = varying.pivot(index="method", columns="rank", values="probability").fillna(0.0)

@@ -47,7 +47,7 @@ _S1, _S2 = "S1: retain's state", "S2: unlearned state"
 
 
 def layer_profile(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
-    """Plot S1 and S2 above, LER below, and at the bottom the share of examples with knowledge at the layer.
+    """Plot S1 and S2 above, LER below, and at the bottom the share of answers encoded at the layer.
 
     Args:
         layers: `audit.layers_frame()`; with the columns `_low` and `_high` hovering shows the interval of a mean.
@@ -88,7 +88,7 @@ def layer_profile(layers: pd.DataFrame, *, theme: Theme = "light", title: str | 
         x=layers["layer"],
         y=layers["ke_share"],
         customdata=layers["n_ke"],
-        name="with knowledge",
+        name="answers encoded",
         showlegend=False,
         marker={"color": colours.share, "line": {"width": 0}, "cornerradius": 0},
         texttemplate="%{y:.0%}",
@@ -96,10 +96,10 @@ def layer_profile(layers: pd.DataFrame, *, theme: Theme = "light", title: str | 
         insidetextanchor="middle",
         insidetextfont={"color": colours.ink, "size": 11},
         textangle=0,
-        hovertemplate="knowledge here: %{customdata} examples (%{y:.0%})<extra></extra>",
+        hovertemplate="answer encoded: %{customdata} examples (%{y:.0%})<extra></extra>",
     )
     put(figure, shares, row=3)
-    panel_heading(figure, "share of examples with knowledge at the layer", column=1, row=3)
+    panel_heading(figure, "share of answers encoded at the layer", column=1, row=3)
     layer_axis(figure, len(layers))
     figure.update_layout(
         yaxis=_DELTA_AXIS,
@@ -356,7 +356,7 @@ Value: TypeAlias = Literal["ler", "s2"]  # what is compared: LER, or S2 in nats 
 _PARTLY = "A gap in S2: some examples were not measured there, because the layer does not count in their score."
 
 _VALUE_WORDS = {
-    "ler": ("mean LER", "Mean LER over the examples with knowledge at the layer; 0 intact, 1 erased."),
+    "ler": ("mean LER", "Mean LER over the examples whose answer is encoded at the layer; 0 intact, 1 erased."),
     "s2": ("mean S2 (nats/token)", "Mean S2 over all examples."),
 }
 _LINES, _BEHIND = 8, 24

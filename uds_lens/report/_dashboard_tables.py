@@ -286,7 +286,7 @@ def _ties(tables: Tables) -> Iterator[str]:
     if len(ties) > 2:
         named = ", ".join(f"{method_name(row['method'])} {row['n_tied']:.0f}" for row in ties)
         yield (
-            f"In {len(ties)} methods, several configurations have the same score and cannot be distinguished "
+            f"For {len(ties)} methods, several configurations have the same score and cannot be distinguished "
             f"({named}); of these, the page shows the one that is best in the other parts of the score."
         )
     else:
@@ -457,7 +457,7 @@ def _scored(
     if unlearned["score_with"].isna().all():
         empty = empty_parts(unlearned, parts, reasons)
         without = ", ".join(f"{name} ({why})" if why else name for name, why in empty.items())
-        no_value = f"no model has a value of {without}, which the score needs."
+        no_value = f"no model has a value for {without}, which the score needs."
         gaps.append(f"Methods are not ranked: {no_value if without else 'no model has all parts of the score.'}")
     gaps += map(sentence, score_cautions(unlearned, parts))
     return unlearned, references, ways

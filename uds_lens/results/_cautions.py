@@ -207,7 +207,7 @@ def _measurable(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution("fatal", "No example could be scored.", "no example scored")
     elif n == 0:
         text = (
-            "No example is measurable: patching retain's state never costs more than tau = "
+            "No example is measurable: patching in retain's state never costs more than tau = "
             f"{audit.config.tau:g} nats per token. Either full does not know the forget set, or retain knows it too."
         )
         yield Caution("fatal", text, "not measurable")
@@ -345,7 +345,7 @@ def _beyond_the_clip(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _other_prompts(audit: DepthAudit) -> Iterator[Caution]:
-    """Name the models whose records say that they were trained with other prompts than they were asked with."""
+    """Name the models whose records say that they were trained with other prompts than they were audited with."""
     names = {"chat": "the chat template", "raw": "raw prompts"}
     recorded = audit.provenance.get("trained_with")
     trained = {role: word for role, word in recorded.items() if word in names} if isinstance(recorded, dict) else {}
@@ -359,7 +359,7 @@ def _other_prompts(audit: DepthAudit) -> Iterator[Caution]:
         were, seem = "was", "it may seem to know less than it does"
     then = trained[others[0]]
     text = (
-        f"According to the records of training, {who} {were} trained with {names[then]}, but asked with "
+        f"According to the records of training, {who} {were} trained with {names[then]}, but audited with "
         f"{names[asked]}: {seem}."
     )
     if len(set(trained.values())) == 1:  # all alike: the prompts were chosen for the audit

@@ -277,7 +277,8 @@ def run(job: Job) -> Path:
         if place.is_finished():
             if job.options.callbacks:
                 warnings.warn(
-                    UdsLensWarning(f"{str(job.out)!r} is trained already: its callbacks did not run."), stacklevel=3
+                    UdsLensWarning(f"{str(job.out)!r} has already been trained: its callbacks did not run."),
+                    stacklevel=3,
                 )
             return job.out
         if processes.is_first:
@@ -335,7 +336,7 @@ def _train(
         if config.counts_padding:
             raise ConfigError(
                 Setting("reduction", "open_unlearning"),
-                " pads rows to one length, and rotary frequencies of this model depend on the length of long ones: "
+                " pads rows to one length, and rotary frequencies of this model depend on the length of long rows: "
                 "shorten the texts, or use ",
                 Setting("reduction", "answers"),
                 ".",
@@ -358,12 +359,12 @@ def _train(
         show_progress=options.progress if processes.is_first else False,
     )
     try:
-        with writing(folder, advice="What was saved before is kept: free space, and run the same again."):
+        with writing(folder, advice="What was saved before is kept: free up space, and run the same command again."):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except UnpicklingError as error:
         raise ResultFormatError(
             f"{str(checkpoint)!r} holds pickled objects other than tensors, which are never loaded: remove "
-            f"{str(folder)!r}, and run the same again."
+            f"{str(folder)!r}, and run the same command again."
         ) from error
     for handle in forgetting:
         handle.remove()
