@@ -65,9 +65,9 @@ def by_example(folder: StudyFolder) -> Iterator[pd.DataFrame]:
                     )
 
 
-def answers(folder: StudyFolder) -> Iterator[pd.DataFrame]:
-    """Return the scores of the answers of each model."""
-    for place in sorted((folder.path / "elicitations").glob("*")):
+def answers(folder: StudyFolder, masked: Path) -> Iterator[pd.DataFrame]:
+    """Return the scores of the answers of each model, those of `masked.py` among them."""
+    for place in sorted([*(folder.path / "elicitations").glob("*"), *masked.glob("*")]):
         frame = ul.elicitation.ElicitationResults.load(place).to_frame()
         yield frame.rename(columns={"model": "role"}).assign(model=place.name.partition("--")[0])
 
@@ -77,6 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, default=RUNS / "smollm2-models")
     parser.add_argument("--sweep", type=Path, default=RUNS / "smollm2")
+    parser.add_argument("--masked", type=Path, default=RUNS / "smollm2-masked")
     parser.add_argument("--audits", type=Path, default=RUNS / "smollm2-audits")
     parser.add_argument("--out", type=Path, default=HERE / "measured")
     given = parser.parse_args()
@@ -100,7 +101,7 @@ def main() -> None:
         print(ul.study.status(folder))
         write("table.csv", iter([ul.study.table(folder)]))
         write("values.parquet", by_example(folder))
-        write("elicitation.csv", answers(folder))
+        write("elicitation.csv", answers(folder, given.masked))
     for name, kept in {
         "models.csv": "scales.csv",
         "examples.csv": "scores.csv",

@@ -341,8 +341,9 @@ def elicited(found: Measured) -> pd.DataFrame:
     from scipy.stats import t
 
     rows = []
-    said = found.elicited[(found.elicited["role"] == "unlearned") & (found.elicited["decoding"] == "greedy")]
-    said = said[said["model"].isin(found.methods)]
+    greedy = found.elicited[found.elicited["decoding"] == "greedy"]
+    of_retain = greedy[(greedy["role"] == "retain") | (greedy["model"] == "retain-0")].groupby("probe")["mean"].mean()
+    said = greedy[(greedy["role"] == "unlearned") & greedy["model"].isin(found.methods)]
     for model, part in said.groupby("model"):
         wide = part.pivot_table(index="example_id", columns="probe", values="mean")
         authors = part.drop_duplicates("example_id").set_index("example_id")["subject"].reindex(wide.index)
@@ -354,9 +355,10 @@ def elicited(found: Measured) -> pd.DataFrame:
             p = 2 * float(t.sf(abs(gain.mean()) / error, groups - 1)) if error else math.nan
             rows.append(
                 {"model": model, "probe": probe, "plain": wide["plain"].mean(), "rouge": wide[probe].mean()}
+                | {"retain": of_retain.get(probe, math.nan)}
                 | {"gain": gain.mean(), "error": error, "p": p, "n": len(gain)}
             )
-    table = pd.DataFrame(rows, columns=["model", "probe", "plain", "rouge", "gain", "error", "p", "n"])
+    table = pd.DataFrame(rows, columns=["model", "probe", "plain", "rouge", "retain", "gain", "error", "p", "n"])
     return table.assign(p_holm=ul.results.holm(table["p"].tolist()))
 
 
@@ -535,7 +537,11 @@ def page(found: Measured, ruled: Sequence[Verdict]) -> str:
             correlations_table(found),
         ),
         ("Knowledge by layer", "S1 of retain-0 in `full`, nats per token.", layers_table(found)),
-        ("Elicitation", "ROUGE of the answer, beyond the plain question; `p` as `decide.py` says.", elicited(found)),
+        (
+            "Elicitation",
+            "ROUGE of the answer, beyond the plain question; `retain` is that of `retain-0`; `p` as `decide.py` says.",
+            elicited(found),
+        ),
     ]
     parts += [
         (f"All metrics, {words}", "", found.wide(state).reset_index(names="model"))
