@@ -259,7 +259,7 @@ def _lume(name: str, split: str) -> Part:
     return Part(None, split, (f"data/{name}.jsonl", f"data/{split}-*.parquet", f"{name}.jsonl"))
 
 
-_NO_RETAIN_MODEL = "a retain model (the model before training stands in where the facts were trained in)"
+_NO_RETAIN_MODEL = "a retain model (if the facts were learned in fine-tuning, the model before it can stand in)"
 _NO_PARAPHRASES = "paraphrased and perturbed answers"
 _NO_SUBJECTS = "subjects: intervals are over examples"
 _NO_ENTITIES = "entities: mark them (`uds_lens.annotate`)"
