@@ -253,18 +253,21 @@ def _measurable(audit: DepthAudit) -> Caution | None:
     return None
 
 
+_LISTED = "listed in depth.json and in the model's configuration"
+
+
 def _steering(audit: DepthAudit) -> Caution | None:
     n, of = (audit.provenance.get(name, 0) for name in ("n_steering", "steered_by"))
     if not n:
         text = (
-            f"The depth of {of} examples about other subjects steered the training of this model (depth.json and its "
-            "configuration name them); none of the examples measured here did."
+            f"The depth of {of} examples about other subjects steered the training of this model: it decided when "
+            f"training stopped or which weights were kept ({_LISTED}). None of the examples measured here did."
         )
         return Caution("note", text, "steered by other subjects") if of else None
     text = (
-        f"{n} of {len(audit.examples)} examples steered the training of this model, or are about the same "
-        "subjects as examples that did (depth.json and its configuration name them). A depth that was optimised in "
-        "training is not a measurement: score the held-out examples."
+        f"{n} of {len(audit.examples)} examples steered the training of this model (their depth decided when training "
+        "stopped or which weights were kept), or are about the same subjects as examples that did "
+        f"({_LISTED}). A depth that was optimised in training is not a measurement: score the held-out examples."
     )
     return Caution("fatal", text, f"{n} steered the training")
 
@@ -275,8 +278,8 @@ def _steering_control(audit: DepthAudit) -> Caution | None:
         return None
     text = (
         f"{n} of {len(audit.control.examples)} retained facts steered the training of this model, because their damage "
-        "decided which step was kept, or are about the same subjects as facts that did (depth.json and its "
-        "configuration name them). Damage is lower on them than on other facts: measure it on the held-out facts."
+        f"decided which step was kept, or are about the same subjects as facts that did ({_LISTED}). Damage is lower "
+        "on them than on other facts: measure it on the held-out facts."
     )
     return Caution("caution", text, f"{n} retained facts steered")
 
@@ -301,7 +304,7 @@ def _space_added(audit: DepthAudit) -> Caution | None:
         return None
     some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
     text = (
-        f"{len(quoted)} of {len(audit.examples)} entities directly follow an opening quote or another mark, where "
+        f"{len(quoted)} of {len(audit.examples)} entities directly follow an opening quote or another character, where "
         f"prompts insert a space that the answer lacks, so full may seem not to know them ({some}; `space_added` in "
         "the table of examples)."
     )
@@ -480,12 +483,12 @@ def _control_sample(audit: DepthAudit) -> Caution | None:
         return None
     part = f"{sample['limit']} of {sample['of']} control facts"
     if sample["sample"] == "random":
-        text = f"A random sample of the control was measured: {part} (seed {sample['seed']})."
+        text = f"A random sample was measured: {part} (seed {sample['seed']})."
         return Caution("note", text, "sample of control")
     text = f"Only the first {part} were measured"
     if sample.get("sorted_by", "unknown") is None:
         return Caution("caution", f"{text}; a random sample is safer.", "first control facts")
-    text += ", from data that are or may be sorted, so the damage may not hold for the rest."
+    text += ", from data that are or may be sorted, so damage on the rest may differ."
     return Caution("caution", text, "first control facts")
 
 
