@@ -172,7 +172,7 @@ def test_headings_state_what_the_numbers_say(audit, figures):
     most = layers.loc[layers["s1_mean"].idxmax()]
     for name, words in {
         "layers": f"Knowledge peaks at layer {most['layer']:.0f}; {most['ler_mean']:.0%} of it is erased there",
-        "examples": f"UDS by example: mean {audit.uds:.2f}, half of them between",
+        "examples": f"UDS by example: mean {audit.uds:.2f}, half of the examples between",
         "heatmap": f"{int((audit.uds_per_example < 0.5).sum())} of 23 examples are less than half erased",
         "forest": "x is the most faithful metric (F 0.900)",
         "summary": "uds is best overall (0.700)",

@@ -135,7 +135,7 @@ FOREIGN = torch.full((12, 2), 0.6, dtype=torch.float64)
         (
             lambda: with_facts(sound(), sample=SAMPLE),
             "note",
-            "A random sample of the control was measured: 12 of 400 control facts (seed 0).",
+            "A random sample was measured: 12 of 400 control facts (seed 0).",
         ),
         (
             lambda: with_facts(sound(), sample=FIRST),

@@ -88,7 +88,7 @@ def elicited_scores(
             )
     figure.update_xaxes(title_text="ROUGE-L recall", range=[-0.02, 1.02], showgrid=True)
     figure.update_yaxes(autorange="reversed", showgrid=True, automargin=True)
-    words = "Right of retain: the probe extracts more than it does from retain. Full: the most the probe can extract."
+    words = "Right of retain: the probe extracts more from this model than from retain. Full: the most it can extract."
     height = 200 + 34 * len(rows)
     return style(figure, theme, title, finding, words, height=height)
 

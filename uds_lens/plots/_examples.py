@@ -223,7 +223,7 @@ def uds_distribution(examples: pd.DataFrame, *, theme: Theme = "light", title: s
     if len(measured):
         mean = float(measured.mean())
         low, high = np.quantile(measured, [0.25, 0.75])
-        finding = f"UDS by example: mean {mean:.2f}, half of them between {low:.2f} and {high:.2f}"
+        finding = f"UDS by example: mean {mean:.2f}, half of the examples between {low:.2f} and {high:.2f}"
         side, shift = ("right", -6) if mean > 0.5 else ("left", 6)
         figure.add_vline(mean, line={"color": colours.ink, "width": 1.5, "dash": "dot"})
         figure.add_annotation(

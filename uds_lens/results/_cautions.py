@@ -222,28 +222,30 @@ def _measurable(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution("caution", text, f"{missing / len(audit.examples):.0%} not measurable")
 
 
+_LISTED = "listed in depth.json and in the model's configuration"
+
+
 def _steering(audit: DepthAudit) -> Iterator[Caution]:
     names = ("n_steering", "steered_by", "n_steering_control")
     n, of, n_control = (audit.provenance.get(name, 0) for name in names)
     if n:
         text = (
-            f"{n} of {len(audit.examples)} examples steered the training of this model, or are about the same "
-            "subjects as examples that did (depth.json and its configuration name them). A depth that was optimised in "
-            "training is not a measurement: score the held-out examples."
+            f"{n} of {len(audit.examples)} examples steered the training of this model (their depth decided when "
+            "training stopped or which weights were kept), or are about the same subjects as examples that did "
+            f"({_LISTED}). A depth that was optimised in training is not a measurement: score the held-out examples."
         )
         yield Caution("fatal", text, f"{n} steered the training")
     elif of:
         text = (
-            f"The depth of {of} examples about other subjects steered the training of this model (depth.json and its "
-            "configuration name them); none of the examples measured here did."
+            f"The depth of {of} examples about other subjects steered the training of this model: it decided when "
+            f"training stopped or which weights were kept ({_LISTED}). None of the examples measured here did."
         )
         yield Caution("note", text, "steered by other subjects")
     if n_control and audit.control is not None:
         text = (
             f"{n_control} of {len(audit.control.examples)} retained facts steered the training of this model, because "
-            "their damage decided which step was kept, or are about the same subjects as facts that did (depth.json "
-            "and its configuration name them). Damage is lower on them than on other facts: measure it on the held-out "
-            "facts."
+            "their damage decided which step was kept, or are about the same subjects as facts that did "
+            f"({_LISTED}). Damage is lower on them than on other facts: measure it on the held-out facts."
         )
         yield Caution("caution", text, f"{n_control} retained facts steered")
 
@@ -264,7 +266,7 @@ def _few_subjects(audit: DepthAudit) -> Iterator[Caution]:
 def _space_added(audit: DepthAudit) -> Iterator[Caution]:
     if quoted := [example.id for example in audit.examples if space_added(example)]:
         text = (
-            f"{len(quoted)} of {len(audit.examples)} entities directly follow an opening quote or another mark, where "
+            f"{len(quoted)} of {len(audit.examples)} entities directly follow an opening quote or another character, where "
             f"prompts insert a space that the answer lacks, so full may seem not to know them ({_some(quoted)}; "
             "`space_added` in the table of examples)."
         )
@@ -428,10 +430,10 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
     if (sample := control.sample) is not None:
         part = f"{sample['limit']} of {sample['of']} control facts"
         if sample["sample"] == "random":
-            text = f"A random sample of the control was measured: {part} (seed {sample['seed']})."
+            text = f"A random sample was measured: {part} (seed {sample['seed']})."
             yield Caution("note", text, "sample of control")
         else:
-            more = ", from data that are or may be sorted, so the damage may not hold for the rest."
+            more = ", from data that are or may be sorted, so damage on the rest may differ."
             if sample.get("sorted_by", "unknown") is None:
                 more = "; a random sample is safer."
             yield Caution("caution", f"Only the first {part} were measured{more}", "first control facts")
