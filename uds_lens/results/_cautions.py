@@ -266,8 +266,8 @@ def _few_subjects(audit: DepthAudit) -> Iterator[Caution]:
 def _space_added(audit: DepthAudit) -> Iterator[Caution]:
     if quoted := [example.id for example in audit.examples if space_added(example)]:
         text = (
-            f"{len(quoted)} of {len(audit.examples)} entities directly follow an opening quote or another character, where "
-            f"prompts insert a space that the answer lacks, so full may seem not to know them ({_some(quoted)}; "
+            f"{len(quoted)} of {len(audit.examples)} entities directly follow an opening quote or another character, "
+            f"where prompts insert a space that the answer lacks, so full may seem not to know them ({_some(quoted)}; "
             "`space_added` in the table of examples)."
         )
         yield Caution("note", text, f"{len(quoted)} after quotes")
