@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 Level: TypeAlias = Literal["fatal", "caution", "note"]
-"""`fatal`: the score does not mean what a score means, so the verdict is withheld. `caution`: it may mislead. `note`:
+"""`fatal`: the number cannot be read as a score, so the verdict is withheld. `caution`: it may mislead. `note`:
 how it was measured."""
 
 LEVELS: tuple[Level, ...] = ("fatal", "caution", "note")  # all levels, most serious first
@@ -53,7 +53,7 @@ class Caution(NamedTuple):
     """The same in a few words, for a row of a table: "43% over-erased"."""
 
 
-WITHHELD = "withheld"  # the verdict where a warning is fatal: the number exists but does not mean what a score means
+WITHHELD = "withheld"  # the verdict where a warning is fatal: the number exists but cannot be read as a score
 
 STANDS_IN = {"base": "base", "no_question": "the answer without its question", "other": "another subject"}
 """What 1 is like, in a reading, by the stand-in for a retain model or by what its counterfactuals ask."""
