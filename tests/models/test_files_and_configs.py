@@ -44,7 +44,9 @@ def test_unused_weights_of_the_decoder_are_refused_and_others_reported(copy_of):
         },
     )
     forget_warnings()
-    with pytest.warns(UdsLensWarning, match=r"holds 1 weights .*\(v_head.summary.weight\): they do not affect the measurement"):
+    with pytest.warns(
+        UdsLensWarning, match=r"holds 1 weights .*\(v_head.summary.weight\): they do not affect the measurement"
+    ):
         open_model(folder, device="cpu").close()
     with_config(folder, num_hidden_layers=2)
     with pytest.raises(ModelError, match=r"does not use with its config.json \(model.layers.2.*num_hidden_layers"):
