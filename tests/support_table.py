@@ -48,7 +48,8 @@ FORMS = {
         "checkpoints saved with `output_router_logits=True` or `return_dict=False`"
     ),
     "test_a_model_moved_to_apples_gpu_is_compared_with_itself_on_the_cpu": (
-        "Apple's GPU (MPS): opened after a comparison with the CPU (tested with a simulated move)"
+        "Apple's GPU (MPS): each model is compared with itself on the CPU when it is opened "
+        "(tested without such a GPU: the move to it is simulated)"
     ),
 }
 

@@ -237,7 +237,9 @@ def _knowundo(config: str, split: str) -> Part:
     return Part(config, split, (f"{config}/{split}.json", f"{config}/{split}/*.parquet", f"{config}_{split}.*"))
 
 
-_NO_RETAIN_MODEL = "a retain model (if the facts were learned in fine-tuning, the model before it can stand in)"
+_NO_RETAIN_MODEL = (
+    "a retain model (if the facts were learned in fine-tuning, the model from before fine-tuning can stand in)"
+)
 _NO_PARAPHRASES = "paraphrased and perturbed answers"
 _NO_SUBJECTS = "subjects: intervals are over examples"
 _NO_ENTITIES = "entities: mark them (`uds_lens.annotate`)"

@@ -502,7 +502,8 @@ def tau_curve(
     defined, at = scored["uds"], scored["tau"].tolist()
     finding = "UDS by threshold"
     if len(defined):
-        finding = f"UDS is {defined.min():.2f} to {defined.max():.2f} for thresholds from {at[0]:g} to {at[-1]:g}"
+        scores = f"{defined.min():.2f} to {defined.max():.2f}"
+        finding = f"UDS ranges from {scores} for thresholds from {at[0]:g} to {at[-1]:g}"
     subtitle = "KE layers: S1 above tau; band: smallest to largest number per example."
     if (sweep["uds"].isna() & (sweep["n_measured"] > 0)).any():
         subtitle += " A gap in UDS: stage 2 was not measured at every layer that counts there."

@@ -243,8 +243,8 @@ def _steering(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution("note", text, "steered by other subjects")
     if n_control and audit.control is not None:
         text = (
-            f"{n_control} of {len(audit.control.examples)} retained facts steered the training of this model, because "
-            "their damage decided which step was kept, or are about the same subjects as facts that did "
+            f"{n_control} of {len(audit.control.examples)} retained facts steered the training of this model "
+            "(their damage decided which step was kept), or are about the same subjects as facts that did "
             f"({_LISTED}). Damage is lower on them than on other facts: measure it on the held-out facts."
         )
         yield Caution("caution", text, f"{n_control} retained facts steered")
