@@ -237,9 +237,9 @@ def _same_variants(tables: Tables) -> Iterator[str]:
         return
     top = metrics.loc[metrics["auc"].idxmax()]
     yield (
-        "The intervals of F cover only further models of the variants in the pools. For new variants (variants as "
-        f"clusters), the interval of {labels(metrics)[str(top['metric'])]} is {top['new_variants_low']:.2f} to "
-        f"{top['new_variants_high']:.2f}; click a metric for its interval."
+        "The intervals of F cover only further models of the variants (kinds of training) in the pools. For new "
+        f"variants (variants as clusters), the interval of {labels(metrics)[str(top['metric'])]} is "
+        f"{top['new_variants_low']:.2f} to {top['new_variants_high']:.2f}; click a metric for its interval."
     )
 
 

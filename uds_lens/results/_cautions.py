@@ -115,7 +115,7 @@ def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
     if helped > 0.5 and audit.config.stand_in == "counterfactual":
         text = (
             f"On {helped:.0%} of the examples, full's states on {_ASKED[audit.config.counterfactual]} make the entity "
-            "more likely in full, not less: they still encode all of it, so there is no scale to measure on."
+            "more likely in full, not less: they still encode the entity fully, so there is no scale to measure on."
         )
         yield Caution("fatal", text, "no scale")
     elif helped > 0.5:
