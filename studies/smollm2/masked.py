@@ -1,6 +1,6 @@
-"""Ask the sixteen unlearned models, `retain-0` and `full` with the author's name masked. Run again, it goes on.
+"""Ask the sixteen unlearned models, `retain-0` and `full` with the author's name masked.
 
-    python studies/smollm2/masked.py
+    python studies/smollm2/masked.py    # run again, it resumes
 
 The rows of the study name their subject as TOFU numbers it ("author 190"), which no question contains, so that in the
 sweep the probe `mask` applied to no row. Here each row has its author's name. `collect.py` puts the answers beside

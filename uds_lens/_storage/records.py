@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
 from uds_lens._settings import shown
-from uds_lens._storage.files import read_file, sha256_bytes
+from uds_lens._storage.files import Place, read_file, sha256_bytes
 from uds_lens.errors import ResultFormatError, UdsLensError
 
 CHECKSUM = "sha256"  # last member of an object with a checksum: SHA-256 of all others, in their order
@@ -56,7 +55,7 @@ def with_checksum(record: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8", "backslashreplace")  # halves of characters, as file names may hold them
 
 
-def read_with_checksum(path: str | os.PathLike[str], *, format: str, versions: Collection[int]) -> dict[str, Any]:
+def read_with_checksum(path: Place, *, format: str, versions: Collection[int]) -> dict[str, Any]:
     """Read the record in a file, without its checksum."""
     content = read_file(path, most=LARGEST)
     return checked_record(content, where=repr(str(path)[-200:]), format=format, versions=versions)
