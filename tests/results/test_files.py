@@ -14,7 +14,7 @@ from synthetic_audits import synthetic_audit
 from tiny_models import EXAMPLES
 
 from results.made import made
-from uds_lens._storage import sha256_bytes, with_checksum
+from uds_lens._storage import files, sha256_bytes, with_checksum
 from uds_lens.audit import Baseline
 from uds_lens.audit._resume import write_folder_table
 from uds_lens.data import ForgetExample
@@ -302,6 +302,25 @@ def test_another_version_is_saved_between_two_reads(tmp_path, monkeypatch, after
     monkeypatch.setattr(_saving, "read_file", then_replaced)
     assert of_one_version(DepthAudit.load(tmp_path / "run"))
     assert set(reads) == set(FILES)
+
+
+@pytest.mark.parametrize("during", FILES)
+def test_a_result_is_moved_away_for_a_moment_while_it_is_read(tmp_path, monkeypatch, during):
+    """Another save has renamed the directory: the reader puts it back, and finds the version that it began with."""
+    one, _ = versions()
+    one.save(tmp_path / "run")
+    read, moved = _saving.read_file, []
+
+    def moved_away(path, **bounds):
+        if path.name == during and not moved:
+            with files._scratch(tmp_path / "run", files._OLD) as old:
+                os.rename(tmp_path / "run", old)
+                moved.append(old)
+        return read(path, **bounds)
+
+    monkeypatch.setattr(_saving, "read_file", moved_away)
+    assert _saving.load_result(tmp_path / "run", AUDIT)["models"]["unlearned"].name == one.models["unlearned"].name
+    assert len(moved) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="another process")

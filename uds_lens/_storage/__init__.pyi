@@ -14,6 +14,7 @@ from .files import (
     is_scratch as is_scratch,
     located as located,
     read_file as read_file,
+    read_one_version as read_one_version,
     refuse_to_replace as refuse_to_replace,
     settled as settled,
     sha256_bytes as sha256_bytes,

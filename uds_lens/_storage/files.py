@@ -12,16 +12,17 @@ import stat
 import tempfile
 import time
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias, TypeVar
 
 from uds_lens._storage.processes import ProcessId, is_gone, this_process
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError
 
 Place: TypeAlias = str | os.PathLike[str]
+Read = TypeVar("Read")  # what is made of a directory
 
 # Where something may be written: nowhere that holds what this library did not write. A file says so itself, at its
 # beginning: JSON by its format, a page by its generator. Tables and other people's formats have no place for that: a
@@ -274,6 +275,37 @@ def settled(path: Place) -> Path:
     return located(path)
 
 
+def read_one_version(path: Place, record: str, read: Callable[[Path], Read]) -> Read:
+    """Read a directory that may be saved again at the same time: one of its versions, never a mixture.
+
+    `record` is a file that every save writes. `read` raises `ResultFormatError` where files are missing or do not
+    belong together; it is called again if another version may have caused that.
+    """
+    for attempt in range(_MOST_ATTEMPTS):
+        folder = settled(path)
+        before = _writing_of(folder / record)
+        try:
+            return read(folder)
+        except ResultFormatError as error:
+            # Bytes do not tell versions apart: the same may be saved again. Neither does the record alone: for the
+            # moment in which a file was missing, this version may have been moved away and put back.
+            same = _writing_of(settled(path) / record) == before
+            missing = error.__cause__.filename if isinstance(error.__cause__, FileNotFoundError) else None
+            back = missing is not None and os.path.lexists(missing)
+            if (same and not back) or attempt + 1 == _MOST_ATTEMPTS:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _writing_of(file: Path) -> tuple[int, ...] | None:
+    """Return what tells one writing of a file from another; None where it does not exist."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def _listed(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
@@ -320,6 +352,7 @@ def _remove_here(place: Path, pid: int) -> None:
         _remove(place)
 
 
+_MOST_ATTEMPTS = 100  # to read a directory that is being saved again all the time
 _TRIES = 20  # attempts to put a directory in place while other processes do the same
 
 

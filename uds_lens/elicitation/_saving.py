@@ -23,9 +23,9 @@ from uds_lens._storage import (
     parse_json,
     plain,
     read_file,
+    read_one_version,
     read_table_rows,
     read_with_checksum,
-    settled,
     sha256_bytes,
     sha256_file,
     with_checksum,
@@ -198,7 +198,10 @@ class _Questions:
 
 def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the members of `ElicitationResults`."""
-    folder = settled(path)
+    return read_one_version(path, _MANIFEST, _members)
+
+
+def _members(folder: Path) -> dict[str, Any]:
     where = repr(str(folder))
     record = read_with_checksum(folder / _MANIFEST, format=FORMAT, versions=(VERSION,))
     members = {name: value for name, value in record.items() if name not in ("format", "version")}

@@ -27,8 +27,8 @@ from uds_lens._storage import (
     parse_json,
     plain,
     read_file,
+    read_one_version,
     read_table_rows,
-    settled,
     sha256_bytes,
     with_checksum,
 )
@@ -50,7 +50,6 @@ PLAIN = 2  # version of results without any of it
 _MANIFEST, _TENSORS, _EXAMPLES = "manifest.json", "tensors.safetensors", "examples.parquet"
 _CONTROL = "control.parquet"
 _OWN = ("s_unlearned", "control_s_unlearned")  # the second where there is a control
-_MOST_ATTEMPTS = 100  # attempts to read a result that is being saved again all the time
 
 
 @dataclass(frozen=True)
@@ -163,29 +162,13 @@ def load_result(path: str | os.PathLike[str], kind: SavedKind) -> dict[str, Any]
 
     A result that is saved again at the same time is read as one of its versions, never as a mixture.
     """
-    for attempt in range(_MOST_ATTEMPTS):
-        folder = settled(path)
-        before = _identity(folder)
-        try:
-            if before is None:
-                raise ResultFormatError(
-                    f"no saved {kind.name} in {str(folder)!r}: expected a directory with {_MANIFEST}."
-                )
-            return _fields(_read_manifest(folder, kind), folder, kind)
-        except ResultFormatError:
-            # Was another version put in place meanwhile? Bytes alone do not tell: it may be put back again.
-            if _identity(settled(path)) == before or attempt + 1 == _MOST_ATTEMPTS:
-                raise
-    raise AssertionError("unreachable")
 
+    def read(folder: Path) -> dict[str, Any]:
+        if not (folder / _MANIFEST).exists():
+            raise ResultFormatError(f"no saved {kind.name} in {str(folder)!r}: expected a directory with {_MANIFEST}.")
+        return _fields(_read_manifest(folder, kind), folder, kind)
 
-def _identity(folder: Path) -> tuple[int, ...] | None:
-    """Return what tells one writing of the manifest from another; None without a manifest."""
-    try:
-        status = (folder / _MANIFEST).stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return read_one_version(path, _MANIFEST, read)
 
 
 @dataclass(frozen=True, kw_only=True)
