@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from synthetic_audits import synthetic_audit
+from synthetic_elicitations import synthetic_elicitation
 
 import uds_lens as ul
 from study.conftest import toy_plan
 from uds_lens import study
 from uds_lens.study._folder import StudyFolder
-from uds_lens.study._worker import ModelRunner, audit_values, unpacked_four_bit
+from uds_lens.study._worker import ModelRunner, audit_values, elicitation_values, unpacked_four_bit
 
 
 @pytest.mark.usefixtures("trusted")
@@ -108,3 +109,19 @@ def test_an_audit_of_examples_that_steered_gives_a_reason_and_no_value():
     assert all(row.value != row.value and row.reason == steered.fatal[0] for row in measured.rows)
     assert measured.examples["value"].isna().all()
     assert audit_values(audit, took=0.0).rows[0].value == audit.uds
+
+
+def test_an_elicitation_gives_each_number_a_name_of_its_own_and_each_gap_its_reason():
+    results = synthetic_elicitation(synthetic_audit())
+    cloze = next(probe for probe in results.probes if probe.name == "cloze")
+    nowhere = cloze._replace(skipped=tuple((example.id, "no entity here") for example in results.examples))
+    parts = [replace(part, responses=()) if part.probe == "cloze" else part for part in results.parts]
+    probes = [nowhere if probe is cloze else probe for probe in results.probes]
+    rows = elicitation_values(replace(results, probes=probes, parts=parts), took=0.0).rows
+    found = {row.metric: row for row in rows}
+    assert len(found) == len(rows) and all((row.value == row.value) == (row.reason is None) for row in rows)
+    table = results.summary().set_index(["probe", "decoding", "statistic"])["unlearned"]
+    names = {"": ("greedy", "mean"), ".sampled_mean": ("sampled", "mean"), ".sampled_best": ("sampled", "best")}
+    for name, key in names.items():
+        assert found[f"elicitation.plain{name}.unlearned"].value == table[("plain", *key)]
+    assert found["elicitation.cloze.share"].reason == "asked of no row: no entity here"

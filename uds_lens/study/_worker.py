@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from uds_lens.audit import Baseline
+    from uds_lens.elicitation import ElicitationResults
     from uds_lens.metrics import MetricCache, MetricData
     from uds_lens.results import DepthAudit
 
@@ -223,21 +224,31 @@ class ModelRunner:
         )
         results = self._with_sample(results)
         results.save(self.folder / "elicitations" / name)
-        took = round(time.perf_counter() - began, 3)
-        rows = [
+        return elicitation_values(results, took=round(time.perf_counter() - began, 3))
+
+
+def elicitation_values(results: ElicitationResults, *, took: float) -> Measured:
+    """Return the numbers of an elicitation's summary; those of sampled texts have `sampled_mean` or `sampled_best`."""
+    skipped = results.ledger().set_index("probe")["first_reason"].to_dict()
+    rows = []
+    for line in results.summary().to_dict("records"):
+        probe, sampled = line["probe"], line["decoding"] != "greedy"
+        name = f"elicitation.{probe}" + (f".{line['decoding']}_{line['statistic']}" if sampled else "")
+        why = line["share_reason"] if line["n"] else f"asked of no row: {skipped.get(probe) or 'no text'}"
+        why = why if isinstance(why, str) else "too few subjects, or too much alike"
+        rows += [
             Row(
-                metric=f"elicitation.{line['probe']}.{column}",
+                metric=f"{name}.{column}",
                 value=as_number(value),
-                reason=None if as_number(value) == as_number(value) else "undefined for these answers",
-                n=int(line.get("n", 0)),
+                reason=None if value == value else why,
+                n=line["n"],
                 seconds=took,
                 item=ELICITATION,
             )
-            for line in results.summary().to_dict("records")
             for column, value in line.items()
-            if column not in ("probe", "n") and isinstance(value, int | float)
+            if column not in ("n", "share_reason") and isinstance(value, int | float)
         ]
-        return Measured(tuple(rows), results.models["unlearned"].fingerprint)
+    return Measured(tuple(rows), results.models["unlearned"].fingerprint)
 
 
 def audit_values(audit: DepthAudit, *, took: float) -> Measured:
