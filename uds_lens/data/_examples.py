@@ -48,6 +48,9 @@ class ForgetExample:
         for name in ("id", "question", "answer", "prefix", "entity", "type", "subject", "paraphrased_question"):
             if getattr(self, name) is not None or name in ("id", "question", "answer"):
                 _check_text(name, getattr(self, name), self.row)
+        for name in ("type", "subject"):
+            if not (getattr(self, name) or "").strip():  # a blank names nothing that rows could have in common
+                object.__setattr__(self, name, None)
         for name in ("paraphrased_answers", "perturbed_answers"):
             object.__setattr__(self, name, _texts(name, getattr(self, name), self.row))
 
