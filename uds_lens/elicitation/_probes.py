@@ -159,6 +159,8 @@ def written(
         >>> written(Prompt(question="Who wrote Ash?", reference="Ada.", start="It was"), protocol="raw")
         'Question: Who wrote Ash?\nAnswer: It was'
     """
+    if prompt.cloze and prompt.start:
+        raise Skip("a cloze prompt begins its answer already")
     opening = prompt.given if prompt.cloze else prompt.start
     if protocol == "raw":
         head = f"{prompt.system}\n\n" if prompt.system else ""
@@ -352,8 +354,6 @@ class Start(_Worded):
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """Return the prompt with the forced beginning."""
-        if prompt.cloze:
-            raise Skip("a cloze prompt begins its answer already")
         return dataclasses.replace(prompt, start=" ".join(filter(None, (prompt.start, self.text))))
 
 
