@@ -78,3 +78,9 @@ def test_with_its_prefix_an_entity_is_always_found(prefix, entity, suffix):
     else:
         assert isinstance(span, Span)
         assert (prefix + entity + suffix)[span.start : span.end] == entity.strip()
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_rows_with_a_blank_subject_or_type_have_none_in_common(blank):
+    example = ForgetExample("0", "Who?", "Ada.", type=blank, subject=blank)
+    assert example.type is None and example.subject is None

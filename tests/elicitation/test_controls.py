@@ -100,3 +100,10 @@ def test_probes_with_little_power_or_subjects_that_differ_alike_are_reported(ask
     assert "little power here: even full scores only 0.18 (retain 0.10)" in results.warnings[0]
     assert "no power here" in results.warnings[1]
     assert results.warnings[2] == "plain (greedy, mean): all alike."
+
+
+def test_with_one_subject_nothing_is_said_of_power(asked):
+    one = dataclasses.replace(asked, examples=[dataclasses.replace(row, subject="Ada") for row in asked.examples])
+    assert set(one.share["share_reason"].str.partition(":")[0]) == {"one subject"}
+    assert not any("no power" in sentence for sentence in one.warnings)
+    assert one.warnings[-1].startswith("Only 1 subject: there are no intervals")

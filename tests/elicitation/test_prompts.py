@@ -38,6 +38,12 @@ def test_a_cloze_that_opens_with_the_entity_keeps_its_space():
         find_probe("cloze")(first_prompt(row), Context(example=dataclasses.replace(row, entity="Paris")))
 
 
+@pytest.mark.parametrize("probe", ["start+cloze", "cloze+start"])
+def test_a_cloze_has_no_forced_beginning_beside_its_own(probe):
+    with pytest.raises(Skip, match="begins its answer already"):
+        written(_after(probe), protocol="raw")
+
+
 def test_shots_are_of_the_subject_and_never_give_the_entity_away():
     shots = _after("icl").shots
     assert [shot.question for shot in shots] == ["What is Ada  Vey's job?"]

@@ -101,6 +101,8 @@ def test_why_there_is_no_share():
     assert math.isnan(noise.value) and noise.reason.startswith("no power")
     nothing = np.full(60, np.nan)
     assert share(nothing, nothing, GROUPS).reason.startswith("not asked")
+    alone = share(np.full(6, 0.8), np.ones(6), np.zeros(6, dtype=int))
+    assert math.isnan(alone.value) and alone.reason.startswith("one subject"), "full has power, which is no chance"
 
 
 def test_estimated_hours_depend_on_device_dtype_and_models():

@@ -130,7 +130,7 @@ def _print_list(as_json: bool) -> None:
 def _print_results(results: ElicitationResults) -> None:
     rows = []
     for row in results.summary().to_dict("records"):
-        reason = str(row["share_reason"]).split(":")[0]
+        why, colon, _ = str(row["share_reason"]).partition(":")
         rows.append(
             [
                 row["probe"],
@@ -138,7 +138,7 @@ def _print_results(results: ElicitationResults) -> None:
                 *(number(row.get(role, math.nan), 2) for role in ("full", "retain", "unlearned")),
                 _span(row["beyond_retain"], row["beyond_low"], row["beyond_high"]),
                 number(row["p_holm"]),
-                reason if reason in ("no power", "not asked") else number(row["share"], 2),
+                why if colon else number(row["share"], 2),
             ]
         )
     print_table(["probe", "texts", "full", "retain", "model", "beyond", "p", "share"], rows, shortest=9)

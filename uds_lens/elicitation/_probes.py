@@ -29,6 +29,7 @@ from typing import (
 from uds_lens._settings import validated
 from uds_lens._types import PositiveInt, Protocol, check_choice
 from uds_lens.data import ForgetExample, entity_span, prompt_ids, prompt_text
+from uds_lens.data._examples import prefix_before
 from uds_lens.data._prompts import ChatStyle, chat_text
 from uds_lens.elicitation._options import Injection
 from uds_lens.errors import ConfigError
@@ -158,6 +159,8 @@ def written(
         >>> written(Prompt(question="Who wrote Ash?", reference="Ada.", start="It was"), protocol="raw")
         'Question: Who wrote Ash?\nAnswer: It was'
     """
+    if prompt.cloze and prompt.start:
+        raise Skip("a cloze prompt begins its answer already")
     opening = prompt.given if prompt.cloze else prompt.start
     if protocol == "raw":
         head = f"{prompt.system}\n\n" if prompt.system else ""
@@ -248,7 +251,7 @@ class Cloze(_Worded):
         span = entity_span(example)
         if isinstance(span, str):
             raise Skip(f"the entity cannot be located: {span}")
-        given = example.answer[: span.start].rstrip() if example.prefix is None else example.prefix
+        given = prefix_before(example, span)
         return dataclasses.replace(prompt, given=given, cloze=True, reference=example.answer[span.start : span.end])
 
 
@@ -351,8 +354,6 @@ class Start(_Worded):
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """Return the prompt with the forced beginning."""
-        if prompt.cloze:
-            raise Skip("a cloze prompt begins its answer already")
         return dataclasses.replace(prompt, start=" ".join(filter(None, (prompt.start, self.text))))
 
 

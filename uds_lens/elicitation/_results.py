@@ -156,9 +156,10 @@ class ElicitationResults:
 
         `beyond_retain` B is the mean over rows of the unlearned model's score minus retain's; `added` is B minus that
         of `plain`; `power` P is full minus retain; `share` B / P (0 as retain, 1 as full), NaN with `share_reason`
-        where P's lower bound is not above 0, or no row was asked. `p_holm` is adjusted over the table. Probes that
-        give the answer away are left out; they are in `capacity_frame`. `beyond_sample_error` is the standard error
-        due to asking a sample of the rows, 0 where all were asked; the interval of B is about other subjects.
+        where P's lower bound is not above 0 or unknown, or no row was asked. `p_holm` is adjusted over the table.
+        Probes that give the answer away are left out; they are in `capacity_frame`. `beyond_sample_error` is the
+        standard error due to asking a sample of the rows, 0 where all were asked; the interval of B is about other
+        subjects.
         `caution` says where all but a few subjects differ alike, so that interval and p of B may claim too much.
         """
         return self._summary.copy()
@@ -325,10 +326,11 @@ class ElicitationResults:
         if self.provenance.get("sample") is not None:
             cautions.append(self._about_sample(self.provenance["sample"]))
         few = int(table["n_subjects"].max()) if len(table) else 0
-        if 0 < few < FEW_CLUSTERS:
-            subjects = f"{few} subject{'s' if few > 1 else ''}"
+        if few == 1:
+            cautions.append("Only 1 subject: there are no intervals, p-values and shares.")
+        elif 0 < few < FEW_CLUSTERS:
             cautions.append(
-                f"Only {subjects}: treat the intervals as rough ({FEW_CLUSTERS} or more subjects are needed)."
+                f"Only {few} subjects: treat the intervals as rough ({FEW_CLUSTERS} or more subjects are needed)."
             )
         return tuple(cautions)
 

@@ -128,7 +128,7 @@ class Share(NamedTuple):
     """Position of a model between retain (0) and full (1)."""
 
     value: float
-    """NaN where the probe has no power, or was not asked."""
+    """NaN where the probe has no power, or nothing tells whether it has."""
 
     interval: Interval
     """95%, over subjects."""
@@ -161,8 +161,9 @@ def share(
         seed: Random seed.
 
     Returns:
-        NaN with the reason "no power" where the lower bound of the mean power is not above 0, and "not asked" where no
-        question has both values. The interval alone is NaN where too many resamples of the subjects have no power.
+        NaN with the reason "no power" where the lower bound of the mean power is not above 0, "one subject" where there
+        is no such bound, and "not asked" where no question has both values. The interval alone is NaN where too many
+        resamples of the subjects have no power.
 
     References:
         Hall (1988), On Symmetric Bootstrap Confidence Intervals; the standard error is that of the delta method.
@@ -172,7 +173,9 @@ def share(
     if not len(power):
         return Share(math.nan, NO_INTERVAL, NOT_ASKED)
     reach = contrast(power, groups, n_resamples=n_resamples, seed=seed)
-    same = reach.n_subjects > 1 and np.ptp(power) < ROUNDING and reach.value > 0
+    if reach.n_subjects == 1:
+        return Share(math.nan, NO_INTERVAL, "one subject: nothing tells whether full scores above retain for others")
+    same = np.ptp(power) < ROUNDING and reach.value > 0
     if not (reach.interval.low > 0 or same):
         reason = "no power: under this probe full does not score above retain beyond chance"
         return Share(math.nan, NO_INTERVAL, reason)

@@ -52,9 +52,8 @@ def elicited_scores(
         return style(figure, theme, title, "Elicitation", height=220)
     names = []
     for row in rows.itertuples():
-        reason = str(row.share_reason)
-        why = next((why for why in ("no power", "not asked") if reason.startswith(why)), None)
-        names.append(shown(row.probe) + (f" ({why})" if why else ""))
+        why, colon, _ = str(row.share_reason).partition(":")
+        names.append(shown(row.probe) + (f" ({why})" if colon else ""))
     finding = "Elicitation: ROUGE-L recall by probe"
     if "retain" in rows.columns:
         single = rows[rows["probe"] != "any probe"]

@@ -442,8 +442,8 @@ def elicited_values(audit: DepthAudit, results: ElicitationResults) -> dict[str,
     table = results.summary()
     rows = []
     for row in table.to_dict("records"):
-        reason = str(row["share_reason"] or "")
-        share = next((why for why in ("no power", "not asked") if reason.startswith(why)), "none")
+        why, colon, _ = str(row["share_reason"]).partition(":")
+        share = why if colon else "none"
         if not math.isnan(row["share"]):
             share = _with_interval(row, "share", signed=False)
         one_text = row["decoding"] == "greedy"
