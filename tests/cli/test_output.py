@@ -9,7 +9,7 @@ import pytest
 import torch
 from synthetic_audits import synthetic_audit, with_control, with_retains
 
-from uds_lens._cli.terminal import print_audits, print_audits_as_json
+from uds_lens._cli.terminal import print_audits, print_audits_as_json, score_in_words
 
 
 @pytest.fixture
@@ -32,6 +32,8 @@ def test_table_holds_the_numbers_and_says_what_is_undefined(make_audit, printed)
         ["rmu", "0.700", *lines[3].split()[2:]],
         ["undefined", "NaN", "-", "0", "4", "0.0", "of", "2", "not", "measurable"],
     ]
+    exact = replace(audit, config=replace(audit.config, confidence=0.995))
+    assert "99.5% interval" in printed({"npo": exact}) and "99.5% interval" in score_in_words(exact)
 
 
 def test_what_only_some_audits_have_gets_tables_of_its_own(printed) -> None:

@@ -23,6 +23,7 @@ from uds_lens.results import compare_all
 
 from .conftest import compared
 from .html_pages import Page
+from .test_utility import results as utility_results
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +84,8 @@ def test_one_audit_has_a_headline(one):
     assert f"{audit.uds:.3f} 95% interval {audit.uds_interval.low:.3f} to {audit.uds_interval.high:.3f}" in text
     assert "prompts raw measured 69 not measurable 1 skipped 1" in text
     assert "Partly erased" in text
+    narrow = Page(render(replace(audit, config=replace(audit.config, confidence=0.995)))).words
+    assert "99.5% interval" in narrow and "100% interval" not in narrow
 
 
 def test_prompts_are_named_once_or_for_each_model(page, audits):
@@ -273,6 +276,9 @@ def test_what_could_be_significant_is_said(audits):
     (row,) = found["rows"]
     assert row["verdict"] == "withheld" or row["verdict"] == "not tested"
     assert row["p"] is None and "full is a reference" in row["why"]
+    alike = replace(audits["npo"], s2_delta=audits["npo"].s2_delta + 0.001, models=audits["ga"].models)
+    (row,) = difference_words(differences({"npo": audits["npo"], "alike": alike}), "95%")["rows"]
+    assert "All but a few subjects differ in the same way" in row["why"]
 
 
 def verdict_of(page):
@@ -312,6 +318,22 @@ def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     assert "forgetting: one (gives retained entities a probability of 0.500, against 0.905 in full)." in found
     found = verdict_of(Page(render({"npo": npo, "swapped": replace(npo, s1_delta=-npo.s1_delta - 1)})))
     assert "The verdict is withheld for swapped (fatal warning)." in found
+
+
+def test_no_sign_of_damage_is_said_only_where_it_was_measured():
+    """Of models whose damage is unknown the verdict tells the utility, however low, or that nothing is known."""
+    kept = with_control(synthetic_audit(seed=1, erased=0.8), lost=0.01)
+    kept = replace(kept, s2_delta=kept.s1_delta.clamp(min=0) * 0.8)
+    bare = replace(kept, control=None, control_s2_delta=None, models=synthetic_audit(seed=2).models)
+    unknown = replace(kept, control=replace(kept.control, s_full=kept.control.s_full - 9))
+    utility = utility_results(bare.models["unlearned"].fingerprint, model_utility=0.02)
+    for audits, metrics, words in (
+        ({"kept": kept, "bare": bare}, [], "Neither damage nor utility was measured for bare."),
+        ({"unknown": unknown, "bare": bare}, utility, "Neither damage nor utility was measured for unknown."),
+        ({"kept": kept, "bare": bare}, utility, "Damage was not measured; utility: bare 0.020."),
+    ):
+        found = verdict_of(Page(render(audits, metrics=metrics)))
+        assert words in found and "of damage" not in found
 
 
 def test_commands_of_the_first_page_have_options_that_exist(audits):

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from uds_lens.results import contrast, holm
+from uds_lens.results._comparing import smallest_p
 
 GROUPS = np.repeat(np.arange(12), 5)
 
@@ -55,6 +56,14 @@ def test_all_sign_patterns_are_the_exact_test():
         (values,), np.mean, permutation_type="samples", n_resamples=np.inf, alternative="two-sided"
     ).pvalue
     assert found == pytest.approx(exact, abs=1e-12)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-3])
+def test_many_draws_do_not_go_below_the_exact_test(spread):
+    """Of the 2 ** 14 patterns two are as extreme as that of 14 subjects that differ alike, however many are drawn."""
+    values = 0.5 + spread * np.linspace(-1, 1, 14)
+    assert contrast(values, np.arange(14), n_flips=200_000).p == pytest.approx(2.0**-13, rel=0.5)
+    assert contrast(values, np.arange(14), n_flips=2).p >= 1 / 3 and smallest_p(14, 200_000) == 2.0**-13
 
 
 def test_rows_of_one_subject_are_not_independent():

@@ -121,7 +121,7 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
 
     words_used = words_of(audits.values())
     levels = {audit.config.confidence for audit in audits.values()}
-    titles = ["model", "UDS", f"{levels.pop():.0%} interval" if len(levels) == 1 else "interval"]
+    titles = ["model", "UDS", f"{levels.pop() * 100:g}% interval" if len(levels) == 1 else "interval"]
     sampled = any(audit.sample_error is not None for audit in audits.values())
     probs = [audit.entity_prob for audit in audits.values()]
     beside = not all(math.isnan(prob.unlearned) for prob in probs)
@@ -249,7 +249,7 @@ def score_in_words(audit: DepthAudit) -> str:
     if math.isnan(audit.uds):
         return "UDS NaN, nothing measurable"
     low, high = audit.uds_interval
-    interval = "" if math.isnan(low) else f", {audit.config.confidence:.0%} interval {low:.3f} to {high:.3f}"
+    interval = "" if math.isnan(low) else f", {audit.config.confidence * 100:g}% interval {low:.3f} to {high:.3f}"
     sample = "" if audit.sample_error is None else f"; {audit.sample_error.words}"
     return f"UDS {audit.uds:.3f}{interval}{sample}{'; its verdict is withheld' if audit.fatal else ''}"
 

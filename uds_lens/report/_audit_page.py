@@ -86,7 +86,7 @@ def headlines(
                 "interval": _interval(low, high),
                 "basis": str(audit.interval_basis),
                 "if_all": None if audit.sample_error is None else audit.sample_error.words,
-                "confidence": percent(audit.config.confidence),
+                "confidence": f"{audit.config.confidence * 100:g}%",
                 "reading": audit.reading,
                 "withheld": audit.reading == WITHHELD,
                 # over-erasure is a sign of damage only as long as damage itself was not measured
@@ -158,6 +158,7 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
         "--retain-data."
     )
     return {
+        "defined": not damage.reason,
         "value": "undefined" if damage.reason else f"{damage.value:.3f}",
         "interval": _interval(*damage.interval),
         "words": worded(f"Undefined: {damage.reason}." if damage.reason else losses, audit.config.words),
@@ -182,7 +183,7 @@ def _says_less(audit: DepthAudit) -> str:
 # The first page: a verdict in a sentence, and what to do next.
 
 
-def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, judged_damage: bool) -> list[str]:
+def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None) -> list[str]:
     """Say which models are mostly erased, with what signs of damage, and what order can be told."""
     own = [model for model in models if not model["reference"]]
     scored = [model for model in own if model["uds"] is not None and not model["fatal"]]
@@ -209,10 +210,17 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None, *, 
     if damaged:
         who = ", ".join(f"{model['name']} ({_signs(model)})" for model in damaged[:4])
         sentences.append(f"Signs of damage rather than forgetting: {who}.")
-    elif erased and judged_damage and not spared:
-        sentences.append("None of them shows signs of damage." if len(erased) > 1 else "It shows no sign of damage.")
     elif erased and not spared:
-        sentences.append(f"{'Its' if len(erased) == 1 else 'Their'} utility was not measured.")
+        unjudged = [model for model in erased if not (model["damage"] and model["damage"]["defined"])]
+        unknown = [model["name"] for model in unjudged if not model["utility"]]
+        if unknown:
+            sentences.append(f"Neither damage nor utility was measured for {', '.join(unknown[:4])}.")
+        elif unjudged:
+            values = ", ".join(f"{model['name']} {model['utility']}" for model in unjudged[:4])
+            sentences.append(f"Damage was not measured; utility: {values}.")
+        else:
+            none = "It shows no sign" if len(erased) == 1 else "None of them shows signs"
+            sentences.append(f"{none} of damage.")
     tested = None if pairs is None else _tested(pairs)
     if tested is not None and len(tested):
         real = int((tested["p_holm"] < LEVEL).sum())
@@ -507,7 +515,7 @@ def _without_paths(value: Any) -> Any:
 
 # Warnings: of each audit, and between audits.
 
-_PERCENT = re.compile(r"(\d+)%")
+_PERCENT = re.compile(r"(-?\d+)%")
 
 
 class Note(NamedTuple):
@@ -534,8 +542,8 @@ def notes(audits: Mapping[str, DepthAudit]) -> list[Note]:
 def _merged(sentences: list[str]) -> str:
     """Merge sentences that differ in their percentages only.
 
-    >>> _merged(["on 20% of the layers", "on 35% of the layers"])
-    'on 20% to 35% of the layers'
+    >>> _merged(["on 35% of the layers, -2% of the loss", "on 20% of the layers, -12% of the loss"])
+    'on 20% to 35% of the layers, -12% to -2% of the loss'
     """
     slots = zip(*(map(int, _PERCENT.findall(sentence)) for sentence in sentences), strict=True)
     spans = iter([f"{min(s)}%" if len(set(s)) == 1 else f"{min(s)}% to {max(s)}%" for s in slots])
@@ -631,7 +639,7 @@ def _difference_row(row: Any, words: Words) -> dict[str, Any]:
         verdict = "not tested"
     else:
         verdict = "significant" if row.p_holm < LEVEL else "not significant"
-    why = (row.fatal, row.reason, f"left out: {row.left_out}" if row.left_out else "")
+    why = (row.fatal, row.reason, row.caution, f"left out: {row.left_out}" if row.left_out else "")
     return {
         "one": one,
         "other": other,
@@ -765,15 +773,12 @@ def render(
     context = {
         "title": worded(title, words) if title == TITLE else title,
         "models": models,
-        "verdict": [
-            worded(sentence, words)
-            for sentence in verdict(models, pairs, judged_damage=utility or any(model["damage"] for model in models))
-        ],
+        "verdict": [worded(sentence, words) for sentence in verdict(models, pairs)],
         "steps": [
             step._replace(text=worded(step.text, words))
             for step in next_steps(named, grey, pairs, utility=utility, elicited=elicited)
         ],
-        "differences": difference_words(pairs, percent(next(iter(named.values())).config.confidence), words),
+        "differences": difference_words(pairs, f"{next(iter(named.values())).config.confidence * 100:g}%", words),
         "has_prob": any(model["prob"] for model in models),
         "has_damage": any(model["damage"] for model in models),
         "has_retains": any(model["retains"] for model in models),

@@ -326,15 +326,16 @@ def contrast(
 def smallest_p(n_subjects: int, n_flips: int = 9999) -> float:
     """Return the smallest p-value that flipping the signs of some subjects can give.
 
-    No pattern but the observed one and its opposite is then as extreme: 2 of `2 ** n_subjects`, where all are tried (13
-    subjects or fewer), and 1 of `n_flips + 1` where they are drawn. NaN with fewer than two subjects.
+    No pattern but the observed one and its opposite is then as extreme: 2 of `2 ** n_subjects`. Where patterns are
+    drawn (14 subjects or more), it is at least 1 of `n_flips + 1`. NaN with fewer than two subjects.
 
     >>> smallest_p(6), smallest_p(20)
     (0.03125, 0.0001)
     """
     if n_subjects < 2:
         return math.nan
-    return 2.0 ** (1 - n_subjects) if n_subjects <= _ALL_PATTERNS else 1 / (1 + n_flips)
+    exact = 2.0 ** (1 - n_subjects)
+    return exact if n_subjects <= _ALL_PATTERNS else max(exact, 1 / (1 + n_flips))
 
 
 def by_group(values: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -371,7 +372,7 @@ def _flipped(sums: np.ndarray, counts: np.ndarray, draws: int, seed: int) -> flo
         squares = (sums**2).sum() - 2 * means * (signs @ (sums * counts)) + means**2 * (counts**2).sum()
         errors = np.sqrt(np.maximum(squares, 0.0) * m / (m - 1)) / n  # as in `_error`, the square written out
         extreme += int((far(means, errors) >= observed * (1 - 1e-9)).sum())
-    return (1 + extreme) / (1 + draws)
+    return max((1 + extreme) / (1 + draws), smallest_p(m, draws))  # the draws may miss the pattern observed
 
 
 def differ_alike(differences: Float[np.ndarray, "question"], groups: Int[np.ndarray, "question"]) -> bool:

@@ -154,7 +154,7 @@ def eval_results_yaml(audit: DepthAudit, *, dataset: str, config: str | None = N
         why = audit.fatal[0] if audit.fatal else "no example is measurable"
         raise ConfigError(f"the audit has no score that may be quoted: {why}")
     low, high = audit.uds_interval
-    interval = "" if math.isnan(low) else f", {audit.config.confidence:.0%} CI {low:.3f} to {high:.3f}"
+    interval = "" if math.isnan(low) else f", {audit.config.confidence * 100:g}% CI {low:.3f} to {high:.3f}"
     entry: dict[str, Any] = {
         "dataset": {"id": dataset, "task_id": config or "default"},
         "value": round(audit.uds, 6),
