@@ -20,9 +20,7 @@ def example(answer="It was Ada Vey.", **cells):
     [
         ("It was Ada Vey.", "It was", "Answer: It was", " Ada Vey."),
         ("It was Ada Vey.", None, "Answer: It was", " Ada Vey."),
-        ("It was Ada Vey.", "It was ", "Answer: It was", " Ada Vey."),
-        ("Names:\nAda Vey.", "Names:\n", "Answer: Names:\n", "Ada Vey."),
-        (" Ada Vey it was.", " ", "Answer: ", "Ada Vey it was."),
+        ("It was Ada Vey.", "It was ", "Answer: It was ", "Ada Vey."),
         ("It was\n  Ada Vey.", "It was", "Answer: It was", " Ada Vey."),
         ("Ada Vey it was.", "", "Answer: ", "Ada Vey it was."),
         ("Ada Vey it was.", None, "Answer: ", "Ada Vey it was."),

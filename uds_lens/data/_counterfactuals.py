@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from uds_lens._settings import check_value
 from uds_lens._types import Counterfactual, NonNegativeInt, PositiveInt, check_choice
-from uds_lens.data._examples import ForgetExample, entity_span, prefix_before, short
+from uds_lens.data._examples import ForgetExample, entity_span, short
 
 
 def counterfactuals(
@@ -97,7 +97,7 @@ def _parts(example: ForgetExample) -> tuple[str, str, str] | str:
     span = entity_span(example)
     if isinstance(span, str):
         return span
-    prefix = prefix_before(example, span)
+    prefix = example.answer[: span.start].rstrip() if example.prefix is None else example.prefix
     return example.question, prefix, example.answer[len(prefix) :]
 
 

@@ -28,8 +28,7 @@ class ForgetExample:
     answer: str
     """The reference answer."""
     prefix: str | None = None
-    """Answer text before the entity; "" says that the entity opens the answer, None leaves it to be found.
-    Spaces at its end do not count."""
+    """Answer text before the entity; "" says that the entity opens the answer, None leaves it to be found."""
     entity: str | None = None
     """The words of the answer that carry the knowledge; None where the row serves other metrics only."""
     type: str | None = None
@@ -141,19 +140,6 @@ def entity_span(example: ForgetExample) -> Span | str:
         if not answer.startswith(entity, start):
             return f"The prefix {short(prefix)} is not followed by the entity {short(entity)} in the answer."
     return Span(start, start + len(entity))
-
-
-def prefix_before(example: ForgetExample, entity: Span) -> str:
-    """Return the answer up to the entity: the given prefix, or what stands there.
-
-    Spaces at its end do not count: in natural text they belong to the entity's first token, and a prompt that ends in
-    one hides what a model knows.
-
-    Example:
-        >>> prefix_before(ForgetExample("0", "Who?", "It was Ada.", prefix="It was ", entity="Ada"), Span(7, 10))
-        'It was'
-    """
-    return example.answer[: entity.start].rstrip() if example.prefix is None else example.prefix.rstrip(" ")
 
 
 # Messages show untrusted data: a cell may hold a megabyte, half a surrogate pair, a number of ten thousand digits, or

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens._progress import tell
 from uds_lens._types import AnswerProtocol, ChatStyleName, Protocol, check_choice
-from uds_lens.data._examples import ForgetExample, Span, entity_span, prefix_before
+from uds_lens.data._examples import ForgetExample, Span, entity_span
 from uds_lens.errors import ConfigError, DataError, Setting
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def render(
     span = entity_span(example)
     if isinstance(span, str):
         raise DataError(f"example {example.id!r} cannot be rendered: {span} `encode` reports such rows as skipped.")
-    prefix = prefix_before(example, span)
+    prefix = example.answer[: span.start].rstrip() if example.prefix is None else example.prefix
     prompt = prompt_text(example.question, prefix, protocol, tokenizer, chat=chat)
     continuation = continuation_text(prompt, example.answer[span.start :])
     start = len(continuation) - len(example.answer[span.start :])

@@ -29,7 +29,6 @@ from typing import (
 from uds_lens._settings import validated
 from uds_lens._types import PositiveInt, Protocol, check_choice
 from uds_lens.data import ForgetExample, entity_span, prompt_ids, prompt_text
-from uds_lens.data._examples import prefix_before
 from uds_lens.data._prompts import ChatStyle, chat_text
 from uds_lens.elicitation._options import Injection
 from uds_lens.errors import ConfigError
@@ -251,7 +250,7 @@ class Cloze(_Worded):
         span = entity_span(example)
         if isinstance(span, str):
             raise Skip(f"the entity cannot be located: {span}")
-        given = prefix_before(example, span)
+        given = example.answer[: span.start].rstrip() if example.prefix is None else example.prefix
         return dataclasses.replace(prompt, given=given, cloze=True, reference=example.answer[span.start : span.end])
 
 
