@@ -61,6 +61,19 @@ def test_another_question(asked: Question, sweep: Path, change) -> None:
         audit_many(other, {}, sweep / "out")
 
 
+@pytest.mark.parametrize("longer", ["examples", "control"])
+def test_the_first_rows_of_a_file_that_has_grown_are_another_sample(asked: Question, sweep: Path, longer: str) -> None:
+    """The same rows are measured, but before they were all there were: nothing withheld their verdict."""
+    rows, config = asked.examples, ul.AuditConfig(limit=2, sample="first")
+    before = replace(asked, config=config, **{"examples": rows[:2], "control": rows[4:6], longer: rows[:4][-2:]})
+    before = replace(before, **({"examples": rows[:2]} if longer == "control" else {}))
+    audit = ul.DepthAudit.run(before.full, before.retain, before.full, before.examples, **before.how)
+    assert before._difference(audit, {"unlearned": before.full}) is None
+    now = replace(before, **{longer: [*getattr(before, longer), rows[7]]})
+    other = "control facts" if longer == "control" else "examples or prompts"
+    assert now._difference(audit, {"unlearned": before.full}) == other
+
+
 def test_another_model_and_release(asked: Question, sweep: Path, tmp_path: Path, monkeypatch) -> None:
     assert found(asked, sweep, unlearned="full") == (True, False)
     assert asked.audit_at(tmp_path / "nowhere", str(sweep / "unlearned")) is None  # and nothing is told

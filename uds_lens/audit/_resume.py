@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uds_lens._progress import about, tell
 from uds_lens._storage import atomic_write_marked, check_folder, check_writable, refuse_to_replace
 from uds_lens.audit._baseline import Baseline
-from uds_lens.audit._inputs import Plan, audit_inputs, make_plan, retain_sources
+from uds_lens.audit._inputs import AuditInputs, Plan, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import opened
 from uds_lens.audit._streamed import streamed_model, streamed_states_kept
@@ -101,12 +101,15 @@ class Question:
         expected = replace(self.config, protocol=result.config.protocol) if open_prompts else self.config
         if result.config != expected:
             return "settings"
-        if not _same_rows(result, result.provenance.get("ids_hash"), self._plan.encoded):
+        forget, facts, _ = self._inputs
+        sample, ids_hash = (result.provenance.get(name) for name in ("sample", "ids_hash"))
+        if _of(sample) != _of(forget.sample) or not _same_rows(result, ids_hash, self._plan.encoded):
             return "examples or prompts"
         control, planned = result.control, self._plan.control
-        if (control is None) != (planned is None) or (
-            control is not None and planned is not None and not _same_rows(control, control.ids_hash, planned)
-        ):
+        if control is None or planned is None or facts is None:
+            if control is not None or facts is not None:
+                return "control facts"
+        elif _of(control.sample) != _of(facts.sample) or not _same_rows(control, control.ids_hash, planned):
             return "control facts"
         models = {"full": self.full, **self.retains, **others}
         weights = {role: self._weights(model) for role, model in models.items()}
@@ -120,8 +123,12 @@ class Question:
         return {source.name: str(source.model) for source in retain_sources(self.retain, self.config)}
 
     @cached_property
+    def _inputs(self) -> AuditInputs:
+        return audit_inputs(self.examples, self.control, self.config)
+
+    @cached_property
     def _plan(self) -> Plan:
-        inputs = audit_inputs(self.examples, self.control, self.config)
+        inputs = self._inputs
         return make_plan(
             {"full": self.full, **self.retains},
             inputs.forget.examples,
@@ -160,6 +167,11 @@ def _same_rows(saved: DepthAudit | Baseline | ControlFacts, ids_hash: object, en
     rows = [row.example for row in encoded.rows]
     same = ids_hash == encoded.ids_hash
     return same and list(saved.examples) == rows and list(saved.skipped) == encoded.skipped
+
+
+def _of(sample: Mapping[str, Any] | None) -> int | None:
+    """Return the number of rows that a sample was taken from; None where all were measured."""
+    return None if sample is None else sample["of"]
 
 
 def _loaded(kind: type[Result], place: Path) -> Result | None:
