@@ -73,6 +73,15 @@ def test_entities_behind_a_quote_are_marked_row_by_row():
     assert any(text.startswith("1 of 2 entities directly follow") for text in audit.warnings)
 
 
+def test_a_prefix_that_ends_in_a_space_is_named():
+    audit = made([[1.0, 1.0]] * 2, [[0.5, 0.5]] * 2)
+    spaced = dataclasses.replace(audit.examples[1], answer="She wrote Ash.", entity="Ash", prefix="She wrote ")
+    assert not any("end in a space" in text for text in audit.warnings)
+    audit = dataclasses.replace(audit, examples=[audit.examples[0], spaced])
+    (text,) = (text for text in audit.warnings if "end in a space" in text)
+    assert text.startswith("1 of 2 prefixes end in a space") and str(spaced.id) in text
+
+
 def test_entities_that_begin_their_answer_are_counted_where_full_hardly_gives_them():
     audit = made([[1.0, 1.0]] * 3, [[1.0, 1.0], [0.5, 0.5], [0.5, 0.5]])
     begins = dataclasses.replace(audit.examples[0], answer="Ash, she says.", entity="Ash", prefix="")

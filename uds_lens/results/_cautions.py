@@ -273,6 +273,16 @@ def _space_added(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution("note", text, f"{len(quoted)} after quotes")
 
 
+def _prefix_ends_in_space(audit: DepthAudit) -> Iterator[Caution]:
+    if spaced := [example.id for example in audit.examples if (example.prefix or "").endswith(" ")]:
+        text = (
+            f"{len(spaced)} of {len(audit.examples)} prefixes end in a space, which is a token of its own there that "
+            f"models hardly ever see, so full may seem not to know these entities ({_some(spaced)}): let a prefix end "
+            "in its last word."
+        )
+        yield Caution("caution", text, f"{len(spaced)} spaces before")
+
+
 def _some(names: Sequence[object]) -> str:
     """List the first six."""
     return ", ".join(map(str, names[:6])) + (", ..." if len(names) > 6 else "")
@@ -467,6 +477,15 @@ def _engines(audit: DepthAudit) -> Iterator[Caution]:
 
 _CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # those of one level stay in this order
     *(_equal_weights, _knowledge, _other_prompts, _sample, _measurable, _steering, _stand_in, _damage, _control),
-    *(_several_retains, _few_subjects, _skipped, _space_added, _begins_answer, _beyond_the_clip, _off_distribution),
+    *(
+        _several_retains,
+        _few_subjects,
+        _skipped,
+        _space_added,
+        _prefix_ends_in_space,
+        _begins_answer,
+        _beyond_the_clip,
+        _off_distribution,
+    ),
     *(_precision, _engines),
 )
