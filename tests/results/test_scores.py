@@ -9,7 +9,15 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from results.made import NAN, made
-from uds_lens.results import Interval, bootstrap_interval, ke_mask, layer_erasure_ratio, mean_uds, uds_per_example
+from uds_lens.results import (
+    Interval,
+    bootstrap_interval,
+    ke_mask,
+    layer_erasure_ratio,
+    mean_uds,
+    output_depth,
+    uds_per_example,
+)
 
 
 def t(values):
@@ -113,3 +121,13 @@ def test_degenerate_intervals(values, expected):
     interval = bootstrap_interval(t(values), n_resamples=200, bounds=(0.0, 1.0))
     assert isinstance(interval, Interval)
     assert interval == pytest.approx(expected, nan_ok=True, abs=1e-3)
+
+
+def test_output_depth_is_what_the_answers_lack_over_what_retain_lacks():
+    full = torch.tensor([-0.2, -0.2, -0.2, -0.2, -0.2], dtype=torch.float64)
+    retain = torch.tensor([-4.2, -4.2, -4.2, -0.25, NAN], dtype=torch.float64)
+    unlearned = torch.tensor([-1.2, -9.0, -0.1, -1.0, -1.0], dtype=torch.float64)
+    expected = torch.tensor([0.25, 1.0, 0.0, NAN, NAN], dtype=torch.float64)  # the fourth is 0.05 short: not above tau
+    torch.testing.assert_close(output_depth(full, unlearned, retain, 0.05 + 1e-9), expected, equal_nan=True)
+    assert output_depth(full, retain, retain, 0.05)[:3].tolist() == [1.0] * 3
+    assert output_depth(full, full, retain, 0.05)[:3].tolist() == [0.0] * 3

@@ -27,6 +27,7 @@ from ._scores import (
     ke_mask as ke_mask,
     layer_erasure_ratio as layer_erasure_ratio,
     mean_uds as mean_uds,
+    output_depth as output_depth,
     uds_per_example as uds_per_example,
 )
 from ._settings import AuditConfig as AuditConfig, RunOptions as RunOptions

@@ -93,3 +93,33 @@ def mean_uds(per_example: Float[Tensor, "example"]) -> float:
     """
     measured = per_example[~per_example.isnan()]
     return float(measured.double().mean()) if len(measured) else math.nan
+
+
+def output_depth(
+    s_full: Float[Tensor, "example"],
+    s_unlearned: Float[Tensor, "example"],
+    s_retain: Float[Tensor, "example"],
+    tau: float,
+) -> Float[Tensor, "example"]:
+    """Score each example by unpatched answers alone: how much of what `retain` lacks the unlearned model lacks.
+
+    `O_i = clip((s_full - s_unlearned) / (s_full - s_retain), 0, 1)`
+
+    Args:
+        s_full: Mean log-probability that `full` gives to the entity's tokens, nats per token.
+        s_unlearned: The same of the unlearned model.
+        s_retain: The same of the retain model, or of what stands in for it.
+        tau: Threshold, nats per token.
+
+    Returns:
+        0 = answers as `full` does, 1 = as `retain` does; NaN where `full` knows the answer no better than `retain`
+        (`s_full - s_retain <= tau`, or one of them is NaN). `mean_uds` averages it.
+
+    Example:
+        >>> output_depth(torch.tensor([-0.5, -0.5]), torch.tensor([-1.5, -9.0]), torch.tensor([-4.5, -0.5]), 0.05)
+        tensor([0.2500,    nan])
+    """
+    lacking = s_full - s_retain
+    known = lacking > tau
+    depth = ((s_full - s_unlearned) / torch.where(known, lacking, torch.ones_like(lacking))).clamp(0.0, 1.0)
+    return torch.where(known, depth, torch.nan)
