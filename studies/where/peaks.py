@@ -46,10 +46,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=HERE / "results")
     given = parser.parse_args()
-    maps = pd.read_csv(given.results / "maps.csv", keep_default_na=False, na_values=[""])  # a model is named "null"
+    maps = pd.read_csv(given.results / "maps.csv")
     summary = json.loads((given.results / "summary.json").read_text(encoding="utf-8"))
-    taught = [name for name in summary if name != "null" and summary[name]["probability"] >= LEARNT]
-    left_out = {n: round(s["probability"], 3) for n, s in summary.items() if n != "null" and n not in taught}
+    taught = [name for name in summary if name != "no planting" and summary[name]["probability"] >= LEARNT]
+    left_out = {n: round(s["probability"], 3) for n, s in summary.items() if n != "no planting" and n not in taught}
     print(f"{len(taught)} of {WHOLE} models were taught the facts; not taught: {left_out or 'none'}.\n")
     print("| model | probability | peak, MLP, all | peak, MLP, entity | S1 at planted / last layer | bypass there |")
     print("|---|---|---|---|---|---|")
@@ -91,8 +91,8 @@ def main() -> None:
         say(claim, *counted({name: tests[claim](row) for name, row in rows.items()}))
     worst = max((row["below"] for row in rows.values()), default=0.0)
     say("c", f"largest mean loss below: {worst:.1g}", len(rows) == WHOLE and worst < ROUNDING, worst >= ROUNDING)
-    if "null" in summary:
-        null = maps[maps["model"] == "null"]
+    if "no planting" in summary:
+        null = maps[maps["model"] == "no planting"]
         differing = int((null["p_holm"] < 0.05).sum())
         lost, least = (
             float(null["lost"].abs().mean()),

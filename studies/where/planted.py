@@ -142,16 +142,16 @@ def main() -> None:
         how if given.limit is None else {**how, "steps": given.limit} for how in (PLANTING, RETRAINING)
     )
     file, summary_file = given.out / "maps.csv", given.out / "summary.json"
-    frames = [pd.read_csv(file, keep_default_na=False, na_values=[""])] if file.exists() else []
+    frames = [pd.read_csv(file)] if file.exists() else []
     summary = json.loads(summary_file.read_text(encoding="utf-8")) if summary_file.exists() else {}
     given.out.mkdir(parents=True, exist_ok=True)
     options = ul.RunOptions(device=device, progress=False)
     names = [f"layer{layer}-seed{seed}" for seed in SEEDS for layer in LAYERS]
-    for name in [*names[: len(LAYERS)], "null", *names[len(LAYERS) :]]:
+    for name in [*names[: len(LAYERS)], "no planting", *names[len(LAYERS) :]]:
         if name in summary:
             continue
         full, source = given.out / name, start
-        if name == "null":
+        if name == "no planting":
             full, source = (given.out / f"retain-seed{seed}" for seed in (0, 1))
             for seed, place in enumerate((full, source)):
                 train(start, kept, place, spoken=spoken, layer=None, seed=seed, device=device, **retraining)

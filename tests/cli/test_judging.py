@@ -1,5 +1,6 @@
 """`uds-lens meta`, `rank` and `dashboard`: tables of many models on the command line."""
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -219,6 +220,21 @@ def test_rank_warns_of_constant_parts_and_few_models(study, uds_lens, tmp_path) 
     assert "every method has one eligible configuration" in notes[2]
     enough = written(tmp_path / "all.csv", study.models)
     assert json.loads(uds_lens("rank", enough, "--resamples", 0, "--json").out)["notes"] == []
+
+
+def test_models_measured_in_other_ways_are_marked_in_a_table_and_not_ranked(uds_lens, tmp_path) -> None:
+    for name, tokens in (("one", 200), ("two", 7)):
+        made = results(name, es=0.5, s_mia_min_k=0.8, uds=0.5, utility_rel=0.9)
+        replace(made, options=replace(made.options, max_new_tokens=tokens)).save(tmp_path / "runs" / f"{name}.json")
+    code, out, err = uds_lens("table", tmp_path / "runs")
+    assert code == 0 and "max_new_tokens (200: `one`; 7: `two`)" in err
+    told = pd.read_csv(io.StringIO(out))
+    assert told["conditions"].tolist() == ['{"max_new_tokens": 200}', '{"max_new_tokens": 7}']
+    (tmp_path / "methods.csv").write_text("model,method\none,npo\ntwo,rmu\n")
+    score = ("--methods", tmp_path / "methods.csv", "--memorization", "es", "--membership", "s_mia_min_k")
+    for command in ("rank", "dashboard"):
+        code, _, err = uds_lens(command, tmp_path / "runs", *score)
+        assert code != 0 and "not comparable" in err and "max_new_tokens" in err
 
 
 def test_rank_shows_the_probability_that_can_vary(uds_lens, tmp_path, monkeypatch) -> None:

@@ -50,7 +50,7 @@ def test_tables_hang_together(asked):
     assert row["beyond_retain"] == pytest.approx(means["unlearned"] - means["retain"])
     plain = table.loc["plain", "greedy", "mean"]
     assert row["added"] == pytest.approx(row["beyond_retain"] - plain["beyond_retain"])
-    assert plain["added"] == 0
+    assert plain["added"] == plain["added_low"] == plain["added_high"] == 0, "a probe adds nothing to itself"
     budget = asked.budget_frame().set_index(["model", "probe", "k"])["best_of_k"]
     for k, over in ((1, asked.mean), (3, asked.best)):
         assert budget["full", "plain", k] == pytest.approx(np.nanmean(over("full", "plain", "sampled")))

@@ -9,8 +9,27 @@ from altered_results import metric_results
 from synthetic_audits import record, synthetic_audit
 
 from uds_lens.errors import DataError, ResultFormatError
-from uds_lens.meta import ModelTable, directions, join_audits, join_methods, read_audits, read_csv, read_metrics
+from uds_lens.meta import (
+    ModelTable,
+    ScoreParts,
+    Tables,
+    directions,
+    faithfulness,
+    join_audits,
+    join_methods,
+    rank,
+    read_audits,
+    read_csv,
+    read_metrics,
+    robustness,
+)
+from uds_lens.meta._tables import conditions_in
 from uds_lens.metrics import METRICS, MetricValue
+from uds_lens.metrics._results import metrics_by_model
+from uds_lens.report import render_dashboard
+from uds_lens.results import AuditConfig
+from uds_lens.results._comparing import why_not_comparable
+from uds_lens.results._conditions import mixed
 from uds_lens.unlearning import NPOConfig, RMUConfig
 from uds_lens.unlearning._record import dated, write_record
 
@@ -91,6 +110,78 @@ def test_audits_beside_metrics(tmp_path):
         join_audits(ModelTable(frame=frame.iloc[1:], reasons=EMPTY, source="runs"), audits)
     with pytest.raises(ResultFormatError, match="no saved audit"):
         read_audits(tmp_path / "nothing")
+
+
+def other_options(result, **options):
+    return replace(result, options=replace(result.options, **options))
+
+
+@pytest.mark.parametrize(
+    ("change", "condition"),
+    [
+        ({"config": AuditConfig(n_bootstrap=200, tau=0.1)}, "tau"),
+        ({"config": AuditConfig(n_bootstrap=200, site="mlp_out")}, "site"),
+        ({"config": AuditConfig(n_bootstrap=200, stand_in="base")}, "stand_in"),
+        ({"provenance": {"ids_hash": "1" * 32}}, "questions"),
+        ({"models": "full"}, "full"),
+        ({"models": "retain"}, "retain"),
+    ],
+)
+def test_audits_that_compare_refuses_share_no_column_without_a_word(change, condition):
+    """One rule for `compare`, tables, ranks and judged metrics."""
+    one, other = synthetic_audit(seed=1, name="ckpt/npo"), synthetic_audit(seed=2, name="ckpt/rmu")
+    alike = read_audits([one, other])
+    assert alike.notes == () and why_not_comparable(one, other) is None
+    if isinstance(role := change.get("models"), str):
+        change = {"models": other.models | {role: record(role, "9" * 32, 6)}}
+    other = replace(other, **change)
+    if condition != "questions":  # a paired comparison takes those that both have
+        assert why_not_comparable(one, other) is not None
+    table = read_audits([one, other])
+    assert len(table.notes) == 1 and f"audit's {condition} (" in table.notes[0]
+    frame = pd.DataFrame(
+        {"model": ["npo", "rmu"], "method": ["npo", "rmu"], "x": [0.2, 0.4], "utility_rel": [1.0, 1.0]}
+    )
+    models = ModelTable(frame=frame, reasons=EMPTY, source="here")
+    parts = ScoreParts(memorization=("x",), membership=("x",), direction={"x": "knowledge", "uds": "erasure"})
+    assert len(rank(join_audits(models, alike).frame, parts=parts)) == 2
+    joined = join_audits(models, table)
+    assert joined.notes == table.notes
+    with pytest.raises(DataError, match=f"not comparable: audit's {condition} "):
+        rank(joined.frame, parts=parts)
+    with pytest.raises(DataError, match="not comparable"):
+        render_dashboard(joined)
+    pools = pd.concat([table.frame] * 3).assign(knows=[True, False] * 3)
+    with pytest.raises(DataError, match="not comparable"):
+        faithfulness(pools, metrics=["uds"])
+    with pytest.raises(DataError, match="not comparable"):
+        robustness(Tables(before=alike.frame.iloc[:1], quantised=table.frame.iloc[1:]), direction={"uds": "erasure"})
+
+
+def test_metrics_with_other_options_or_examples_are_marked(tmp_path):
+    one, other = results("ckpt/npo", es=0.2), results("ckpt/rmu", es=0.3)
+    assert read_metrics([one, other]).notes == ()
+    assert "conditions" not in metrics_by_model({"npo": one, "rmu": other})
+    fast = other_options(other, generation_rows=1)
+    assert read_metrics([one, fast]).notes == ()  # speed alone
+    cases = {
+        "max_new_tokens": other_options(other, max_new_tokens=7),
+        "examples of forget": replace(other, provenance=other.provenance | {"data_hash": "other"}),
+        "questions": replace(other, provenance=other.provenance | {"ids_hash": "other"}),
+        "retain": replace(other, models=other.models | {"retain": record("r", "2" * 32, 4)}),
+    }
+    asked = one.provenance | {"data_hash": "same", "ids_hash": "same"}
+    with_retain = replace(one, models=one.models | {"retain": record("r", "1" * 32, 4)}, provenance=asked)
+    for condition, changed in cases.items():
+        table = read_metrics([with_retain, changed])
+        assert len(table.notes) == 1 and condition in table.notes[0], condition
+        marked = metrics_by_model({"npo": with_retain, "rmu": changed})["conditions"]
+        assert all(condition in text for text in marked) and "dtype" not in marked[0]
+        frame = table.frame.assign(method=["a", "b"], utility_rel=1.0)
+        with pytest.raises(DataError, match="not comparable"):
+            rank(frame, parts=ScoreParts(memorization=("es",), membership=("es",), depth="es"))
+    table.frame.to_csv(tmp_path / "models.csv", index=False)
+    assert mixed(zip("ab", conditions_in(read_csv(tmp_path / "models.csv").frame), strict=True)) is not None
 
 
 def test_csv(tmp_path):

@@ -3,12 +3,16 @@
 import json
 import math
 import zlib
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
 from uds_lens import metrics as m
+from uds_lens.metrics import MetricOptions
+from uds_lens.metrics._declaration import Evidence, Undefined
+from uds_lens.metrics._definitions.membership_attacks import ATTACKS, mia, s_mia
 from uds_lens.metrics._white_box import weighted_erasure
 
 HITS = st.lists(st.booleans(), min_size=2, max_size=12)
@@ -145,3 +149,41 @@ def test_aggregates_of_the_papers_models_follow_from_their_published_parts(share
         for row in known:
             expected = m.harmonic_mean([row[name] for name in names])
             assert row[aggregate] == pytest.approx(expected, abs=1e-3), row["model"]
+
+
+def test_an_attack_without_a_value_says_why_and_which_side():
+    """Min-K leaves out the last position, so answers of one token have no score; `s_mia` blamed retain."""
+    lengths = {("forget", "model"): 1, ("holdout", "model"): 3, ("forget", "retain"): 3, ("holdout", "retain"): 1}
+
+    class Given(Evidence):
+        of_model = math.nan
+        options = MetricOptions()
+
+        def __init__(self):
+            pass
+
+        def answers(self, name, role="model"):
+            rows = [torch.linspace(-2.0, -1.0, lengths[name, role])] * 2
+            return SimpleNamespace(logprobs=rows, standardised=rows)
+
+        def texts(self, name):
+            return ["a", "b"]
+
+        ids = texts
+
+        def value(self, name):
+            if math.isnan(self.of_model):
+                raise Undefined("mia_min_k is NaN: told there")
+            return self.of_model
+
+    evidence = Given()
+    attack = ATTACKS["mia_min_k"][1]
+    found = mia(evidence, attack=attack)
+    assert math.isnan(found.value) and found.reason == "no forget answer is long enough for this attack"
+    assert len(found.ids) == len(found.per_example) == 4
+    assert mia(evidence, attack=ATTACKS["mia_loss"][1]).reason is None
+    with pytest.raises(Undefined, match="told there"):
+        s_mia(evidence, attack=attack, of="mia_min_k")
+    evidence.of_model = 0.5
+    with pytest.raises(Undefined, match="the AUC of retain is nan: no holdout answer is long enough"):
+        s_mia(evidence, attack=attack, of="mia_min_k")

@@ -3,11 +3,14 @@
 import json
 import math
 from dataclasses import replace
+from itertools import permutations
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from altered_results import baseline
+from scipy.stats import rankdata
 
 from results.made import NAN, made
 from uds_lens.data import SkippedExample
@@ -22,6 +25,7 @@ from uds_lens.results import (
     tau_sweep,
     types_frame,
 )
+from uds_lens.results._statistics import rank_correlation
 
 S1 = [[0.0, 1.0, 3.0], [0.02, 0.01, 0.0], [2.0, 0.0, 2.0]]
 S2 = [[5.0, 0.5, 3.0], [1.0, 1.0, 1.0], [-1.0, 0.0, 4.0]]
@@ -147,7 +151,36 @@ def test_correlations():
     growing = made([[1.0]] * 4, [[0.1], [0.2], [0.4], [0.3]])
     assert length_correlation(growing).rho == pytest.approx(0.8) and length_correlation(growing).n == 4
     assert math.isnan(spearman([1, 2], [1, 2]).rho) and math.isnan(spearman([1, 1, 1], [1, 2, 3]).rho)
-    assert spearman([3, 2, 1, NAN], [1, 2, 3, 4]) == pytest.approx((-1.0, 0.0, 3))
+    assert spearman([3, 2, 1, NAN], [1, 2, 3, 4]) == pytest.approx((-1.0, 1 / 3, 3)), "2 of 6 orders"
+    assert rank_correlation([3, 2, 1, NAN], [1, 2, 3, 4]) == pytest.approx(-1.0)
+
+
+def test_the_p_value_of_a_correlation_is_that_of_all_orders():
+    left, right = [1, 2, 2, 4, 5, 7], [2, 1, 3, 3, 9, 4]
+    ranks = [rankdata(values) for values in (left, right)]
+    every = np.array([np.corrcoef(order, ranks[1])[0, 1] for order in permutations(ranks[0])])
+    found = spearman(left, right)
+    above = (every >= found.rho - 1e-12).mean()
+    assert found.p_value == pytest.approx(min(1.0, 2 * min(above, (every <= found.rho + 1e-12).mean())))
+    # random orders and the t distribution meet where one takes over from the other
+    draw = np.random.default_rng(0)
+    one = draw.normal(size=101)
+    other = 0.2 * one + draw.normal(size=101)
+    near, far = (spearman(one[:n].tolist(), other[:n].tolist()).p_value for n in (100, 101))
+    assert 0.01 < near < 0.9 and near == pytest.approx(far, abs=0.03)
+    assert spearman(list(range(30)), list(range(30))).p_value > 0
+
+
+def test_a_correlation_over_rows_that_share_subjects_is_tested_over_subjects():
+    """Forty rows of two subjects say no more than two: the p-value of independent rows was tiny."""
+    n = 40
+    audit = made(
+        [[1.0]] * n, [[0.1 + 0.8 * (i >= n // 2)] for i in range(n)], n_tokens=[1 + (i >= n // 2) for i in range(n)]
+    )
+    assert length_correlation(audit).p_value < 0.001
+    about = [replace(example, subject=f"s{i >= n // 2}") for i, example in enumerate(audit.examples)]
+    told = length_correlation(replace(audit, examples=tuple(about)))
+    assert told.rho == pytest.approx(1.0) and told.p_value == 0.5, "2 of 4 sign patterns"
 
 
 def test_clip_shares():

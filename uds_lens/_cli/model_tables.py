@@ -102,14 +102,14 @@ class References:
         from uds_lens import meta
 
         table = self._read(place, examples, checkpoints)
-        for note in table.notes:
-            typer.echo(f"note: {note}", err=True)
         if self.base is not None or self.split is not None:
             table = meta.select(table, base=self.base, split=self.split)
         if self.methods is not None:
             table = meta.join_methods(table, self.methods)
         if self.audits is not None:
             table = meta.join_audits(table, meta.read_audits(self.audits, examples=examples))
+        for note in table.notes:
+            typer.echo(f"note: {note}", err=True)
         return table
 
     def _beside(self, place: Path) -> ModelTable:

@@ -290,6 +290,9 @@ def table(
     """
     import pandas as pd
 
+    from uds_lens.meta._tables import conditions_in
+    from uds_lens.results._conditions import marks
+
     say(f"reading {models} ...")
     read = references.read(models, checkpoints=checkpoints)
     frame = read.frame
@@ -299,7 +302,9 @@ def table(
     shown = [name for name in _ORIGIN if name in frame.columns]
     metrics = [str(name) for name in frame.select_dtypes("number").columns if name not in (*shown, *_INTERVAL)]
     depth = [name for name in _INTERVAL if name in frame.columns]
-    frame = frame[[*shown, *depth, *metrics]].dropna(axis="columns", how="all").reset_index(drop=True)
+    conditions = marks(conditions_in(frame))
+    marked = {"conditions": conditions} if conditions else {}
+    frame = frame[[*shown, *depth, *metrics]].assign(**marked).dropna(axis="columns", how="all").reset_index(drop=True)
     text = frame.to_csv(index=False) if format_ == "csv" else _rounded(frame, format_, digits)
     if out is None:
         typer.echo(text, nl=False)

@@ -22,11 +22,11 @@ from uds_lens.elicitation._probes import keyed_seed
 from uds_lens.elicitation._saving import HOLDOUT, Part, Response, load_members, save_elicitation
 from uds_lens.elicitation._scoring import NOT_ASKED, Scores, Share, best_of, budgets, cut, leak_at, score_texts, share
 from uds_lens.errors import DataError
-from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm, spearman
+from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm
 from uds_lens.results._cautions import about_first_rows
 from uds_lens.results._comparing import by_group
 from uds_lens.results._intervals import FEW_CLUSTERS, ROUNDING, cluster_codes, sample_error, student
-from uds_lens.results._statistics import NO_INTERVAL
+from uds_lens.results._statistics import NO_INTERVAL, rank_correlation
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -191,7 +191,10 @@ class ElicitationResults:
         row |= _ends("beyond_retain", "beyond", estimate) | {"p": estimate.p, "n_subjects": estimate.n_subjects}
         row["caution"] = estimate.caution or ""
         added = beyond - (plain["unlearned"] - plain["retain"]) if "retain" in plain else absent
-        row |= _ends("added", "added", contrast(added, groups, seed=seed, bounds=(-2.0, 2.0)))
+        more = contrast(added, groups, seed=seed, bounds=(-2.0, 2.0))
+        if scores is plain and more.n:  # against itself: no other subject could differ
+            more = more._replace(interval=Interval(0.0, 0.0))
+        row |= _ends("added", "added", more)
         row |= _ends("power", "power", contrast(power, groups, seed=seed, bounds=(-1.0, 1.0)))
         part = Share(math.nan, NO_INTERVAL, NOT_ASKED)
         if n and (missing := [role for role in ("retain", "full") if role not in scores]):
@@ -670,14 +673,14 @@ def depth_correlation(
     one, other = rows["uds"].to_numpy(float), rows[value].to_numpy(float)
     subjects = rows["subject"].astype(object)
     groups = cluster_codes([None if gone else str(s) for s, gone in zip(subjects, subjects.isna(), strict=True)])
-    rho = spearman(one.tolist(), other.tolist()).rho
+    rho = rank_correlation(one.tolist(), other.tolist())
     return RankCorrelation(rho, _jackknifed(rho, one, other, groups), len(rows))
 
 
 def _jackknifed(rho: float, one: np.ndarray, other: np.ndarray, groups: np.ndarray) -> Interval:
     n = int(groups.max(initial=-1)) + 1
     kept = [groups != group for group in range(n)]
-    without = np.array([spearman(one[rows].tolist(), other[rows].tolist()).rho for rows in kept])
+    without = np.array([rank_correlation(one[rows].tolist(), other[rows].tolist()) for rows in kept])
     if n < 3 or not (np.abs([rho, *without]) < 1 - ROUNDING).all():  # NaN is not below either
         return NO_INTERVAL
     apart = np.arctanh(without)

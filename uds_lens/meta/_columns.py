@@ -14,6 +14,8 @@ MODELS = {
     "lr": "learning rate",
     "epochs": "epochs",
     "utility_rel": "utility relative to full, uncapped",
+    "conditions": "what the numbers depend on besides the model (settings, questions, full, retain), as JSON; models "
+    "that differ in it are neither ranked nor judged together",
 }
 """Columns of a table of models besides its metrics: one row per model. All but `model` are needed only where used."""
 

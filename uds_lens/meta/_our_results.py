@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,8 @@ from typing import Any
 import pandas as pd
 
 from uds_lens.errors import DataError, ResultFormatError
-from uds_lens.meta._tables import ModelTable, origin, reasons_frame
+from uds_lens.meta._tables import ModelTable, conditions_in, conditions_note, origin, reasons_frame
+from uds_lens.results._conditions import conditions_of
 
 
 def read_metrics(
@@ -30,6 +32,8 @@ def read_metrics(
         One row per result: `model`, its metrics, and `method`, `config`, `lr`, `epochs` as far as they follow from the
         record beside the model, or from a name (of the checkpoint, or of the file) as
         `uds_lens.unlearning.config_name` or Open-Unlearning gives it. Otherwise they are empty: see `join_methods`.
+        `conditions` has what the numbers depend on besides the model; where it differs, `notes` says so, and the models
+        are neither ranked nor judged together.
 
     Raises:
         ResultFormatError: A file or the record beside a model is broken, or the folder holds none.
@@ -55,17 +59,20 @@ def read_metrics(
     for result, given, name in zip(loaded, results, unique, strict=True):
         model = result.models["model"]
         files = () if isinstance(given, MetricResults) else (Path(given).stem,)
-        rows.append({"model": name, **origin(model.name, model.fingerprint, names=files), **result.values})
+        about = origin(model.name, model.fingerprint, names=files)
+        rows.append({"model": name, **about, "conditions": as_text(result.conditions), **result.values})
         reasons[name] = result.reasons
         if examples:
             subjects = [s for metric in result for s in metric.subjects or [None] * len(metric.ids)]
             tables.append(result.examples_frame().assign(model=name, subject=subjects))
     columns = ["model", "metric", "example_id", "value", "subject"]
+    frame = pd.DataFrame(rows)
     return ModelTable(
-        frame=pd.DataFrame(rows),
+        frame=frame,
         reasons=reasons_frame(reasons),
         source=source,
         examples=pd.concat(tables)[columns] if examples else None,
+        notes=conditions_note(frame),
     )
 
 
@@ -82,7 +89,7 @@ def read_audits(
 
     Returns:
         One row per audit: `model`, `checkpoint` (the unlearned model's path or Hub id), `uds`, `uds_low`, `uds_high`,
-        `n_measured`.
+        `n_measured`, `conditions` (as in `read_metrics`).
 
     Raises:
         ResultFormatError: A directory is not a complete audit, or the folder holds none.
@@ -114,18 +121,21 @@ def read_audits(
             withheld[name] = {"uds": reason or "no example is measurable"}
         value, low, high = [math.nan] * 3 if reason else [audit.uds, *audit.uds_interval]
         row = {"model": name, "checkpoint": audit.models["unlearned"].name, "uds": value, "uds_low": low}
-        rows.append(row | {"uds_high": high, "n_measured": audit.n_measured})
+        row |= {"uds_high": high, "n_measured": audit.n_measured}
+        rows.append(row | {"conditions": as_text({f"audit's {k}": v for k, v in conditions_of(audit).items()})})
         values = {
             "example_id": [example.id for example in audit.examples],
             "value": [math.nan] * len(audit.examples) if reason else audit.uds_per_example.tolist(),
             "subject": [example.subject for example in audit.examples],
         }
         tables.append(pd.DataFrame({"model": name, "metric": "uds", **values}))
+    frame = pd.DataFrame(rows)
     return ModelTable(
-        frame=pd.DataFrame(rows),
+        frame=frame,
         reasons=reasons_frame(withheld),
         source=source,
         examples=pd.concat(tables, ignore_index=True) if examples else None,
+        notes=conditions_note(frame),
     )
 
 
@@ -164,6 +174,10 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
         frame[column] = audit.map(saved[column]).where(audit.notna(), before)
     why = dict(zip(audits.reasons["model"], audits.reasons["reason"], strict=True))
     none = f"no audit of this model in {audits.source}"
+    if "conditions" in saved.columns:
+        added = dict(zip(audits.frame["model"], conditions_in(audits.frame), strict=True))
+        own = zip(conditions_in(frame), audit, strict=True)
+        frame["conditions"] = [as_text(each | added.get(name, {})) for each, name in own]
     reasons = {
         name: {"uds": none if pd.isna(own) else why.get(own, "the audit has no score")}
         for name, own, value in zip(frame["model"], audit, frame["uds"], strict=True)
@@ -183,6 +197,7 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
         reasons=pd.concat([kept, reasons_frame(reasons)], ignore_index=True),
         source=f"{table.source}; {audits.source}",
         examples=examples,
+        notes=tuple(dict.fromkeys((*table.notes, *conditions_note(frame)))),
     )
 
 
@@ -214,6 +229,11 @@ def _partners(table: ModelTable, audits: pd.DataFrame, pairs: Mapping[str, str])
             "Name the pairs with pairs={model: audit}."
         )
     return partners
+
+
+def as_text(conditions: Mapping[str, Any]) -> str:
+    """Return conditions as a cell of a table."""
+    return json.dumps(conditions, sort_keys=True)
 
 
 def _unique_names(names: Sequence[str] | None, paths: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from uds_lens.errors import ConfigError, DataError
+from uds_lens.meta._tables import require_same_conditions
 from uds_lens.results._statistics import NO_INTERVAL, Interval
 
 SMALLEST = 5  # models in both pools together below which nothing is computed
@@ -55,6 +56,7 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
             f"and {n_n} in N (False)."
         )
     rows = pd.concat([frame[numbers == 1], frame[numbers == 0]])
+    require_same_conditions(rows)
     knows = np.repeat([True, False], [n_p, n_n])
     problem = None
     if not columns:

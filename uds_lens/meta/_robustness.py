@@ -29,8 +29,8 @@ from uds_lens.meta._perturbation import (
 )
 from uds_lens.meta._pools import Placements, PoolBootstrap, check_resampling, clustered_mean, dominated_by, split_pools
 from uds_lens.meta._ranking import places
-from uds_lens.meta._tables import harmonic_means
-from uds_lens.results import spearman
+from uds_lens.meta._tables import harmonic_means, require_same_conditions
+from uds_lens.results._statistics import rank_correlation
 
 _UTILITY = "utility_rel"  # column of the utility filter
 
@@ -438,6 +438,8 @@ def _states(
     tables: Tables, ways: Mapping[str, Points], min_utility: float | None, symmetric: bool, confidence: float
 ) -> list[_States]:
     """Join the tables by the column `model`: one record per metric."""
+    perturbed = (tables.quantised, tables.relearned, tables.retain_before, tables.retain_relearned)
+    require_same_conditions(tables.before, *(frame for frame in perturbed if frame is not None))
     names = _models(tables.before, "before")
     if len(set(names)) < len(names):
         raise DataError("the table before has a model twice: its column 'model' must be unique.")
@@ -555,7 +557,7 @@ def _quantisation(kept: _States, confidence: float, cautions: list[str]) -> dict
         "n_q": len(before),
         "unmoved_q": int((moves <= EPSILON).sum()),
         "above_q": int((after > before + EPSILON).sum()),
-        "spearman_q": spearman(before.tolist(), after.tolist()).rho,
+        "spearman_q": rank_correlation(before.tolist(), after.tolist()),
         "relative_move": float(moves.mean()) / distance if distance > 0 else math.nan,
     }
     if _constant(before, after):
@@ -581,7 +583,7 @@ def _relearning(kept: _States, confidence: float, cautions: list[str]) -> dict[s
         "n_r": len(change),
         "unmoved_r": int((np.abs(change) <= EPSILON).sum()),
         "above_r": int((change > shift.mean + EPSILON).sum()),
-        "spearman_r": spearman(before.tolist(), after.tolist()).rho,
+        "spearman_r": rank_correlation(before.tolist(), after.tolist()),
         "r_at_shift": float(kept.r.mean()),
     }
     columns |= _intervals("r", kept.r, kept, confidence, cautions)

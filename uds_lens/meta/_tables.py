@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ from uds_lens._storage import read_file
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, warn_once
 from uds_lens.meta import _hydra as hydra
 from uds_lens.meta._columns import MODELS, REASONS
+from uds_lens.results._conditions import mixed
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -107,6 +108,40 @@ def require_one_setup(frame: pd.DataFrame) -> None:
             Setting("split"),
             " (uds_lens.meta.select).",
         )
+    require_same_conditions(frame)
+
+
+def require_same_conditions(*frames: pd.DataFrame) -> None:
+    """Raise `DataError` unless all models were measured in the same way, as far as the tables say how."""
+    if (difference := mixed(_by_model(*frames))) is not None:
+        raise DataError(
+            f"the models were not measured in the same way, so their numbers are not comparable: {difference}. "
+            "Measure them alike, or give those that were."
+        )
+
+
+def conditions_in(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the conditions of each model of a table, from its column `conditions`; empty where it has none."""
+    found: list[dict[str, Any]] = []
+    for text in frame.get("conditions", [None] * len(frame)):
+        try:
+            read = {} if pd.isna(text) else json.loads(text)
+        except (ValueError, TypeError, RecursionError):  # somebody else's column
+            read = str(text)
+        found.append(read if isinstance(read, dict) else {"conditions": str(read)})
+    return found
+
+
+def conditions_note(frame: pd.DataFrame) -> tuple[str, ...]:
+    """Return the sentence that marks a table of models that were not measured in the same way."""
+    difference = mixed(_by_model(frame))
+    return () if difference is None else (f"the models were not measured in the same way: {difference}",)
+
+
+def _by_model(*frames: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
+    for frame in frames:
+        names = frame["model"] if "model" in frame.columns else frame.index
+        yield from zip(map(str, names), conditions_in(frame), strict=True)
 
 
 def select(table: ModelTable, *, base: str | None = None, split: str | None = None) -> ModelTable:
@@ -229,7 +264,7 @@ def member(content: Mapping[str, Any], name: str, shape: type, *, where: str) ->
     return value
 
 
-_TEXT = ("model", "variant", "run", "method", "config")
+_TEXT = ("model", "variant", "run", "method", "config", "conditions")
 
 
 def read_csv(path: str | os.PathLike[str]) -> ModelTable:

@@ -133,13 +133,14 @@ def _score(spec: MetricSpec, evidence: Evidence) -> Outcome:
 
 
 def _value(spec: MetricSpec, outcome: Outcome, session: Session, cost: Cost) -> MetricValue:
+    no_number = math.isnan(outcome.value)
     return MetricValue(
         name=spec.name,
         label=spec.label,
         group=spec.group,
         **spec.meaning._asdict(),
         value=outcome.value,
-        reason=outcome.reason,
+        reason="its formula gives no number here" if outcome.reason is None and no_number else outcome.reason,
         ids=tuple(outcome.ids),
         per_example=tuple(outcome.per_example),
         subjects=_subjects(spec, outcome.ids, session.data),

@@ -33,6 +33,7 @@ from uds_lens.metrics._declaration import Direction, Group
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.results import Interval, ModelRecord, RunOptions, bootstrap_interval
 from uds_lens.results._cautions import FEW
+from uds_lens.results._conditions import marks
 from uds_lens.results._intervals import FEW_CLUSTERS, SampleError, interval_basis, sample_error
 from uds_lens.results._records import fingerprint_of
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 FORMAT = "uds_lens.MetricResults"
 VERSION = 2  # version of the format; raised when older releases could misread a result
 ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ utility"}  # directions as a column of a table
+
+_SPEED = ("fisher_memory_gb", "generation_rows")  # options that no number depends on
 
 _STUDY = "our study of 3.9M-parameter Llamas"
 
@@ -200,6 +203,23 @@ class MetricResults:
     def reasons(self) -> dict[str, str]:
         """Why metrics are NaN."""
         return {name: metric.reason for name, metric in self.metrics.items() if metric.reason is not None}
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What the numbers depend on besides the model, as plain values: see `uds_lens.results._conditions`.
+
+        Options, prompts, a hash of what was asked, and the weights of `retain` and `full` where they were used.
+        """
+        found = {name: value for name, value in self.options.to_dict().items() if name not in _SPEED}
+        found |= {role: record.fingerprint for role, record in self.models.items() if role != "model"}
+        sets = ", ".join(name for name, size in self.sizes.items() if size)
+        asked = {
+            "protocol": self.provenance.get("protocol"),
+            "questions": self.provenance.get("ids_hash"),
+            "questions of uds": self.provenance.get("entity_ids_hash"),
+            f"examples of {sets}": self.provenance.get("data_hash"),  # with other sets, the questions of forget count
+        }
+        return found | {name: value for name, value in asked.items() if value is not None}
 
     @property
     def sample_errors(self) -> dict[str, SampleError]:
@@ -462,11 +482,15 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
         results: Results by the model's name.
 
     Returns:
-        A row per model: `model`, then a column per metric that any of them has; NaN where a model has no value.
+        A row per model: `model`, then a column per metric that any of them has; NaN where a model has no value. Where
+        they were not measured in the same way, a last column `conditions` has what differs, as JSON.
     """
     import pandas as pd
 
-    return pd.DataFrame([{"model": name, **result.values} for name, result in results.items()])
+    table = pd.DataFrame([{"model": name, **result.values} for name, result in results.items()])
+    if conditions := marks([result.conditions for result in results.values()]):
+        table["conditions"] = conditions
+    return table
 
 
 def require_metrics_table(file: str | os.PathLike[str]) -> Path:

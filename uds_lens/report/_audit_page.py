@@ -36,7 +36,8 @@ from uds_lens.report._payload import (
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, compare_all, site_groups
 from uds_lens.results._cards import number as score
 from uds_lens.results._cautions import DAMAGED, LEVELS, OVER_SHARE, WITHHELD, Level
-from uds_lens.results._comparing import differing_settings, references_of, score_settings, weights_of
+from uds_lens.results._comparing import differing_settings, references_of, score_settings
+from uds_lens.results._conditions import weights_of
 from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
 from uds_lens.results._intervals import FEW_CLUSTERS

@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 
 from uds_lens.data._examples import listed, short
 from uds_lens.errors import ConfigError
+from uds_lens.results._conditions import SCORE_SETTINGS, conditions_of, differing, weights_of
 from uds_lens.results._intervals import (
     AT_ONCE,
     ROUNDING,
@@ -41,12 +42,6 @@ if TYPE_CHECKING:
 STAGE_1_SETTINGS = (*("site", "scope", "last_layer", "protocol", "system_prompt", "chat_date", "dtype", "exact_noop"),)
 """Settings that stage 1 depends on; tau is applied afterwards."""
 
-SCORE_SETTINGS = (
-    *("site", "scope", "last_layer", "protocol", "system_prompt", "chat_date", "dtype", "tau"),
-    *("stand_in", "counterfactual", "draws", "words"),
-)
-"""Settings that decide what a score means: where one of them differs, scores are not comparable."""
-
 
 def differing_settings(audits: Iterable[DepthAudit]) -> list[str]:
     """Return the settings in which audits are not comparable; empty where they are.
@@ -63,29 +58,23 @@ def score_settings(audit: DepthAudit) -> tuple[object, ...]:
     return tuple(getattr(audit.config, name) for name in SCORE_SETTINGS)
 
 
-def weights_of(audit: DepthAudit, role: str) -> tuple[str, ...]:
-    """Return the fingerprints of the models in a role; the order of several retain models does not matter."""
-    if role == "retain" and audit.retains:
-        return tuple(sorted(retain.model.fingerprint for retain in audit.retains))
-    return (audit.models[role].fingerprint,)
-
-
 def why_not_comparable(one: DepthAudit, other: DepthAudit) -> str | None:
     """Return why a difference of two scores would be meaningless; None where it is meaningful.
 
     The settings that decide what a score means must be the same, and `full` and `retain`, which define 0 and 1. Another
     `retain` alone, with the same unlearned model, is a comparison of retain models.
     """
-    if differing := differing_settings([one, other]):
-        values = [
-            f"{name} ({short(getattr(one.config, name), 40)} and {short(getattr(other.config, name), 40)})"
-            for name in differing
-        ]
+    names = differing([("", conditions_of(one)), ("", conditions_of(other))])
+    values = [
+        f"{name} ({short(getattr(one.config, name), 40)} and {short(getattr(other.config, name), 40)})"
+        for name in SCORE_SETTINGS
+        if name in names
+    ]
+    if values:
         return f"they differ in {listed(values, 300)}"
-    differing = [role for role in one.models if weights_of(one, role) != weights_of(other, role)]
-    if "full" in differing:
+    if "full" in names:
         return "they use different full models, so 0 and 1 do not mean the same in both"
-    if {"retain", "unlearned"} <= set(differing):
+    if "retain" in names and weights_of(one, "unlearned") != weights_of(other, "unlearned"):
         return "they use different retain models and different unlearned models, which one difference cannot separate"
     return None
 

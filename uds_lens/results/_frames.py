@@ -15,10 +15,11 @@ from torch import Tensor
 from uds_lens.data import SkippedExample
 from uds_lens.data._prompts import space_added
 from uds_lens.errors import ConfigError
-from uds_lens.results._intervals import column_intervals
+from uds_lens.results._comparing import contrast
+from uds_lens.results._intervals import cluster_codes, column_intervals
 from uds_lens.results._scores import ke_mask, mean_uds
 from uds_lens.results._stage_1 import of_rows, require_control, uds_against
-from uds_lens.results._statistics import Correlation, spearman
+from uds_lens.results._statistics import Correlation, rank_correlation, spearman
 
 if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
@@ -302,14 +303,31 @@ def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float]
     reference = [audit.uds for audit in audits.values()]
     rows = []
     for tau in TAUS if taus is None else taus:
-        correlation = spearman(reference, [_uds_at(audit, tau) for audit in audits.values()])
-        rows.append({"tau": tau, "rho": correlation.rho, "n_models": correlation.n})
+        scores = [_uds_at(audit, tau) for audit in audits.values()]
+        n = sum(not math.isnan(one) and not math.isnan(other) for one, other in zip(reference, scores, strict=True))
+        rows.append({"tau": tau, "rho": rank_correlation(reference, scores), "n_models": n})
     return pd.DataFrame(rows)
 
 
 def length_correlation(audit: DepthAudit) -> Correlation:
-    """Rank-correlate the number of entity tokens with the example's UDS."""
-    return spearman(audit.n_tokens.tolist(), audit.uds_per_example.tolist())
+    """Rank-correlate the number of entity tokens with the example's UDS.
+
+    Where examples share subjects, the p-value is that of `contrast`, which flips the signs of whole subjects: here of
+    their parts of the correlation (products of centred ranks). NaN with fewer than two subjects.
+    """
+    lengths, scores = audit.n_tokens.tolist(), audit.uds_per_example.tolist()
+    found = spearman(lengths, scores)
+    subjects = [example.subject for example in audit.examples]
+    named = [subject for subject in subjects if subject is not None]
+    if math.isnan(found.rho) or len(set(named)) == len(named):
+        return found
+    measured = [i for i, score in enumerate(scores) if not math.isnan(score)]
+    from scipy.stats import rankdata
+
+    ranks = rankdata([[lengths[i], scores[i]] for i in measured], axis=0)
+    parts = (ranks - ranks.mean(axis=0)).prod(axis=1)
+    groups = cluster_codes([subjects[i] for i in measured])
+    return found._replace(p_value=contrast(parts, groups, n_resamples=999, n_flips=9999).p)
 
 
 def clip_shares(audit: DepthAudit) -> dict[str, float]:

@@ -154,16 +154,19 @@ def mia(evidence: Evidence, *, attack: Attack, role: Role = "model") -> Outcome:
         scores[name] = [attack(evidence, logp.tolist(), std.tolist(), text) for logp, std, text in rows]
     members, others = scores["forget"], scores["holdout"]
     ids = [*evidence.ids("forget"), *(f"holdout/{name}" for name in evidence.ids("holdout"))]
-    return Outcome(auc(members, others), None, ids, [*members, *others], {"n_holdout": len(others)})
+    value = auc(members, others)
+    empty = [name for name, values in scores.items() if all(map(math.isnan, values))]
+    reason = f"no {' and no '.join(empty)} answer is long enough for this attack" if math.isnan(value) else None
+    return Outcome(value, reason, ids, [*members, *others], {"n_holdout": len(others)})
 
 
 def s_mia(evidence: Evidence, *, attack: Attack, of: str) -> Outcome:
     """Return the normalised AUC of an attack."""
-    retain = mia(evidence, attack=attack, role="retain").value
-    model = evidence.value(of)
+    model, of_retain = evidence.value(of), mia(evidence, attack=attack, role="retain")
+    retain = of_retain.value
     value = normalised_auc(model, retain)
     if math.isnan(value):
-        raise Undefined(f"the AUC of retain is {retain:g}")
+        raise Undefined(f"the AUC of retain is {retain:g}{f': {of_retain.reason}' if of_retain.reason else ''}")
     return Outcome(value, details={"auc_model": model, "auc_retain": retain})
 
 

@@ -1,0 +1,93 @@
+"""What numbers depend on besides the model that they are about: one rule for every table of several results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from uds_lens.data._examples import named, plain
+
+if TYPE_CHECKING:
+    from uds_lens.results._depth_audit import DepthAudit
+
+SCORE_SETTINGS = (
+    "site",
+    "scope",
+    "last_layer",
+    "protocol",
+    "system_prompt",
+    "chat_date",
+    "dtype",
+    "tau",
+    "stand_in",
+    "counterfactual",
+    "draws",
+    "words",
+)
+"""Settings that decide what a score means: where one of them differs, scores are not comparable."""
+
+QUESTIONS = "questions"
+"""The condition that a paired comparison does not need, since it takes the questions that both have."""
+
+
+def weights_of(audit: DepthAudit, role: str) -> tuple[str, ...]:
+    """Return the fingerprints of the models in a role; the order of several retain models does not matter."""
+    if role == "retain" and audit.retains:
+        return tuple(sorted(retain.model.fingerprint for retain in audit.retains))
+    return (audit.models[role].fingerprint,)
+
+
+def conditions_of(audit: DepthAudit) -> dict[str, Any]:
+    """Return the settings of a score, the weights of `full` and `retain`, and a hash of what was asked.
+
+    The hash is that of the tokens of all rows, so questions, prompts and the sample are in it.
+    """
+    found: dict[str, Any] = {name: getattr(audit.config, name) for name in SCORE_SETTINGS}
+    found |= {role: " ".join(weights_of(audit, role)) for role in ("full", "retain") if role in audit.models}
+    asked = audit.provenance.get("ids_hash")
+    return found if asked is None else found | {QUESTIONS: asked}
+
+
+def differing(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, list[str]]]:
+    """Return the conditions in which results differ: by condition and value, the results that have it.
+
+    A condition that a result does not name fits every value.
+
+    Args:
+        conditions: Names of results with their conditions, which are plain JSON values.
+
+    Example:
+        >>> differing([("a", {"tau": 0.05, "full": "f"}), ("b", {"tau": 0.1, "full": "f"}), ("c", {})])
+        {'tau': {'0.05': ['a'], '0.1': ['b']}}
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for result, of_result in conditions:
+        for name, value in of_result.items():
+            found.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), []).append(result)
+    return {name: values for name, values in found.items() if len(values) > 1}
+
+
+def mixed(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> str | None:
+    """Say in which conditions results differ, and which; None where they were all measured in the same way.
+
+    >>> mixed([("a", {"tau": 0.05}), ("b", {"tau": 0.1})])
+    'tau (0.05: `a`; 0.1: `b`)'
+    """
+    told = []
+    for name, values in differing(conditions).items():
+        groups = [f"{plain(value, 24)}: {named(names, 60)}" for value, names in values.items()]
+        told.append(f"{plain(name, 40)} ({'; '.join(groups[:4])}{'; ...' if len(groups) > 4 else ''})")
+    more = f"; and {len(told) - 3} more conditions" if len(told) > 3 else ""
+    return "; ".join(told[:3]) + more if told else None
+
+
+def marks(conditions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return for each of several results the conditions in which they differ, as JSON; empty where they do not.
+
+    >>> marks([{"tau": 0.05, "full": "f"}, {"tau": 0.1, "full": "f"}]), marks([{"tau": 0.05}, {}])
+    (['{"tau": 0.05}', '{"tau": 0.1}'], [])
+    """
+    names = differing(("", each) for each in conditions)
+    kept = [{name: value for name, value in each.items() if name in names} for each in conditions]
+    return [json.dumps(each, sort_keys=True) for each in kept] if names else []
