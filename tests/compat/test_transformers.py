@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
@@ -99,6 +100,19 @@ def test_a_model_read_from_a_gguf_file_becomes_plain(llama, tmp_path) -> None:
     assert (model.config.name_or_path, hasattr(model, "is_quantized")) == ("model.gguf", False)
     assert not {ours.QUANTISED_ENTRY, "_model_name_or_path"} & set(model.config.to_dict())
     model.save_pretrained(tmp_path)
+
+
+def test_what_the_reader_of_gguf_files_leaves_out(llama) -> None:
+    names = ["blk.0.attn_q.weight", "blk.1.ffn_up.weight", "blk.0.attn_q.bias", "blk.0.attn_rot_embd.weight"]
+    assert ours.gguf_tensors_left_out(llama, "llama", names) == ["blk.0.attn_q.bias"]
+
+
+def test_inverse_rotary_frequencies_of_a_config(llama) -> None:
+    config = copy.deepcopy(llama.config)
+    found = ours.inverse_frequencies(config)
+    np.testing.assert_allclose(found, llama.model.rotary_emb.inv_freq.double().numpy(), rtol=1e-6)
+    config.rope_parameters = {"rope_theta": config.rope_parameters["rope_theta"], "rope_type": "linear", "factor": 4.0}
+    np.testing.assert_allclose(ours.inverse_frequencies(config), found / 4, rtol=1e-6)
 
 
 def test_the_hub_is_asked_as_the_environment_says() -> None:

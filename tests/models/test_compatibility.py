@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from tiny_models import build_model, build_tokenizer, load_plain, with_config
@@ -53,6 +54,7 @@ def test_the_shape_and_what_changes_the_arithmetic_are_compared_and_named(trio, 
     [
         {"dtype": "bfloat16", "use_cache": False, "transformers_version": "5.0.0", "eos_token_id": 7},
         {"attention_dropout": 0.5, "initializer_range": 1.0, "max_position_embeddings": 4096},
+        {"rms_norm_eps": float(np.float32(1e-6))},  # as files keep it that hold no other numbers
         {"unlearned_by": "npo", "_name_or_path": "elsewhere", "architectures": ["X"]},
     ],
 )

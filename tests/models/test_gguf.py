@@ -1,6 +1,8 @@
 """GGUF files as checkpoints: written here with the `gguf` package, as llama.cpp's converter would write them."""
 
+import copy
 import json
+import math
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,13 +30,25 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, weight.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_gguf(checkpoint: Path, file: Path, kind: str = "F32", *, architecture: str = "llama") -> Path:
-    """Write a Llama checkpoint as a GGUF file; matrices are stored as `kind`."""
+def write_gguf(
+    checkpoint: Path,
+    file: Path,
+    kind: str = "F32",
+    *,
+    architecture: str = "llama",
+    blocks: int | None = None,
+    entries: dict[str, object] | None = None,
+    tensors: dict[str, np.ndarray] | None = None,
+) -> Path:
+    """Write a Llama checkpoint as a GGUF file; matrices are stored as `kind`, after `tensors` of its own."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
     config, inner = model.config, json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     writer = gguf.GGUFWriter(file, architecture)
     writer.add_name("a title, and no place")
-    writer.add_block_count(config.num_hidden_layers)
+    writer.add_block_count(config.num_hidden_layers if blocks is None else blocks)
+    for key, value in (entries or {}).items():
+        add = writer.add_string if isinstance(value, str) else writer.add_float32
+        add(f"{architecture}.{key}", value)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)
@@ -54,6 +68,8 @@ def write_gguf(checkpoint: Path, file: Path, kind: str = "F32", *, architecture:
     writer.add_pad_token_id(config.pad_token_id)
     writer.add_chat_template(tokenizer.chat_template)
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    for name, values in (tensors or {}).items():
+        writer.add_tensor(name, values)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -197,6 +213,126 @@ def test_what_cannot_be_read_is_refused_in_words(files: Path, tiny: Tiny, tmp_pa
         storage(tmp_path / "gone.gguf")
     with pytest.raises(ModelError, match="no GGUF file"):
         open_model("nowhere.gguf", device="cpu")
+
+
+LLAMA_3_1 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+LLAMA_3_2 = LLAMA_3_1 | {"factor": 32.0}
+OTHER_TEXTS = LLAMA_3_1 | {"original_max_position_embeddings": 64}
+
+
+def divisors(theta: float, width: int, scaling: dict[str, float]) -> np.ndarray:
+    """Divisors of the inverse rotary frequencies as llama.cpp's converter computes them, one at a time."""
+    found = []
+    for i in range(0, width, 2):
+        length = 2 * math.pi * theta ** (i / width)
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        turns = scaling["original_max_position_embeddings"] / length
+        smooth = min(max((turns - low) / (high - low), 0), 1)
+        found.append(1 / ((1 - smooth) / scaling["factor"] + smooth))
+    return np.array(found, np.float32)
+
+
+@pytest.fixture(scope="module")
+def scaled(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:  # noqa: F811
+    """The tiny model with the rotary scaling of Llama 3, whose file keeps it as a tensor."""
+    folder = tmp_path_factory.mktemp("scaled")
+    model = AutoModelForCausalLM.from_pretrained(tiny.full)
+    tokenizer = AutoTokenizer.from_pretrained(tiny.full)
+    width, made = model.config.head_dim, {}
+    for name, scaling in {"3.1": LLAMA_3_1, "3.2": LLAMA_3_2, "other": OTHER_TEXTS}.items():
+        for theta in (10000.0, 500000.0):
+            place = folder / f"{name}-{theta:.0f}"
+            model.config.rope_parameters = {"rope_theta": theta, "rope_type": "llama3", **scaling}
+            model.save_pretrained(place)
+            tokenizer.save_pretrained(place)
+            (place / "gguf").mkdir()
+            factors = {"rope_freqs.weight": divisors(theta, width, scaling)}
+            write_gguf(place, place / "gguf" / "model.gguf", tensors=factors)
+            made[place.name] = place
+    return made
+
+
+def test_rotary_divisors_of_llama_3_are_read(scaled: dict[str, Path]) -> None:
+    """transformers' reader drops them; the model is then another one beyond a few dozen tokens."""
+    for place in scaled.values():
+        with open_model(place, device="cpu") as parent, open_model(place / "gguf", device="cpu") as model:
+            assert model.fingerprint == parent.fingerprint
+            ids = torch.arange(400)[None] % 90 + 5
+            assert torch.equal(model.hf(ids).logits, parent.hf(ids).logits)
+            plain = copy.deepcopy(parent.hf.config)
+            plain.rope_parameters = {"rope_theta": plain.rope_parameters["rope_theta"], "rope_type": "default"}
+            other = type(parent.hf)(plain).eval()
+            other.load_state_dict(parent.hf.state_dict())
+            assert not torch.allclose(other(ids).logits, parent.hf(ids).logits, atol=1e-3)
+        check_compatible({"full": read_checkpoint_info(place), "retain": read_checkpoint_info(place / "gguf")})
+
+
+def test_what_the_reader_leaves_out_is_entered_or_refused(tiny: Tiny, tmp_path: Path) -> None:  # noqa: F811
+    """transformers' reader drops tensors and entries that it does not know, and would run another model."""
+
+    def made(name: str, **more: object) -> Path:
+        (tmp_path / name).mkdir()
+        return write_gguf(tiny.full, tmp_path / name / "model.gguf", **more)
+
+    def refused(name: str, match: str, **more: object) -> None:
+        with pytest.raises(ModelError, match=match):
+            open_model(made(name, **more), device="cpu")
+
+    halved = load_config(made("linear", entries={"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}))
+    assert halved.rope_parameters == {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0}
+    half = load_config(tiny_file := made("plain")).head_dim // 2
+    assert load_config(tiny_file).rope_parameters["rope_type"] == "default"
+    ones = made("ones", tensors={"rope_freqs.weight": np.ones(half, np.float32)})
+    assert load_config(ones).rope_parameters["rope_type"] == "default"
+    refused("yarn", "scales rotary frequencies \\('yarn'\\)", entries={"rope.scaling.type": "yarn"})
+    strange = np.linspace(1, 3, half, dtype=np.float32)
+    refused("strange", "divides rotary frequencies .* as no setting", tensors={"rope_freqs.weight": strange})
+    refused("long", "holds rotary factors .rope_factors_long", tensors={"rope_factors_long.weight": strange})
+    bias = np.ones(load_config(tiny_file).hidden_size, np.float32)
+    refused("bias", "holds 1 tensors that LlamaForCausalLM has no place for", tensors={"blk.0.attn_q.bias": bias})
+
+
+def test_the_named_file_is_read_wherever_the_process_runs(
+    files: Path,
+    tiny: Tiny,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a file of the same name in the current directory nothing is read."""
+    wrong = AutoModelForCausalLM.from_pretrained(tiny.full)
+    for parameter in wrong.parameters():
+        parameter.data.zero_()
+    wrong.save_pretrained(tmp_path / "wrong")
+    AutoTokenizer.from_pretrained(tiny.full).save_pretrained(tmp_path / "wrong")
+    write_gguf(tmp_path / "wrong", tmp_path / "tiny-F32.gguf")
+    monkeypatch.chdir(tmp_path)
+    with open_model(tiny.full, device="cpu") as parent, open_model(files / "F32", device="cpu") as model:
+        assert model.fingerprint == parent.fingerprint
+
+
+def test_counts_and_offsets_are_held_against_the_file(files: Path, tiny: Tiny, tmp_path: Path) -> None:  # noqa: F811
+    """A small file may not say that it is a large model, or that its weights lie elsewhere."""
+    stored = load_config(files / "F32" / "tiny-F32.gguf").num_hidden_layers
+    for blocks in (stored - 1, 10**6, 2**32 - 1):
+        file = write_gguf(tiny.full, tmp_path / f"{blocks}.gguf", blocks=blocks)
+        with pytest.raises(ModelError, match=f"says that it has {blocks} blocks, and holds the weights of {stored}:"):
+            open_model(file, device="cpu")
+    good = (files / "F32" / "tiny-F32.gguf").read_bytes()
+
+    def changed(name: str, key: bytes, behind: int, size: int, value: int) -> Path:
+        at = good.index(key) + len(key) + behind
+        file = tmp_path / f"{name}.gguf"
+        file.write_bytes(good[:at] + value.to_bytes(size, "little") + good[at + size :])
+        return file
+
+    for key in (b"llama.feed_forward_length", b"llama.embedding_length", b"llama.attention.head_count_kv"):
+        with pytest.raises(ModelError, match=r"describes a model of|cannot load"):
+            open_model(changed("wide", key, 4, 4, 1 << 30), device="cpu")
+    with pytest.raises(ModelError, match=r"broken GGUF file \(it ends early"):
+        open_model(changed("types", b"tokenizer.ggml.token_type", 8, 8, 1 << 60), device="cpu")
+    for offset in (2**64 - 32, 1, 1 << 40):  # it wraps, is misaligned, lies beyond the end
+        with pytest.raises(ModelError, match=f"output_norm.weight begins at {offset} instead of|it ends early"):
+            open_model(changed("offset", b"output_norm.weight", 4 + 8 + 4, 8, offset), device="cpu")
 
 
 @pytest.mark.long  # the shares of the stored types: test_a_deployed_file_is_audited_against_its_parent, on a small one

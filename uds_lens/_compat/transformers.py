@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -269,6 +271,34 @@ def forget_quantisation(model: Any) -> None:
         delattr(model.config, QUANTISED_ENTRY)
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
         vars(model).pop(name, None)
+
+
+def gguf_tensors_left_out(model: Any, architecture: str, tensors: Iterable[str]) -> list[str]:
+    """List tensors of a GGUF file that transformers' reader drops without a word, of those in blocks.
+
+    Experts are split by patterns of their own, and rotary frequencies that early files hold are computed.
+    """
+    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
+
+    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=model.config.to_dict())
+    known = get_gguf_hf_weights_map(model, processor)
+    return [
+        name
+        for name in tensors
+        if name not in known and not re.search(r"_(exps|projs)\.|exp_probs_b|attn_rot_embd", name)
+    ]
+
+
+def inverse_frequencies(config: Any) -> Any:
+    """Return the inverse rotary frequencies of a config whose blocks all have the same, as an array of float64."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = config.rope_parameters
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if rope["rope_type"] == "default":
+        return rope["rope_theta"] ** -(np.arange(0, head, 2) / head)
+    frequencies, _ = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, None)
+    return frequencies.double().numpy()
 
 
 def set_place(config: Any, place: str) -> None:

@@ -300,6 +300,8 @@ def load_weights(
     file = _gguf(source)
     reading = _where(source, revision, offline, trust_remote_code) if file is None else gguf.reading(file)
     with LOADING, plain_errors(source, offline), quiet_files():
+        if file is not None:
+            gguf.require_fit(config, file)
         model, info = AutoModelForCausalLM.from_pretrained(
             _place(source) if file is None else str(file.parent),
             config=config,

@@ -13,6 +13,7 @@ from os import cpu_count
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -57,10 +58,27 @@ _ELSEWHERE = ("tie_word_embeddings", "vocab_size")
 def computing_entries(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a config that may change an evaluation forward with given weights.
 
-    >>> computing_entries({"rms_norm_eps": 1e-6, "use_cache": True, "bos_token_id": 1})
+    >>> computing_entries({"rms_norm_eps": 9.999999974752427e-07, "use_cache": True, "bos_token_id": 1})
     {'rms_norm_eps': 1e-06}
     """
-    return {k: v for k, v in settings.items() if k not in _NOT_COMPUTED and not k.endswith("_token_id")}
+    return {k: _meant(v) for k, v in settings.items() if k not in _NOT_COMPUTED and not k.endswith("_token_id")}
+
+
+def _meant(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _meant(part) for name, part in value.items()}
+    return shortest(value) if isinstance(value, float) else value
+
+
+def shortest(value: float) -> float:
+    """Return the number that was meant by one that went through float32, as those of GGUF do: models compute the same.
+
+    >>> shortest(9.999999747378752e-06), shortest(0.1)
+    (1e-05, 0.1)
+    """
+    with np.errstate(over="ignore"):
+        single = np.float32(value)
+    return float(str(single)) if float(single) == value else value
 
 
 def arithmetic(config: Any) -> dict[str, Any]:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from uds_lens._compat.transformers import QUANTISED_ENTRY, set_place
+from uds_lens._compat.transformers import QUANTISED_ENTRY, gguf_tensors_left_out, inverse_frequencies, set_place
 from uds_lens._optional_packages import require_package
 from uds_lens.errors import ModelError
+from uds_lens.models._fingerprint import shortest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerFast
@@ -50,7 +53,8 @@ def gguf_file(place: str | os.PathLike[str]) -> Path | None:
 def reading(file: Path) -> dict[str, Any]:
     """Return the words with which transformers' `from_pretrained` reads a file of this kind."""
     _require_whole(file)
-    return {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
+    # By its name alone, transformers would take a file of that name in the current directory instead.
+    return {"gguf_file": str(file.absolute()), "local_files_only": True, "trust_remote_code": False}
 
 
 def _require_whole(file: Path) -> None:
@@ -88,22 +92,85 @@ def _kept(read: Callable[[Path], T]) -> Callable[[Path], T]:
     return read_again
 
 
-@_kept
-def storage(file: Path) -> str:
-    """Return how a file stores its weights, the type of most weights first: `Q4_1 (79%), Q8_0, F32`."""
-    from gguf import GGUFReader
+@dataclass(frozen=True)
+class _Content:
+    """What a file says, without its weights."""
 
+    architecture: str
+    stated: Mapping[str, Any]
+    """Single values, by their names without that of the architecture: `rope.freq_base`."""
+    tensors: tuple[str, ...]
+    n_elements: int
+    rope_divisors: np.ndarray | None
+    """What the inverse rotary frequencies are divided by, one number each; None where the file has none."""
+    storage: str
+
+
+@_kept
+def _content(file: Path) -> _Content:
     try:
-        counts: Counter[str] = Counter()
-        for tensor in GGUFReader(file).tensors:
-            counts[tensor.tensor_type.name] += int(tensor.n_elements)
+        content = _parsed(file)
     except Exception as error:  # whatever parsing broken bytes raises
         raise ModelError(f"{str(file)!r} is a broken GGUF file ({_first_line(error)}): copy it again.") from error
-    if not counts:
+    if not content.tensors:
         raise ModelError(f"{str(file)!r} holds no weights.")
-    (most, count), *others = counts.most_common()
+    stated, stored = content.stated.get("block_count"), len({name.split(".")[1] for name in _in_blocks(content)})
+    if stored and stated != stored:
+        raise ModelError(
+            f"{str(file)!r} says that it has {stated} blocks, and holds the weights of {stored}: copy or convert it "
+            "again."
+        )
+    return content
+
+
+def _in_blocks(content: _Content) -> list[str]:
+    return [name for name in content.tensors if name.startswith("blk.")]
+
+
+def _parsed(file: Path) -> _Content:
+    from gguf import GGUFReader, dequantize
+
+    class Reader(GGUFReader):
+        """The package's reader goes on beyond the end of a file, where arrays have as many entries as they say."""
+
+        def _get(self, offset: int, dtype: Any, count: Any = 1, *more: Any, **options: Any) -> Any:
+            if offset + int(count) * np.dtype(dtype).itemsize > len(self.data):
+                raise ValueError("it ends early")
+            return super()._get(offset, dtype, count, *more, **options)
+
+    with np.errstate(over="ignore"):  # of an offset that wraps; it is compared below
+        reader = Reader(file)
+    expected = 0
+    for tensor in reader.tensors:  # one behind the other, as llama.cpp writes and expects them
+        offset = int(tensor.field.parts[-1][0])
+        if offset != expected or math.prod(map(int, tensor.shape)) != tensor.n_elements:
+            raise ValueError(f"{tensor.name} begins at {offset} instead of {expected}")
+        expected += -(-tensor.n_bytes // int(reader.alignment)) * int(reader.alignment)
+    architecture = str(reader.fields["general.architecture"].contents())
+    stated = {
+        name.removeprefix(f"{architecture}."): field.contents()
+        for name, field in reader.fields.items()
+        if name.startswith(f"{architecture}.") and len(field.types) == 1
+    }
+    counts: Counter[str] = Counter()
+    for tensor in reader.tensors:
+        counts[tensor.tensor_type.name] += int(tensor.n_elements)
+    (most, count), *others = counts.most_common() or [("nothing", 0)]
     share = f" ({count / counts.total():.0%})" if others else ""
-    return ", ".join([f"{most}{share}", *(name for name, _ in others)])
+    divisors = next((tensor for tensor in reader.tensors if tensor.name == "rope_freqs.weight"), None)
+    return _Content(
+        architecture,
+        stated,
+        tuple(tensor.name for tensor in reader.tensors),
+        counts.total(),
+        None if divisors is None else dequantize(divisors.data, divisors.tensor_type).astype(float),
+        ", ".join([f"{most}{share}", *(name for name, _ in others)]),
+    )
+
+
+def storage(file: Path) -> str:
+    """Return how a file stores its weights, the type of most weights first: `Q4_1 (79%), Q8_0, F32`."""
+    return _content(file).storage
 
 
 @_kept
@@ -111,17 +178,109 @@ def load_config(file: Path) -> PreTrainedConfig:
     """Read a model's config from a GGUF file."""
     from transformers import AutoConfig
 
-    storage(file)  # of a broken file transformers says that its config is no JSON, or less
+    content = _content(file)  # of a broken file transformers says that its config is no JSON, or less
     config = AutoConfig.from_pretrained(str(file.parent), **reading(file))
     if hasattr(config, QUANTISED_ENTRY):
         delattr(config, QUANTISED_ENTRY)
+    _complete(config, content, str(file))
     for name, value in config.to_dict().items():
         if isinstance(value, float):
             setattr(config, name, shortest(value))
-    if rope := getattr(config, "rope_parameters", None):
-        rope.update({name: shortest(value) for name, value in rope.items() if isinstance(value, float)})
     set_place(config, str(file))
     return config
+
+
+_SAID_TWICE = {
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps"),
+    "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
+    "attention.sliding_window": ("sliding_window",),
+    "attention.key_length": ("head_dim",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "use_parallel_residual": ("use_parallel_residual",),
+}
+"""What files say of a model's computation, and the entries of a config that mean it (the first that it has)."""
+
+
+def _complete(config: Any, content: _Content, name: str) -> None:
+    """Enter into a config what the file says and transformers' reader leaves out, or refuse it in words."""
+    entries = config.to_dict()
+    for key, names in _SAID_TWICE.items():
+        entry = next((each for each in names if each in entries), None)
+        # Gemma 4 has heads of two sizes, and an entry for each, which the reader knows.
+        if entry is not None and key in content.stated and not (entry == "head_dim" and "global_head_dim" in entries):
+            setattr(config, entry, content.stated[key] or None)  # no window is written as 0
+    rope = getattr(config, "rope_parameters", None) or {}
+    rope = rope.get("full_attention", rope)  # some models have others in blocks with a window
+    if "rope_theta" in rope:
+        rope["rope_theta"] = shortest(content.stated.get("rope.freq_base", rope["rope_theta"]))
+    if "partial_rotary_factor" in rope and rope["rope_type"] == "default":
+        heads = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        rope["partial_rotary_factor"] = content.stated.get("rope.dimension_count", heads) / heads
+    scaling, factor = content.stated.get("rope.scaling.type", "none"), content.stated.get("rope.scaling.factor")
+    if scaling == "linear" and rope.get("rope_type") == "default" and factor:
+        rope |= {"rope_type": "linear", "factor": shortest(factor)}
+    elif scaling not in ("none", rope.get("rope_type")):
+        raise ModelError(
+            f"{name!r} scales rotary frequencies ({scaling!r}) in a way that is not read from GGUF files here: give "
+            "the safetensors checkpoint that it was converted from."
+        )
+    if content.rope_divisors is not None and rope.get("rope_type") == "default":
+        _divide(config, rope, content, name)
+    if others := [each for each in content.tensors if each.startswith("rope_factors_")]:
+        raise ModelError(
+            f"{name!r} holds rotary factors ({others[0]}) that are not read from GGUF files here: give the safetensors "
+            "checkpoint that it was converted from."
+        )
+
+
+def _divide(config: Any, rope: dict[str, Any], content: _Content, name: str) -> None:
+    """Set the rotary scaling of Llama 3 that gives a file's divisors: llama.cpp keeps those alone, not the settings.
+
+    All published models have the same two factors of wavelengths, so that the length of the first training's texts,
+    a power of two, is what is looked for.
+    """
+    divisors, plain = content.rope_divisors, inverse_frequencies(config)
+    if divisors is None or np.allclose(divisors, 1):
+        return
+    before = dict(rope)
+    for length in (8192, *(1 << power for power in range(3, 24))):
+        scaling = {"rope_type": "llama3", "factor": float(np.float32(divisors.max())), "low_freq_factor": 1.0}
+        rope |= {**scaling, "high_freq_factor": 4.0, "original_max_position_embeddings": length}
+        scaled = inverse_frequencies(config)
+        if scaled.shape == divisors.shape and np.allclose(scaled * divisors, plain, rtol=1e-4, atol=0):
+            return
+    rope.clear()
+    rope.update(before)
+    raise ModelError(
+        f"{name!r} divides rotary frequencies (rope_freqs.weight) as no setting of Llama 3 does that is known here: "
+        "give the safetensors checkpoint that it was converted from."
+    )
+
+
+def require_fit(config: Any, file: Path) -> None:
+    """Raise `ModelError` unless a file has room for the model of its config, and the model for all of its blocks.
+
+    Nothing is read for that. transformers' reader leaves out what it does not know, and fills a model of any size.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    content = _content(file)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(copy.deepcopy(config))
+    wanted = sum(weight.numel() for weight in model.parameters())
+    if wanted > content.n_elements:
+        raise ModelError(
+            f"{str(file)!r} describes a model of {wanted:,} weights, and holds {content.n_elements:,}: copy or convert "
+            "it again."
+        )
+    if left_out := gguf_tensors_left_out(model, content.architecture, _in_blocks(content)):
+        raise ModelError(
+            f"{str(file)!r} holds {len(left_out)} tensors that {type(model).__name__} has no place for "
+            f"({left_out[0]}), so that another model would be run: give the safetensors checkpoint that it was "
+            "converted from."
+        )
 
 
 @_kept
@@ -129,8 +288,8 @@ def load_tokenizer(file: Path) -> PreTrainedTokenizerFast:
     """Read a tokenizer from a GGUF file; errors as for `load_config`."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **reading(file))
     config = load_config(file)
+    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **reading(file))
     # Some versions of the reader (5.17) take another token than the one the file names: SmolLM2 then ends its answers
     # with the token that opens a turn, and a model trained on them learns that.
     for name in ("bos_token", "eos_token", "pad_token"):
@@ -138,15 +297,6 @@ def load_tokenizer(file: Path) -> PreTrainedTokenizerFast:
         if isinstance(number, int) and 0 <= number < len(tokenizer):
             setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(number))
     return tokenizer
-
-
-def shortest(value: float) -> float:
-    """Return the number that was meant by one that went through float32, as those of GGUF do.
-
-    >>> shortest(9.999999747378752e-06), shortest(0.1)
-    (1e-05, 0.1)
-    """
-    return float(str(np.float32(value))) if float(np.float32(value)) == value else value
 
 
 def _first_line(error: Exception) -> str:
