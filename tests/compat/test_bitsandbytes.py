@@ -1,6 +1,9 @@
 """Parts of bitsandbytes that are not public; each test names one, and says what to do when it is gone."""
 
 import logging
+import os
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -74,9 +77,43 @@ def test_a_layer_can_be_kept_out_of_the_fast_format() -> None:
 def test_only_the_note_about_the_kernel_is_dropped(caplog) -> None:
     logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
     note = "Failed to load CPU gemm_4bit_forward from kernels-community: %s."
-    with ours.no_kernel_note():
+    with ours.no_hub_kernels():
         logger.warning(note, "no kernels")
         logger.warning("something else")
     assert caplog.messages == ["something else"]
     logger.warning(note, "no kernels")
     assert len(caplog.messages) == 2
+
+
+_KERNELS = """
+from pathlib import Path
+def get_kernel(*asked, **_):
+    Path(__file__).with_name("asked").write_text(str(asked))
+    raise OSError("no network")
+"""
+
+_RELEARN = """
+import sys, uds_lens as ul
+world = ul.toy.load()
+config = ul.unlearning.RelearnConfig(epochs=1)
+ul.unlearning.relearn(world.checkpoints["half"], world.examples[:2], out=sys.argv[1], config=config)
+assert "bitsandbytes" in sys.modules
+"""
+
+
+def test_relearning_asks_the_hub_for_no_kernel_code(tmp_path) -> None:
+    """A package `kernels` that writes down what it is asked, as bitsandbytes alone does on some CPUs."""
+    package = tmp_path / "kernels"
+    package.mkdir()
+    (package / "__init__.py").write_text(_KERNELS, "utf-8")
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+
+    def asked(code: str) -> bool:
+        (package / "asked").unlink(missing_ok=True)
+        given = [sys.executable, "-c", code, str(tmp_path / "out")]
+        subprocess.run(given, env={**os.environ, "PYTHONPATH": paths}, check=True, capture_output=True)
+        return (package / "asked").exists()
+
+    if not asked("import bitsandbytes"):
+        pytest.skip("on this CPU bitsandbytes asks for no kernel code when it is imported")
+    assert not asked(_RELEARN)

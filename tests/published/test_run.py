@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
+from removals import outside, recorded
 
 import uds_lens as ul
 from uds_lens import published, study
 from uds_lens.errors import ConfigError, ModelError
-from uds_lens.published._run import RECORD
+from uds_lens.published._run import HUB, RECORD
 
 from .conftest import commit_of, in_float32
 
@@ -22,7 +23,7 @@ KNOWN, GATED, MISSING = "npo_lr1e5_b01_a1_ep5", "npo_lr1e5_b01_a2_ep5", "npo_lr1
 
 
 def on_disk(cache: Path) -> set[str]:
-    """Models whose weights, whole or not, lie in the cache."""
+    """Models whose weights, whole or not, lie in a cache of the Hub."""
     found = set()
     for file in cache.glob("models--*/blobs/*"):
         with suppress(FileNotFoundError):  # downloads run beside this, and rename what is whole
@@ -37,7 +38,7 @@ def ran(hub, cache, toy_tofu, tmp_path_factory, monkeypatch_module):
     chosen = [published.find(name) for name in ("retain95", KNOWN, GATED, MISSING)]
     made = in_float32(published.plan(chosen, metrics=["uds", "es", "s_mia_loss"], data=toy_tofu))
     out, most = tmp_path_factory.mktemp("runs") / "npo", [0]
-    hub.seen = lambda: most.append(len(on_disk(cache)))
+    hub.seen = lambda: most.append(len(on_disk(out / HUB)))
     hub.refused = {published.find(GATED).hub_id: 403, published.find(MISSING).hub_id: 404}
     real = huggingface_hub.snapshot_download
 
@@ -48,20 +49,28 @@ def ran(hub, cache, toy_tofu, tmp_path_factory, monkeypatch_module):
             raise KeyboardInterrupt
         return folder
 
-    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt), recorded() as first:
         patched.setattr(huggingface_hub, "snapshot_download", killed)
         published.run(made, out)
-    left = on_disk(cache)
+    left = on_disk(out / HUB)
     before = study.table(out).set_index(["model_id", "metric"])
     hub.asked.clear()
-    found = published.run(made, out)
-    return {"out": out, "found": found, "most": max(most), "left": left, "before": before, "asked": list(hub.asked)}
+    with recorded() as second:
+        found = published.run(made, out)
+    removed = [*first, *second]
+    seen = {"most": max(most), "left": left, "before": before, "asked": list(hub.asked), "removed": removed}
+    return {"out": out, "found": found, **seen}
+
+
+def test_nothing_outside_the_folder_is_removed(ran):
+    assert any(HUB in place.parts for place in ran["removed"])
+    assert outside(ran["removed"], ran["out"]) == []
 
 
 def test_never_more_than_two_models_on_the_disk(ran, cache):
     assert ran["most"] == 2
     assert len(ran["left"]) == 2, "a killed run leaves what it worked on"
-    assert on_disk(cache) == set() and not list(cache.glob("models--*"))
+    assert not (ran["out"] / HUB).exists() and not list(cache.iterdir()), "and nothing is left in either cache"
 
 
 def test_what_was_measured_before_a_kill_is_kept(ran):

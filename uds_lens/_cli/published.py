@@ -54,7 +54,7 @@ def published(
         Path | None, opt.value("PATH", "File of the plan; directory of the run; page or .csv file of the comparison.")
     ] = None,
     keep_downloads: Annotated[
-        bool, opt.flag("--keep-downloads", "Leave downloaded models in the Hub's cache.")
+        bool, opt.flag("--keep-downloads", "Download into the Hub's cache, and leave the models there.")
     ] = False,
     *,
     printing: opt.Printing,

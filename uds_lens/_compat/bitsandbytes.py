@@ -1,10 +1,13 @@
-"""Private parts of bitsandbytes: its fast format for CPUs, and a message it logs."""
+"""Private parts of bitsandbytes: its fast format for CPUs, and the kernel code that it asks the Hub for."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,8 +18,12 @@ _KERNEL = "Failed to load CPU gemm_4bit_forward"
 
 
 @contextmanager
-def no_kernel_note() -> Iterator[None]:
-    """Drop the message bitsandbytes logs when it is imported without its optional CPU kernel; keep all others."""
+def no_hub_kernels() -> Iterator[None]:
+    """Keep bitsandbytes from asking the Hub for kernel code, which it would run; drop its message that there is none.
+
+    It asks when it is imported, or in the first pass on a Mac, where the package `kernels` is installed. Who wants
+    that imports bitsandbytes first.
+    """
 
     def wanted(record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith(_KERNEL)
@@ -24,9 +31,25 @@ def no_kernel_note() -> Iterator[None]:
     logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
     logger.addFilter(wanted)
     try:
+        if "bitsandbytes" not in sys.modules and find_spec("kernels") and find_spec("bitsandbytes"):
+            _import_without_kernels()
         yield
     finally:
         logger.removeFilter(wanted)
+
+
+def _import_without_kernels() -> None:
+    loaded: dict[str, Any] = sys.modules
+    before = {"kernels": loaded["kernels"]} if "kernels" in loaded else {}
+    loaded["kernels"] = None  # an import of it fails
+    try:
+        with suppress(Exception):  # who needs bitsandbytes will meet the error again
+            import_module("bitsandbytes")
+    finally:
+        del loaded["kernels"]
+        loaded.update(before)
+    if ops := loaded.get("bitsandbytes.backends.mps.ops"):
+        ops._kernel_load_failed = True
 
 
 def is_4bit_layer(module: nn.Module) -> bool:

@@ -16,6 +16,7 @@ from .files import (
     read_file as read_file,
     read_one_version as read_one_version,
     refuse_to_replace as refuse_to_replace,
+    remove_inside as remove_inside,
     settled as settled,
     sha256_bytes as sha256_bytes,
     sha256_file as sha256_file,

@@ -321,6 +321,12 @@ def _remove(place: Path) -> None:
             place.unlink()
 
 
+def remove_inside(folder: Path, place: Path) -> None:
+    """Remove a directory below a folder of ours, with all that it holds; what a link has put elsewhere stays."""
+    if Path(os.path.realpath(folder)) in Path(os.path.realpath(place)).parents:
+        shutil.rmtree(place, ignore_errors=True)
+
+
 class SpillFolder:
     """A temporary directory. It goes with this object, or at the end of a `with`; those of dead processes go before."""
 

@@ -22,7 +22,7 @@ from uds_lens._compat.bitsandbytes import (
     is_repacked,
     may_repack,
     never_repack,
-    no_kernel_note,
+    no_hub_kernels,
 )
 from uds_lens._compat.huggingface_hub import asking_the_hub, is_reachable
 from uds_lens._compat.peft import merged
@@ -77,8 +77,8 @@ _IN_A_BLOCK = re.compile(r"\.(layers|h|blocks)\.\d+\.")
 
 @contextmanager
 def quiet_files(*, report: bool = False) -> Iterator[None]:
-    """Silence progress bars over checkpoint files, and bitsandbytes' note about a missing kernel."""
-    with quiet_loading(report=report), no_kernel_note():
+    """Silence progress bars over checkpoint files, and keep bitsandbytes from asking the Hub for code."""
+    with quiet_loading(report=report), no_hub_kernels():
         yield
 
 

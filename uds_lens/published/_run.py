@@ -15,7 +15,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from uds_lens import study
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import is_offline
-from uds_lens._storage import atomic_directory, atomic_write_bytes, read_with_checksum, with_checksum
+from uds_lens._storage import atomic_directory, atomic_write_bytes, read_with_checksum, remove_inside, with_checksum
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting
 from uds_lens.metrics import METRICS
 from uds_lens.metrics._catalogue import resolve
@@ -31,6 +31,7 @@ from uds_lens.study._worker import ModelRunner, Weights
 _LOG = logging.getLogger("uds_lens.study")
 
 RECORD = "downloads.json"  # file of a study's folder with the commits of its models
+HUB = "hub"  # cache of the Hub in that folder, for what is removed again
 
 
 def run(
@@ -41,16 +42,16 @@ def run(
 ) -> StudyStatus:
     """Measure the models of a plan, downloaded one at a time and removed when they are measured.
 
-    At no time are more than two models on the disk by this call: full or retain, and the model that is measured. It
+    Models that are in the Hub's cache are taken from there; the others are downloaded into `hub/` in the folder of the
+    study, two at a time: full or retain, and the model that is measured. Nothing outside the folder is removed. A call
     may be killed and repeated: finished models are not downloaded again, and what a killed download left is removed.
-    Models that were in the Hub's cache before stay there. `downloads.json` in the folder keeps the commit of each
-    model, which later calls with this folder take again. Download sizes, disk and time are logged first
-    (`uds_lens.study`).
+    `downloads.json` in the folder keeps the commit of each model, which later calls with this folder take again.
+    Download sizes, disk and time are logged first (`uds_lens.study`).
 
     Args:
         plan: What to measure: a file, or the result of `plan`.
         out: Directory of the study.
-        keep_downloads: Leave the models in the Hub's cache.
+        keep_downloads: Download into the Hub's cache, and leave the models there.
 
     Returns:
         Progress of the study; `failed` names what could not be measured, and why, gated models among them.
@@ -80,7 +81,7 @@ class PublishedRunner(ModelRunner):
 
     def __init__(self, plan: StudyPlan, folder: Path, *, keep_downloads: bool = False) -> None:
         super().__init__(plan, folder)
-        self.downloads = Downloads(folder / RECORD, keep=keep_downloads, offline=self.run.offline)
+        self.downloads = Downloads(folder, keep=keep_downloads, offline=self.run.offline)
         self._shell, self._measured = folder / "retain-without-weights", False
         self._problem: Exception | None = None
 
@@ -161,7 +162,8 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
     if not sizes:
         return
     at_once = sum(sizes if keep else sorted(sizes)[-2:])
-    free = free_bytes(Path(HF_HUB_CACHE))
+    place = Path(HF_HUB_CACHE) if keep else folder.path
+    free = free_bytes(place)
     _LOG.info(
         "%d models to download, %.3g GB in all, at most %.2g GB of them on the disk at a time (%.3g GB free)",
         len(sizes),
@@ -171,14 +173,17 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
     )
     if at_once > free:
         raise ConfigError(
-            f"the models take {at_once / gb:.1f} GB at a time in {HF_HUB_CACHE!r}, {free / gb:.1f} are free: set "
-            "HF_HOME to a larger disk",
-            *((", or leave out ", Setting("keep_downloads", True)) if keep else ()),
-            ".",
+            f"the models take {at_once / gb:.1f} GB at a time in {str(place)!r}, {free / gb:.1f} are free: ",
+            *(
+                ("leave out ", Setting("keep_downloads", True), ", or set HF_HOME to")
+                if keep
+                else ("take a folder on",)
+            ),
+            " a larger disk.",
         )
 
 
-# Models from the Hub: what was downloaded here, at which commit, and removing it.
+# Models from the Hub: where they are, at which commit, and removing what was downloaded here.
 
 _FORMAT, _VERSION = "uds_lens.Downloads", 1
 
@@ -187,80 +192,73 @@ _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 
 
 class Downloads:
-    """Models in the Hub's cache, and which of them came there by this record.
+    """Models of a study: those in the user's cache of the Hub, which stay, and others in one of the study's own."""
 
-    What was in the cache before is never removed.
-    """
-
-    def __init__(self, record: Path, *, keep: bool = False, offline: bool = False) -> None:
-        self._record, self._keep, self._offline = record, keep, offline
+    def __init__(self, folder: Path, *, keep: bool = False, offline: bool = False) -> None:
+        self._folder, self._offline, self._own = folder, offline, folder / HUB
+        self._goes_to = None if keep else self._own  # None: the user's cache
+        self._record = folder / RECORD
         saved: dict[str, Any] = {}
-        if record.is_file():
-            saved = read_with_checksum(record, format=_FORMAT, versions=(_VERSION,))
+        if self._record.is_file():
+            saved = read_with_checksum(self._record, format=_FORMAT, versions=(_VERSION,))
         try:
             self.revisions = {str(name): str(commit) for name, commit in dict(saved.get("revisions", {})).items()}
-            self._ours = [str(name) for name in saved.get("downloaded", [])]
         except (TypeError, ValueError) as error:
-            raise ResultFormatError(f"{str(record)[-200:]!r} holds no record of downloads: delete it.") from error
+            raise ResultFormatError(f"{str(self._record)[-200:]!r} holds no record of downloads: delete it.") from error
 
     def get(self, name: str, revision: str | None = None) -> Path:
         """Return the folder of a model, downloaded if it is not there; always at the commit that was first seen."""
         key = name if revision is None else f"{name}@{revision}"
         wanted = self.revisions.get(key, revision)
-        # What a killed call of ours left may lack any file; of somebody's copy only the weights are looked for.
-        folder = _in_cache(name, wanted) if self._offline or name not in self._ours else None
-        if self._offline and folder is None:
-            raise ModelError(_absent(name))
-        if folder is None or not (self._offline or _is_whole(folder)):
+        folder = _whole(name, wanted, None)
+        if folder is None and self._offline:
+            folder = _whole(name, wanted, self._own)
+            if folder is None:
+                raise ModelError(_absent(name))
+        if folder is None:  # even where the study has it: what a killed call left may lack any file
             folder = self._download(name, wanted)
         if self.revisions.get(key) != folder.name:
             self.revisions[key] = folder.name
-            self._save()
+            record = {"format": _FORMAT, "version": _VERSION, "revisions": self.revisions}
+            atomic_write_bytes(self._record, with_checksum(record))
         return folder
 
     def has(self, name: str) -> bool:
-        """Tell whether a model is in the cache, whole."""
-        folder = _in_cache(name, self.revisions.get(name))
-        return folder is not None and _is_whole(folder)
+        """Tell whether a model is here, whole."""
+        wanted = self.revisions.get(name)
+        return any(_whole(name, wanted, cache) is not None for cache in (None, self._own))
 
     def _download(self, name: str, revision: str | None) -> Path:
         from huggingface_hub import snapshot_download
 
-        if not (self._keep or name in self._ours or _snapshots(name)):  # somebody's copy stays
-            self._ours.append(name)
-            self._save()  # before the first byte, so that a killed download is removed later
         try:
             with asking_the_hub():
-                return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
+                return Path(
+                    snapshot_download(name, revision=revision, cache_dir=self._goes_to, allow_patterns=list(_FILES))
+                )
         except Exception as error:  # the Hub's client has no common base class for its errors
-            if name in self._ours and not _snapshots(name):  # nothing came: what lies there later is somebody's
-                self._ours.remove(name)
-                self._save()
             raise ModelError(_why_not(name, error)) from error
 
     def drop(self, *, but: Collection[str] = ()) -> None:
-        """Remove what was downloaded here, except some."""
-        if self._keep or not (gone := [name for name in self._ours if name not in but]):
-            return
-        for name in gone:  # nothing of it was there before
-            shutil.rmtree(_cached(name), ignore_errors=True)
-        self._ours = [name for name in self._ours if name in but]
-        self._save()
-
-    def _save(self) -> None:
-        record = {"format": _FORMAT, "version": _VERSION, "revisions": self.revisions, "downloaded": self._ours}
-        atomic_write_bytes(self._record, with_checksum(record))
+        """Remove what was downloaded into the study's folder, except some."""
+        kept = {f"models--{name.replace('/', '--')}" for name in but}
+        for place in list(self._own.glob("models--*")) if kept else [self._own]:
+            if place.name not in kept:
+                remove_inside(self._folder, place)
 
 
-def _in_cache(name: str, revision: str | None) -> Path | None:
-    """Return the folder of a model in the Hub's cache, perhaps without its weights; None where there is none."""
+def _whole(name: str, revision: str | None, cache: Path | None) -> Path | None:
+    """Return the folder of a model with its weights in a cache of the Hub (None: the user's), where it is there."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=list(_FILES)))
+        folder = snapshot_download(
+            name, revision=revision, cache_dir=cache, local_files_only=True, allow_patterns=list(_FILES)
+        )
     except LocalEntryNotFoundError:
         return None
+    return Path(folder) if _is_whole(Path(folder)) else None
 
 
 def _absent(name: str) -> str:
@@ -288,14 +286,6 @@ def _why_not(name: str, error: Exception) -> str:
         return _absent(name)
     first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
     return not_on_the_hub(name, first, offline=False)
-
-
-def _cached(name: str) -> Path:
-    return Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
-
-
-def _snapshots(name: str) -> list[Path]:
-    return list(_cached(name).glob("snapshots/*"))
 
 
 def _is_whole(folder: Path) -> bool:

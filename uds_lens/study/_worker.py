@@ -15,7 +15,7 @@ from pathlib import Path
 from subprocess import CalledProcessError
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from uds_lens._storage import atomic_directory, writing
+from uds_lens._storage import atomic_directory, remove_inside, writing
 from uds_lens._types import ChatStyleName
 from uds_lens.errors import ResultFormatError, StorageError
 from uds_lens.results._steering import why_no_score
@@ -381,10 +381,10 @@ def _measure_model(folder: StudyFolder, model: StudyModel, runner: Runner) -> No
                 _failed(folder, model, state, error)
             took = {"making": 0.0}
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        remove_inside(folder.path, scratch)
     left = any(folder.missing(model, state) for state in model.states)
     if model.is_made and not folder.plan.keep_models and not left:
-        shutil.rmtree(place, ignore_errors=True)
+        remove_inside(folder.path, place)
 
 
 def _measure_state(
@@ -409,7 +409,7 @@ def _measure_state(
             parent = runner.parent_of(perturbed)
     finally:
         if state.state != "before":
-            shutil.rmtree(scratch, ignore_errors=True)
+            remove_inside(folder.path, scratch)
     times = {"perturbing": made - began, "measuring": time.perf_counter() - made}
     seconds = {**took, **{name: round(value, 3) for name, value in times.items()}}
     file = _write(folder, model, state, missing, measured, parent=parent, seconds=seconds)
