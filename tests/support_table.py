@@ -34,6 +34,12 @@ FORMS = {
         "NF4 (bitsandbytes), as source and as target, on a CPU"
     ),
     "test_an_adapter_is_merged_on_load": "a PEFT (LoRA) directory, merged on load",
+    "test_an_adapter_on_a_tied_weight_changes_the_weight_that_it_is_on": (
+        "an adapter on the head or the embedding of a model that ties them"
+    ),
+    "test_an_adapter_on_a_quantised_base_is_not_rounded_with_it": (
+        "an adapter on a base of 4 or 8 bits (QLoRA), dequantised on load"
+    ),
     "test_a_live_adapter_is_audited_as_it_is": "a live PEFT model (adapters on layers), as it is",
     "test_zeroed_blocks_are_patched_in_as_zeros": "live models and Bridges with your own hooks, run as they are",
     "test_device_map_gives_the_same_numbers": "`device_map`",

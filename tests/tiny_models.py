@@ -214,9 +214,11 @@ def save_trio(family: str, folder: Path) -> Trio:
     return Trio(family, *(folder / version for version in VERSIONS))
 
 
-def load_plain(folder: Path, *, dtype: torch.dtype = torch.float32, attention: str = "eager"):
+def load_plain(folder: Path, *, dtype: torch.dtype = torch.float32, attention: str = "eager", **more: object):
     """Model and tokenizer as a user loads them."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation=attention, **more
+    )
     return model, AutoTokenizer.from_pretrained(folder)
 
 

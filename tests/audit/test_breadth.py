@@ -3,6 +3,7 @@
 import shutil
 import warnings
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tiny_models import EXAMPLES, build_model, build_tokenizer, each_family, loa
 from uds_lens.errors import ModelError, UdsLensWarning
 from uds_lens.models import open_model, pick_device
 from uds_lens.models._checkpoint import move_checked
+from uds_lens.models._streamed import StreamedModel
 from uds_lens.results import DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu", progress=False)
@@ -99,11 +101,12 @@ def test_a_live_4bit_model_whose_weights_were_repacked_is_refused(wide):
 
 
 @contextmanager
-def adapted(folder):
-    """A live model with a random adapter on every layer."""
+def adapted(folder, **changes):
+    """A live model with a random adapter, on every layer or on some."""
     from peft import LoraConfig, get_peft_model
 
-    settings = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    given = {"r": 2, "target_modules": "all-linear", "init_lora_weights": False, "task_type": "CAUSAL_LM", **changes}
+    settings = LoraConfig(**given)
     with warnings.catch_warnings(), torch.random.fork_rng():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
@@ -117,6 +120,88 @@ def test_an_adapter_is_merged_on_load(trio, tmp_path):
     with open_model(tmp_path / "adapter") as model, open_model(merged) as whole:
         assert model.fingerprint == whole.fingerprint
         assert model.tokenizer is not None
+
+
+TIED = {
+    "head": {"target_modules": ["lm_head"]},
+    "embedding": {"target_modules": ["embed_tokens"]},
+    "both": {"target_modules": ["lm_head", "embed_tokens", "q_proj"]},
+    "tied to each other": {"target_modules": ["embed_tokens"], "ensure_weight_tying": True},
+    "replaced": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+}
+"""Adapters on weights that a model has as one tensor."""
+
+
+@pytest.mark.parametrize("settings", TIED.values(), ids=TIED)
+def test_an_adapter_on_a_tied_weight_changes_the_weight_that_it_is_on(trio, tmp_path, settings):
+    ids = torch.tensor([[1, 5, 9, 20, 33]])
+    with adapted(trio("llama-tied").full, **settings) as live, torch.no_grad():
+        if "modules_to_save" in settings:
+            live.lm_head.modules_to_save.default.weight.mul_(1.5)
+        live.save_pretrained(tmp_path / "adapter")
+        expected = live(ids).logits
+    assert (load_plain(trio("llama-tied").full)[0](ids).logits - expected).abs().max() > 0.1
+    with open_model(tmp_path / "adapter") as model:
+        torch.testing.assert_close(model.hf(ids).logits, expected, atol=1e-5, rtol=1e-5)
+        own, whole = model.fingerprint, save(model.hf, tmp_path / "whole")
+    with open_model(whole) as model:
+        torch.testing.assert_close(model.hf(ids).logits, expected, atol=1e-5, rtol=1e-5)
+        assert model.fingerprint == own
+    with StreamedModel(whole, dtype=torch.float32, device="cpu") as streamed:
+        assert streamed.fingerprint() == own
+        assert not streamed.is_tied
+
+
+def test_an_adapter_on_the_head_changes_no_block(trio, tmp_path):
+    paths = trio("llama-tied")
+    with adapted(paths.full, target_modules=["lm_head"]) as live:
+        live.save_pretrained(tmp_path / "adapter")
+    with open_model(tmp_path / "adapter") as model:
+        whole = save(model.hf, tmp_path / "whole")
+    for unlearned in (tmp_path / "adapter", whole, live):
+        assert DepthAudit.run(paths.full, paths.retain, unlearned, EXAMPLES[:4], options=AUTO).uds == 0
+    streamed = replace(AUTO, stream=True)
+    assert DepthAudit.run(paths.full, paths.retain, whole, EXAMPLES[:4], options=streamed).uds == 0
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_an_adapter_on_a_quantised_base_is_not_rounded_with_it(wide, tmp_path, bits):
+    """The independent value: the base's weights as bitsandbytes gives them, and the low-rank product added to each."""
+    from bitsandbytes.functional import dequantize_4bit, int8_vectorwise_dequant
+
+    base = wide / "full-nf4"
+    if bits == 8:
+        eight = transformers.BitsAndBytesConfig(load_in_8bit=True)
+        base = save(load_plain(wide / "full", quantization_config=eight)[0], tmp_path / "base")
+    with adapted(base) as live:
+        live.save_pretrained(tmp_path / "adapter")
+    with open_model(tmp_path / "adapter") as model:
+        assert not getattr(model.hf, "is_quantized", False)
+        merged = dict(model.hf.named_parameters())
+        whole = save(model.hf, tmp_path / "whole")
+        own = model.fingerprint
+    with open_model(whole) as model:
+        assert model.fingerprint == own, "saved, it is a plain checkpoint"
+    adapters = 0
+    for place, layer in live.get_base_model().named_modules():
+        if not hasattr(layer, "lora_A"):
+            continue
+        inside, weight = layer.get_base_layer(), layer.get_base_layer().weight
+        plain = (
+            dequantize_4bit(weight.data, weight.quant_state)
+            if bits == 4
+            else int8_vectorwise_dequant(weight.data, weight.SCB if inside.state.SCB is None else inside.state.SCB)
+        )
+        product = layer.lora_B.default.weight @ layer.lora_A.default.weight * layer.scaling["default"]
+        torch.testing.assert_close(merged[f"{place}.weight"], plain.float() + product)
+        adapters += 1
+    assert adapters >= 16
+    paths = [base, wide / "retain", tmp_path / "adapter"]
+    mine = DepthAudit.run(*paths, EXAMPLES[:3], options=AUTO)
+    theirs = DepthAudit.run(base, wide / "retain", live, EXAMPLES[:3], options=AUTO)
+    # The live model multiplies the quantised weights in bfloat16, or with inputs rounded to 8 bits.
+    torch.testing.assert_close(mine.s2_delta, theirs.s2_delta, atol=0.1, rtol=0)
 
 
 def test_a_live_adapter_is_audited_as_it_is(trio):

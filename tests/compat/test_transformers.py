@@ -1,13 +1,14 @@
 """Parts of transformers that are not public or change; each test names one, and says what to do when it is gone."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
 from tiny_models import build_model, with_config
-from transformers import AttentionInterface, BitsAndBytesConfig, Qwen3NextConfig
+from transformers import AttentionInterface, BitsAndBytesConfig, LlamaForCausalLM, Qwen3NextConfig
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
@@ -113,6 +114,21 @@ def test_inverse_rotary_frequencies_of_a_config(llama) -> None:
     np.testing.assert_allclose(found, llama.model.rotary_emb.inv_freq.double().numpy(), rtol=1e-6)
     config.rope_parameters = {"rope_theta": config.rope_parameters["rope_theta"], "rope_type": "linear", "factor": 4.0}
     np.testing.assert_allclose(ours.inverse_frequencies(config), found / 4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_dequantised_model_is_saved_as_any_other(trio, tmp_path, bits) -> None:
+    load = LlamaForCausalLM.from_pretrained
+    with warnings.catch_warnings():  # bitsandbytes looks for a kernel of its own
+        warnings.simplefilter("ignore")
+        small = load(trio("llama").full, quantization_config=BitsAndBytesConfig(**{f"load_in_{bits}bit": True}))
+        small.save_pretrained(tmp_path / "small")
+        plain = ours.dequantised(load(tmp_path / "small"))
+    assert not getattr(plain, "is_quantized", False)
+    assert all(type(m) is torch.nn.Linear for n, m in plain.named_modules() if n.endswith("_proj"))
+    plain.save_pretrained(tmp_path / "plain")  # raises while `_weight_conversions` still names the quantiser
+    again = load(tmp_path / "plain")
+    assert all(torch.equal(p, again.get_parameter(n)) for n, p in plain.named_parameters())
 
 
 def test_the_hub_is_asked_as_the_environment_says() -> None:

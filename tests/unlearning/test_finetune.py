@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_models import with_config
 
 from tests.unlearning.conftest import QUICK, Tiny, people
@@ -15,6 +16,7 @@ from uds_lens.errors import ConfigError, ModelError
 from uds_lens.models import fingerprint, open_model
 from uds_lens.unlearning import FinetuneConfig, LoraSettings, finetune, quantise, read_record, unlearn
 from uds_lens.unlearning._record import recorded_config
+from uds_lens.unlearning._settings import Save
 
 NEW = people(("Gil Tarr", "Hal Uhl"))
 SHORT = FinetuneConfig(protocol="raw", batch_size=2, learning_rate=1e-2, epochs=60, seed=1)
@@ -123,6 +125,29 @@ def test_the_same_run_is_found_again_and_merged_is_another(taught: Path, tmp_pat
     finetune(taught / "base", NEW[:2], out=tmp_path / "merged", lora=merged, **given)
     assert (tmp_path / "merged" / "model.safetensors").is_file()
     assert read_record(tmp_path / "merged")["fingerprint"] == read_record(taught / "taught")["fingerprint"]
+
+
+@pytest.mark.parametrize("save", ["adapter", "merged"])
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
+def test_an_adapter_trains_one_of_two_tied_weights(taught: Path, tmp_path: Path, target: str, save: Save) -> None:
+    lora = LoraSettings(rank=2, target_modules=(target,), save=save)
+    config = replace(SHORT, epochs=3)
+    options = replace(QUICK, checkpoint_every=1)
+    shutil.copytree(taught / "base", tmp_path / "base")
+    out = finetune(tmp_path / "base", NEW[:2], out=tmp_path / "out", config=config, lora=lora, options=options)
+    record = read_record(out)
+    with open_model(tmp_path / "base", device="cpu") as base, open_model(out, device="cpu") as model:
+        weights, before = dict(model.hf.named_parameters()), dict(base.hf.named_parameters())
+        assert model.fingerprint == record["fingerprint"]
+        quantise(out, out=tmp_path / "nf4", device="cpu")
+        with open_model(tmp_path / "nf4", device="cpu") as four:
+            head = four.hf.get_output_embeddings().weight
+            assert torch.equal(head.float(), weights["lm_head.weight"].bfloat16().float())
+    changed = {"lm_head": "lm_head.weight", "embed_tokens": "model.embed_tokens.weight"}[target]
+    assert {n for n in weights if not torch.equal(weights[n], before.get(n, before["model.embed_tokens.weight"]))} == {
+        changed
+    }
+    assert record["prob"][0]["after"] > record["prob"][0]["before"]
 
 
 def test_an_adapter_on_an_adapter(taught: Path) -> None:

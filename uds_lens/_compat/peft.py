@@ -29,8 +29,37 @@ def without_wrappers(model: nn.Module) -> Any:
 
 
 def merge_adapters(model: Any) -> Any:
-    """Return the plain model, adapters merged into its weights; a model without adapters as it is."""
-    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    """Return the plain model, adapters merged into its weights; a model without adapters as it is.
+
+    Where an adapter is on a weight that modules share (a head that is the input embedding), each gets a weight of its
+    own first: the adapter changes one of them.
+    """
+    if not hasattr(model, "merge_and_unload"):
+        return model
+    _untie(model.get_base_model())
+    return model.merge_and_unload()
+
+
+def _untie(model: Any) -> None:
+    """Give each module a weight of its own, if one with an adapter, or one that is replaced as a whole, shares its."""
+    owners: dict[int, list[tuple[nn.Module, str]]] = {}
+    changed = set()
+    for module in model.modules():
+        if is_adapted(module):
+            changed |= {id(getattr(module, name, None)) for name in ("base_layer", "original_module")}
+            continue
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                owners.setdefault(id(weight), []).append((module, name))
+    shared = [places for places in owners.values() if len(places) > 1]
+    if not any(id(module) in changed for places in shared for module, _ in places):
+        return
+    for (first, name), *others in shared:
+        weight = first.get_parameter(name)
+        for module, other in others:
+            setattr(module, other, type(weight)(weight.detach().clone(), requires_grad=weight.requires_grad))
+    for config in (model.config, model.config.get_text_config()):
+        config.tie_word_embeddings = False
 
 
 def save_adapter(model: Any, folder: Path, *, base: str, dtype: torch.dtype) -> None:
@@ -49,9 +78,15 @@ def save_adapter(model: Any, folder: Path, *, base: str, dtype: torch.dtype) -> 
 
 @contextmanager
 def quiet_wrapping() -> Iterator[None]:
-    """Silence the warning that PEFT reads `is_gradient_checkpointing`, an old name in transformers."""
+    """Silence warnings of PEFT that are not for the user.
+
+    It reads `is_gradient_checkpointing`, an old name in transformers; an adapted weight is tied, which `merge_adapters`
+    sees to; and while it trains, an adapter of an embedding is saved with that.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        warnings.filterwarnings("ignore", message="Model (with|has) `tie_word_embeddings=True`")
+        warnings.filterwarnings("ignore", message="Setting `save_embedding_layers` to `True`")
         yield
 
 
@@ -61,7 +96,7 @@ def merged(base: Any, adapter: str) -> Any:
 
     with quiet_wrapping():
         warnings.filterwarnings("error", message="(?s).*missing adapter keys.*")
-        return PeftModel.from_pretrained(base, adapter).merge_and_unload()
+        return merge_adapters(PeftModel.from_pretrained(base, adapter))
 
 
 def is_adapted(model: object) -> bool:

@@ -301,6 +301,14 @@ def inverse_frequencies(config: Any) -> Any:
     return frequencies.double().numpy()
 
 
+def dequantised(model: Any) -> Any:
+    """Return a quantised model with plain weights, as one that is saved as any other."""
+    plain = model.dequantize()
+    forget_quantisation(plain)
+    vars(plain).pop("_weight_conversions", None)  # else `save_pretrained` would try to quantise them again
+    return plain
+
+
 def set_place(config: Any, place: str) -> None:
     """Say where a config was loaded from; one read from a GGUF file names its title instead, in an entry of its own."""
     setattr(config, PLACE_ENTRY, place)

@@ -27,6 +27,8 @@ from uds_lens._compat.bitsandbytes import (
 from uds_lens._compat.huggingface_hub import asking_the_hub, is_reachable
 from uds_lens._compat.peft import merged
 from uds_lens._compat.transformers import (
+    QUANTISED_ENTRY,
+    dequantised,
     downloaded,
     forget_quantisation,
     is_offline,
@@ -210,11 +212,13 @@ def base_folder(source: Place) -> str:
 
 
 def load_config(source: Place, *, revision: str | None, offline: bool, trust_remote_code: bool) -> PreTrainedConfig:
-    """Load the transformers config of a checkpoint, or of an adapter's base."""
+    """Load the transformers config of a checkpoint, or of an adapter with its base, which is never quantised."""
     from transformers import AutoConfig
 
     if is_adapter(source):
-        return _of_base(load_config, source, trust_remote_code=trust_remote_code)
+        base = _of_base(load_config, source, trust_remote_code=trust_remote_code)
+        vars(base).pop(QUANTISED_ENTRY, None)
+        return base
     if (file := _gguf(source)) is not None:
         with plain_errors(source, offline=True):
             config = gguf.load_config(file)
@@ -265,7 +269,8 @@ def load_weights(
 ) -> PreTrainedModel:
     """Load the model in evaluation mode, every weight from the checkpoint; a PEFT adapter is merged into its base.
 
-    A checkpoint quantised by bitsandbytes stays quantised; its other weights have `dtype`.
+    A checkpoint quantised by bitsandbytes stays quantised; its other weights have `dtype`. With an adapter it is
+    dequantised, since quantised weights cannot take up an adapter exactly.
     """
     from transformers import AutoModelForCausalLM
 
@@ -282,6 +287,8 @@ def load_weights(
         base = _of_base(load_weights, source, trust_remote_code=trust_remote_code, **more)
         with LOADING, plain_errors(source, offline=True), quiet_files():
             require_its_base(source, base)
+            if getattr(base, "is_quantized", False):  # after a merge its weights would be rounded a second time
+                base = dequantised(base)
             try:
                 adapted: Any = merged(base, str(place_of(source)))
             except RuntimeError as error:

@@ -358,8 +358,9 @@ def _train(
         pad_token_id=parent.pad_token_id,
         show_progress=options.progress if processes.is_first else False,
     )
+    advice = "What was saved before is kept: free up space, and run the same command again."
     try:
-        with writing(folder, advice="What was saved before is kept: free up space, and run the same command again."):
+        with quiet_wrapping(), writing(folder, advice=advice):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except UnpicklingError as error:
         raise ResultFormatError(
