@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_models import load_plain, save_trio
 
 from uds_lens.errors import IncompatibleModelsError, ModelError
 from uds_lens.weights import difference
@@ -60,6 +61,42 @@ def test_rounding_to_the_other_dtype_is_no_change(trio, tmp_path):
     tensors = load_file(full / "model.safetensors")
     save_file({name: t.bfloat16() for name, t in tensors.items()}, full / "model.safetensors", {"format": "pt"})
     assert not any(t.difference_norm for t in difference(trio("llama").full, full, show_progress=False).tensors)
+
+
+@pytest.mark.parametrize("family", ["llama-tied", "qwen2", "gpt2", "gemma3"])
+def test_the_head_of_an_untied_copy_is_compared_with_the_embedding(family, tmp_path):
+    save_trio(family, tmp_path)
+    model, _ = load_plain(tmp_path / "full")
+    head = model.get_output_embeddings()
+    assert head.weight is model.get_input_embeddings().weight
+    change = torch.zeros_like(head.weight)
+    change[3, :2] = torch.tensor([3.0, 4.0])
+    head.weight = torch.nn.Parameter(head.weight + change)
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(tmp_path / "untied")
+    for before, after in (("full", "untied"), ("untied", "full")):
+        found = difference(tmp_path / before, tmp_path / after, show_progress=False).tensors
+        assert {t.component: t.difference_norm for t in found if t.difference_norm} == {"lm_head": pytest.approx(5.0)}
+    found = difference(tmp_path / "full", tmp_path / "untied", retain=tmp_path / "retain", show_progress=False)
+    embedding = difference(tmp_path / "full", tmp_path / "retain", show_progress=False)
+    names = {"lm_head", "model.embed_tokens", "transformer.wte"}
+    (own,) = [t for t in found.tensors if t.component == "lm_head"]
+    (theirs,) = [t for t in embedding.tensors if t.component in names]
+    assert own.retain_norm == theirs.difference_norm, "of a tied retain model too, the head is the embedding"
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.float8_e4m3fn])
+def test_quantised_weights_are_refused(trio, tmp_path, dtype):
+    shutil.copytree(trio("llama").full, tmp_path / "full")
+    file = tmp_path / "full" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.layers.0.attention.bias"] = torch.ones(1, 1, 8, 8, dtype=torch.uint8)
+    save_file(tensors, file, {"format": "pt"})
+    difference(tmp_path / "full", tmp_path / "full", show_progress=False)  # a mask, as old checkpoints hold it
+    tensors["model.layers.0.mlp.up_proj.weight"] = tensors["model.layers.0.mlp.up_proj.weight"].to(dtype)
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(ModelError, match=r"is quantised \('model.layers.0.mlp.up_proj.weight' is stored as"):
+        difference(trio("llama").full, tmp_path / "full")
 
 
 def test_says_what_cannot_be_compared(trio, tmp_path):

@@ -26,8 +26,13 @@ if TYPE_CHECKING:
     from uds_lens.plots import Theme
 
 _LAYER = re.compile(r"\.(\d+)\.(.+)")
+_HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
+_EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings)\.weight$")
+"""Names of the head and of the input embedding, which a checkpoint that ties the two stores once."""
 _EXACT = 512
 """Smaller side of a matrix up to which all singular values are computed."""
+_PLAIN, _NO_WEIGHTS = ("F64", "F32", "F16", "BF16"), ("I64", "BOOL")
+"""Dtypes of unquantised weights in safetensors files, and those of masks and positions, which are not compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +168,8 @@ def difference(
     as vectors. `full` is first rounded to the dtype of the other checkpoint, so that what did not train differs by 0.
 
     Files are read one tensor at a time; no model is built. A stack of matrices (experts in one tensor) counts as one
-    matrix, its first axes joined.
+    matrix, its first axes joined. The head of a checkpoint that ties it is its input embedding: against a model that
+    does not tie the two, that is what its head is compared with.
 
     Args:
         full: The model before: a directory of safetensors files, or a Hub id that was downloaded.
@@ -269,19 +275,32 @@ class _Weights:
             shards = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else None
             files = [folder / name for name in sorted(shards or ["model.safetensors"])]
             opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
-            config = folder / "config.json"
-            self.tied = config.is_file() and bool(json.loads(config.read_bytes()).get("tie_word_embeddings"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
             raise ModelError(f"{self.name!r} has no whole safetensors weights to compare: {error}") from error
         self._files = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - no mapping
-        if any(name.endswith((".absmax", ".quant_map")) for name in self._files):
-            raise ModelError(f"{self.name!r} is quantised: compare the model it was made from.")
+        for name, file in self._files.items():
+            dtype = file.get_slice(name).get_dtype()
+            if dtype not in (*_PLAIN, *_NO_WEIGHTS) and not name.endswith(".bias"):  # masks of old GPTs are bytes
+                raise ModelError(
+                    f"{self.name!r} is quantised ({name!r} is stored as {dtype}): compare the model it was made from."
+                )
+        self._stored_as: dict[str, str] = {}
+        """Names of tensors in the files that stand for those of other names."""
         self.names = sorted(self._files)
 
+    def tie(self, head: str) -> None:
+        """Take the input embedding for the head that another checkpoint stores, where this one stores none."""
+        embeddings = [name for name in self.names if _EMBEDDING.search(name)]
+        if head not in self._files and len(embeddings) == 1:
+            self._stored_as[head] = embeddings[0]
+            self.names = sorted([*self.names, head])
+
     def shape(self, name: str) -> list[int]:
+        name = self._stored_as.get(name, name)
         return list(self._files[name].get_slice(name).get_shape())
 
     def tensor(self, name: str) -> Tensor:
+        name = self._stored_as.get(name, name)
         tensor: Tensor = self._files[name].get_tensor(name)
         return tensor
 
@@ -302,15 +321,18 @@ def _folder(source: str) -> Path:
 
 
 def _shared_names(sources: Sequence[_Weights]) -> list[str]:
-    """Return the tensors of all checkpoints; a head that only some save apart from the embedding is left out."""
+    """Return the tensors of all checkpoints; a head that some do not store is their embedding, to which they tie it."""
     full, *others = sources
+    for head in {name for source in sources for name in source.names if _HEAD.search(name)}:
+        for source in sources:
+            source.tie(head)
     for other in others:
-        apart = {name for name in set(full.names) ^ set(other.names) if not (full.tied and "lm_head" in name)}
-        shapes = [n for n in full.names if n in other._files and full.shape(n) != other.shape(n)]
+        apart = set(full.names) ^ set(other.names)
+        shapes = [n for n in full.names if n in other.names and full.shape(n) != other.shape(n)]
         if apart or shapes:
             first = ", ".join(sorted(apart)[:3] or shapes[:3])
             raise IncompatibleModelsError(
                 f"{other.name!r} does not hold the same tensors as {full.name!r} ({first}, ...): only checkpoints of "
                 "one architecture and size can be compared."
             )
-    return [name for name in full.names if all(name in other.names for other in others)]
+    return full.names
