@@ -13,6 +13,7 @@ import argparse
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,10 @@ def draw_rows(world: str) -> dict[str, list[ForgetExample]]:
         others = others[:AUTHORS]
     rows = {author: draw.sample(by_author[author], per_author) for author in forget + others}
     kept = [row for author in others for row in rows[author]]
-    more = ul.load_examples(SHARED / "data" / "tofu" / "retain90.json") if is_small(world) else []
+    more = [
+        replace(row, id=f"retain90-{row.id}", subject=None)
+        for row in (ul.load_examples(SHARED / "data" / "tofu" / "retain90.json") if is_small(world) else [])
+    ]
     return {
         "forget": [row for author in forget for row in rows[author]],
         "half": [row for author in forget[: AUTHORS // 2] for row in rows[author]],
