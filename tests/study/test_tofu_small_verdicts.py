@@ -28,7 +28,7 @@ def judge(monkeypatch_module):
     found = importlib.import_module("judge")
     monkeypatch_module.setattr(sys.modules["verdicts"], "RESAMPLES", RESAMPLES)
     yield found
-    for name in ("judge", "verdicts", "resume"):
+    for name in ("judge", "verdicts"):
         sys.modules.pop(name, None)
 
 
@@ -177,15 +177,19 @@ def test_the_full_size_check_takes_models_of_the_study_on_all_rows():
 
 def test_two_studies_stand_side_by_side(judge, best):
     found, _, verdicts = best
-    assert "3 of 376 measurements so far" in "\n".join(judge.side_by_side(found, [], None, "3 of 376 measurements"))
-    whole = "\n".join(judge.side_by_side(found, list(verdicts.values()), found, "376 of 376 done"))
+    whole = "\n".join(judge.side_by_side(found, list(verdicts.values()), found))
     assert whole.count("| supported | supported |") == sum(v.verdict == "supported" for v in verdicts.values())
     assert "F, all authors" in whole and "| uds |" in whole
 
 
-@pytest.mark.long  # it reads and judges a whole study
-def test_the_second_study_is_told_by_its_progress_until_it_is_whole(judge, metrics, shared_dir):
-    if shared_dir.resolve() != (FOLDER / "../../../shared").resolve():
-        pytest.skip("the plan looks for models and data beside the repository")
-    how_far, second = judge.second_study(metrics, resamples=RESAMPLES)
-    assert "of 376" in how_far and (second is not None or how_far.endswith("of 376 measurements"))
+def test_what_is_kept_of_both_studies_is_whole(judge, metrics):
+    for name, plan in judge.STUDIES.items():
+        long, values = judge.measured(name, None)
+        assert len(long.groupby(["model_id", "state"])) == 376
+        frames = ul.study.frames(long, plan=ul.study.plan(FOLDER / plan))
+        assert (len(frames.pools), len(frames.before)) == (60, 103)
+        kept = long[long["state"] == "before"].set_index(["model_id", "metric"])["value"]
+        means = values.groupby(["model", "metric"])["value"].mean()
+        for metric in ("em", "prob", "uds"):
+            model = frames.before["model"].iloc[-1]
+            assert means[model, metric] == pytest.approx(kept[model, metric], abs=1e-6)
