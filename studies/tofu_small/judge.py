@@ -323,8 +323,9 @@ def main() -> None:
     both = pd.concat([values.assign(study="first"), second_values.assign(study="all_authors")], ignore_index=True)
     both.to_parquet(asked.out / "values.parquet", compression="zstd", index=False)
     frames = found.frames
+    measurements = long.groupby(["model_id", "state", "seed"], dropna=False).ngroups
     told = (
-        f"{len(long.groupby(['model_id', 'state']))} measurements. {len(frames.pools)} pool models, "
+        f"{measurements} measurements. {len(frames.pools)} pool models, "
         f"{len(frames.before)} unlearned ones. Left out of the plan: {asked.cut}. {len(frames.reasons)} values of "
         f"{len(long)} are undefined, each with its reason in the table.\n\n{FIRST_ROWS}"
     )

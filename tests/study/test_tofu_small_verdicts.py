@@ -185,7 +185,7 @@ def test_two_studies_stand_side_by_side(judge, best):
 def test_what_is_kept_of_both_studies_is_whole(judge, metrics):
     for name, plan in judge.STUDIES.items():
         long, values = judge.measured(name, None)
-        assert len(long.groupby(["model_id", "state"])) == 376
+        assert len(long.groupby(["model_id", "state", "seed"], dropna=False)) == 376
         frames = ul.study.frames(long, plan=ul.study.plan(FOLDER / plan))
         assert (len(frames.pools), len(frames.before)) == (60, 103)
         kept = long[long["state"] == "before"].set_index(["model_id", "metric"])["value"]
