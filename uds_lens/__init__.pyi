@@ -18,6 +18,7 @@ from . import (
     study as study,
     toy as toy,
     training as training,
+    transplants as transplants,
     unlearning as unlearning,
     weights as weights,
 )
@@ -26,5 +27,6 @@ from .audit import Baseline as Baseline
 from .data import ForgetExample as ForgetExample, load_examples as load_examples, load_tofu as load_tofu
 from .models import open_model as open_model
 from .results import AuditConfig as AuditConfig, DepthAudit as DepthAudit, RunOptions as RunOptions
+from .transplants import Transplant as Transplant, transplant as transplant
 
 __version__: str

@@ -41,3 +41,4 @@ from ._models import (
     utility_frontier as utility_frontier,
 )
 from ._style import Theme as Theme, template as template
+from ._transplants import host_depths as host_depths, recovered_by_band as recovered_by_band

@@ -40,7 +40,7 @@ def stage_1_card(stage: Stage1) -> str:
     ]
     if stage.control is not None:
         rows.append(("control", worded(f"{int(stage.control.known.sum())} retained facts", words)))
-    return _card(rows)
+    return card(rows)
 
 
 def audit_card(audit: DepthAudit) -> str:
@@ -74,10 +74,10 @@ def audit_card(audit: DepthAudit) -> str:
         ("skipped", str(len(audit.skipped))),
         ("layers", str(audit.n_layers)),
     ]
-    return _card(rows, audit.cautions)
+    return card(rows, audit.cautions)
 
 
-def _card(rows: Sequence[tuple[str, str]], cautions: Sequence[Caution] = ()) -> str:
+def card(rows: Sequence[tuple[str, str]], cautions: Sequence[Caution] = ()) -> str:
     """Lay out rows of a name and its HTML, and warnings below."""
     cell = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
     body = "".join(f'<tr><th style="{cell}">{name}</th><td style="{cell}">{value}</td></tr>' for name, value in rows)

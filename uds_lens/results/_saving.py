@@ -324,8 +324,8 @@ def tensors_from(content: bytes, shapes: Mapping[str, Shape], *, where: str) -> 
         raise ResultFormatError(f"{where} holds no tensors: {str(error)[:160]}.") from error
     if wrong := sorted(set(shapes) ^ set(tensors)):
         raise ResultFormatError(f"{where} must hold {', '.join(shapes)[:300]}; see {wrong[0][:60]!r}.")
-    first = tensors["s1_delta"]
-    layers = first.shape[-1] if first.ndim == 2 else -1
+    first = tensors.get("s1_delta")
+    layers = first.shape[-1] if first is not None and first.ndim == 2 else -1
     for name, sizes in shapes.items():
         tensor, shape = tensors[name], tuple(layers if size is None else size for size in sizes)
         dtypes = (torch.int64,) if name.endswith("n_tokens") else (torch.float32, torch.float64)

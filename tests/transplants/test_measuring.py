@@ -1,0 +1,170 @@
+"""Blocks of one model in another: against block swaps by plain transformers, and what follows from the definition."""
+
+import copy
+import math
+
+import pytest
+import torch
+from audit.independent import layers_of, tokens_of
+from tiny_models import CORE, EXAMPLES, STRUCTURES, each_family, load_plain
+
+import uds_lens as ul
+from uds_lens.transplants import candidates_of
+from uds_lens.transplants._running import by_block, by_forward
+
+CONFIG = ul.AuditConfig(protocol="raw", n_bootstrap=100)
+FEW = ul.AuditConfig(n_bootstrap=100)
+
+
+def said(model, tokenizer, examples):
+    """Mean log-probability of each entity, one row at a time."""
+    values = []
+    for example in examples:
+        ids, places = tokens_of(example, tokenizer)
+        with torch.no_grad():
+            logprobs = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float().log_softmax(-1)
+        values.append(sum(float(logprobs[p - 1, ids[p]]) for p in places) / len(places))
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def swapped(host, donor, candidate):
+    """A copy of the host with blocks, or attention, of the donor."""
+    model = copy.deepcopy(host)
+    blocks, others = layers_of(model), layers_of(donor)
+    for i in range(candidate.first, candidate.first + candidate.width):
+        if candidate.attention:
+            name = next(n for n in ("self_attn", "attn", "attention") if hasattr(blocks[i], n))
+            setattr(blocks[i], name, getattr(others[i], name))
+        else:
+            blocks[i] = others[i]
+    return model
+
+
+@pytest.mark.parametrize("family", each_family())
+def test_every_mixture_is_the_model_with_its_blocks_swapped_by_hand(trio, family):
+    found = ul.transplant(*trio(family), EXAMPLES, config=CONFIG)
+    (full, tokenizer), (retain, _), (unlearned, _) = map(load_plain, trio(family))
+    a, close = found.answers, {"atol": 1e-5, "rtol": 0}
+    examples = found.examples
+    for s, model in ((a.s_full, full), (a.s_retain[0], retain), (a.s_unlearned, unlearned)):
+        torch.testing.assert_close(s, said(model, tokenizer, examples), **close)
+    pairs = [
+        (a.full_with_retain[0], full, retain),
+        (a.retain_with_full[0], retain, full),
+        (a.unlearned_with_retain[0], unlearned, retain),
+        (a.unlearned_with_full, unlearned, full),
+    ]
+    assert found.candidates == candidates_of(len(layers_of(full)))
+    for s, host, donor in pairs if family in CORE else pairs[2:3]:
+        for number, candidate in enumerate(found.candidates):
+            expected = said(swapped(host, donor, candidate), tokenizer, examples)
+            torch.testing.assert_close(s[:, number], expected, **close)
+            assert (s[:, number] - said(host, tokenizer, examples)).abs().max() > 1e-3
+
+
+def test_a_retain_model_has_a_depth_of_1_and_hides_nothing(world):
+    config = ul.AuditConfig(exact_noop=False, n_bootstrap=100)
+    found = ul.transplant(world.full, world.retain, world.retain, world.examples[:12], config=config)
+    measured = found.host_depth_per_example[~found.host_depth_per_example.isnan()]
+    assert len(measured) > 8
+    assert set(measured.tolist()) == {1.0}
+    assert found.output_depth == found.host_depth == 1.0
+    assert found.hidden == 0.0
+    assert found.host_depth_interval == (1.0, 1.0)
+    assert found.localisation[0].value == pytest.approx(found.localisation[0].retain)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_full_lost_nothing_so_nothing_is_hidden_and_nothing_comes_back(world, exact):
+    config = ul.AuditConfig(exact_noop=exact, n_bootstrap=100)
+    found = ul.transplant(world.full, world.retain, world.full, world.examples[:6], config=config)
+    assert found.output_depth == found.host_depth == 0.0
+    assert math.isnan(found.hidden)
+    assert "still answers" in found.hidden_reason
+    assert [math.isnan(of.value) and "nothing was lost" in of.reason for of in found.localisation] == [True, True]
+    assert not found.answers.left("unlearned_with_full").any()
+
+
+def test_a_model_that_differs_in_one_band_is_restored_by_it(world, tmp_path):
+    model, tokenizer = load_plain(world.full)
+    with torch.no_grad():
+        for parameter in model.model.layers[3].parameters():
+            parameter.add_(0.5 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+    model.save_pretrained(tmp_path / "noise")
+    tokenizer.save_pretrained(tmp_path / "noise")
+    examples = world.examples[:12]
+    found = ul.transplant(world.full, world.retain, tmp_path / "noise", examples, config=FEW)
+    one, two = found.localisation
+    assert (one.band, one.value) == ("block 3", pytest.approx(1.0, abs=1e-6))
+    assert two.value == pytest.approx(1.0, abs=1e-6)
+    assert one.retain < 0.5
+    frame = found.candidates_frame()
+    restored = frame[(frame["donor"] == "full") & frame["recovered"].gt(1 - 1e-6)]
+    assert set(restored["blocks"]) == {"block 3", "blocks 2-3", "blocks 3-4"}
+    # with retain's block in that place nothing of the change is left: the host is full
+    assert found.output_depth > 0.5
+    assert found.host_depth < 0.05
+
+
+def test_streamed_models_give_the_same_numbers(trio):
+    plain, streamed = (
+        ul.transplant(*trio("llama"), EXAMPLES, config=CONFIG, control=control(), options=ul.RunOptions(stream=stream))
+        for stream in (False, True)
+    )
+    for name in ("s_full", "s_retain", "unlearned_with_retain", "unlearned_with_full", "retain_with_full"):
+        assert torch.equal(getattr(plain.answers, name), getattr(streamed.answers, name)), name
+        assert torch.equal(getattr(plain.control, name), getattr(streamed.control, name)), name
+    assert {role: of.fingerprint for role, of in plain.models.items()} == {
+        role: of.fingerprint for role, of in streamed.models.items()
+    }
+
+
+def control():
+    return [
+        {"question": f"Kept {e.question}", "answer": e.answer, "prefix": e.prefix, "entity": e.entity}
+        for e in EXAMPLES[:3]
+    ]
+
+
+@pytest.mark.parametrize("family", each_family(CORE, STRUCTURES))
+def test_blocks_run_apart_as_in_the_models_own_forward(opened, family):
+    from uds_lens.data import encode, make_batch
+
+    host, donor = opened(family, "unlearned"), opened(family, "retain")
+    rows = encode(EXAMPLES, tokenizer=host.tokenizer, protocol="raw").rows
+    batch = make_batch(rows[:3])
+    candidates = candidates_of(host.n_layers)
+    torch.testing.assert_close(
+        by_block(host, donor, batch, candidates), by_forward(host, donor, batch, candidates), atol=1e-5, rtol=0
+    )
+
+
+def test_live_models_stay_as_they_were(trio):
+    models = [load_plain(place)[0] for place in trio("llama")]
+    tokenizer = load_plain(trio("llama").full)[1]
+    before = [{name: value.clone() for name, value in model.state_dict().items()} for model in models]
+    live = ul.transplant(*(ul.open_model(m, tokenizer=tokenizer) for m in models), EXAMPLES, config=CONFIG)
+    read = ul.transplant(*trio("llama"), EXAMPLES, config=CONFIG)
+    assert torch.equal(live.answers.unlearned_with_retain, read.answers.unlearned_with_retain)
+    for model, weights in zip(models, before, strict=True):
+        assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+def test_counterfactuals_have_no_weights(trio):
+    with pytest.raises(ul.errors.ConfigError, match="counterfactuals have no weights"):
+        ul.transplant(*trio("llama"), EXAMPLES, config=ul.AuditConfig(stand_in="counterfactual"))
+
+
+def test_a_saved_transplant_comes_back_whole(trio, tmp_path):
+    found = ul.transplant(*trio("llama"), EXAMPLES, config=CONFIG, control=control())
+    found.save(tmp_path / "saved")
+    again = ul.Transplant.load(tmp_path / "saved")
+    assert str(again.summary()) == str(found.summary())  # NaN included
+    assert again.candidates == found.candidates
+    assert again.candidates_frame().equals(found.candidates_frame())
+    assert again.examples_frame().equals(found.examples_frame())
+    with open(tmp_path / "saved" / "tensors.safetensors", "r+b") as file:
+        file.seek(-3, 2)
+        file.write(b"abc")
+    with pytest.raises(ul.errors.ResultFormatError, match="altered"):
+        ul.Transplant.load(tmp_path / "saved")

@@ -1,0 +1,136 @@
+"""Transplants: what answers lack and what the rest of the model lacks, and what comes back by band of blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+
+from uds_lens.plots._style import UDS_AXIS, Theme, note, number, palette, require, row_axis, short, shown, style
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def host_depths(
+    models: pd.DataFrame, *, references: Collection[str] = (), theme: Theme = "light", title: str | None = ""
+) -> go.Figure:
+    """Draw an arrow per model from output depth to host depth: a long one to the left is what the model hides.
+
+    Args:
+        models: `model`, `output_depth`, `host_depth`, `host_depth_low`, `host_depth_high`; NaN draws no arrow.
+        references: Models drawn grey, for comparison: retain models, models that never saw a part.
+        theme: Light or dark.
+        title: Heading; empty states the finding, None leaves it out.
+
+    Returns:
+        The figure, the longest arrow on top.
+
+    Raises:
+        DataError: A column is missing.
+
+    Example:
+        >>> import pandas as pd
+        >>> depths = {"output_depth": [0.47, 0.79], "host_depth": [0.47, 0.27]}
+        >>> ends = {"host_depth_low": [0.4, 0.2], "host_depth_high": [0.5, 0.3]}
+        >>> host_depths(pd.DataFrame({"model": ["half", "npo"], **depths, **ends})).layout.yaxis.ticktext
+        ('npo', 'half')
+    """
+    columns = ["model", "output_depth", "host_depth", "host_depth_low", "host_depth_high"]
+    require(models, columns, source="uds_lens.transplants.transplants_frame(...)")
+    colours, figure = palette(theme), go.Figure()
+    hidden = models["output_depth"] - models["host_depth"]
+    ordered = models.assign(hidden=hidden).sort_values("hidden", ascending=False, kind="stable", na_position="last")
+    for place, row in enumerate(ordered.itertuples()):
+        colour = colours.faint if row.model in references else colours.unlearned
+        hover = (
+            f"<b>{shown(row.model)}</b><br>output depth {number(row.output_depth, 3)}<br>host depth "
+            f"{number(row.host_depth, 3)} ({number(row.host_depth_low, 3)} to {number(row.host_depth_high, 3)})"
+            "<extra></extra>"
+        )
+        ends = {"y": [place, place], "mode": "lines", "hoverinfo": "skip"}
+        line = {"color": colour, "width": 6}
+        figure.add_scatter(x=[row.host_depth_low, row.host_depth_high], line=line, opacity=0.3, **ends)
+        figure.add_scatter(x=[row.output_depth, row.host_depth], line={"color": colour, "width": 2}, **ends)
+        for x, symbol in ((row.output_depth, "circle-open"), (row.host_depth, "arrow-left")):
+            if symbol == "arrow-left" and not row.hidden > 0.02:
+                symbol = "circle"
+            marker = {"color": colour, "size": 12, "symbol": symbol, "line": {"width": 2, "color": colour}}
+            if not math.isnan(x):
+                figure.add_scatter(x=[x], y=[place], mode="markers", marker=marker, hovertemplate=hover)
+    if not len(ordered):
+        note(figure, "No models.")
+    figure.update_xaxes(**{**UDS_AXIS, "title_text": "from output depth (open) to host depth (filled)"})
+    row_axis(figure, [shown(name, limit=36) for name in ordered["model"]])
+    asked = ordered[~ordered["model"].isin(list(references))].dropna(subset=["hidden"])
+    finding = "Output depth and host depth"
+    if len(asked):
+        most = asked.iloc[0]
+        name = short(most["model"])
+        finding = f"{name}: answers lack {most['output_depth']:.2f}, the rest of the model {most['host_depth']:.2f}"
+    subtitle = "Host depth: what stays lost with blocks of retain in the model; band: bootstrap interval over subjects."
+    return style(figure, theme, title, finding, subtitle, height=140 + 32 * max(len(ordered), 3), legend=False)
+
+
+def recovered_by_band(candidates: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+    """Draw what comes back with each band of `full`'s blocks, a row for each width, and with `full`'s attention.
+
+    Args:
+        candidates: `Transplant.candidates_frame()`: `donor`, `blocks`, `first`, `last`, `width`, `attention`,
+            `recovered`.
+        theme: Light or dark.
+        title: Heading; empty states the finding, None leaves it out.
+
+    Returns:
+        The figure: blocks across, the share of what was lost that comes back down.
+
+    Raises:
+        DataError: A column is missing.
+
+    Example:
+        >>> import pandas as pd
+        >>> band = {"donor": "full", "blocks": "block 0", "first": 0, "last": 0, "width": 1, "attention": False}
+        >>> figure = recovered_by_band(pd.DataFrame([{**band, "recovered": 0.9}]))
+        >>> figure.layout.title.text
+        'block 0 of full brings back 90% of what was lost'
+    """
+    columns = ["donor", "blocks", "first", "last", "width", "attention", "recovered"]
+    require(candidates, columns, source="Transplant.candidates_frame()")
+    colours, figure = palette(theme), go.Figure()
+    of_full = candidates[candidates["donor"] == "full"].dropna(subset=["recovered"])
+    bands, whole = of_full[~of_full["attention"].astype(bool)], of_full[of_full["attention"].astype(bool)]
+    for number_of, (width, rows) in enumerate(bands.groupby("width")):
+        colour = colours.series[number_of % len(colours.series)]
+        xs, ys, texts = [], [], []
+        for row in rows.itertuples():
+            xs += [row.first - 0.4, row.last + 0.4, None]
+            ys += [row.recovered, row.recovered, None]
+            texts += [f"{row.blocks}: {number(row.recovered)}"] * 2 + [None]
+        figure.add_scatter(
+            x=xs,
+            y=ys,
+            mode="lines",
+            line={"color": colour, "width": 4},
+            name=f"{width} block{'s' * (width != 1)}",
+            text=texts,
+            hovertemplate="%{text}<extra></extra>",
+        )
+    if len(whole):
+        level = float(whole["recovered"].iloc[0])
+        line = {"color": colours.faint, "dash": "dot"}
+        ends = [-0.4, float(of_full["last"].max()) + 0.4]
+        figure.add_scatter(x=ends, y=[level, level], mode="lines", line=line, name="attention of all blocks")
+    finding = "Nothing was lost that could come back"
+    if len(of_full):
+        best = of_full.loc[of_full["recovered"].idxmax()]
+        finding = f"{best['blocks']} of full brings back {best['recovered']:.0%} of what was lost"
+        if str(best["blocks"]).startswith("blocks"):
+            finding = finding.replace("brings", "bring")
+    else:
+        note(figure, "Nothing was lost.")
+    figure.update_xaxes(title_text="block", tickformat="d")
+    figure.update_yaxes(title_text="share that comes back", tickformat=".2~f")
+    subtitle = "Blocks of full put into the unlearned model, mean over examples."
+    return style(figure, theme, title, finding, subtitle, legend=True)

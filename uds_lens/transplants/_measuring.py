@@ -1,0 +1,274 @@
+"""`transplant`: run `full`, the retain models and an unlearned model with blocks of each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from uds_lens._progress import tell
+from uds_lens._settings import as_settings
+from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, retain_sources, sources_of, where_of
+from uds_lens.audit._memory import memory_of_audit
+from uds_lens.audit._streamed import require_streamable
+from uds_lens.data import ExamplesLike
+from uds_lens.errors import ConfigError, Setting
+from uds_lens.models import HookedModel, ModelSource, RetainSource, pick_device, read_checkpoint_info
+from uds_lens.patching._streamed import why_not_streamed
+from uds_lens.results import AuditConfig, ModelRecord, RunOptions
+from uds_lens.results._records import provenance
+from uds_lens.transplants._candidates import candidates_of, passes_of
+from uds_lens.transplants._results import Answers, Transplant
+from uds_lens.transplants._running import HostScores, kept_open, run_host
+
+
+def transplant(
+    full: ModelSource,
+    retain: RetainSource,
+    unlearned: ModelSource,
+    examples: ExamplesLike,
+    *,
+    control: ExamplesLike | None = None,
+    config: AuditConfig | None = None,
+    options: RunOptions | None = None,
+) -> Transplant:
+    """Put blocks of `retain` and of `full` into an unlearned model, and ask again.
+
+    `retain`'s blocks have never seen the forget set: if the answer returns when they replace some of the unlearned
+    model's, the rest of that model held it (host depth). `full`'s blocks hold the facts themselves: if a few of them
+    bring the answer back, the change was confined to these (localisation). No gradient, no training. See
+    `docs/guide/transplant.md` for what neither can see.
+
+    Args:
+        full: Trained on everything: directory, Hub id, transformers model or `TransformerBridge`.
+        retain: Never saw the forget set. Several (a list) that differ in their seed: each is a donor. The base model
+            may stand in (`AuditConfig(stand_in="base")`).
+        unlearned: `full` after an unlearning method, or another retain model, to see what a model reaches that really
+            never saw the facts.
+        examples: The forget set, with entity spans, in the forms that `DepthAudit.run` takes.
+        control: Facts that `full` and `retain` both know: a transplant that costs them counts for nothing.
+        config: Prompts, dtype, tau, sample and the resampling; default `AuditConfig()`. Site and scope play no part.
+        options: How to run it; default `RunOptions()`. Two models are in memory at a time, or of each a block.
+
+    Returns:
+        The measurement, with a score for each example and candidate.
+
+    Raises:
+        ConfigError: Counterfactuals stand in for `retain`: they have no weights.
+        IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
+        ModelError: A checkpoint cannot be opened, gives NaN, or needs more memory than there is.
+        DataError: No examples.
+
+    Example:
+        >>> import uds_lens as ul
+        >>> world = ul.toy.load()
+        >>> few = world.examples[:6]
+        >>> found = ul.transplant(world.full, world.retain, world.unlearned["idkdpo"], few)
+        >>> found.host_depth < found.output_depth
+        True
+    """
+    settings: dict[str, Any] = {"control": control, "config": config, "options": options}
+    return transplant_all(full, retain, [unlearned], examples, **settings)[0]
+
+
+def transplant_all(
+    full: ModelSource,
+    retain: RetainSource,
+    models: Sequence[ModelSource],
+    examples: ExamplesLike,
+    *,
+    control: ExamplesLike | None = None,
+    config: AuditConfig | None = None,
+    options: RunOptions | None = None,
+) -> list[Transplant]:
+    """Measure several unlearned models; what depends on `full` and `retain` only is run once.
+
+    Args:
+        full: As for `transplant`, as are all others.
+        retain: One model, or several.
+        models: The unlearned models.
+        examples: The forget set.
+        control: Facts that `full` and `retain` both know.
+        config: What is measured.
+        options: How it is run.
+
+    Returns:
+        One transplant per model, in their order.
+    """
+    return list(each_transplant(full, retain, models, examples, control=control, config=config, options=options))
+
+
+def each_transplant(
+    full: ModelSource,
+    retain: RetainSource,
+    models: Sequence[ModelSource],
+    examples: ExamplesLike,
+    *,
+    control: ExamplesLike | None,
+    config: AuditConfig | None,
+    options: RunOptions | None,
+) -> Iterator[Transplant]:
+    """Measure one unlearned model after the other (`transplant_all`), to be saved as they come."""
+    config = as_settings(AuditConfig, config, name="config")
+    options = as_settings(RunOptions, options, name="options")
+    if config.stand_in == "counterfactual":
+        raise ConfigError(
+            "a transplant takes blocks of ",
+            Setting("retain"),
+            ", and counterfactuals have no weights: give a model that never saw the forget set, or the base model and ",
+            Setting("stand_in", "base"),
+            ".",
+        )
+    started = time.perf_counter()
+    retains = retain_sources(retain, config)
+    hosts = sources_of("unlearned", list(models))
+    inputs = audit_inputs(examples, control, config)
+    places = {"full": full, **{source.name: source.model for source in (*retains, *hosts)}}
+    plan = make_plan(
+        places,
+        inputs.forget.examples,
+        control=inputs.control_examples,
+        config=config,
+        options=replace(options, engine="naive"),  # whole rows, padded
+    )
+    config = replace(config, protocol=plan.protocol)
+    run = _Run(plan, config, _settled(places, plan, config, options))
+    n_layers = int(read_checkpoint_info(full, **where_of(options)).config.get_text_config().num_hidden_layers)
+    pairs = passes_of(candidates_of(n_layers), n_layers)
+    first, each = 2 * len(retains) * pairs, (len(retains) + 1) * pairs
+    rows = f"{len(plan.rows)} rows ({sum(plan.lengths)} tokens)"
+    tell(f"transplant: {first + each * len(hosts):.1f} forward passes over {rows}, two models in memory")
+    references = run.references(full, retains)
+    for number, host in enumerate(hosts):
+        by_retain, by_full = run.unlearned(host.model, full, retains, references)
+        seconds, passes = time.perf_counter() - started, each + (first if not number else 0)
+        tell(f"transplant: {passes:.1f} forward passes took {seconds:.1f} s")
+        yield run.joined(retains, references, by_retain, by_full, sample=inputs.forget.sample, cost=(passes, seconds))
+        started = time.perf_counter()
+
+
+def _settled(models: Mapping[str, ModelSource], plan: Plan, config: AuditConfig, options: RunOptions) -> RunOptions:
+    """Check that the memory for two models is there, and decide whether they are streamed."""
+    if options.stream is True:
+        require_streamable(list(models.values()), options)
+        return options
+    full = models["full"]
+    estimate = memory_of_audit(full, plan, n_sources=1, config=config, options=options)
+    if estimate is None:
+        return replace(options, stream=False)
+    both = replace(estimate, weights=2 * estimate.weights)
+    if options.stream is False or both.fits:
+        both.require()
+        return replace(options, stream=False)
+    for name, model in models.items():
+        if (why := why_not_streamed(model, revision=options.revision, offline=options.offline)) is not None:
+            both.require(f"It holds two models, and {name} cannot be streamed: {why}. ")
+    tell(f"two models do not fit into memory ({both}): they are read a block at a time")
+    return replace(options, stream=True)
+
+
+@dataclass(frozen=True, eq=False)
+class _References:
+    """What depends on `full` and the retain models only."""
+
+    full: HostScores  # with the blocks of the first retain model
+    full_with_retain: list[Float[Tensor, "row candidate"]]
+    retains: list[HostScores]  # with the blocks of full
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """One measurement: rows, settings, and the models it runs."""
+
+    plan: Plan
+    config: AuditConfig
+    options: RunOptions
+
+    def host(self, host: ModelSource, donor: ModelSource, what: str) -> HostScores:
+        return run_host(host, donor, self.plan, what=what, config=self.config, options=self.options)
+
+    def references(self, full: ModelSource, retains: Sequence[Source]) -> _References:
+        """Run `full` with blocks of each retain model, and each of them with blocks of `full`."""
+        hosts, others = [], []
+        with kept_open(full, self.config, self.options) as first:
+            for retain in retains:
+                with kept_open(retain.model, self.config, self.options) as second:
+                    hosts.append(self.host(first, second, f"full with blocks of {retain.name}"))
+                    others.append(self.host(second, first, f"{retain.name} with blocks of full"))
+        return _References(hosts[0], [host.mixed for host in hosts], others)
+
+    def unlearned(
+        self, unlearned: ModelSource, full: ModelSource, retains: Sequence[Source], references: _References
+    ) -> tuple[list[HostScores], HostScores]:
+        """Run the unlearned model with blocks of each retain model, and of `full`."""
+        with kept_open(unlearned, self.config, self.options) as host:
+            if (known := self._known(host, references)) is not None:
+                return known
+            hosts = []
+            for donor, name in [*((retain.model, retain.name) for retain in retains), (full, "full")]:
+                with kept_open(donor, self.config, self.options) as other:
+                    hosts.append(self.host(host, other, f"unlearned with blocks of {name}"))
+            return hosts[:-1], hosts[-1]
+
+    def _known(self, host: ModelSource, references: _References) -> tuple[list[HostScores], HostScores] | None:
+        """Return the scores of a host with the weights of `full`, which were measured; None for others."""
+        full = references.full
+        if not (self.config.exact_noop and isinstance(host, HookedModel)):
+            return None
+        if host.fingerprint != full.record.fingerprint:
+            return None
+        itself = full._replace(mixed=full.own[:, None].expand_as(full.mixed), record=ModelRecord.of(host))
+        return [itself._replace(mixed=mixed) for mixed in references.full_with_retain], itself
+
+    def joined(
+        self,
+        retains: Sequence[Source],
+        references: _References,
+        by_retain: Sequence[HostScores],
+        by_full: HostScores,
+        *,
+        sample: dict[str, Any] | None,
+        cost: tuple[float, float],
+    ) -> Transplant:
+        """Put what was measured into a record."""
+        plan = self.plan
+        n, rows = len(plan.encoded.rows), plan.encoded.rows
+
+        def answers(part: slice) -> Answers:
+            return Answers(
+                s_full=references.full.own[part],
+                s_retain=torch.stack([host.own[part] for host in references.retains]),
+                s_unlearned=by_full.own[part],
+                full_with_retain=torch.stack([mixed[part] for mixed in references.full_with_retain]),
+                retain_with_full=torch.stack([host.mixed[part] for host in references.retains]),
+                unlearned_with_retain=torch.stack([host.mixed[part] for host in by_retain]),
+                unlearned_with_full=by_full.mixed[part],
+            )
+
+        origin = provenance(
+            engine="blocks",
+            device=pick_device(self.options.device),
+            rows=None,
+            rendered_prompt=rows[0].rendered.prompt if rows else None,
+            ids_hash=plan.encoded.ids_hash,
+        )
+        return Transplant(
+            config=self.config,
+            models={
+                "full": references.full.record,
+                **{source.name: host.record for source, host in zip(retains, references.retains, strict=True)},
+                "unlearned": by_full.record,
+            },
+            candidates=by_full.candidates,
+            examples=tuple(row.example for row in rows),
+            answers=answers(slice(0, n)),
+            control_examples=() if plan.control is None else tuple(row.example for row in plan.control.rows),
+            control=None if plan.control is None else answers(slice(n, None)),
+            skipped=tuple(plan.encoded.skipped),
+            provenance={**origin, "sample": sample, "passes": cost[0], "seconds": cost[1]},
+        )

@@ -1,0 +1,522 @@
+"""`Transplant`: what models answer with blocks of each other, and the scores that follow."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from uds_lens import plots
+from uds_lens.data import ForgetExample, SkippedExample
+from uds_lens.results import AuditConfig, Interval, ModelRecord, bootstrap_interval, mean_uds, output_depth
+from uds_lens.results._cards import card, number
+from uds_lens.results._cautions import Caution
+from uds_lens.results._intervals import FEW_CLUSTERS, ROUNDING, cluster_codes, interval_basis, studentised
+from uds_lens.results._stage_1 import LEAST_KNOWN, Spread, spread_of
+from uds_lens.results._statistics import NO_INTERVAL
+from uds_lens.transplants._candidates import Candidate
+from uds_lens.transplants._saving import load_transplant, save_transplant
+from uds_lens.transplants._scores import host_depth, least_on_others, nanmean_over, taken
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from uds_lens.plots import Theme
+
+
+ADMITTED_COST = 0.1
+"""Largest share of what `retain` lacks that its blocks may cost `full` itself, for a candidate to be admitted."""
+
+ADMITTED_LOSS = 0.1
+"""Largest loss on control facts, beyond that of the host, for a candidate to be admitted; nats per token."""
+
+LEAST_OUTPUT_DEPTH = 0.15
+"""Output depth below which `hidden` is withheld: an answer that is there hides nothing."""
+
+HIDDEN_ABOVE = 0.1
+"""Lower bound of `hidden` above which a model hides, where one retain model is all there is to compare with."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Answers:
+    """Mean log-probability of each entity under every mixture of models, nats per token, float64.
+
+    `unlearned_with_retain` is the unlearned model with blocks of a retain model. The axis `donor` counts the retain
+    models, also where one of them is the host.
+    """
+
+    s_full: Float[Tensor, "example"]
+    """Under `full`."""
+
+    s_retain: Float[Tensor, "donor example"]
+    """Under each retain model."""
+
+    s_unlearned: Float[Tensor, "example"]
+    """Under the unlearned model."""
+
+    full_with_retain: Float[Tensor, "donor example candidate"]
+    """Under `full` with each candidate of each retain model."""
+
+    retain_with_full: Float[Tensor, "donor example candidate"]
+    """Under each retain model with each candidate of `full`."""
+
+    unlearned_with_retain: Float[Tensor, "donor example candidate"]
+    """Under the unlearned model with each candidate of each retain model."""
+
+    unlearned_with_full: Float[Tensor, "example candidate"]
+    """Under the unlearned model with each candidate of `full`."""
+
+    def left(self, name: str) -> Float[Tensor, "*rest"]:
+        """Return `s_full - s`, what the models of a field lack of each answer, nats per token."""
+        s: Tensor = getattr(self, name)
+        return (self.s_full[:, None] if "with" in name else self.s_full) - s
+
+
+class Localisation(NamedTuple):
+    """How much of what an unlearned model lost comes back with one band of `full`'s blocks."""
+
+    width: int
+    """Blocks of a band."""
+
+    value: float
+    """`1 - mean left(U[b <- F]) / mean left(U)`: 1 = all, 0 = nothing, below 0 = even more is lost; NaN: `reason`."""
+
+    interval: Interval
+    """Bootstrap over subjects."""
+
+    band: str
+    """The band that was chosen most often; each example's is chosen on other subjects."""
+
+    retain: float
+    """The same for `retain` as the host (mean over several), which never learned the facts: the value to compare
+    with."""
+
+    reason: str | None
+    """Why the value is NaN."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Transplant:
+    """What an unlearned model answers when blocks of `retain` or of `full` stand in it; made by `transplant`."""
+
+    config: AuditConfig
+    """Settings of the measurement; site, scope and last layer play no part."""
+
+    models: Mapping[str, ModelRecord]
+    """Records of `full`, `retain` (`retain 1`, `retain 2` ... of several) and `unlearned`."""
+
+    candidates: tuple[Candidate, ...]
+    """What was put in: bands of blocks, and the attention of all blocks."""
+
+    examples: tuple[ForgetExample, ...]
+    """The scored examples, in input order."""
+
+    answers: Answers
+    """What was measured on them."""
+
+    control_examples: tuple[ForgetExample, ...] = ()
+    """The scored control facts; empty without a control."""
+
+    control: Answers | None = None
+    """What was measured on the control facts; None without."""
+
+    skipped: tuple[SkippedExample, ...] = ()
+    """Rows that could not be scored, with reasons."""
+
+    provenance: Mapping[str, Any]
+    """Versions, machine, command, first prompt, hash of the tokens, forward passes and seconds."""
+
+    @property
+    def retains(self) -> list[str]:
+        """Roles of the retain models."""
+        return [role for role in self.models if role.startswith("retain")]
+
+    @cached_property
+    def subjects(self) -> list[str | None]:
+        """Subject of each example."""
+        return [example.subject for example in self.examples]
+
+    # What the answers alone say.
+
+    @cached_property
+    def output_depth_per_example(self) -> Float[Tensor, "example"]:
+        """O of each example (`uds_lens.results.output_depth`), the mean over retain models.
+
+        NaN where `full` knows the answer no better than they do.
+        """
+        a = self.answers
+        each = [output_depth(a.s_full, a.s_unlearned, s_retain, self.config.tau) for s_retain in a.s_retain]
+        return nanmean_over(torch.stack(each))
+
+    @property
+    def output_depth(self) -> float:
+        """Output depth O in [0, 1], mean over examples: 0 answers as `full`, 1 as `retain` does; NaN without any."""
+        return mean_uds(self.output_depth_per_example)
+
+    @cached_property
+    def output_depth_interval(self) -> Interval:
+        """Bootstrap interval over subjects."""
+        return self._interval(self.output_depth_per_example, (0.0, 1.0))
+
+    # What the host holds beyond its answers.
+
+    @cached_property
+    def cost(self) -> Float[Tensor, "donor candidate"]:
+        """c(b): what the blocks of each retain model cost `full` itself, mean over examples, nats per token."""
+        return self.answers.left("full_with_retain").mean(1)
+
+    @cached_property
+    def control_loss(self) -> float:
+        """What the unlearned model loses on control facts that `full` knows, nats per token; NaN without a control."""
+        return math.nan if self.control is None else float(self._on_control(self.control.s_unlearned[:, None]))
+
+    @cached_property
+    def admitted(self) -> Bool[Tensor, "donor candidate"]:
+        """Candidates that count: c(b) at most a tenth of what `retain` lacks, control facts lose at most .1 more."""
+        a = self.answers
+        affordable = self.cost <= ADMITTED_COST * a.left("s_retain").mean(1)[:, None]
+        if self.control is None:
+            return affordable
+        losses = self._on_control(self.control.unlearned_with_retain)
+        return affordable & ~(losses - self.control_loss > ADMITTED_LOSS)
+
+    @cached_property
+    def chosen(self) -> Int[Tensor, "donor example"]:
+        """Number of each example's candidate, the admitted one with the least mean left on other subjects; -1: none."""
+        a = self.answers
+        left = a.left("unlearned_with_retain")
+        return torch.stack(
+            [least_on_others(of, may, self.subjects) for of, may in zip(left, self.admitted, strict=True)]
+        )
+
+    @cached_property
+    def host_depth_by_candidate(self) -> Float[Tensor, "donor example candidate"]:
+        """Host depth of each example with each candidate, admitted or not; NaN where the blocks alone decide.
+
+        `clip((left(U[b <- R], i) - c(b, i)) / (left(R, i) - c(b, i)), 0, 1)`
+        """
+        a = self.answers
+        parts = zip(a.left("unlearned_with_retain"), a.left("full_with_retain"), a.left("s_retain"), strict=True)
+        return torch.stack([host_depth(left, cost, of_retain, self.config.tau) for left, cost, of_retain in parts])
+
+    @cached_property
+    def host_depth_by_donor(self) -> Float[Tensor, "donor example"]:
+        """Host depth of each example by the blocks of each retain model, at the candidate chosen on other subjects."""
+        both = zip(self.host_depth_by_candidate, self.chosen, strict=True)
+        return torch.stack([taken(depth, chosen) for depth, chosen in both])
+
+    @cached_property
+    def host_depth_per_example(self) -> Float[Tensor, "example"]:
+        """Host depth h of each example, the mean over retain models; NaN: `host_depth_reason`."""
+        return nanmean_over(self.host_depth_by_donor)
+
+    @property
+    def host_depth(self) -> float:
+        """Host depth h in [0, 1], mean over examples: 0 the rest of the model holds the answers, 1 it holds none."""
+        return mean_uds(self.host_depth_per_example)
+
+    @cached_property
+    def host_depth_interval(self) -> Interval:
+        """Bootstrap interval over subjects."""
+        return self._interval(self.host_depth_per_example, (0.0, 1.0))
+
+    @property
+    def host_depth_spread(self) -> Spread:
+        """Range and deviation of h over several retain models as donors."""
+        return spread_of(tuple(map(mean_uds, self.host_depth_by_donor)))
+
+    @property
+    def host_depth_reason(self) -> str | None:
+        """Why host depth is NaN; None where it is not."""
+        if not math.isnan(self.host_depth):
+            return None
+        if not self.examples:
+            return "no example could be scored"
+        if not bool(self.admitted.any()):
+            return (
+                f"no candidate is admitted: every one costs full more than {ADMITTED_COST:.0%} of what retain lacks, "
+                f"or the control facts more than {ADMITTED_LOSS:g} nats per token"
+            )
+        if bool((self.chosen < 0).all()):
+            return "there are no other examples to choose a candidate on"
+        return (
+            f"retain lacks at most tau ({self.config.tau:g} nats per token) of every answer beyond what its blocks "
+            "cost full"
+        )
+
+    # What is hidden.
+
+    @cached_property
+    def hidden_per_example(self) -> Float[Tensor, "example"]:
+        """O - h of each example; NaN where one of them is."""
+        return self.output_depth_per_example - self.host_depth_per_example
+
+    @property
+    def hidden(self) -> float:
+        """O - h, paired: the part of what the answers lack that the host still holds; NaN: `hidden_reason`."""
+        return math.nan if self.hidden_reason else mean_uds(self.hidden_per_example)
+
+    @cached_property
+    def hidden_interval(self) -> Interval:
+        """Bootstrap interval over subjects, paired; NaN where `hidden` is."""
+        return NO_INTERVAL if self.hidden_reason else self._interval(self.hidden_per_example, (-1.0, 1.0))
+
+    @property
+    def hidden_reason(self) -> str | None:
+        """Why `hidden` is withheld; None where it is not."""
+        if math.isnan(self.output_depth):
+            return "full knows no answer better than retain"
+        if self.output_depth < LEAST_OUTPUT_DEPTH:
+            return (
+                f"the model still answers (output depth {self.output_depth:.2f}, less than {LEAST_OUTPUT_DEPTH:g}): "
+                "there is nothing to hide"
+            )
+        return self.host_depth_reason
+
+    # Where it was changed.
+
+    @cached_property
+    def localisation(self) -> tuple[Localisation, ...]:
+        """What comes back with one band of `full`'s blocks, for each width of bands."""
+        return tuple(
+            self._localisation(width) for width in sorted({c.width for c in self.candidates if not c.attention})
+        )
+
+    def _localisation(self, width: int) -> Localisation:
+        a, of_width = self.answers, torch.tensor([c.width == width and not c.attention for c in self.candidates])
+        lost = a.left("s_unlearned")
+        back, chosen = self._restored(a.left("unlearned_with_full"), of_width)
+        retains = []
+        for with_full, of_retain in zip(a.left("retain_with_full"), a.left("s_retain"), strict=True):
+            retains.append(_ratio_left(self._restored(with_full, of_width)[0], of_retain))
+        retain, mean = float(np.mean(retains)), float(lost.mean()) if len(lost) else math.nan
+        names = Counter(self.candidates[i].label for i in chosen.tolist() if i >= 0)
+        band = names.most_common(1)[0][0] if names else ""
+        reason = None
+        if math.isnan(mean) or bool((chosen < 0).any()):
+            reason = "there are no other examples to choose a band on"
+        elif mean <= self.config.tau:
+            reason = f"nothing was lost (on average {mean:.3f} nats per token, not more than tau {self.config.tau:g})"
+        if reason:
+            return Localisation(width, math.nan, NO_INTERVAL, band, retain, reason)
+        codes = cluster_codes(self.subjects)
+        ends = None
+        if codes.max() > 0:
+            kept, whole = (np.bincount(codes, values.double().numpy()).astype(float) for values in (back, lost))
+            ends = studentised(kept, whole, **self.config.resampling)
+        interval = NO_INTERVAL if ends is None else Interval(1 - ends.high, 1 - ends.low)
+        return Localisation(width, _ratio_left(back, lost), interval, band, retain, None)
+
+    def _restored(
+        self, left: Float[Tensor, "example candidate"], of_width: Bool[Tensor, "candidate"]
+    ) -> tuple[Float[Tensor, "example"], Int[Tensor, "example"]]:
+        """Return what is left with each example's best band, chosen on other subjects, and which that is."""
+        chosen = least_on_others(left, of_width, self.subjects)
+        return taken(left, chosen), chosen
+
+    # Tables and words.
+
+    def candidates_frame(self) -> pd.DataFrame:
+        """Return one row per donor and candidate, means over examples in nats per token.
+
+        `left`: what the unlearned model still lacks with these blocks. `c`: what they cost `full` itself (retain
+        donors). `control_loss`: what it then lacks of the control facts that `full` knows, `host_control_loss` without
+        the blocks (NaN without a control). `admitted`: whether it may count for host depth. `chosen`: share of examples
+        it was chosen for. `host_depth`: mean h with it (retain donors). `recovered`: `1 - left / left(unlearned)`.
+        """
+        import pandas as pd
+
+        a, rows = self.answers, []
+        lost = float(a.left("s_unlearned").mean())
+        for k, donor in enumerate([*self.retains, "full"]):
+            of_retain = donor != "full"
+            left = (a.left("unlearned_with_retain")[k] if of_retain else a.left("unlearned_with_full")).mean(0)
+            facts = self.control
+            control = torch.full((len(self.candidates),), torch.nan)
+            if facts is not None:
+                control = self._on_control(facts.unlearned_with_retain[k] if of_retain else facts.unlearned_with_full)
+            for place, candidate in enumerate(self.candidates):
+                row: dict[str, Any] = {"donor": donor, "blocks": candidate.label, **candidate._asdict()}
+                row |= {"last": candidate.last, "left": float(left[place])}
+                row["c"] = float(self.cost[k, place]) if of_retain else math.nan
+                row |= {"control_loss": float(control[place]), "host_control_loss": self.control_loss}
+                row["admitted"] = bool(self.admitted[k, place]) if of_retain else None
+                row["chosen"] = float((self.chosen[k] == place).double().mean()) if of_retain else math.nan
+                depth = self.host_depth_by_candidate[k, :, place] if of_retain else torch.empty(0)
+                row["host_depth"] = mean_uds(depth)
+                row["recovered"] = 1 - float(left[place]) / lost if lost > self.config.tau else math.nan
+                rows.append(row)
+        return pd.DataFrame(rows)
+
+    def examples_frame(self) -> pd.DataFrame:
+        """Return one row per example: its log-probabilities, O, h and O - h, and the blocks it was judged with."""
+        import pandas as pd
+
+        a = self.answers
+        frame = pd.DataFrame(
+            {
+                "example_id": [example.id for example in self.examples],
+                "subject": self.subjects,
+                "question": [example.question for example in self.examples],
+                "entity": [example.entity for example in self.examples],
+                "s_full": a.s_full.tolist(),
+                "s_retain": a.s_retain.mean(0).tolist(),
+                "s_unlearned": a.s_unlearned.tolist(),
+                "output_depth": self.output_depth_per_example.tolist(),
+                "host_depth": self.host_depth_per_example.tolist(),
+                "hidden": self.hidden_per_example.tolist(),
+            }
+        )
+        for donor, chosen in zip(self.retains, self.chosen.tolist(), strict=True):
+            frame[f"blocks of {donor}"] = [self.candidates[i].label if i >= 0 else "" for i in chosen]
+        return frame
+
+    def plot_bands(self, *, theme: Theme = "light") -> go.Figure:
+        """Draw what comes back with each band of `full`'s blocks (`uds_lens.plots.recovered_by_band`)."""
+        return plots.recovered_by_band(self.candidates_frame(), theme=theme)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the scores by name, with their intervals and reasons."""
+        scores: dict[str, Any] = {
+            "output_depth": self.output_depth,
+            "output_depth_interval": list(self.output_depth_interval),
+            "host_depth": self.host_depth,
+            "host_depth_interval": list(self.host_depth_interval),
+            "host_depth_reason": self.host_depth_reason,
+            "host_depth_spread": list(self.host_depth_spread),
+            "hidden": self.hidden,
+            "hidden_interval": list(self.hidden_interval),
+            "hidden_reason": self.hidden_reason,
+            "control_loss": self.control_loss,
+            "n_examples": len(self.examples),
+            "n_skipped": len(self.skipped),
+        }
+        for found in self.localisation:
+            scores[f"localisation_{found.width}"] = {**found._asdict(), "interval": list(found.interval)}
+        return scores
+
+    @cached_property
+    def cautions(self) -> tuple[Caution, ...]:
+        """Warnings to read before quoting the scores."""
+        return tuple(_cautions(self))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The sentences of `cautions`."""
+        return tuple(caution.text for caution in self.cautions)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the transplant to a directory, atomically."""
+        save_transplant(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Transplant:
+        """Read a transplant written by `save`.
+
+        Raises:
+            ResultFormatError: A file is missing, altered, or of another version.
+        """
+        return cls(**load_transplant(path))
+
+    def __repr__(self) -> str:
+        return (
+            f"Transplant({len(self.examples)} examples, unlearned={self.models['unlearned'].name!r}, output depth "
+            f"{self.output_depth:.3f}, host depth {self.host_depth:.3f}, hidden {self.hidden:.3f})"
+        )
+
+    def _repr_html_(self) -> str:
+        def score(value: float, interval: Interval, reason: str | None) -> str:
+            if math.isnan(value):
+                return escape(reason or "not measurable")
+            return f"<b>{number(value)}</b> ({number(interval.low)} to {number(interval.high)})"
+
+        rows = [
+            ("unlearned", escape(self.models["unlearned"].name)),
+            ("output depth", score(self.output_depth, self.output_depth_interval, None)),
+            ("host depth", score(self.host_depth, self.host_depth_interval, self.host_depth_reason)),
+            ("hidden", score(self.hidden, self.hidden_interval, self.hidden_reason)),
+        ]
+        for found in self.localisation:
+            blocks = f"{found.band}: " if found.reason is None else ""
+            retain = "" if found.reason else f"; retain {number(found.retain)}"
+            text = f"{blocks}{score(found.value, found.interval, found.reason)}{retain}"
+            rows.append((f"brought back by {found.width} block{'s' * (found.width != 1)} of full", text))
+        return card(rows, self.cautions)
+
+    def _interval(self, scores: Float[Tensor, "example"], bounds: tuple[float, float]) -> Interval:
+        defined = scores[~scores.isnan()]
+        fingerprint = self.models["unlearned"].fingerprint
+        is_reference = any(self.models[role].fingerprint == fingerprint for role in ("full", *self.retains))
+        if is_reference and len(defined) and float(defined.max() - defined.min()) < ROUNDING:
+            return Interval(float(defined.min()), float(defined.max()))  # it follows from the definition
+        return bootstrap_interval(scores, clusters=self.subjects, bounds=bounds, **self.config.resampling)
+
+    def _on_control(self, s: Float[Tensor, "*donor fact candidate"]) -> Float[Tensor, "*donor candidate"]:
+        """Average what is lost over the control facts that `full` knows; NaN without any."""
+        assert self.control is not None
+        s_full = self.control.s_full
+        lost = s_full[:, None] - s
+        return lost[..., s_full >= math.log(LEAST_KNOWN), :].mean(-2)
+
+
+def transplants_frame(found: Mapping[str, Transplant]) -> pd.DataFrame:
+    """Return one row per model: output depth, host depth, hidden with intervals, what comes back, control loss.
+
+    Args:
+        found: Transplants by the name of the model.
+
+    Returns:
+        Columns `model`, `output_depth`, `host_depth`, `host_depth_low`, `host_depth_high`, `hidden`, `hidden_low`,
+        `hidden_high`, `localisation` (the widest bands) with `localisation_retain` and `blocks`, `control_loss`; NaN
+        where a score is withheld.
+    """
+    import pandas as pd
+
+    rows = []
+    for name, of in found.items():
+        row: dict[str, Any] = {"model": name, "output_depth": of.output_depth}
+        for score in ("host_depth", "hidden"):
+            row |= {score: getattr(of, score)}
+            row |= dict(zip((f"{score}_low", f"{score}_high"), getattr(of, f"{score}_interval"), strict=True))
+        widest = of.localisation[-1]
+        row |= {"localisation": widest.value, "localisation_retain": widest.retain, "blocks": widest.band}
+        rows.append({**row, "control_loss": of.control_loss})
+    columns = ["model", "output_depth", "host_depth", "host_depth_low", "host_depth_high"]
+    return pd.DataFrame(rows, columns=None if rows else columns)
+
+
+def _ratio_left(back: Float[Tensor, "example"], lost: Float[Tensor, "example"]) -> float:
+    return 1 - float(back.sum() / lost.sum())
+
+
+def _cautions(found: Transplant) -> Sequence[Caution]:
+    cautions = []
+    if found.control is None:
+        text = (
+            "No control facts were given: a transplant that breaks the model cannot be told from one that finds "
+            "nothing."
+        )
+        cautions.append(Caution("caution", text, "no control"))
+    if len(found.retains) == 1:
+        text = (
+            "One retain model: how much of output depth a model that never learned the facts seems to hide is not "
+            f"known here, so only more than {HIDDEN_ABOVE:g} counts."
+        )
+        cautions.append(Caution("note", text, "one retain"))
+    basis = interval_basis(found.output_depth_per_example, found.subjects)
+    if basis.by == "subject" and basis.n < FEW_CLUSTERS:
+        text = f"Only {basis.n} subject{'s' * (basis.n != 1)}: intervals are rough or missing"
+        text += ", and blocks were chosen on other examples of the same subject." if basis.n == 1 else "."
+        cautions.append(Caution("caution", text, f"{basis.n} subjects"))
+    return cautions

@@ -1,0 +1,305 @@
+"""Run a host with every candidate of a donor: block by block from where a band begins, or as whole forwards.
+
+The host's own pass is run once. A candidate leaves it at its first block, with the states that enter there, and goes
+its own way to the head. So blocks are outermost for a batch, and for all batches where the models are streamed: a block
+of the host and the same of the donor are in memory at a time. Where blocks of a family cannot be run apart, the
+donor's blocks are put into the host's own list, and its forward is run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from uds_lens._compat.torch import is_out_of_memory
+from uds_lens._progress import progress
+from uds_lens.audit._inputs import Plan
+from uds_lens.audit._memory import free_bytes, run_halving
+from uds_lens.audit._runner import opened
+from uds_lens.audit._states import mean_over_tokens, require_finite_head
+from uds_lens.audit._streamed import streamed_model
+from uds_lens.data import TokenBatch
+from uds_lens.errors import ModelError, warn_once
+from uds_lens.models import HookedModel, ModelSource
+from uds_lens.models._streamed import StreamedModel
+from uds_lens.patching import row_layout
+from uds_lens.patching._blocks import learn_calls
+from uds_lens.patching._engines import checked_rows
+from uds_lens.patching._hooks import first_tensor, run_decoder
+from uds_lens.patching._readout import target_logprobs
+from uds_lens.patching._side_by_side import is_tested_family, runs_plainly
+from uds_lens.patching._states import at_window
+from uds_lens.patching._streamed import tokens_in
+from uds_lens.results import AuditConfig, ModelRecord, RunOptions
+from uds_lens.transplants._candidates import Candidate, candidates_of, have_attention, with_attention
+
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
+"""Nats by which a candidate run block by block may differ from the same one run as a whole forward."""
+
+
+class HostScores(NamedTuple):
+    """What a host says of the entities: mean log-probability over an entity's tokens, float64, nats per token."""
+
+    own: Float[Tensor, "row"]
+    """With its own blocks."""
+
+    mixed: Float[Tensor, "row candidate"]
+    """With each candidate of the donor."""
+
+    candidates: tuple[Candidate, ...]
+    """What was put in."""
+
+    record: ModelRecord
+    """The host."""
+
+
+@contextmanager
+def kept_open(source: ModelSource, config: AuditConfig, options: RunOptions) -> Iterator[ModelSource]:
+    """Keep a model open for several hosts or donors; one that is streamed is opened for each."""
+    if options.stream is True and isinstance(source, str | os.PathLike):
+        yield source
+        return
+    with opened(source, config, options) as model:
+        model.fingerprint  # noqa: B018 - before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then
+        yield model
+
+
+def run_host(
+    host: ModelSource, donor: ModelSource, plan: Plan, *, what: str, config: AuditConfig, options: RunOptions
+) -> HostScores:
+    """Run a host on all rows, by itself and with every candidate of a donor.
+
+    Args:
+        host: The model whose blocks are replaced; embedding, final norm and head stay its own.
+        donor: The model whose blocks are put in.
+        plan: Rows and batches.
+        what: The pair in words, for the progress bar.
+        config: What is measured.
+        options: How it is run.
+
+    Raises:
+        ModelError: A model gives NaN, the two cannot run together, or one of them cannot be streamed.
+    """
+    own = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
+    with ExitStack() as stack:
+        host_weights, donor_weights = (
+            stack.enter_context(_weights(source, config, options)) for source in (host, donor)
+        )
+        model, other = host_weights.model, donor_weights.model
+        _require_alike(model, other)
+        candidates = candidates_of(model.n_layers, attention=have_attention(model.anatomy.layers))
+        mixed = torch.full((len(plan.rows), len(candidates)), torch.nan, dtype=torch.float64)
+        require_finite_head(model)
+        plan.require_embedded(model)
+        batches, side = plan.batches_for(model), row_layout(model).padding_side
+        by_blocks = _by_blocks(model, other, plan, candidates)
+        host_weights.embed([plan.batch_of(rows, side) for rows in batches])
+
+        def put(rows: list[int], values: Float[Tensor, "candidate_and_own batch"]) -> None:
+            finite = values.isfinite()
+            plan.require_finite(finite[0], rows, model.name, "log-probabilities")
+            plan.require_finite(finite.all(0), rows, other.name, "log-probabilities where its blocks stand in another")
+            own[rows], mixed[rows] = values[0], values[1:].T
+
+        def run(numbers: Sequence[int]) -> None:
+            made = [_Rows(model, plan.batch_of(batches[number], side), candidates) for number in numbers]
+            with closing(host_weights.blocks()) as blocks, closing(donor_weights.blocks()) as others:
+                for layer, _ in zip(blocks, others, strict=True):
+                    for rows in made:
+                        rows.run(layer, other.anatomy.layers[layer])
+            with host_weights.head():
+                for number, rows in zip(numbers, made, strict=True):
+                    put(batches[number], rows.read_out())
+
+        def run_rows(rows: Sequence[int]) -> None:
+            batch = plan.batch_of(rows, side)
+            put(list(rows), (by_block if by_blocks else by_forward)(model, other, batch, candidates))
+
+        stack.enter_context(model.running())
+        stack.enter_context(other.running())
+        if host_weights.streamed or donor_weights.streamed:
+            parts = _parts(model, plan, batches, candidates)
+            for part in progress(parts, desc=what, unit="reading", enabled=options.progress):
+                run_halving(part, run, about=f"transplant {model.name}")
+        else:
+            for part in progress(batches, desc=what, unit="batch", enabled=options.progress):
+                run_halving(part, run_rows, about=f"transplant {model.name} {options.token_budget}")
+        return HostScores(own, mixed, candidates, host_weights.record())
+
+
+@torch.no_grad()
+def by_block(
+    host: HookedModel, donor: HookedModel, batch: TokenBatch, candidates: Sequence[Candidate]
+) -> Float[Tensor, "candidate_and_own batch"]:
+    """Run a host block by block on a batch; its own mean log-probability of each row first, then each candidate's."""
+    rows = _Rows(host, batch, candidates)
+    for layer in range(host.n_layers):
+        rows.run(layer, donor.anatomy.layers[layer])
+    return rows.read_out()
+
+
+@torch.no_grad()
+def by_forward(
+    host: HookedModel, donor: HookedModel, batch: TokenBatch, candidates: Sequence[Candidate]
+) -> Float[Tensor, "candidate_and_own batch"]:
+    """Return the same by whole forwards of the host, with the donor's blocks in its list."""
+    batch, layers, anatomy = batch.to(host.device), host.anatomy.layers, host.anatomy
+    values = []
+    for candidate in (None, *candidates):
+        with ExitStack() as stack:
+            for layer in range(host.n_layers):
+                if candidate is None or not candidate.holds(layer):
+                    continue
+                if candidate.attention:
+                    stack.enter_context(with_attention(layers[layer], donor.anatomy.layers[layer]))
+                else:
+                    stack.callback(layers.__setitem__, layer, layers[layer])
+                    layers[layer] = donor.anatomy.layers[layer]
+            states = run_decoder(anatomy, batch, use_cache=False).last_hidden_state
+        window = at_window(states, batch.window)
+        logprobs = target_logprobs(anatomy, window, batch.targets, batch.scored_mask, normed=True)
+        values.append(mean_over_tokens(logprobs, batch))
+    return torch.stack(values)
+
+
+class _Rows:
+    """Whole rows of a host on their way through its blocks, and each candidate from its first block on."""
+
+    def __init__(self, host: HookedModel, batch: TokenBatch, candidates: Sequence[Candidate]) -> None:
+        self._anatomy, self._batch, self._candidates = host.anatomy, batch.to(host.device), candidates
+        with torch.no_grad():
+            self._hidden, self._calls = learn_calls(host.anatomy, self._batch, None)
+        self._mixed: dict[int, Tensor] = {}
+
+    @torch.no_grad()
+    def run(self, layer: int, donor: nn.Module) -> None:
+        """Run the next block, the host's own and that of each candidate that has begun."""
+        host, (args, kwargs) = self._anatomy.layers[layer], self._calls[layer]
+        for number, candidate in enumerate(self._candidates):
+            if candidate.first > layer:
+                continue
+            entered = self._mixed.get(number, self._hidden)
+            if not candidate.holds(layer):
+                self._mixed[number] = first_tensor(host(entered, *args, **kwargs))
+            elif candidate.attention:
+                with with_attention(host, donor) as block:
+                    self._mixed[number] = first_tensor(block(entered, *args, **kwargs))
+            else:
+                self._mixed[number] = first_tensor(donor(entered, *args, **kwargs))
+        self._hidden = first_tensor(host(self._hidden, *args, **kwargs))
+
+    @torch.no_grad()
+    def read_out(self) -> Float[Tensor, "candidate_and_own batch"]:
+        """Return the mean log-probability of each row: the host's own, then each candidate's."""
+        batch, values = self._batch, []
+        for states in (self._hidden, *(self._mixed[number] for number in range(len(self._candidates)))):
+            window = at_window(states, batch.window)
+            logprobs = target_logprobs(self._anatomy, window, batch.targets, batch.scored_mask)
+            values.append(mean_over_tokens(logprobs, batch))
+        return torch.stack(values)
+
+
+def _by_blocks(host: HookedModel, donor: HookedModel, plan: Plan, candidates: Sequence[Candidate]) -> bool:
+    """Whether blocks may be run apart; where no test compares a family with whole forwards, two rows are tried."""
+    if host.streams_to is not None or donor.streams_to is not None:
+        return True
+    if not (runs_plainly(host) and runs_plainly(donor)):
+        return False
+    if not plan.rows or (is_tested_family(host.hf) and is_tested_family(donor.hf)):
+        return True
+    batch = plan.batch_to_try(host, checked_rows(plan.rows))
+    few = [candidates[0], *candidates[-2:]]
+    with host.running(), donor.running():
+        try:
+            gap = float((by_block(host, donor, batch, few) - by_forward(host, donor, batch, few)).abs().max())
+            why = f"log-probabilities differ by {gap:.2g} nats"
+            if gap <= _TOLERANCE.get(host.dtype, 1e-3):
+                return True
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            why = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'}"
+    warn_once(
+        f"the blocks of {host.architecture} cannot be run apart from its forward ({why}): every transplant runs whole "
+        "forwards, which takes about twice as long.",
+        key=f"transplant {host.architecture} {host.dtype}",
+    )
+    return False
+
+
+def _require_alike(host: HookedModel, donor: HookedModel) -> None:
+    """Raise unless the donor's blocks take the host's states as they are."""
+    for what, of_host, of_donor in (("dtype", host.dtype, donor.dtype), ("device", host.device, donor.device)):
+        if of_host != of_donor:
+            raise ModelError(
+                f"blocks of {donor.name!r} cannot stand in {host.name!r}: their {what} differs ({of_donor} and "
+                f"{of_host}). Open both alike, or pass their directories."
+            )
+
+
+class _Weights:
+    """A model whose blocks are there, or come one after the other."""
+
+    def __init__(self, weights: HookedModel | StreamedModel) -> None:
+        self.streamed = weights if isinstance(weights, StreamedModel) else None
+        self.model = weights.model if isinstance(weights, StreamedModel) else weights
+
+    def embed(self, batches: Sequence[TokenBatch]) -> None:
+        """Read what lies before the blocks."""
+        if self.streamed is not None and batches:
+            self.streamed.embed(tokens_in(batches))
+
+    def blocks(self) -> Generator[int, None, None]:
+        """Yield the number of each block while its weights are there."""
+        if self.streamed is not None:
+            yield from self.streamed.blocks()
+        else:
+            yield from range(self.model.n_layers)
+
+    @contextmanager
+    def head(self) -> Iterator[None]:
+        """Have the head there."""
+        with ExitStack() as stack:
+            if self.streamed is not None:
+                stack.enter_context(self.streamed.head())
+            yield
+
+    def record(self) -> ModelRecord:
+        """Record the model; what of its weights was not read yet is read."""
+        if self.streamed is not None:
+            self.streamed.fingerprint()
+        return ModelRecord.of(self.model)
+
+
+@contextmanager
+def _weights(source: ModelSource, config: AuditConfig, options: RunOptions) -> Iterator[_Weights]:
+    if options.stream is True and isinstance(source, str | os.PathLike):
+        with streamed_model(source, config, options) as streamed:
+            yield _Weights(streamed)
+        return
+    with opened(source, config, options) as model:
+        yield _Weights(model)
+
+
+def _parts(
+    host: HookedModel, plan: Plan, batches: Sequence[Sequence[int]], candidates: Sequence[Candidate]
+) -> list[list[int]]:
+    """Cut the numbers of batches into runs whose states wait for a block in half of the free memory."""
+    room, size = free_bytes(str(host.device)) // 2, host.dtype.itemsize
+    parts: list[list[int]] = []
+    left = 0
+    for number, rows in enumerate(batches):
+        tokens = len(rows) * max(plan.lengths[row] for row in rows)
+        needed = tokens * host.d_model * size * (len(candidates) + 2)
+        if not parts or needed > left:
+            parts.append([])
+            left = room
+        parts[-1].append(number)
+        left -= needed
+    return parts
