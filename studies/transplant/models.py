@@ -243,12 +243,14 @@ def learn(
     rate: float,
     only: Sequence[int] | None = None,
     teacher: PreTrainedModel | None = None,
+    batch_size: int = 16,
     after_epoch: Callable[[], bool] | None = None,
 ) -> int:
-    """Train a model in memory, batches of 16 without padding that counts; return the epochs made.
+    """Train a model in memory, without padding that counts; return the epochs made.
 
-    `after_epoch` ends it by returning True.
+    Chat models with the arithmetic of the world's trainings, bfloat16. `after_epoch` ends it by returning True.
     """
+    mixed = torch.autocast("cpu", torch.bfloat16, enabled=tokenizer.chat_template is not None)
     with torch.enable_grad():
         model.requires_grad_(only is None)
         for block in only or ():
@@ -262,14 +264,15 @@ def learn(
         draw = random.Random(0)
         for epoch in range(epochs):
             order = draw.sample(range(len(texts)), len(texts))
-            for first in range(0, len(order), 16):
-                batch = [texts[i] for i in order[first : first + 16]]
+            for first in range(0, len(order), batch_size):
+                batch = [texts[i] for i in order[first : first + batch_size]]
                 ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(text.ids) for text in batch], batch_first=True)
                 labels = torch.full_like(ids, -100)
                 for i, text in enumerate(batch):
                     labels[i, text.n_prompt : len(text.ids)] = torch.tensor(text.labelled)
                 # padded behind, so that no real token sees the padding
-                logits = model(input_ids=ids).logits[:, :-1]
+                with mixed:
+                    logits = model(input_ids=ids).logits[:, :-1].float()
                 at = labels[:, 1:] != -100
                 if teacher is None:
                     loss = torch.nn.functional.cross_entropy(logits[at], labels[:, 1:][at])
