@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check bench bench-gpu support docs notebooks format clean
+.PHONY: help demo test test-long test-numerics check bench bench-gpu support docs notebooks format clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)  ## audit the toy world: a table, and saved audits in runs/demo
 	$(BIN)/uds-lens demo
@@ -18,6 +18,9 @@ test: $(INSTALLED)  ## all tests and doctests, on every core (4 at most: each wo
 
 test-long: $(INSTALLED)  ## what `make test` leaves out: every family in every test, a sweep on a Slurm of one node (skips without slurm-wlm and munge), a whole study, training in two processes
 	$(BIN)/python -m pytest -q -rs -m long --durations=5 tests
+
+test-numerics: $(INSTALLED)  ## the tests that train, as on other processors and on two threads; SETTINGS="avx2:1 own:2": only these
+	$(BIN)/python tests/numerics.py $(SETTINGS)
 
 check: $(INSTALLED)  ## lint, format, types, import contracts
 	$(BIN)/ruff check .

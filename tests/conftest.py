@@ -4,6 +4,7 @@ import functools
 import gc
 import json
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -36,6 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
     slow = [hypothesis.HealthCheck.too_slow]  # on a busy machine, which is not a failure
     hypothesis.settings.register_profile("no clock", deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("no clock")
+
+
+def pytest_report_header() -> str:
+    """Where a training lands depends on these."""
+    names = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
+    return " ".join([f"numerics: {platform.machine()}", *(f"{x}={os.environ[x]}" for x in names if x in os.environ)])
 
 
 @pytest.hookimpl(wrapper=True)

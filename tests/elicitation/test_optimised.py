@@ -82,7 +82,8 @@ def test_gcg_never_gets_worse_and_what_it_finds_can_be_typed(model, asks):
 
 def test_gcg_that_takes_every_step_may_get_worse(model, asks):
     slot, _ = _slot(model, asks[0])
-    found = GCG(tokens=4, steps=6, candidates=2, top_k=12, accept="always").optimise(model, slot, seed=0)
+    # One candidate leaves no choice: that none of 16 is worse than what it replaces is next to impossible.
+    found = GCG(tokens=4, steps=16, candidates=1, top_k=12, accept="always").optimise(model, slot, seed=0)
     assert any(after > before for before, after in zip(found.losses, found.losses[1:], strict=False))
 
 

@@ -82,12 +82,12 @@ def gone(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa:
 def test_the_grid_on_a_tiny_model(tiny: Tiny, gone: Path, tmp_path: Path, monkeypatch) -> None:  # noqa: F811
     out = tmp_path / "grid"
     data = MetricData(forget=tiny.forget, retain=tiny.retain)
-    grid = RelearnGrid(learning_rate=(3e-3,), epochs=(2,), share=(1.0, 0.5), metric="prob", max_loss=0.99)
+    grid = RelearnGrid(learning_rate=(3e-3,), epochs=(8,), share=(1.0, 0.5), metric="prob", max_loss=0.99)
     given = {"out": out, "config": RelearnConfig(batch_size=2, protocol="raw"), "options": QUICK, "grid": grid}
     given["metrics"] = MetricOptions(protocol="raw")
     found = relearn_grid(gone, tiny.full, data, **given)
     rows = found.frame.set_index(["model", "setting"])
-    strong, half = rows.loc["unlearned", "lr0.003_epochs2"], rows.loc["unlearned", "lr0.003_epochs2_rows0.5"]
+    strong, half = rows.loc["unlearned", "lr0.003_epochs8"], rows.loc["unlearned", "lr0.003_epochs8_rows0.5"]
     assert strong["back"] > rows.loc["unlearned", "lr2e-05_epochs1"]["back"] + 0.1
     assert math.isnan(strong["back_untrained"]) and not math.isnan(half["back_untrained"])
     assert half["back_untrained"] < half["back"]

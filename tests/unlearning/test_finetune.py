@@ -37,8 +37,7 @@ def test_it_teaches_and_the_record_says_so(taught: Path, capsys: pytest.CaptureF
     record = read_record(taught / "taught")
     new, others, known = record["prob"]
     assert (new["name"], new["n"], new["trained"]) == ("new", 2, True)
-    assert new["before"] < 0.5 < 0.8 < new["after"]
-    assert others["after"] < new["after"] - 0.3
+    assert new["after"] > max(new["before"], others["after"]) + 0.4
     assert known["before"] > 0.9, "what is not trained on is measured too"
     assert recorded_config(record) == SHORT
     with open_model(taught / "base", device="cpu") as base, open_model(taught / "taught", device="cpu") as model:
