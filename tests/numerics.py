@@ -1,4 +1,4 @@
-"""Run the tests that train as on other processors (`make test-numerics`): no verdict may hang on where a training lands.
+"""Run the tests that train as on other processors (`make test-numerics`): no verdict hangs on where they land.
 
 A setting is a processor and a number of threads, for example `avx2:2`; `own` is the processor as it is.
 """
@@ -52,4 +52,5 @@ def passes(setting: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(not all([passes(setting) for setting in sys.argv[1:] or SETTINGS]))
+    passed = [passes(setting) for setting in sys.argv[1:] or SETTINGS]
+    sys.exit(not all(passed))
