@@ -341,4 +341,5 @@ def test_loading_while_another_process_saves_gives_one_version_or_the_other(tmp_
 
 
 def test_the_golden_score():
-    assert synthetic_audit(n=3, layers=2).uds == 0.5687505928799304
+    # To rounding: normal numbers are drawn with the logarithm and cosine of the machine.
+    assert synthetic_audit(n=3, layers=2).uds == pytest.approx(0.5687505928799304, rel=1e-12)
