@@ -149,7 +149,7 @@ def test_training_is_bit_identical(plain, watched):
 def test_values_are_those_of_the_saved_checkpoints_to_the_last_digit(world, watched):
     points = watched.callback.curve.points
     assert [point.step for point in points] == [0, 2, 4, 6]
-    assert points[0].uds == 0.0 and points[-1].uds > 0.05
+    assert points[0].uds == 0.0 < points[-1].uds
     audits = watched.callback.measured.audit_all(
         [watched.out / f"checkpoint-{p.step}" for p in points[1:]], options=RUN
     )
