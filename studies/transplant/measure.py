@@ -19,12 +19,12 @@ import pandas as pd
 import torch
 from models import HERE, OUT, SEEDS, WORLDS, blocks_of, draw_rows, is_small, learn, opened, start_of
 from transformers import AutoTokenizer, PreTrainedModel
-from uds_lens.transplants import Transplant, transplant
-from uds_lens.transplants._scores import least_on_others, taken
 
 import uds_lens as ul
 from uds_lens.data import ForgetExample
 from uds_lens.results import AuditConfig, RunOptions, mean_uds, output_depth
+from uds_lens.transplants import Transplant, transplant
+from uds_lens.transplants._scores import least_on_others, taken
 
 RESULTS = HERE / "results"
 OPTIONS = RunOptions(device="cpu", progress=False)
