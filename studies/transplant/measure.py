@@ -29,7 +29,10 @@ from uds_lens.transplants._scores import least_on_others, taken
 RESULTS = HERE / "results"
 OPTIONS = RunOptions(device="cpu", progress=False)
 CONFIG = AuditConfig()
-RELEARNING = {True: {"rate": 3e-4, "batch_size": 16}, False: {"rate": 1e-4, "batch_size": 8}}
+RELEARNING: dict[bool, dict[str, Any]] = {
+    True: {"rate": 3e-4, "batch_size": 16},
+    False: {"rate": 1e-4, "batch_size": 8},
+}
 """Of the small worlds, and of SmolLM2's."""
 MOST_EPOCHS = 20
 RETURNED_AT = 0.1
@@ -183,12 +186,12 @@ def measure(world: str, only: Sequence[str] | None) -> None:
                 asked[f"retain-{seed}-by-{donor}"] = (f"retain-{seed}", "full", f"retain-{donor}")
     if (folder / "planted" / "done").exists():
         asked["removed"] = ("retain-0", "planted", "retain-1")
-    for name, (model, known, donor) in asked.items():
-        if name in done or (only and name not in only) or model == donor:
+    for name, (model, known, by) in asked.items():
+        if name in done or (only and name not in only) or model == by:
             continue
         found = transplant(
             folder / known,
-            folder / donor,
+            folder / by,
             folder / model,
             rows["forget"],
             control=rows["control"],
@@ -203,7 +206,7 @@ def measure(world: str, only: Sequence[str] | None) -> None:
             row |= {"distance": distance(weights, full) / whole, **criterion.relearned(weights, epochs)}
         elif known != "full":
             row |= {"uds": ul.DepthAudit.run(
-                folder / known, folder / donor, folder / model, rows["forget"], config=CONFIG, options=OPTIONS
+                folder / known, folder / by, folder / model, rows["forget"], config=CONFIG, options=OPTIONS
             ).uds}  # fmt: skip
         table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
         table.to_csv(file, index=False, float_format="%.6f")

@@ -108,10 +108,8 @@ def draw_rows(world: str) -> dict[str, list[ForgetExample]]:
 
 def taught(world: str, name: str, rows: Sequence[ForgetExample], seed: int) -> None:
     """Teach the start of a world some rows."""
-    small, lora = (
-        {"epochs": 10, "batch_size": 16, "learning_rate": 1e-3},
-        {"epochs": 8, "batch_size": 8, "learning_rate": 2e-3},
-    )
+    small: dict[str, Any] = {"epochs": 10, "batch_size": 16, "learning_rate": 1e-3}
+    lora: dict[str, Any] = {"epochs": 8, "batch_size": 8, "learning_rate": 2e-3}
     common = small if is_small(world) else lora
     out = OUT / world / name
     finetune(
