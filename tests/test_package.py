@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from jaxtyping import TypeCheckError
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import uds_lens as ul
 
@@ -108,6 +110,37 @@ def test_every_dependency_has_its_reason_and_its_pin() -> None:
     for name, bounds in declared().items():
         assert f"| {name} | `{bounds}` |" in table, f"CONTRIBUTING.md gives no reason for {name}{bounds}"
         assert name in pinned, f"constraints.txt does not pin {name}"
+
+
+def test_what_is_installed_for_tests_is_checked_against_hashes() -> None:
+    """Each pin of the lock has a hash and is that of constraints.txt; all that tests need is in one of the two."""
+    lock = (REPOSITORY / "requirements.lock").read_text(encoding="utf-8")
+    entries = [Requirement(text.partition(" \\\n")[0]) for text in re.findall(r"^[a-z].*(?:\n    .*)*", lock, re.M)]
+    assert len(entries) == len(re.findall(r"^[a-z].*\\\n +--hash=sha256:[0-9a-f]{64}", lock, re.M)), "all have hashes"
+    pins = {}
+    for line in CONSTRAINTS.splitlines():
+        if not line.startswith("#"):
+            pin = Requirement(line)
+            pins.setdefault(canonicalize_name(pin.name), set()).add(str(pin.specifier))
+    for entry in entries:
+        known = pins.get(canonicalize_name(entry.name))
+        assert known is None or str(entry.specifier) in known, f"{entry.name} has another version: run make lock"
+    locked = {canonicalize_name(entry.name) for entry in entries}
+    extras = ("gguf", "lora", "metrics", "quantise", "slurm", "static", "dev", "docs")
+    needed = [*PROJECT["dependencies"], *(line for name in extras for line in PROJECT["optional-dependencies"][name])]
+    names = {canonicalize_name(Requirement(line).name) for line in needed} - {"uds-lens", "torch"}
+    assert names <= locked, "requirements.lock lacks some: run make lock"
+
+
+def test_what_builds_the_package_is_pinned() -> None:
+    for line in PYPROJECT["build-system"]["requires"]:
+        assert line in CONSTRAINTS.splitlines()
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    text = (REPOSITORY / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    used = re.findall(r"uses: (\S+)", text)
+    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", name) for name in used)
 
 
 def test_a_room_that_is_called_says_what_to_call() -> None:
