@@ -26,16 +26,16 @@ from uds_lens._storage import did_you_mean
 from uds_lens.errors import ConfigError, ResultFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    pass
 
 
 def export(
-    result: Annotated[Path, opt.argument("RESULT", "Saved audit, metrics (JSON) or elicitation.")],
+    result: Annotated[Path, opt.argument("RESULT", "Saved audit or elicitation.")],
     to: Annotated[
-        Literal["hub", "every-eval-ever", "inspect", "open-unlearning"],
+        Literal["hub", "inspect", "open-unlearning"],
         typer.Option(
-            help="hub: .eval_results/uds.yaml of an audit; every-eval-ever: records of an audit or of metrics; "
-            "inspect: logs of an elicitation; open-unlearning: UDS_EVAL.json of an audit."
+            help="hub: .eval_results/uds.yaml of an audit; inspect: logs of an elicitation; open-unlearning: "
+            "UDS_EVAL.json of an audit."
         ),
     ],
     out: Annotated[Path, opt.folder("Folder to write into.")],
@@ -43,7 +43,6 @@ def export(
         str | None, opt.value("NAME", "The forget set: its id on the Hub, such as locuslab/TOFU.")
     ] = None,
     config: Annotated[str | None, opt.value("NAME", "hub: the task in it, such as forget10.")] = None,
-    model: Annotated[str | None, opt.value("ID", "every-eval-ever: the model's id on the Hub, owner/name.")] = None,
     *,
     printing: opt.Printing,
 ) -> None:
@@ -52,27 +51,24 @@ def export(
     \b
     Examples:
       uds-lens export runs/npo --to hub --dataset locuslab/TOFU --out checkout
-      uds-lens export runs/npo.json --to every-eval-ever --dataset TOFU --out eee
       uds-lens export runs/npo-texts --to inspect --out logs
     """
     if not result.exists():
-        raise ResultFormatError(f"nothing at {str(result)!r}: expected a saved audit, metrics or elicitation.")
+        raise ResultFormatError(f"nothing at {str(result)!r}: expected a saved audit or elicitation.")
     from uds_lens import sharing
     from uds_lens.elicitation import ElicitationResults
-    from uds_lens.metrics import MetricResults
     from uds_lens.results import DepthAudit
 
     of_data = {"dataset": dataset or "forget set"}
-    formats: dict[str, tuple[list[type[Any]], Any, dict[str, Any]]] = {
-        "hub": ([DepthAudit], sharing.write_eval_results, {**of_data, "config": config}),
-        "every-eval-ever": ([DepthAudit, MetricResults], sharing.write_every_eval_ever, {**of_data, "model": model}),
-        "inspect": ([ElicitationResults], sharing.write_inspect_logs, of_data),
-        "open-unlearning": ([DepthAudit], sharing.write_uds_eval, {}),
+    formats: dict[str, tuple[type[Any], Any, dict[str, Any]]] = {
+        "hub": (DepthAudit, sharing.write_eval_results, {**of_data, "config": config}),
+        "inspect": (ElicitationResults, sharing.write_inspect_logs, of_data),
+        "open-unlearning": (DepthAudit, sharing.write_uds_eval, {}),
     }
-    kinds, write, more = formats[to]
-    if dataset is None and to in ("hub", "every-eval-ever"):
-        raise ConfigError(f"--to {to} needs --dataset, the forget set: its id on the Hub, such as locuslab/TOFU.")
-    written = write(_loaded(result, kinds), out, **more)
+    kind, write, more = formats[to]
+    if dataset is None and to == "hub":
+        raise ConfigError("--to hub needs --dataset, the forget set: its id on the Hub, such as locuslab/TOFU.")
+    written = write(_loaded(result, kind), out, **more)
     files = [written] if isinstance(written, Path) else written
     if printing.json:
         print_json({"files": [str(file) for file in files]})
@@ -81,19 +77,16 @@ def export(
         typer.echo(str(file))
 
 
-def _loaded(place: Path, kinds: Sequence[type[Any]]) -> Any:
-    """Load a result that is one of some kinds."""
+def _loaded(place: Path, kind: type[Any]) -> Any:
+    """Load a result of one kind."""
     from uds_lens._storage import format_of
 
     file_format = format_of(place)
-    for kind in kinds:
-        if file_format == f"uds_lens.{kind.__name__}":
-            return kind.load(place)
-    names = " or ".join(
-        {"DepthAudit": "an audit", "MetricResults": "metrics"}.get(k.__name__, "an elicitation") for k in kinds
-    )
+    if file_format == f"uds_lens.{kind.__name__}":
+        return kind.load(place)
+    wanted = "an audit" if kind.__name__ == "DepthAudit" else "an elicitation"
     what = f"{file_format.removeprefix('uds_lens.')}" if file_format else "no saved result"
-    raise ResultFormatError(f"{str(place)!r} holds {what}: expected {names}.")
+    raise ResultFormatError(f"{str(place)!r} holds {what}: expected {wanted}.")
 
 
 def report(

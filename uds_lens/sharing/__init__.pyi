@@ -1,5 +1,4 @@
 from ._eval_results import write_eval_results as write_eval_results
-from ._every_eval_ever import write_every_eval_ever as write_every_eval_ever
 from ._inspect import write_inspect_logs as write_inspect_logs
 from ._open_unlearning import (
     UnlearningRun as UnlearningRun,
