@@ -192,10 +192,9 @@ def test_depth_while_it_trains(sweep: Path, uds_lens, tmp_path: Path) -> None:
     for setting in ("epochs=1", "batch_size=2", "learning_rate=1e-3", "warmup_epochs=0"):
         words += ["--set", setting]
     assert "--depth-every needs --retain" in uds_lens(*words).err
-    code, out, _ = uds_lens(*words, "--retain", sweep / "retain", "--depth-keep-best")
-    assert code == 0 and "Score on" in out
+    code, out, _ = uds_lens(*words, "--retain", sweep / "retain")
+    assert code == 0 and "damage" in out
     record = json.loads((tmp_path / "ga" / "depth.json").read_text())
-    assert record["steers"] and record["score"]["uds"] >= 0
     assert [point["step"] for point in record["points"]] == list(range(len(record["points"])))
 
 

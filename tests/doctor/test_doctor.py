@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from tiny_models import Touch, with_config
 import uds_lens as ul
 from tests.cli.conftest import uds_lens  # noqa: F401 - a fixture
 from uds_lens.doctor import _checks as environment, examine_environment, examine_inputs
-from uds_lens.results._steering import declare
 
 WORLD = ul.toy.load()
 TRIO = {"full": str(WORLD.full), "retain": str(WORLD.retain), "unlearned": str(WORLD.unlearned["npo"])}
@@ -97,18 +95,11 @@ def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     assert "roles" not in by_name(examine_inputs(TRIO))
 
 
-def test_first_rows_of_sorted_data_are_fatal_and_so_are_rows_that_steered(tmp_path: Path) -> None:
+def test_first_rows_of_sorted_data_are_fatal() -> None:
     first = ul.AuditConfig(limit=5, sample="first")
     found = by_name(examine_inputs(TRIO, FORGET, config=first))
     assert found["sample"].verdict == "problem" and found["sample"].found.startswith("only the first 5 of 48.")
     assert "sample" not in by_name(examine_inputs(TRIO, FORGET, config=ul.AuditConfig(limit=5)))
-    steered = shutil.copytree(TRIO["unlearned"], tmp_path / "steered")
-    declare(model := SimpleNamespace(), WORLD.examples[:1])
-    with_config(steered, **vars(model))
-    findings = examine_inputs(TRIO | {"unlearned": str(steered)}, FORGET)
-    (finding,) = [each for each in findings if each.verdict == "problem"]
-    n = sum(example.subject == WORLD.examples[0].subject for example in WORLD.examples)
-    assert finding.found == f"{n} of 48 examples, or others about their subjects, steered the training of unlearned"
 
 
 def test_several_retain_models_and_a_control_are_checked_as_an_audit_takes_them(tmp_path: Path, uds_lens) -> None:  # noqa: F811

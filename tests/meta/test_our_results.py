@@ -100,10 +100,6 @@ def test_audits_beside_metrics(tmp_path):
     assert set(joined.examples["model"]) == {"gd", "runs/tofu_forget10_NPO"}
     paired = join_audits(runs, audits, pairs={"gd": "rmu"})
     assert paired.frame["uds"].tolist() == [first.uds, second.uds] and not len(paired.reasons)
-    steered = replace(second, provenance={**second.provenance, "steered_by": 4, "n_steering": 4})
-    told = read_audits([steered], examples=True)
-    assert told.frame[["uds", "uds_low", "uds_high"]].isna().all(axis=None) and told.examples["value"].isna().all()
-    assert told.reasons["reason"].tolist() == [steered.fatal[0]] and "steered" in steered.fatal[0]
     with pytest.raises(DataError, match="pairs names 'nobody'"):
         join_audits(runs, audits, pairs={"gd": "nobody"})
     with pytest.raises(DataError, match="no audit belongs to any model"):

@@ -5,13 +5,12 @@ from dataclasses import replace
 from statistics import harmonic_mean
 
 import pytest
-from tiny_models import EXAMPLES, load_plain
+from tiny_models import EXAMPLES
 
 import uds_lens as ul
 from uds_lens.errors import ConfigError, DataError, ModelError
 from uds_lens.metrics import METRICS, MetricCache, auc, evaluate
 from uds_lens.models import open_model
-from uds_lens.results._steering import declare
 
 from .conftest import RAW, RUN, SHORT, WHITE_BOX, ask
 
@@ -52,14 +51,6 @@ def test_uds_is_that_of_an_audit(trio, results):
     assert uds.value == pytest.approx(audit.uds, abs=1e-6)
     assert uds.per_example == pytest.approx(audit.uds_per_example.tolist(), nan_ok=True)
     assert list(uds.ids) == [example.id for example in audit.examples]
-
-
-def test_examples_that_steered_the_training_score_no_uds(trio, data):
-    models = trio("llama")
-    model, _ = load_plain(models.unlearned)
-    declare(model.config, EXAMPLES[:2])
-    found = ask(model, data, ["uds", "cka"], retain=models.retain, full=models.full)
-    assert math.isnan(found["uds"].value) and "2 examples steered" in found["uds"].reason and found["cka"].value < 1
 
 
 def test_aggregates_by_hand(results):

@@ -11,7 +11,7 @@ import uds_lens as ul
 from study.conftest import toy_plan
 from uds_lens import study
 from uds_lens.study._folder import StudyFolder
-from uds_lens.study._worker import ModelRunner, audit_values, elicitation_values, unpacked_four_bit
+from uds_lens.study._worker import ModelRunner, elicitation_values, unpacked_four_bit
 
 
 @pytest.mark.usefixtures("trusted")
@@ -100,15 +100,6 @@ def test_each_metric_is_asked_as_its_published_number_was(tmp_path):
     unmeasured = [{"style": "paper_pools", "metrics": ["rouge"]}]
     with pytest.raises(ul.errors.ConfigError, match="names 'rouge', which"):
         study.plan({**plan, "measure": {**plan["measure"], "prompts": unmeasured}})
-
-
-def test_an_audit_of_examples_that_steered_gives_a_reason_and_no_value():
-    audit = synthetic_audit()
-    steered = replace(audit, provenance={**audit.provenance, "steered_by": 4, "n_steering": 4})
-    measured = audit_values(steered, took=0.0)
-    assert all(row.value != row.value and row.reason == steered.fatal[0] for row in measured.rows)
-    assert measured.examples["value"].isna().all()
-    assert audit_values(audit, took=0.0).rows[0].value == audit.uds
 
 
 def test_an_elicitation_gives_each_number_a_name_of_its_own_and_each_gap_its_reason():

@@ -1,9 +1,6 @@
-"""Depth during training: training stays the same, values are those of the saved checkpoints, steering never scores."""
+"""Depth during training: training stays the same, values are those of checkpoints, and a Trainer chooses by them."""
 
-import json
-import math
 import random
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,15 +8,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 import uds_lens as ul
-from uds_lens.errors import ConfigError, ModelError, UdsLensWarning
-from uds_lens.results._steering import declared_in
+from uds_lens.errors import ConfigError, ModelError
 from uds_lens.training import DepthCallback, DepthCurve
-from uds_lens.training._callback import _split
+from uds_lens.training._callback import _drawn
 from uds_lens.unlearning import LoraSettings, TrainOptions, make_config, unlearn
-from uds_lens.unlearning._job import open_parent
 
 RUN = ul.RunOptions(device="cpu", engine="wavefront", progress=False)
 STEPS, EVERY = 6, 2
@@ -95,6 +97,7 @@ def ascended(world, texts, out: Path, *callbacks, resume=None, **settings):
         model=model,
         args=arguments,
         train_dataset=texts,
+        eval_dataset=texts[:1],
         compute_loss_func=ascent,
         processing_class=AutoTokenizer.from_pretrained(world.full),
         callbacks=[*callbacks, ending],
@@ -127,7 +130,7 @@ def plain(world, texts, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def watched(world, texts, baseline, tmp_path_factory):
-    """The run with it: everything is measured, nothing decided; a checkpoint at each measured step."""
+    """The run with it: a checkpoint at each measured step."""
     callback = DepthCallback(baseline, every=EVERY, options=RUN)
     trainer, ending = ascended(world, texts, tmp_path_factory.mktemp("watched") / "out", callback)
     return SimpleNamespace(callback=callback, trainer=trainer, ending=ending, out=Path(trainer.args.output_dir))
@@ -143,7 +146,6 @@ def test_training_is_bit_identical(plain, watched):
         for each in (trainer, watched.trainer)
     ]
     assert losses[0] == losses[1]
-    assert watched.callback.score is None and not watched.callback.curve.steers
 
 
 def test_values_are_those_of_the_saved_checkpoints_to_the_last_digit(world, watched):
@@ -156,7 +158,6 @@ def test_values_are_those_of_the_saved_checkpoints_to_the_last_digit(world, watc
     for point, audit in zip(points[1:], audits, strict=True):
         assert point.uds == audit.uds and point.damage == pytest.approx(audit.damage, rel=0, abs=0, nan_ok=True)
         assert point.forget_loss == pytest.approx(float(audit.s2_delta.double().mean()), nan_ok=True)
-        assert not audit.fatal, "nothing steered"
 
 
 def test_values_and_their_cost_reach_the_log_and_the_records(watched):
@@ -173,46 +174,45 @@ def test_values_and_their_cost_reach_the_log_and_the_records(watched):
     assert 0 < each < callback.seconds_estimated, "one estimate for each measurement that followed"
 
 
-def test_stop_chooses_what_audits_of_all_checkpoints_choose(world, texts, baseline, watched, tmp_path):
-    callback = DepthCallback(baseline, every=EVERY, stop=1e-9, options=RUN)
-    scores = [callback.measured.audit(watched.out / f"checkpoint-{step}", options=RUN).uds for step in (2, 4, 6)]
-    assert scores[0] < scores[1], "else the test shows nothing"
-    callback = DepthCallback(baseline, every=EVERY, stop=scores[1], options=RUN)
-    trainer, _ = ascended(world, texts, tmp_path / "out", callback)
-    assert trainer.state.global_step == callback.curve.stopped == 4
-    assert same(trainer.model, watched.out / "checkpoint-4")
+CHOOSING = {
+    "eval_strategy": "steps",
+    "eval_steps": EVERY,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "eval_depth",
+    "greater_is_better": True,
+}
 
 
-@pytest.fixture(scope="module")
-def best(world, texts, baseline, watched, tmp_path_factory):
-    """A run that keeps its best step under a bound on damage, and audits of all steps that say which one that is."""
-    steps = (2, 4, 6)
-    chooser = DepthCallback(baseline, every=EVERY, keep_best=True, options=RUN)
-    audits = chooser.measured.audit_all([watched.out / f"checkpoint-{step}" for step in steps], options=RUN)
-    limit = sorted(audit.damage for audit in audits if not math.isnan(audit.damage))[-2]
-    allowed = {step: a.uds for step, a in zip(steps, audits, strict=True) if not a.damage > limit}
-    assert len(allowed) == 2, "else the bound chooses nothing"
-    settings = {"every": EVERY, "keep_best": True, "max_damage": limit, "options": RUN}
-    callback = DepthCallback(baseline, **settings)
-    trainer, _ = ascended(world, texts, tmp_path_factory.mktemp("best") / "out", callback)
-    step = max(allowed, key=allowed.__getitem__)
-    return SimpleNamespace(callback=callback, model=trainer.model, settings=settings, step=step)
+def test_the_trainer_keeps_what_audits_of_its_checkpoints_call_deepest(world, texts, baseline, watched, tmp_path):
+    callback = DepthCallback(baseline, every=EVERY, options=RUN)
+    trainer, _ = ascended(world, texts, tmp_path / "out", callback, learning_rate=3e-3, **CHOOSING)
+    audits = callback.measured.audit_all([tmp_path / f"out/checkpoint-{step}" for step in (2, 4, 6)], options=RUN)
+    depths = {step: audit.uds for step, audit in zip((2, 4, 6), audits, strict=True)}
+    assert len(set(depths.values())) == 3, "else the test shows nothing"
+    best = max(depths, key=depths.__getitem__)
+    assert trainer.state.best_metric == depths[best] and trainer.state.best_global_step == best
+    assert same(trainer.model, tmp_path / f"out/checkpoint-{best}")
+    assert len(callback.curve.points) == 4, "each step is measured once"
+    assert trainer.evaluate()["eval_loss"] < 0, "an evaluation after the training measures nothing"
 
 
-def test_keep_best_chooses_what_audits_of_all_checkpoints_choose(best, watched):
-    checkpoint = watched.out / f"checkpoint-{best.step}"
-    assert best.callback.curve.kept == best.step and same(best.model, checkpoint)
-    assert best.callback.score.uds == best.callback.held_out.audit(checkpoint, options=RUN).uds
+def test_the_trainer_stops_where_depth_no_longer_grows(world, texts, baseline, tmp_path):
+    """With a threshold that no step can reach, patience ends the run at the second evaluation."""
+    stopping = EarlyStoppingCallback(early_stopping_patience=1, early_stopping_threshold=2.0)
+    callback = DepthCallback(baseline, every=100, options=RUN)
+    trainer, _ = ascended(world, texts, tmp_path / "out", callback, stopping, **CHOOSING)
+    assert trainer.state.global_step == 4
+    assert [point.step for point in callback.curve.points] == [0, 2, 4]
 
 
-def test_a_killed_run_resumes_with_its_curve_and_its_best(world, texts, baseline, best, tmp_path):
+def test_a_killed_run_resumes_with_its_curve(world, texts, baseline, watched, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        ascended(world, texts, out, DepthCallback(baseline, **best.settings), Ending(at=5))
-    callback = DepthCallback(baseline, **best.settings)
+        ascended(world, texts, out, DepthCallback(baseline, every=EVERY, options=RUN), Ending(at=5))
+    callback = DepthCallback(baseline, every=EVERY, options=RUN)
     trainer, _ = ascended(world, texts, out, callback, resume=str(out / "checkpoint-4"))
-    assert numbers(callback.curve) == numbers(best.callback.curve)
-    assert callback.curve.kept == best.step and same(trainer.model, best.model)
+    assert numbers(callback.curve) == numbers(watched.callback.curve)
+    assert same(trainer.model, watched.trainer.model)
 
 
 def test_unlearn_gives_the_same_weights_with_it(world, baseline, tmp_path):
@@ -228,77 +228,22 @@ def test_unlearn_gives_the_same_weights_with_it(world, baseline, tmp_path):
     callback = DepthCallback(baseline, every=2, options=RUN)
     assert same(trained("without"), trained("with", callback))
     assert callback.measured.audit(tmp_path / "with", options=RUN).uds == callback.curve.points[-1].uds
-    steered = DepthCallback(baseline, every=1, stop=1e-9, options=RUN)
-    stopped = trained("steered", steered)
-    assert steered.curve.stopped and not same(stopped, tmp_path / "with")
-    assert DepthCurve.load(stopped).score["uds"] == steered.score.uds
-    (stopped / "depth.json").unlink()  # a copy, or the Hub, has the weights and their configuration
-    for model in (stopped, AutoModelForCausalLM.from_pretrained(stopped)):
-        assert steered.measured.audit(model, options=RUN).reading == "withheld"
-        assert not steered.held_out.audit(model, options=RUN).fatal
-    written = (stopped / "config.json").read_text()
-    assert "uds_lens_steering" in written and not any(x.subject in written for x in steered.measured.examples)
-    with pytest.raises(ConfigError, match="another run"):
-        trained("with", steered)
     adapted = DepthCallback(baseline, every=5, rows=3, control=0, options=RUN)
     merged = trained("lora", adapted, lora=LoraSettings(rank=2))
     assert adapted.curve.points[-1].uds == pytest.approx(adapted.measured.audit(merged, options=RUN).uds, abs=1e-4)
-
-
-def test_examples_that_steer_never_score(world, texts, baseline, watched, tmp_path):
-    callback = DepthCallback(baseline, every=3, stop=1.0, options=RUN)
-    steering, scoring = ({x.subject for x in part.examples} for part in (callback.measured, callback.held_out))
-    assert steering and scoring and not steering & scoring
-    kept = [{x.subject for x in part.control.examples} for part in (callback.measured, callback.held_out)]
-    assert kept[0] and kept[1] and not kept[0] & kept[1]
-    model = tmp_path / "model"
-    shutil.copytree(watched.out / "checkpoint-6", model)
-    callback.curve.save(model)
-    audit = baseline.audit(model, options=RUN)
-    n = len(callback.measured.examples)
-    assert audit.reading == "withheld" and audit.fatal[0].startswith(f"{n} of 8 examples steered the training")
-    audit.save(tmp_path / "audit")
-    assert ul.DepthAudit.load(tmp_path / "audit").fatal == audit.fatal
-    child = open_parent(model, TrainOptions(device="cpu")).model.config  # of what is trained further from here
-    assert sum(mark.startswith("row:") for mark in declared_in(child)["rows"]) == n
-    held_out = callback.held_out.audit(model, options=RUN)
-    assert not held_out.fatal and any("about other subjects steered" in each.text for each in held_out.cautions)
-    limited = DepthCallback(baseline, every=3, keep_best=True, max_damage=0.5, options=RUN)
-    limited.curve.save(model)
-    for part, n in ((baseline, len(limited.measured.control.examples)), (limited.held_out, 0)):
-        found = [each.text for each in part.audit(model, options=RUN).cautions if "retained facts steered" in each.text]
-        assert [text.startswith(f"{n} of ") for text in found] == [True] * (n > 0)
-    record = json.loads((model / "depth.json").read_text())
-    record["steers"] = False
-    (model / "depth.json").write_text(json.dumps(record))
-    with pytest.warns(UdsLensWarning, match=r"depth\.json' cannot be read"):
-        baseline.audit(model, options=RUN)
-
-
-@pytest.mark.parametrize(
-    "found", [5, ["row:a"], {"rows": 5}, {"rows": "row:a"}, {"rows": [["row:a"]]}, {"control": {}}]
-)
-def test_a_configuration_of_strangers_is_not_trusted(found):
-    with pytest.warns(UdsLensWarning, match="something else than hashes of examples"):
-        assert declared_in(SimpleNamespace(uds_lens_steering=found, _name_or_path=repr(found))) == {}
 
 
 def test_whole_subjects_are_drawn():
     subjects = ["a", "a", "b", "b", "b", None, "c"]
     usable = [True, False, True, True, True, True, False]
     for seed in range(5):
-        kept, rest = _split("rows", subjects, usable, 2, seed=seed, hold_out=True)
-        assert {subjects[i] for i in kept}.isdisjoint({subjects[i] for i in rest} - {None})
-        assert 2 <= len(kept) <= 4 and all(usable[i] for i in kept)
-        assert 6 not in (*kept, *rest), "a subject with nothing measurable"
-    assert _split("rows", subjects, usable, None, seed=0, hold_out=False) == ([0, 2, 3, 4, 5], [])
-    with pytest.raises(ConfigError, match="all 3 subjects would steer"):
-        _split("rows", subjects, usable, 5, seed=0, hold_out=True)
+        drawn = _drawn(subjects, usable, 2, seed)
+        assert 2 <= len(drawn) <= 4 and all(usable[i] for i in drawn), "and no subject with nothing measurable"
+        assert all(set(rows) <= set(drawn) or set(rows).isdisjoint(drawn) for rows in ((0,), (2, 3, 4), (5,)))
+    assert _drawn(subjects, usable, None, 0) == [0, 2, 3, 4, 5]
 
 
 def test_refuses_what_it_cannot_do(world, texts, baseline, tmp_path):
-    with pytest.raises(ConfigError, match=r"max_damage=0\.1 needs keep_best=True"):
-        DepthCallback(baseline, every=1, max_damage=0.1)
     with pytest.raises(ConfigError, match="every must be"):
         DepthCallback(baseline, every=0)
     sharded = torch.nn.Linear(1, 1)

@@ -10,12 +10,9 @@ import torch
 from tiny_models import with_config
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from uds_lens._storage import with_checksum
 from uds_lens.errors import ConfigError, ModelError
-from uds_lens.results._steering import declared_in
 from uds_lens.unlearning import quantise, unlearn
 
-ROW = {"hash": "0f", "subject": None}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
@@ -24,12 +21,7 @@ def quantised(tiny, tmp_path_factory) -> Path:
     pytest.importorskip("bitsandbytes")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        steered = {"format": "uds_lens.DepthCurve", "version": 1, "steers": True, "measured": [ROW]}
-        (tiny.full / "depth.json").write_bytes(with_checksum(steered))
-        try:
-            return quantise(tiny.full, out=tmp_path_factory.mktemp("quantised") / "nf4", device="cpu")
-        finally:
-            (tiny.full / "depth.json").unlink()
+        return quantise(tiny.full, out=tmp_path_factory.mktemp("quantised") / "nf4", device="cpu")
 
 
 def test_it_loads_again_with_transformers(tiny, quantised: Path) -> None:
@@ -46,7 +38,6 @@ def test_it_loads_again_with_transformers(tiny, quantised: Path) -> None:
     assert 1e-4 < (four - whole).abs().mean() < 0.5
     record = json.loads((quantised / "quantisation.json").read_text())
     assert (record["parent"], record["revision"]) == (str(tiny.full), None)
-    assert declared_in(model.config) == {"rows": ["row:0f"], "control": []}
 
 
 def test_a_copy_of_another_model_or_revision_is_not_replaced(tiny, quantised: Path, tmp_path: Path) -> None:

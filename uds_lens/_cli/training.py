@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import interval, number, print_json, print_table, print_wrapped, say, saying_what_is_saved
+from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, saying_what_is_saved
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError, UdsLensError
 from uds_lens.unlearning._registry import method_words
@@ -43,15 +42,6 @@ class Depth:
     depth_examples: Annotated[str | None, opt.data("Forget facts with entities. Default: --examples.")] = None
     control: Annotated[str | None, opt.data("Facts to retain, with entities; a loss on them is damage.")] = None
     depth_rows: Annotated[int | None, opt.count("Measure only this many facts, in whole subjects.")] = None
-    depth_stop: Annotated[
-        float | None, opt.value("UDS", "Stop training at this depth; the score is measured on other subjects.")
-    ] = None
-    depth_keep_best: Annotated[
-        bool, opt.flag("--depth-keep-best", "Keep the deepest step; the score is measured on other subjects.")
-    ] = False
-    max_damage: Annotated[float | None, opt.value("DAMAGE", "With --depth-keep-best: the largest damage allowed.")] = (
-        None
-    )
 
     def callback(self, full: str, forget: str, method: MethodConfig, options: TrainOptions) -> DepthCallback:
         """Measure stage 1, in the prompts of the training, and return the callback."""
@@ -66,15 +56,7 @@ class Depth:
         facts = self.depth_examples or forget
         models = full, self.retain_model
         baseline = ul.Baseline.measure(*models, facts, control=self.control, config=config, options=run)
-        return ul.training.DepthCallback(
-            baseline,
-            every=self.depth_every,
-            rows=self.depth_rows,
-            stop=self.depth_stop,
-            keep_best=self.depth_keep_best,
-            max_damage=self.max_damage,
-            options=run,
-        )
+        return ul.training.DepthCallback(baseline, every=self.depth_every, rows=self.depth_rows, options=run)
 
 
 @contextmanager
@@ -129,19 +111,13 @@ def print_training(directory: Path, *, before: str | None, as_json: bool) -> Non
 
 
 def print_depth(directory: Path) -> None:
-    """Print depth and damage by step, from the record beside a checkpoint, and the score on the facts held out."""
+    """Print depth and damage by step, from the record beside a checkpoint."""
     from uds_lens.training import DepthCurve
 
     curve = DepthCurve.load(directory)
     score = partial(number, undefined="NaN")
     rows = [[str(point.step), score(point.uds), score(point.damage)] for point in curve.points]
     print_table(("step", "UDS", "damage"), rows, right=("UDS", "damage"))
-    if curve.score is not None:
-        low, high = (math.nan if (end := curve.score[name]) is None else end for name in ("uds_low", "uds_high"))
-        typer.echo(
-            f"Score on {len(curve.held_out)} facts about subjects that did not steer the training: "
-            f"UDS {score(curve.score['uds'])} ({interval(low, high)})"
-        )
 
 
 def _method_help() -> str:

@@ -31,7 +31,6 @@ from uds_lens.results._records import ModelRecord, provenance
 from uds_lens.results._saving import SavedKind, load_result, save_result
 from uds_lens.results._settings import AuditConfig, RunOptions
 from uds_lens.results._stage_1 import S1_TENSORS, ControlFacts, RetainStage1, Stage1
-from uds_lens.results._steering import steering
 
 if TYPE_CHECKING:
     from uds_lens.audit._states import SourceStates
@@ -430,13 +429,11 @@ def join_stages(
         delta, ratio, cosine = (getattr(same or baseline, name) for name in S1_TENSORS)
         control = None if baseline.control is None else baseline.control.s1_delta
         control = same.control_s1_delta if same else control
-    facts = () if baseline.control is None else baseline.control.examples
-    steered = steering(unlearned.name, baseline.examples, facts, declared=source.steered_by)
     partly = {"stage_2": {"layers": "knowledge", "tau": baseline.config.tau}} if delta.isnan().any() else {}
     trained = trained_with({"unlearned": unlearned}, before=baseline.provenance)
     stage_1: dict[str, Any] = {part.name: getattr(baseline, part.name) for part in dataclasses.fields(Stage1)}
     stage_1["models"] = {**baseline.models, "unlearned": unlearned}
-    stage_1["provenance"] = {**origin, **partly, **steered, **trained}
+    stage_1["provenance"] = {**origin, **partly, **trained}
     audit = DepthAudit(
         **stage_1,
         s2_delta=delta,

@@ -34,7 +34,6 @@ from uds_lens.patching._side_by_side import packable
 from uds_lens.patching._states import PatchEngine
 from uds_lens.results._records import ModelRecord
 from uds_lens.results._settings import AuditConfig, RunOptions
-from uds_lens.results._steering import declared_in
 
 
 class _MeasureAgain(Exception):  # noqa: N818 - a signal, not an error
@@ -111,8 +110,8 @@ def read_source(
                     run_halving(rows, read, about=f"read {model.name} {options.token_budget}")
             except _MeasureAgain:  # all rows are read in one way
                 continue
-            own, steered_by = s_source if own_logprobs else None, declared_in(model.anatomy.causal_lm.config)
-            return SourceStates(record, store, config.site, config.last_layer, logprobs=own, steered_by=steered_by)
+            own = s_source if own_logprobs else None
+            return SourceStates(record, store, config.site, config.last_layer, logprobs=own)
 
 
 def runs_packed(model: HookedModel, plan: Plan) -> bool:

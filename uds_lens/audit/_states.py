@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -132,9 +132,6 @@ class SourceStates:
 
     logprobs: Float[Tensor, "row"] | None = None
     """Mean log-probability that the source gives the entity's tokens itself, nats per token; None where not read."""
-
-    steered_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Which examples steered its training, as its configuration says (`results._steering.declared_in`)."""
 
     def cache(self, batch: TokenBatch, layers: slice = slice(None)) -> SpanCache:
         """Return the states of a batch's rows, padded to its window by repeating each row's last position."""

@@ -39,7 +39,6 @@ from uds_lens.patching._states import PatchEngine
 from uds_lens.patching._streamed import StreamedBatch, run_streamed, tokens_in
 from uds_lens.results._records import ModelRecord, versions
 from uds_lens.results._settings import AuditConfig, RunOptions
-from uds_lens.results._steering import declared_in
 
 _RECORD, _LOCK = "record.json", "lock"
 _FORGOTTEN = 7 * 24 * 3600
@@ -94,19 +93,18 @@ def read_streamed(
             for part in _parts(source, plan, rows_of, 0, config, options):
                 run_halving(part, read, about=f"read {model.name}")
             streamed.fingerprint()
-        record, steered_by = ModelRecord.of(model), declared_in(model.anatomy.causal_lm.config)
+        record = ModelRecord.of(model)
         if folder is not None and store.keeps_files:
             with _warned():
                 kept_record = {
                     "record": asdict(record),
                     "logprobs": s_source.tolist(),
-                    "steered_by": steered_by,
                     "files": {file.name: sha256_file(file) for file in sorted(folder.glob("*.safetensors"))},
                 }
                 atomic_write_text(folder / _RECORD, json.dumps({"kept": kept_record, "digest": digest(kept_record)}))
     if place is not None:
         store.moved_to(place)
-    return SourceStates(record, store, config.site, config.last_layer, logprobs=s_source, steered_by=steered_by)
+    return SourceStates(record, store, config.site, config.last_layer, logprobs=s_source)
 
 
 class StreamedTarget:
@@ -342,8 +340,7 @@ def _load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
         if digest(kept) != whole["digest"] or any(sha256_file(place / f) != sha for f, sha in kept["files"].items()):
             return None
         record, s_source = ModelRecord(**kept["record"]), torch.tensor(kept["logprobs"], dtype=torch.float64)
-        store, steered_by = StateStore.of_folder(place), kept["steered_by"]
-        return SourceStates(record, store, config.site, config.last_layer, logprobs=s_source, steered_by=steered_by)
+        return SourceStates(record, StateStore.of_folder(place), config.site, config.last_layer, logprobs=s_source)
     return None
 
 

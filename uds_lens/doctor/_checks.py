@@ -223,7 +223,7 @@ def examine_inputs(
         if place is not None:
             findings.append(_data(what, place, read))
     if rows:
-        findings += _fatal_rows({role: (models[role], info) for role, info in infos.items()}, rows, facts, config)
+        findings += _fatal_rows(rows, facts, config)
     if rows and "full" in infos:
         findings += _entities({role: models[role] for role in infos}, rows, facts, config, options)
     return findings
@@ -384,15 +384,11 @@ def _data(what: str, place: str, rows: list[ForgetExample]) -> Finding:
 
 
 def _fatal_rows(
-    models: Mapping[str, tuple[str, CheckpointInfo]],
-    rows: Sequence[ForgetExample],
-    facts: Sequence[ForgetExample],
-    config: AuditConfig,
+    rows: Sequence[ForgetExample], facts: Sequence[ForgetExample], config: AuditConfig
 ) -> Iterator[Finding]:
     """Report data that an audit refuses, and rows for which it withholds its verdict."""
     from uds_lens.audit._inputs import audit_inputs
     from uds_lens.results._cautions import about_first_rows
-    from uds_lens.results._steering import declared_in, steering
 
     if not any((row.entity or "").strip() for row in rows):
         return  # reported with the entities
@@ -405,14 +401,6 @@ def _fatal_rows(
     if sample is not None and sample.get("sorted_by") is not None:
         words = f"only the first {sample['limit']} of {sample['of']}. {about_first_rows(sample['sorted_by'])}"
         yield Finding("sample", "problem", words, "an audit of them has a fatal warning: leave out --sample first")
-    for role, (model, info) in models.items():
-        if not role.startswith("unlearned"):
-            continue
-        examples = inputs.forget.examples
-        n = steering(model, examples, declared=declared_in(info.config)).get("n_steering", 0)
-        if n:
-            words = f"{n} of {len(examples)} examples, or others about their subjects, steered the training of {role}"
-            yield Finding("examples", "problem", words, "score the examples held out there: these are fatal")
 
 
 def _entities(

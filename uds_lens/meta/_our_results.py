@@ -79,7 +79,7 @@ def read_metrics(
 def read_audits(
     audits: Sequence[Any] | str | os.PathLike[str], *, names: Sequence[str] | None = None, examples: bool = False
 ) -> ModelTable:
-    """Read the UDS of several models from audits; one whose examples steered the training has none, with the reason.
+    """Read the UDS of several models from audits.
 
     Args:
         audits: `DepthAudit`s, or directories written by `DepthAudit.save`, in any mixture; or one folder of such
@@ -103,7 +103,6 @@ def read_audits(
     """
     from uds_lens.results import DepthAudit, audit_names
     from uds_lens.results._saving import audits_in, is_audit
-    from uds_lens.results._steering import why_no_score
 
     source = "audits in memory"
     if isinstance(audits, str | os.PathLike):
@@ -116,16 +115,15 @@ def read_audits(
     tables = []
     withheld: dict[str, dict[str, str]] = {}
     for name, audit in zip(_unique_names(names, audit_names(loaded) if loaded else []), loaded, strict=True):
-        reason = why_no_score(audit)
-        if reason or not audit.n_measured:
-            withheld[name] = {"uds": reason or "no example is measurable"}
-        value, low, high = [math.nan] * 3 if reason else [audit.uds, *audit.uds_interval]
+        if not audit.n_measured:
+            withheld[name] = {"uds": "no example is measurable"}
+        value, (low, high) = audit.uds, audit.uds_interval
         row = {"model": name, "checkpoint": audit.models["unlearned"].name, "uds": value, "uds_low": low}
         row |= {"uds_high": high, "n_measured": audit.n_measured}
         rows.append(row | {"conditions": as_text({f"audit's {k}": v for k, v in conditions_of(audit).items()})})
         values = {
             "example_id": [example.id for example in audit.examples],
-            "value": [math.nan] * len(audit.examples) if reason else audit.uds_per_example.tolist(),
+            "value": audit.uds_per_example.tolist(),
             "subject": [example.subject for example in audit.examples],
         }
         tables.append(pd.DataFrame({"model": name, "metric": "uds", **values}))

@@ -352,10 +352,6 @@ class Evidence:
         """Number of examples whose entity could not be located."""
         return len(self._session.plan.encoded.skipped)
 
-    def n_steering(self) -> int:
-        """Number of examples whose depth steered the training of the model (`uds_lens.training`)."""
-        return self._session.n_steering
-
     def n_layers(self) -> int:
         """Number of layers of the models."""
         return self._session.records["full"].n_layers

@@ -51,7 +51,6 @@ from uds_lens.patching import row_layout
 from uds_lens.patching._streamed import StreamedBatch, StreamedRows, run_streamed, tokens_in
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.results._records import ModelRecord
-from uds_lens.results._steering import declared_in, steering
 
 _Key: TypeAlias = tuple[Any, ...]
 
@@ -162,7 +161,6 @@ class Session:
         self.protocol: Protocol = protocol_of(options.protocol, infos, self.tokenizer)
         self.recorded = deciding_record(infos) is not None
         self.config = AuditConfig(tau=options.tau, dtype=options.dtype, protocol="raw")
-        self._declared = {role: declared_in(info.config) for role, info in infos.items()}
         self.results: dict[Pass, PassResult] = {}
         self.fresh: set[Pass] = set()
         self.records: dict[str, ModelRecord] = {}
@@ -182,12 +180,6 @@ class Session:
     def plan(self) -> Plan:
         """The entity examples in tokens and batches, exactly those of an audit."""
         return make_plan(self.sources, self.data.with_entities, config=self.config, options=self.run)
-
-    @cached_property
-    def n_steering(self) -> int:
-        """How many entity examples steered the training of the model, or are about the subject of one that did."""
-        name, examples = self.records["model"].name, [row.example for row in self.plan.encoded.rows]
-        return steering(name, examples, declared=self._declared["model"]).get("n_steering", 0)
 
     def answer_rows(self, name: str) -> tuple[list[AnswerText], list[TokenSequence]]:
         """Return a set's answers and their tokens."""

@@ -222,34 +222,6 @@ def _measurable(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution("caution", text, f"{missing / len(audit.examples):.0%} not measurable")
 
 
-_LISTED = "listed in depth.json and in the model's configuration"
-
-
-def _steering(audit: DepthAudit) -> Iterator[Caution]:
-    names = ("n_steering", "steered_by", "n_steering_control")
-    n, of, n_control = (audit.provenance.get(name, 0) for name in names)
-    if n:
-        text = (
-            f"{n} of {len(audit.examples)} examples steered the training of this model (their depth decided when "
-            "training stopped or which weights were kept), or are about the same subjects as examples that did "
-            f"({_LISTED}). A depth that was optimised in training is not a measurement: score the held-out examples."
-        )
-        yield Caution("fatal", text, f"{n} steered the training")
-    elif of:
-        text = (
-            f"The depth of {of} examples about other subjects steered the training of this model: it decided when "
-            f"training stopped or which weights were kept ({_LISTED}). None of the examples measured here did."
-        )
-        yield Caution("note", text, "steered by other subjects")
-    if n_control and audit.control is not None:
-        text = (
-            f"{n_control} of {len(audit.control.examples)} retained facts steered the training of this model "
-            "(their damage decided which step was kept), or are about the same subjects as facts that did "
-            f"({_LISTED}). Damage is lower on them than on other facts: measure it on the held-out facts."
-        )
-        yield Caution("caution", text, f"{n_control} retained facts steered")
-
-
 def _few_subjects(audit: DepthAudit) -> Iterator[Caution]:
     by, n = audit.interval_basis
     if by == "subject" and n == 1:
@@ -476,7 +448,7 @@ def _engines(audit: DepthAudit) -> Iterator[Caution]:
 
 
 _CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # those of one level stay in this order
-    *(_equal_weights, _knowledge, _other_prompts, _sample, _measurable, _steering, _stand_in, _damage, _control),
+    *(_equal_weights, _knowledge, _other_prompts, _sample, _measurable, _stand_in, _damage, _control),
     *(
         _several_retains,
         _few_subjects,

@@ -227,9 +227,6 @@ class _Origin:
     first_prompt: str | None = None
     ids_hash: str | None = None
     sample: _Sample | None = None
-    n_steering: int = 0
-    n_steering_control: int = 0
-    steered_by: int = 0
     counterfactual: dict[str, str | int] = field(default_factory=dict)
     stage_2: _Stage2 | None = None
 

@@ -156,7 +156,7 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
 
     An entry has `agg_value`, and `uds` also `value_by_index` by the examples' ids: `uds`, `uds_low`, `uds_high` (its
     interval), and `damage` where control facts were measured. An audit whose verdict is withheld has null instead of
-    a score, and the reason; so has damage where control facts steered the training.
+    a score, and the reason.
 
     Args:
         audit: The audit.
@@ -186,8 +186,7 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
     low, high = audit.uds_interval
     values = {"uds": audit.uds, "uds_low": low, "uds_high": high}
     if audit.control is not None:
-        steered = audit.provenance.get("n_steering_control", 0)  # facts that limited it in training
-        values["damage"] = math.nan if steered else audit.damage
+        values["damage"] = audit.damage
     entries: dict[str, dict[str, Any]] = {
         name: {"agg_value": None if fatal or math.isnan(value) else float(value)} for name, value in values.items()
     }

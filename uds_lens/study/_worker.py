@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shutil
 import time
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from uds_lens._storage import atomic_directory, remove_inside, writing
 from uds_lens._types import ChatStyleName
 from uds_lens.errors import ResultFormatError, StorageError
-from uds_lens.results._steering import why_no_score
 from uds_lens.study._folder import PART, Part, Row, StudyFolder, as_number, located_source, read_record
 from uds_lens.study._models import (
     AUDIT,
@@ -252,17 +250,15 @@ def elicitation_values(results: ElicitationResults, *, took: float) -> Measured:
 
 
 def audit_values(audit: DepthAudit, *, took: float) -> Measured:
-    """Return the score of an audit with its interval and those of its examples; NaN where these steered training."""
+    """Return the score of an audit with its interval and those of its examples."""
     import pandas as pd
 
-    withheld = why_no_score(audit)
-    scores = [math.nan] * 3 if withheld else [audit.uds, *audit.uds_interval]
-    values = dict(zip(("uds", "uds_low", "uds_high"), scores, strict=True))
+    values = dict(zip(("uds", "uds_low", "uds_high"), (audit.uds, *audit.uds_interval), strict=True))
     rows = [
         Row(
             metric=metric,
             value=as_number(value),
-            reason=None if value == value else withheld or "no example is measurable",
+            reason=None if value == value else "no example is measurable",
             n=audit.n_measured,
             seconds=took,
             item=AUDIT,
@@ -270,8 +266,7 @@ def audit_values(audit: DepthAudit, *, took: float) -> Measured:
         for metric, value in values.items()
     ]
     ids = [example.id for example in audit.examples]
-    each = [math.nan] * len(ids) if withheld else audit.uds_per_example.tolist()
-    examples = pd.DataFrame({"metric": "uds", "example_id": ids, "value": each})
+    examples = pd.DataFrame({"metric": "uds", "example_id": ids, "value": audit.uds_per_example.tolist()})
     return Measured(tuple(rows), audit.models["unlearned"].fingerprint, examples)
 
 

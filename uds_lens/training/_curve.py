@@ -20,13 +20,16 @@ from uds_lens._storage import (
 )
 from uds_lens._types import FloatOrNaN
 from uds_lens.results import DepthAudit
-from uds_lens.results._steering import FORMAT, RECORD, VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
     from uds_lens.plots import Theme
+
+
+RECORD, FORMAT, VERSION = "depth.json", "uds_lens.DepthCurve", 1
+"""Name, format and version of the record beside a checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,29 +117,11 @@ class DepthCurve:
     settings: Mapping[str, Any]
     """Settings of the callback."""
 
-    steers: bool
-    """Whether the curve decided when training stopped, or which step was kept."""
-
     measured: Sequence[Mapping[str, Any]]
-    """Examples of the curve: id, subject, hash. Where they steer, they cannot score."""
-
-    held_out: Sequence[Mapping[str, Any]]
-    """Examples about other subjects, which did not steer; empty where nothing steers."""
+    """Examples of the curve: id and subject. A model that was chosen by it is scored on other subjects."""
 
     baseline: str
     """Key of the baseline (`Baseline.key`)."""
-
-    control: Sequence[Mapping[str, Any]] = ()
-    """Retained facts whose damage limited which step could be kept (`max_damage`); they cannot score damage."""
-
-    stopped: int | None = None
-    """Step at which the curve stopped the training."""
-
-    kept: int | None = None
-    """Step whose weights the model has at the end, where the best is kept."""
-
-    score: Mapping[str, Any] | None = None
-    """Summary of the audit of the final model on the held-out examples (`DepthAudit.summary`)."""
 
     seconds_estimated: FloatOrNaN = math.nan
     """Estimate of the time of all measurements, made before the first step of this process."""

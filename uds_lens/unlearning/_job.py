@@ -18,7 +18,6 @@ from uds_lens.errors import ModelError
 from uds_lens.models import fingerprint, pick_device
 from uds_lens.models._checkpoint import load_tokenizer, load_weights
 from uds_lens.models._compatibility import recorded_protocol
-from uds_lens.results._steering import inherit
 from uds_lens.unlearning._registry import Objective
 from uds_lens.unlearning._settings import LoraSettings, MethodConfig, TrainOptions
 
@@ -69,7 +68,6 @@ def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent
         raise ModelError(f"{name!r} has no tokenizer: save it there with tokenizer.save_pretrained.")
     if getattr(model, "is_quantized", False):
         raise ModelError(f"{name!r} is quantised: train the original model, and quantise the result.")
-    inherit(model.config, source)
     if device.startswith("cuda") and has_torch_attention(model):
         model.set_attn_implementation("sdpa")
     return Parent(model, tokenizer, name, fingerprint(model), recorded_protocol(source))
@@ -155,8 +153,6 @@ class Job:
             parts["device"] = parent.model.device.type
         if self.saves_adapter:
             parts["saved"] = "adapter"
-        if steering := [callback.depends_on for callback in options.callbacks if getattr(callback, "depends_on", None)]:
-            parts["steered by"] = steering
         if parent.runs_apart(tokens):  # earlier versions trained such rows beside others
             parts["long rows"] = "alone"
         return parts

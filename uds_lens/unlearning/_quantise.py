@@ -40,7 +40,6 @@ from uds_lens.models._checkpoint import (
 )
 from uds_lens.models._gguf import SUFFIX
 from uds_lens.results._records import versions
-from uds_lens.results._steering import inherit
 from uds_lens.unlearning._run_folder import file_sums
 
 FORMAT, RECORD = "uds_lens.quantisation", "quantisation.json"
@@ -92,7 +91,6 @@ def quantise(
     tokenizer = load_tokenizer(model, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
     own = {RECORD}
     with quiet_files(report=True), writing(place), atomic_directory(place, own=own) as folder:
-        inherit(quantised.config, source)
         quantised.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)

@@ -25,7 +25,7 @@ from uds_lens._storage import (
     sha256_file,
 )
 from uds_lens.errors import ConfigError, ResultFormatError, UdsLensWarning
-from uds_lens.results._steering import BEST, RECORD
+from uds_lens.training._curve import RECORD
 from uds_lens.unlearning._data import ALTERNATES
 from uds_lens.unlearning._record import read_record
 
@@ -33,7 +33,7 @@ CONTENTS = "uds_lens_contents.json"  # file in a checkpoint, written last: size 
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _RUN, _FORMAT, _LOCKS = "run.json", "uds_lens.run", ("lock", "soft.lock")
-_OURS = (ALTERNATES, RECORD, BEST, _RUN)
+_OURS = (ALTERNATES, RECORD, _RUN)
 
 
 def file_sums(folder: Path, *, but: Collection[str] = ()) -> dict[str, list[Any]]:

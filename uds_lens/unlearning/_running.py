@@ -36,7 +36,7 @@ from uds_lens.models._checkpoint import (
     quiet_files,
     rounded_fingerprints,
 )
-from uds_lens.results._steering import RECORD
+from uds_lens.training._curve import RECORD
 from uds_lens.unlearning._data import (
     ALTERNATES,
     PairDataset,

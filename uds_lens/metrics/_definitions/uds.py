@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from uds_lens.metrics._declaration import ERASED, Evidence, Outcome, Pass, Undefined, metric, needs_states
+from uds_lens.metrics._declaration import ERASED, Evidence, Outcome, Pass, metric, needs_states
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -60,7 +60,5 @@ def logit_lens(evidence: Evidence) -> Outcome:
     passes=(*needs_states("retain", "model"), Pass("full", "patched", "retain"), Pass("full", "patched", "model")),
 )
 def uds(evidence: Evidence) -> Outcome:
-    """Return the Unlearning Depth Score; it has none where training optimised the depth of these examples."""
-    if n := evidence.n_steering():
-        raise Undefined(f"{n} examples steered the training of this model, so that their depth is no score")
+    """Return the Unlearning Depth Score."""
     return depth_of_deltas(evidence, evidence.patched_delta("retain"), evidence.patched_delta("model"))
