@@ -41,7 +41,7 @@ def test_resid_post_is_what_leaves_each_layer(opened, batch_of, family):
     assert cache.states.shape == (8, model.n_layers, batch.window.shape[1], 32)
     assert (cache.n_layers, cache.site, cache.name) == (model.n_layers, "resid_post", model.name)
     for layer in range(model.n_layers - 1):
-        assert torch.equal(cache[layer], picked(expected[layer + 1], batch))
+        torch.testing.assert_close(cache[layer], picked(expected[layer + 1], batch))
     normed = capture(model, batch, last_layer="post_norm")
     assert torch.equal(normed.states[:, :-1], cache.states[:, :-1])
     assert torch.allclose(normed[model.n_layers - 1], picked(expected[-1], batch), atol=1e-6)
