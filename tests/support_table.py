@@ -48,7 +48,8 @@ FORMS = {
         "an architecture that TransformerLens refuses (plain forward hooks, `resid_post` only)"
     ),
     "test_families_with_masks_or_heads_of_their_own_equal_plain_hooks": (
-        "GPT-Neo and OPT: masks or heads of their own (the naive engine where the fast one does not apply)"
+        "GPT-Neo, OPT, and the text models of Gemma-4 and Llama-4: masks, heads or inputs of their own (the naive "
+        "engine where the fast one does not apply)"
     ),
     "test_what_a_config_wants_returned_changes_nothing": (
         "checkpoints saved with `output_router_logits=True` or `return_dict=False`"
@@ -107,6 +108,9 @@ def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
     # Not before the run: it imports the package, which is checked as it is imported.
     from tiny_models import FAMILIES, HYBRIDS, LONG_ROPE
 
+    from uds_lens.models._anatomy import FINAL_NORM_NAMES
+
+    norms = ", ".join(f"`{name}`" for name in FINAL_NORM_NAMES)
     lines = [
         "# What is supported",
         "",
@@ -132,6 +136,18 @@ def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
         "|---|" + "---|" * len(ALONE),
         *(_row(outcomes, family, [next(iter(COLUMNS)), *list(ALONE)[1:]]) for family in FAMILIES),
         *(_row(outcomes, family, ALONE) for family in (*HYBRIDS, *LONG_ROPE)),
+        "",
+        "Any other causal language model, custom code included, can be audited if it has",
+        "",
+        "- an inner model that returns `last_hidden_state`, named `model` or as `base_model_prefix` says;",
+        "- in it, or in its `decoder`, one `ModuleList` of `num_hidden_layers` blocks, each of which passes on one",
+        f"  state per token (`[batch, pos, d_model]`), and a norm after them ({norms});",
+        "- a head that `get_output_embeddings()` returns;",
+        "- `hidden_size`, `num_hidden_layers` and `vocab_size` in its config.",
+        "",
+        "Whatever is missing is named before anything runs. Not supported are encoder-decoders, models without",
+        "attention (Mamba, RWKV), models with several residual streams (Gemma-3n), and multimodal models (open the",
+        "text model on its own).",
         "",
         "| form | |",
         "|---|---|",

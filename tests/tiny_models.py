@@ -43,6 +43,20 @@ GEMMA = {
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }
 
+GEMMA3N = {
+    **{name: value for name, value in GEMMA.items() if name != "query_pre_attn_scalar"},
+    "intermediate_size": [48] * 4,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": D_VOCAB,
+    "num_kv_shared_layers": 0,
+    "activation_sparsity_pattern": [0.0] * 4,
+    "altup_num_inputs": 2,
+    "laurel_rank": 4,
+}
+"""Several residual streams."""
+GEMMA4 = {**GEMMA3N, "intermediate_size": 48, "global_head_dim": 16}
+"""Heads of two sizes, and an input of its own for each block."""
+
 FAMILIES = {
     "llama": ("Llama", SHAPE),
     "llama-tied": ("Llama", {**SHAPE, "tie_word_embeddings": True, "num_hidden_layers": 5}),

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from patching.plain import inputs
-from tiny_models import EXAMPLES, ROWS, SHAPE, build_tokenizer, load_plain
+from tiny_models import EXAMPLES, GEMMA3N, GEMMA4, ROWS, SHAPE, build_tokenizer, load_plain
 
 from uds_lens.audit import Baseline
 from uds_lens.data import encode, make_batch
@@ -58,18 +58,50 @@ def test_a_relative_base_counts_from_the_adapter(tmp_path, monkeypatch):
     assert adapter_base(tmp_path / "adapter") == str(tmp_path / "adapter" / "base")
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_with_several_residual_streams_is_refused_in_words(tmp_path):
+    transformers.Gemma3nForCausalLM(transformers.Gemma3nTextConfig(**GEMMA3N)).save_pretrained(tmp_path)
+    build_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"pass on states of shape \(2, .*several residual streams"):
+        DepthAudit.run(tmp_path, tmp_path, tmp_path, EXAMPLES, options=AUTO)
+
+
 SIZES = {"vocab_size": SHAPE["vocab_size"], "hidden_size": 32, "max_position_embeddings": 256}
-OWN_MASKS = {
-    "GPTNeo": {"num_layers": 4, "num_heads": 4, "attention_types": [[["global", "local"], 2]], "window_size": 8},
-    "OPT": {"ffn_dim": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "word_embed_proj_dim": 32},
+OWN_FORMS = {
+    "GPTNeo": {
+        **SIZES,
+        "num_layers": 4,
+        "num_heads": 4,
+        "attention_types": [[["global", "local"], 2]],
+        "window_size": 8,
+        "initializer_range": 0.2,
+    },
+    "OPT": {
+        **SIZES,
+        "ffn_dim": 64,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "word_embed_proj_dim": 32,
+        "init_std": 0.2,
+    },
+    "Gemma4": GEMMA4,
+    "Llama4": {
+        **SHAPE,
+        "head_dim": 8,
+        "intermediate_size_mlp": 48,
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+        "attention_chunk_size": 16,
+    },
 }
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("family", "spread"), [("GPTNeo", "initializer_range"), ("OPT", "init_std")])
-def test_families_with_masks_or_heads_of_their_own_equal_plain_hooks(tmp_path, family, spread):
+@pytest.mark.parametrize("family", OWN_FORMS)
+def test_families_with_masks_or_heads_of_their_own_equal_plain_hooks(tmp_path, family):
     """Their states must be those of a full forward, and patched layers those of one hooked forward each."""
-    config = getattr(transformers, f"{family}Config")(**SIZES, **OWN_MASKS[family], **{spread: 0.2})
+    named = getattr(transformers, f"{family}TextConfig", None) or getattr(transformers, f"{family}Config")
+    config = named(**OWN_FORMS[family])
     full, source = tmp_path / "0", tmp_path / "1"
     for folder in (full, source):
         with torch.random.fork_rng():

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_models import EXAMPLES, build_model, load_plain
-from transformers import LlavaConfig
+from tiny_models import EXAMPLES, GEMMA3N, GEMMA4, build_model, load_plain
+from transformers import CTRLConfig, Gemma3nTextConfig, Gemma4TextConfig, LlavaConfig, MambaConfig, RwkvConfig
 
 from uds_lens.audit import Baseline, _runner
 from uds_lens.audit._inputs import make_plan
@@ -17,6 +17,7 @@ from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 CPU = RunOptions(device="cpu", engine="wavefront", progress=False)
 CONFIG = AuditConfig()
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 200}
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +177,25 @@ def test_the_estimate_of_a_streamed_model_holds_a_block_and_the_bytes_of_the_nex
     # a tied head is the embedding, and stays beside the blocks
     tied = weights("float32", intermediate_size=4096, tie_word_embeddings=True)
     assert tied == block * (4 + 2) + (model.config.vocab_size * 32 + norm) * 4
+
+
+def test_blocks_of_different_sizes_count_as_the_largest(plan):
+    def of(config):
+        given = {"n_sources": 2, "dtype": "float32", "device": "cpu", "states_budget": GIB, "keep": True}
+        found = estimate_memory(config, plan, **given)
+        return found.states, found.batch
+
+    assert of(Gemma4TextConfig(**GEMMA4)) == of(Gemma4TextConfig(**{**GEMMA4, "head_dim": 16}))
+    sizes = ([64, 64, 64, 96], [96] * 4)
+    differ, same = (Gemma3nTextConfig(**{**GEMMA3N, "intermediate_size": size}) for size in sizes)
+    assert of(differ) == of(same)
+
+
+@pytest.mark.parametrize("config", [MambaConfig(**SMALL), RwkvConfig(**SMALL), CTRLConfig(**SMALL)])
+def test_a_model_that_cannot_be_audited_is_told_so_before_its_memory(plan, config):
+    given = {"n_sources": 2, "dtype": "float32", "device": "cpu", "states_budget": GIB}
+    with pytest.raises(ModelError, match="is not a decoder of the expected form"):
+        estimate_memory(config, plan, **given)
 
 
 def test_a_config_of_no_language_model_ends_in_a_sentence():

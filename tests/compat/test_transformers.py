@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
-from tiny_models import build_model, with_config
-from transformers import AttentionInterface, BitsAndBytesConfig, LlamaForCausalLM, Qwen3NextConfig
+from tiny_models import GEMMA3N, GEMMA4, build_model, with_config
+from transformers import (
+    AttentionInterface,
+    BitsAndBytesConfig,
+    Gemma3nTextConfig,
+    Gemma4TextConfig,
+    LlamaForCausalLM,
+    Qwen3NextConfig,
+)
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging
 
@@ -129,6 +136,18 @@ def test_a_dequantised_model_is_saved_as_any_other(trio, tmp_path, bits) -> None
     plain.save_pretrained(tmp_path / "plain")  # raises while `_weight_conversions` still names the quantiser
     again = load(tmp_path / "plain")
     assert all(torch.equal(p, again.get_parameter(n)) for n, p in plain.named_parameters())
+
+
+def test_an_entry_that_differs_between_blocks_is_the_largest() -> None:
+    assert ours.largest_entry(Gemma4TextConfig(**GEMMA4), "head_dim") == 16, (
+        "blocks of another size are no longer found in a config's `per_layer_config`"
+    )
+    assert (
+        ours.largest_entry(Gemma3nTextConfig(**{**GEMMA3N, "intermediate_size": [48, 64] * 2}), "intermediate_size")
+        == 64
+    )
+    assert ours.largest_entry(build_model("gpt2").config, "num_attention_heads") == 4
+    assert ours.largest_entry(build_model("gpt2").config, "head_dim") is None
 
 
 def test_the_hub_is_asked_as_the_environment_says() -> None:

@@ -173,6 +173,14 @@ def shared_cached_row(cache: Any, times: int) -> Any:
     return twin
 
 
+def largest_entry(config: Any, name: str) -> int | None:
+    """Return an entry of a config, the largest over its blocks where they differ (Gemma-4); None where it has none."""
+    blocks = getattr(config, "per_layer_config", None) or [config]  # a config refuses to name one value for all
+    values = [getattr(block, name, None) for block in blocks]
+    several = [value if isinstance(value, list | tuple) else [value] for value in values]
+    return max((int(value) for part in several for value in part if value), default=None)
+
+
 class RopeLimit(NamedTuple):
     """The length up to which a model's rotary frequencies are the same for every text."""
 

@@ -14,6 +14,7 @@ import torch
 
 from uds_lens._compat.bitsandbytes import is_4bit_config
 from uds_lens._compat.torch import is_out_of_memory
+from uds_lens._compat.transformers import largest_entry
 from uds_lens._progress import tell
 from uds_lens.audit._inputs import Plan, where_of
 from uds_lens.errors import ModelError, Setting, warn_once
@@ -134,11 +135,12 @@ def estimate_memory(
     """Estimate from a transformers config, without loading weights."""
     text = config.get_text_config()
     size = torch.empty(0, dtype=getattr(torch, dtype)).element_size()
+    sizes = weight_sizes(config, size, trust_remote_code)  # says what a model must have
     width, layers = int(text.hidden_size), int(text.num_hidden_layers)
-    heads = int(text.num_attention_heads)
-    head = int(getattr(text, "head_dim", None) or width // heads)
-    kv = 2 * head * int(getattr(text, "num_key_value_heads", None) or heads)
-    inner = int(getattr(text, "intermediate_size", None) or 4 * width)
+    heads = largest_entry(text, "num_attention_heads") or max(1, width // 64)
+    head = largest_entry(text, "head_dim") or width // heads
+    kv = 2 * head * (largest_entry(text, "num_key_value_heads") or heads)
+    inner = largest_entry(text, "intermediate_size") or 4 * width
     rows = plan.rows
     windows = sum(len(row.window) for row in rows)
     largest = kept = closing = 0
@@ -171,7 +173,6 @@ def estimate_memory(
         recorded += resumed * (layers + 1) // 2 * to_move  # for each number of variants
         largest = max(largest, recorded + max(3 * mask + active, compared))  # masks beside them while they are built
         kept += recorded + mask
-    sizes = weight_sizes(config, size, trust_remote_code)
     logits = 3 * min(logits_at_once(torch.device(device)), windows * layers * int(text.vocab_size)) * 4
     weights, of_batch, available = sizes.whole, largest + logits, free_bytes(device)
     if streamed:  # a block and the bytes of the next (a GPU is given both as weights), and later the head alone

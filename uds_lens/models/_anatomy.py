@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from uds_lens.errors import ModelError, Setting
 
-_FINAL_NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "final_norm")
+FINAL_NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "final_norm")
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,25 +97,39 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
         causal_lm: A plain transformers model, or the one inside a `TransformerBridge`.
 
     Raises:
-        ModelError: The model has no decoder of the expected form (a list of blocks, then a norm).
+        ModelError: The model is not of the expected form (an inner model with a list of blocks and a norm, a head); it
+            says what is missing, and what a model must have.
     """
-    name = type(causal_lm).__name__
-    base = getattr(causal_lm, getattr(causal_lm, "base_model_prefix", "") or "_none", None)
-    if base is None or base is causal_lm:
-        raise ModelError(
-            f"{name} is not a decoder with a language-model head: expected a transformers causal language model "
-            "(for example LlamaForCausalLM). Load it with AutoModelForCausalLM."
-        )
-    config: Any = causal_lm.config
-    depth = getattr(config.get_text_config(), "num_hidden_layers", None)
+    model: Any = causal_lm
+    text = model.config.get_text_config()
+    entries = ("hidden_size", "num_hidden_layers", "vocab_size")
+    if absent := [entry for entry in entries if not isinstance(getattr(text, entry, None), int)]:
+        raise _unfit(model, f"its config does not give {' and '.join(absent)}")
+    depth = text.num_hidden_layers
+    # Llama-4 names another prefix than the one it has.
+    named = (getattr(model, name, None) for name in (getattr(model, "base_model_prefix", ""), "model") if name)
+    base = next((inner for inner in named if isinstance(inner, nn.Module) and inner is not model), None)
+    if base is None:
+        raise _unfit(model, "it has no inner model")
+    if model.get_output_embeddings() is None:
+        raise _unfit(model, "it has no language-model head")
     for root in filter(None, (base, getattr(base, "decoder", None))):
-        layers = next((m for m in root.children() if isinstance(m, nn.ModuleList) and len(m) == depth and depth), None)
-        norm = next((getattr(root, n) for n in _FINAL_NORM_NAMES if getattr(root, n, None) is not None), None)
+        layers = next((m for m in root.children() if isinstance(m, nn.ModuleList) and len(m) == depth), None)
+        norm = next((getattr(root, n) for n in FINAL_NORM_NAMES if getattr(root, n, None) is not None), None)
         if layers is not None and norm is not None:
             return Anatomy(causal_lm=causal_lm, base=base, root=root, layers=layers, final_norm=norm)
-    raise ModelError(
-        f"{name}: found no list of {depth} blocks followed by a final norm. Encoder-decoder, recurrent and "
-        "multimodal models are not supported; open the text model on its own."
+    raise _unfit(model, f"its inner model ({type(base).__name__}) has no list of {depth} blocks with a final norm")
+
+
+def _unfit(model: Any, why: str) -> ModelError:
+    """Say what a model lacks, and what it must have."""
+    return ModelError(
+        f"{type(model).__name__} is not a decoder of the expected form: {why}. Expected are an inner model, named by "
+        "base_model_prefix or `model`, which returns last_hidden_state; in it (or its `decoder`) one ModuleList of "
+        f"num_hidden_layers blocks, and a norm after them ({', '.join(FINAL_NORM_NAMES)}); a head that "
+        "get_output_embeddings() returns; and hidden_size, num_hidden_layers and vocab_size in the config. Load causal "
+        "language models with AutoModelForCausalLM, and the text model of a multimodal one on its own; "
+        "encoder-decoders and models without attention (Mamba, RWKV) are not supported."
     )
 
 

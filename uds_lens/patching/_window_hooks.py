@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from uds_lens._types import HookSite
 from uds_lens.data import TokenBatch
-from uds_lens.errors import PatchError, Setting
+from uds_lens.errors import ModelError, PatchError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching._hooks import (
     HEADS,
@@ -37,6 +37,12 @@ def read_by_hooks(model: HookedModel, batch: TokenBatch, site: HookSite) -> tupl
 
     def keep(activation: Tensor) -> None:
         nonlocal heads
+        if activation.shape[:2] != batch.input_ids.shape:
+            raise ModelError(
+                f"blocks of {model.name!r} ({model.architecture}) pass on states of shape {tuple(activation.shape)}: "
+                f"expected one state for each token of the batch, {tuple(batch.input_ids.shape)}. Models with several "
+                "residual streams (Gemma-3n) are not supported."
+            )
         heads = activation.shape[2] if site in HEADS else 0
         states.append(at_window(activation.flatten(2), batch.window).to(model.device))
 
