@@ -44,6 +44,7 @@ FORMS = {
     "test_zeroed_blocks_are_patched_in_as_zeros": "live models and Bridges with your own hooks, run as they are",
     "test_device_map_gives_the_same_numbers": "`device_map`",
     "test_a_model_offloaded_to_disk_is_audited": "a live model offloaded to disk by accelerate",
+    "test_models_that_are_offloaded_whole_are_audited": "live models offloaded whole (`accelerate.cpu_offload`)",
     "test_an_architecture_transformer_lens_refuses_falls_back_to_plain_hooks": (
         "an architecture that TransformerLens refuses (plain forward hooks, `resid_post` only)"
     ),

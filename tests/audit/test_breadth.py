@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
+from accelerate import cpu_offload
 from tiny_models import EXAMPLES, build_model, build_tokenizer, each_family, load_plain, with_config
 
 from uds_lens.errors import ModelError, UdsLensWarning
@@ -240,6 +241,17 @@ def test_a_model_offloaded_to_disk_is_audited(audited, trio, tmp_path):
     torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
     assert audit.models["full"].fingerprint == audited("llama").models["full"].fingerprint
     assert audit.provenance["engine"] == "wavefront"
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-tied"])
+@pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
+def test_models_that_are_offloaded_whole_are_audited(audited, trio, family):
+    live = [cpu_offload(load_plain(path)[0].eval()) for path in trio(family)]
+    assert all(weight.is_meta for model in live for weight in model.parameters())
+    audit = DepthAudit.run(*live, EXAMPLES, options=AUTO)
+    torch.testing.assert_close(audit.s2_delta, audited(family).s2_delta, atol=1e-5, rtol=0)
+    for role, model in audited(family).models.items():
+        assert audit.models[role].fingerprint == model.fingerprint
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import torch
 from accelerate import cpu_offload, dispatch_model
 from torch import nn
 
-from uds_lens._compat.accelerate import is_moved, is_offloaded, is_placed
+from uds_lens._compat.accelerate import is_moved, is_offloaded, is_placed, runs_on
 
 
 def test_an_offloaded_model_has_hooks_that_say_so() -> None:
@@ -18,6 +18,8 @@ def test_an_offloaded_model_has_hooks_that_say_so() -> None:
     )
     assert is_moved(model[0])
     assert model[0].weight.is_meta
+    assert runs_on(model[0]) == torch.device("cpu"), "accelerate's hooks no longer name their `execution_device`"
+    assert runs_on(nn.Linear(2, 2, device="meta")) == torch.device("meta")
 
 
 def test_a_placed_model_says_where() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,9 +22,18 @@ def is_moved(module: nn.Module) -> bool:
 
 def is_offloaded(model: nn.Module) -> bool:
     """Tell whether accelerate keeps weights of the model elsewhere (disk, CPU) until they are needed."""
-    return any(
-        getattr(part, "offload", False)
-        for module in model.modules()
-        if (hook := getattr(module, "_hf_hook", None)) is not None
-        for part in getattr(hook, "hooks", (hook,))
-    )
+    return any(getattr(part, "offload", False) for module in model.modules() for part in _hooks(module))
+
+
+def runs_on(module: nn.Module) -> torch.device:
+    """Return the device that a module runs on, wherever accelerate keeps its weight meanwhile."""
+    weight: Any = module.weight
+    if not weight.is_meta:
+        return torch.device(weight.device)
+    devices = (getattr(part, "execution_device", None) for part in _hooks(module))
+    return torch.device(next((device for device in devices if device is not None), weight.device))
+
+
+def _hooks(module: nn.Module) -> tuple[Any, ...]:
+    hook = getattr(module, "_hf_hook", None)
+    return () if hook is None else tuple(getattr(hook, "hooks", (hook,)))

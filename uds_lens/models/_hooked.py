@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import nn
 
-from uds_lens._compat.accelerate import is_moved, is_offloaded, is_placed
+from uds_lens._compat.accelerate import is_moved, is_offloaded, is_placed, runs_on
 from uds_lens._compat.glibc import give_back_memory
 from uds_lens._compat.peft import adapter_state, is_adapted, model_inside
 from uds_lens._compat.torch import (
@@ -440,7 +440,7 @@ class HookedModel:
     @property
     def device(self) -> torch.device:
         """Device that token ids go to (that of the input embedding)."""
-        return self.streams_to or self.hf.get_input_embeddings().weight.device
+        return self.streams_to or runs_on(self.hf.get_input_embeddings())
 
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | nn.Module | HookedModel"
