@@ -1,10 +1,19 @@
 """Greedy answers: their order, their ends and known beginnings; tests/test_rows_alone.py has their tokens."""
 
 import pytest
+import torch
 from tiny_models import EXAMPLES
 
 from uds_lens.data import TokenSequence, answer_prompt, prompt_ids
-from uds_lens.generation import GenerationSettings, answer_end_ids, generate_answers, greedy, known_beginning
+from uds_lens.generation import (
+    GenerationSettings,
+    SamplingSettings,
+    answer_end_ids,
+    generate_answers,
+    greedy,
+    known_beginning,
+    sample_continuations,
+)
 from uds_lens.metrics import score_answers
 
 QUESTIONS = [example.question for example in EXAMPLES]
@@ -30,6 +39,41 @@ def test_end_tokens_of_config_and_tokenizer(llama):
         assert answer_end_ids(model) == {2, 5, 6}
     finally:
         model.hf.generation_config.eos_token_id = 2
+
+
+def test_a_repetition_penalty_is_that_of_transformers_and_the_models_own_is_not_used(llama):
+    model = llama()
+    ids = prompt_ids(
+        model.tokenizer,
+        [answer_prompt(question, protocol="raw", tokenizer=model.tokenizer) for question in QUESTIONS[:4]],
+        protocol="raw",
+    )
+
+    def theirs(penalty):
+        given = {"max_new_tokens": LIMIT, "do_sample": False, "repetition_penalty": penalty, "pad_token_id": 3}
+        found = []
+        for prompt in ids:
+            new = model.hf.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(), **given)
+            text = new[0, len(prompt) :].tolist()
+            found.append(text[: text.index(2)] if 2 in text else text)
+        return found
+
+    plain, penalised = theirs(1.0), theirs(1.7)
+    assert plain != penalised
+    assert greedy(model, ids, max_new_tokens=LIMIT, repetition_penalty=1.7) == penalised
+    settings = SamplingSettings(max_new_tokens=LIMIT, repetition_penalty=1.7)
+    sampled = sample_continuations(model, ids, ends=answer_end_ids(model), settings=settings)
+    assert [texts[0] for texts in sampled.tokens] == penalised
+    first_choices = known_beginning(reference(ids[0], plain[0]), plain[0])
+    told = [model.tokenizer.decode(text, skip_special_tokens=True).strip() for text in penalised]
+    settings = GenerationSettings(max_new_tokens=LIMIT, repetition_penalty=1.7, progress=False)
+    known = [first_choices, None, None, None]
+    assert generate_answers(model, QUESTIONS[:4], protocol="raw", settings=settings, known=known) == told
+    model.hf.generation_config.repetition_penalty = 1.7
+    try:
+        assert greedy(model, ids, max_new_tokens=LIMIT) == plain
+    finally:
+        model.hf.generation_config.repetition_penalty = None
 
 
 def reference(prompt, answer):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from uds_lens._progress import progress
 from uds_lens._settings import validated
-from uds_lens._types import NonNegativeFloat, PositiveInt, Protocol
+from uds_lens._types import NonNegativeFloat, PositiveFloat, PositiveInt, Protocol
 from uds_lens.data import ChatStyle, TokenSequence, answer_prompt, prompt_ids
 from uds_lens.data._tokens import answer_ends
 from uds_lens.errors import ConfigError
@@ -40,6 +41,10 @@ class GenerationSettings:
 
     rows_at_once: PositiveInt = 64
     """Answers side by side."""
+
+    repetition_penalty: PositiveFloat = 1.0
+    """What positive logits of tokens that the text already holds, prompt included, are divided by, and negative ones
+    multiplied by. 1 is none, whatever the model's generation config says."""
 
     progress: bool | None = None
     """Progress bar on, off, or (None) in terminals only."""
@@ -119,7 +124,8 @@ def generate_answers(
     Prompts are left-padded and run in batches of similar length with a key-value cache; a finished answer leaves its
     batch. Where that changes a model's numbers (`growing_way`), answers are generated one at a time, or the whole text
     is read again for each token. The latter also holds for texts that grow past the length at which rotary frequencies
-    change ("longrope", "dynamic").
+    change ("longrope", "dynamic"). Of the model's generation config only the end tokens are used: neither its sampling
+    settings nor its `repetition_penalty`, for which `settings` has an option.
 
     Args:
         model: The model, with its tokenizer.
@@ -142,9 +148,11 @@ def generate_answers(
     prompts = [answer_prompt(q, protocol=protocol, tokenizer=tokenizer, chat=chat, start=start) for q in questions]
     ids = prompt_ids(tokenizer, prompts, protocol=protocol)
     ends = answer_end_ids(model, protocol=protocol, chat=chat)
+    if known is None or settings.repetition_penalty != 1.0:  # what is known was chosen without a penalty
+        known = [None] * len(ids)
     starts = [
         ([], False) if beginning is None else beginning.of(prompt, ends=ends, limit=settings.max_new_tokens)
-        for prompt, beginning in zip(ids, [None] * len(ids) if known is None else known, strict=True)
+        for prompt, beginning in zip(ids, known, strict=True)
     ]
     answers = [tokens for tokens, _ in starts]
     order = [i for i, (_, is_complete) in enumerate(starts) if not is_complete]
@@ -159,6 +167,7 @@ def generate_answers(
             max_new_tokens=settings.max_new_tokens,
             ends=ends,
             names=[questions[i] for i in rows],
+            repetition_penalty=settings.repetition_penalty,
         )
         for i, tokens in zip(rows, new, strict=True):
             answers[i] = tokens
@@ -174,6 +183,7 @@ def greedy(
     begun: Sequence[Sequence[int]] | None = None,
     ends: frozenset[int] | None = None,
     names: Sequence[str] | None = None,
+    repetition_penalty: float = 1.0,
 ) -> list[list[int]]:
     """Continue tokenised prompts greedily, side by side.
 
@@ -184,6 +194,7 @@ def greedy(
         begun: First tokens of each continuation, fewer than `max_new_tokens`; they run with the prompt.
         ends: Tokens that end a continuation; None means `answer_end_ids(model)`.
         names: Names of the rows in an error; default their numbers.
+        repetition_penalty: As `GenerationSettings` says.
 
     Returns:
         New token ids per prompt, without the end token.
@@ -206,17 +217,47 @@ def greedy(
         elif way == "side by side":
             groups = row_layout(model).split([rows], list(map(len, texts)))
         for group in groups:
+            repeated = _Repetitions([texts[row] for row in group], repetition_penalty)
             new, _ = generate(
                 model,
                 texts_growing(model, [texts[row] for row in group], way),
                 [limits[row] for row in group],
-                lambda logits, alive, step: logits.argmax(-1),
+                partial(_likeliest, repeated),
                 ends=ends,
                 names=[names[row] for row in group],
             )
             for row, tokens in zip(group, new, strict=True):
                 generated[row] += tokens
     return generated
+
+
+def _likeliest(
+    repeated: _Repetitions, logits: Float[Tensor, "row d_vocab"], alive: list[int], step: int
+) -> Int[Tensor, "row"]:
+    return repeated.remembered(repeated.penalised(logits, alive).argmax(-1), alive)
+
+
+class _Repetitions:
+    """The tokens that each text holds, and the penalty on their logits."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], penalty: float) -> None:
+        self._penalty = penalty
+        self._held = [set(text) for text in texts]
+
+    def penalised(self, logits: Float[Tensor, "row d_vocab"], alive: list[int]) -> Float[Tensor, "row d_vocab"]:
+        if self._penalty == 1.0:
+            return logits
+        logits = logits.float()
+        for row, own in zip(alive, logits, strict=True):
+            places = torch.tensor(sorted(self._held[row]), device=own.device)
+            own[places] = torch.where(own[places] < 0, own[places] * self._penalty, own[places] / self._penalty)
+        return logits
+
+    def remembered(self, tokens: Int[Tensor, "row"], alive: list[int]) -> Int[Tensor, "row"]:
+        if self._penalty != 1.0:
+            for row, token in zip(alive, tokens.tolist(), strict=True):
+                self._held[row].add(token)
+        return tokens
 
 
 @validated
@@ -297,18 +338,26 @@ def sample_continuations(
         if temperature > 0 and seeds is not None:
             streams = torch.cat([_uniforms(seeds[i], samples, limit)[which] for i in rows])
 
-        def choose(
-            logits: Float[Tensor, "row d_vocab"], alive: list[int], step: int, streams: Tensor | None = streams
-        ) -> Int[Tensor, "row"]:
-            if streams is None:
-                return logits.argmax(-1)
-            return choose_tokens(logits.float(), streams[alive, step], temperature=temperature, top_k=settings.top_k)
-
         count = len(range(samples)[which])
         growing = texts_growing(model, [prompts[i] for i in rows], way)
         if count > 1:
             growing.repeat(count)
         owners = [i for i in rows for _ in range(count)]
+        repeated = _Repetitions([prompts[i] for i in owners], settings.repetition_penalty)
+
+        def choose(
+            logits: Float[Tensor, "row d_vocab"],
+            alive: list[int],
+            step: int,
+            streams: Tensor | None = streams,
+            repeated: _Repetitions = repeated,
+        ) -> Int[Tensor, "row"]:
+            if streams is None:
+                return _likeliest(repeated, logits, alive, step)
+            logits, drawn = repeated.penalised(logits.float(), alive), streams[alive, step]
+            tokens = choose_tokens(logits, drawn, temperature=temperature, top_k=settings.top_k)
+            return repeated.remembered(tokens, alive)
+
         texts, passes = generate(
             model, growing, [limit] * len(owners), choose, ends=ends, names=[names[i] for i in owners]
         )

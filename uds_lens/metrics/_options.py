@@ -60,6 +60,10 @@ class MetricOptions:
     max_new_tokens: PositiveInt = 200
     """Longest generated answer, in tokens; generation stops earlier at an end token."""
 
+    repetition_penalty: PositiveFloat = 1.0
+    """What the logits of tokens that a generated answer or its prompt already holds are divided by (negative ones:
+    multiplied). Published metrics decode plainly (1), and so a model's own `repetition_penalty` is not used."""
+
     jailbreak_prefix: str = "Sure, here is the answer:"
     """Beginning of the assistant's turn for Jailbreak-ROUGE."""
 
@@ -100,6 +104,11 @@ class MetricOptions:
         return cls(**asdict(chat_style_named(name)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings by name; a fluency scorer by its own."""
+        """Return the settings by name; a fluency scorer by its own.
+
+        A repetition penalty of 1 is left out: results of earlier releases, which knew none, are the same.
+        """
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.repetition_penalty == 1.0:
+            del settings["repetition_penalty"]
         return settings | {"fluency": getattr(self.fluency, "name", self.fluency)}

@@ -201,7 +201,9 @@ class Session:
         if wanted.kind == "answers":
             return _hash(*([row.ids, row.targets, row.scored] for row in self.answer_rows(wanted.what)[1]))
         if wanted.kind == "generations":
-            return _hash([ids for _, ids in self._inputs(wanted)], [self.options.max_new_tokens])
+            penalty = self.options.repetition_penalty
+            decoding = [self.options.max_new_tokens, *([penalty] if penalty != 1.0 else [])]
+            return _hash([ids for _, ids in self._inputs(wanted)], decoding)
         return self.plan.encoded.ids_hash
 
     def _inputs(self, wanted: Pass) -> list[tuple[str, Sequence[int]]]:
@@ -433,6 +435,7 @@ class Session:
                 settings=GenerationSettings(
                     max_new_tokens=options.max_new_tokens,
                     rows_at_once=options.generation_rows,
+                    repetition_penalty=options.repetition_penalty,
                     progress=self.run.progress,
                 ),
                 desc=f"{wanted.role}: answer {wanted.what}",
