@@ -18,7 +18,6 @@ from .conftest import audit_words
 FIRST = {
     "annotate": ("--examples=x --by=answer --out=o", "finding the entities in x by answer ..."),
     "audit": ("--full=f --retain=r --model=u --examples=x --out=o", "auditing 1 model; opening full: f ..."),
-    "conformance": ("export kit", "measuring the models of the kit ..."),
     "dashboard": ("published", "reading published ..."),
     "demo": ("", "auditing the models of the toy world ..."),
     "doctor": ("", "checking this installation ..."),

@@ -8,14 +8,19 @@ import pytest
 
 from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.published import read_released
-from uds_lens.published._conformance_check import score as score_of
 
 MODEL = "open-unlearning/unlearn_tofu_Llama-3.2-1B-Instruct_forget10_NPO_lr2e-05_beta0.1_alpha1_epoch5"
 FULL = "open-unlearning/tofu_Llama-3.2-1B-Instruct_full"
 
 
+def score_of(s1, s2, tau=0.05):
+    """UDS from the definition."""
+    kept = [(one, min(max(two / one, 0), 1)) for one, two in zip(s1, s2, strict=True) if one > tau]
+    return sum(one * ratio for one, ratio in kept) / sum(one for one, _ in kept) if kept else math.nan
+
+
 def record(idx, s1, s2, uds=...):
-    score = score_of(zip(s1, s2, strict=True), 0.05)
+    score = score_of(s1, s2)
     return {
         "idx": idx,
         "question": "Who?",

@@ -19,7 +19,7 @@ from uds_lens._cli.elicit import elicit
 from uds_lens._cli.meta import meta
 from uds_lens._cli.metrics import metrics
 from uds_lens._cli.options import with_records
-from uds_lens._cli.published import conformance, published
+from uds_lens._cli.published import published
 from uds_lens._cli.rank import rank, table
 from uds_lens._cli.report import dashboard, export, report
 from uds_lens._cli.sweep import relearn_grid, sweep
@@ -83,7 +83,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for _command in (
-    *(annotate, audit, conformance, dashboard, demo, doctor, elicit, export, finetune, meta, metrics),
+    *(annotate, audit, dashboard, demo, doctor, elicit, export, finetune, meta, metrics),
     *(published, quantise, rank, relearn, relearn_grid, report, sweep, table, unlearn, watch, weights),
 ):
     app.command(_command.__name__.replace("_", "-"), cls=PlainCommand)(stoppable()(with_records(_command)))

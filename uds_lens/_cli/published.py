@@ -1,4 +1,4 @@
-"""`uds-lens published` and `conformance`: published models measured again, and other implementations of UDS checked."""
+"""`uds-lens published`: published models measured again."""
 
 from __future__ import annotations
 
@@ -216,46 +216,3 @@ def _print_comparison(comparison: Comparison, out: Path | None) -> None:
         names = ", ".join(comparison.unknown[:4]) + (", ..." if len(comparison.unknown) > 4 else "")
         print_wrapped(f"Not among the published models: {names}.")
     print_wrapped(str(comparison) + (f", in {out}" if out is not None else "") + ".")
-
-
-def conformance(
-    words: Annotated[
-        list[str], opt.argument("export DIR | check CSV", "Write the kit, or check results computed on it.")
-    ],
-    kit: Annotated[Path | None, opt.value("DIR", "Folder of the kit, for `check`. Default: a new kit is made.")] = None,
-    tolerance: Annotated[float, opt.value("NATS", "Largest difference attributed to rounding.", min=0)] = 1e-3,
-    *,
-    printing: opt.Printing,
-) -> None:
-    """Check another implementation of UDS.
-
-    The kit has small models, tokens, positions, and S1 and S2 of each example and layer; its README says how to use it
-    without this library. A check names the first row that differs and the convention that explains it; the exit code
-    is 1 where the table does not conform.
-
-    \b
-    Examples:
-      uds-lens conformance export kit
-      uds-lens conformance check mine.csv --kit kit
-    """
-    places = {"export": 1, "check": 1}
-    todo, place = opt.asked_for(words, places, "`export DIR` or `check CSV`", "uds-lens conformance export kit")
-    say("measuring the models of the kit ..." if kit is None else f"reading {place} ...")
-    from uds_lens import published
-
-    if todo == "export":
-        folder = published.export_conformance(place)
-        if printing.json:
-            print_json({"kit": str(folder)})
-        else:
-            typer.echo(f"The kit is in {folder}: see its README.md.")
-        return
-    verdict = published.check_conformance(place, kit, tolerance=tolerance)
-    if printing.json:
-        print_json({"conforms": verdict.conforms, "findings": list(verdict.findings)})
-    else:
-        for finding in verdict.findings:
-            print_wrapped(f"! {finding}")
-        typer.echo("conforms" if verdict.conforms else "does not conform")
-    if not verdict.conforms:
-        raise typer.Exit(1)

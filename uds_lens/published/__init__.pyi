@@ -6,8 +6,6 @@ from ._compare import (
     beside as beside,
     compare as compare,
 )
-from ._conformance import check_conformance as check_conformance, export_conformance as export_conformance
-from ._conformance_check import Verdict as Verdict
 from ._measured import ReleasedRuns as ReleasedRuns, read_released as read_released
 from ._plan import DEFAULT_METRICS as DEFAULT_METRICS, plan as plan, write_plan as write_plan
 from ._registry import (

@@ -26,7 +26,6 @@ from uds_lens.meta._hydra import task_folder
 from uds_lens.meta._tables import kind, member, number, origin, parse, read_object
 from uds_lens.metrics import METRICS
 from uds_lens.metrics._catalogue import resolve
-from uds_lens.published._conformance_check import score
 from uds_lens.published._registry import RAW, PublishedModel, find
 from uds_lens.study._folder import MANIFEST, StudyFolder
 from uds_lens.study._plan import audit_settings, metric_settings, style_of
@@ -142,7 +141,7 @@ def _read(folder: Path) -> _Run:
         if len(s1) != len(s2):
             raise ResultFormatError(f"{here}: {len(s1)} values of S1 and {len(s2)} of S2.")
         uds = number(record.get("uds"), where=f"{here}, 'uds'")
-        again = score(zip(s1, s2, strict=True), tau)
+        again = _score(s1, s2, tau)
         if not (math.isnan(uds) and math.isnan(again)) and not abs(uds - again) <= _CLOSE:
             raise ResultFormatError(f"{here}: its layers give UDS {again:.6g}, and {uds:.6g} is written beside them.")
         examples.append((name, uds))
@@ -168,6 +167,17 @@ def _read(folder: Path) -> _Run:
         if not math.isnan(written) and abs(written - mean) > _CLOSE:
             raise ResultFormatError(f"{where}: 'avg_uds' is {written:.6g}, and its examples have a mean of {mean:.6g}.")
     return _Run(settings, examples, layers)
+
+
+def _score(s1: Sequence[float], s2: Sequence[float], tau: float) -> float:
+    """Return UDS of one example, NaN where no layer has S1 above tau.
+
+    >>> _score([1.0, 3.0, 0.01], [0.5, 6.0, 0.0], 0.05)
+    0.875
+    """
+    weights = {layer: one for layer, one in enumerate(s1) if one > tau}
+    weighted = sum(one * min(max(s2[layer] / one, 0.0), 1.0) for layer, one in weights.items())
+    return weighted / sum(weights.values()) if weights else math.nan
 
 
 def _source(given: Any, where: str) -> str:

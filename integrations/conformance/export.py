@@ -1,31 +1,29 @@
-"""The conformance kit: small models, tokens, positions, and what patching them must give, for other implementations."""
+"""Write the data of this kit again, from the definition of the score and without the engine of uds_lens.
 
-from __future__ import annotations
+    python export.py FOLDER
+
+The data in this folder were written so; `tests/test_conformance.py` compares both with what the engine measures.
+"""
 
 import csv
 import io
 import json
-import os
-import shutil
+import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from uds_lens import __version__, toy
-from uds_lens._storage import SpillFolder, atomic_directory, check_folder, located
+import torch
+from check import NORMED, TOLERANCE, TRUE, score
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from uds_lens import toy
 from uds_lens.data import ForgetExample, render
-from uds_lens.errors import DataError
-from uds_lens.published._conformance_check import NORMED, TOLERANCE, TRUE, Verdict, check, score
 
 TAU = 0.05
 
-_FILES = (
-    *("README.md", "check.py", "kit.json", "examples.jsonl", "expected.jsonl", "conventions.jsonl", "scores.jsonl"),
-    *("template.csv", "models"),
-)
-
-_MODELS = {"full": "full", "retain": "retain", "unlearned": "npo"}
+_MODELS = {"full": "full", "retain": "retain", "unlearned": "unlearned/npo"}
+"""Folders of the toy world, `uds_lens/toy/world` in this repository."""
 
 _FORGET, _KEPT = 6, 2
 """Examples of the kit; of the second, facts that retain knows too, no layer has a delta above tau and UDS no value."""
@@ -60,79 +58,26 @@ class _Row(NamedTuple):
     entity: list[int]
 
 
-def export_conformance(out: str | os.PathLike[str]) -> Path:
-    """Write the conformance kit: everything that somebody needs to check another implementation of UDS.
-
-    Three models of the toy world, eight examples with their tokens and positions, S1 and S2 of each example and
-    layer under both conventions for the last layer and under the usual mistakes, scores, and a program that compares
-    a table with them. The folder's README says how; nothing has to be installed.
-
-    Args:
-        out: Directory to write; it appears atomically.
-
-    Returns:
-        The directory.
-
-    Raises:
-        ResultFormatError: The directory holds something else.
-    """
+def export(folder: Path) -> None:
+    """Write the data: eight examples, their S1 and S2 under every convention, scores, and the table to fill in."""
     world = toy.load()
     examples = [*world.examples[:_FORGET], *world.retain_examples[:_KEPT]]
-    here = Path(__file__).parent
-    with atomic_directory(check_folder(located(out)), own=_FILES) as folder, ExitStack() as stack:
-        for role, name in _MODELS.items():
-            shutil.copytree(world.checkpoints[name], folder / "models" / role)
-        shutil.copyfile(here / "_conformance_check.py", folder / "check.py")
-        shutil.copyfile(here / "conformance.md", folder / "README.md")
-        models, tokenizer = _opened(folder / "models", stack)
-        rows = {name: [_row(example, tokenizer, how) for example in examples] for name, how in _CONVENTIONS.items()}
-        deltas = {name: [_deltas(models, row, _CONVENTIONS[name]) for row in own] for name, own in rows.items()}
-        layers = len(deltas[TRUE][0])
-        known = {"tau": TAU, "tolerance": TOLERANCE, "dtype": "float32", "layers": layers, "protocol": "raw"}
-        known["made_with"] = f"uds_lens {__version__}"
-        (folder / "kit.json").write_text(json.dumps(known, indent=1), "utf-8")
-        _write_lines(
-            folder / "examples.jsonl", [_example_record(*pair) for pair in zip(examples, rows[TRUE], strict=True)]
-        )
-        right = (TRUE, NORMED)
-        for file, names in (("expected.jsonl", right), ("conventions.jsonl", [n for n in deltas if n not in right])):
-            _write_lines(folder / file, [line for name in names for line in _layers(name, examples, deltas[name])])
-        _write_lines(
-            folder / "scores.jsonl", [line for name in right for line in _scores(name, examples, deltas[name])]
-        )
-        (folder / "template.csv").write_text(_template(examples, layers), "utf-8")
-    return Path(out)
-
-
-def check_conformance(
-    table: str | os.PathLike[str], kit: str | os.PathLike[str] | None = None, *, tolerance: float | int = TOLERANCE
-) -> Verdict:
-    """Compare the S1, S2 and scores of another implementation with those of the kit.
-
-    Args:
-        table: CSV with the columns id, layer, s1_delta, s2_delta and, if scores are checked, uds.
-        kit: Folder of the kit; None makes one for this call.
-        tolerance: Largest difference that rounding explains.
-
-    Returns:
-        Whether it conforms, and the findings: the first row that differs, and the convention that explains it.
-
-    Raises:
-        DataError: The table or the kit cannot be read.
-    """
-    with SpillFolder() as scratch:
-        folder = Path(kit) if kit is not None else export_conformance(scratch / "kit")
-        try:
-            return check(folder, Path(table), tolerance=float(tolerance))
-        except (OSError, ValueError, KeyError, csv.Error) as error:
-            raise DataError(f"nothing to compare: {error}") from error
-
-
-def _opened(folder: Path, stack: ExitStack) -> tuple[Mapping[str, Any], Any]:
-    from uds_lens.models import open_model
-
-    models = {role: stack.enter_context(open_model(folder / role, device="cpu")) for role in _MODELS}
-    return {role: model.hf for role, model in models.items()}, models["full"].tokenizer
+    places = {role: world.path / name for role, name in _MODELS.items()}
+    models = {role: AutoModelForCausalLM.from_pretrained(place) for role, place in places.items()}
+    tokenizer = AutoTokenizer.from_pretrained(places["full"])
+    rows = {name: [_row(example, tokenizer, how) for example in examples] for name, how in _CONVENTIONS.items()}
+    deltas = {name: [_deltas(models, row, _CONVENTIONS[name]) for row in own] for name, own in rows.items()}
+    layers = len(deltas[TRUE][0])
+    known = {"tau": TAU, "tolerance": TOLERANCE, "dtype": "float32", "layers": layers, "protocol": "raw"}
+    known["models"] = {role: f"uds_lens/toy/world/{name}" for role, name in _MODELS.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "kit.json").write_text(json.dumps(known, indent=1) + "\n", "utf-8")
+    _write_lines(folder / "examples.jsonl", [_example_record(*pair) for pair in zip(examples, rows[TRUE], strict=True)])
+    right = (TRUE, NORMED)
+    for file, names in (("expected.jsonl", right), ("conventions.jsonl", [n for n in deltas if n not in right])):
+        _write_lines(folder / file, [line for name in names for line in _layers(name, examples, deltas[name])])
+    _write_lines(folder / "scores.jsonl", [line for name in right for line in _scores(name, examples, deltas[name])])
+    (folder / "template.csv").write_text(_template(examples, layers), "utf-8")
 
 
 def _row(example: ForgetExample, tokenizer: Any, how: _Convention) -> _Row:
@@ -163,8 +108,6 @@ def _deltas(models: Mapping[str, Any], row: _Row, how: _Convention) -> list[tupl
 
 
 def _states(model: Any, ids: Sequence[int], normed: bool) -> list[Any]:
-    import torch
-
     states: list[Any] = []
     layers = model.model.layers
     hooks = [layer.register_forward_hook(lambda _module, _inputs, output: states.append(output)) for layer in layers]
@@ -179,7 +122,6 @@ def _states(model: Any, ids: Sequence[int], normed: bool) -> list[Any]:
 
 def _logprobs(model: Any, row: _Row, states: Sequence[Any]) -> list[float]:
     """Return the mean log-probability of the scored tokens, one for each layer that is patched; one without states."""
-    import torch
 
     def patching(layer: int) -> Any:
         def patch(_module: Any, _inputs: Any, output: Any) -> Any:
@@ -217,7 +159,7 @@ def _layers(
     name: str, examples: Sequence[ForgetExample], deltas: Sequence[Sequence[tuple[float, float]]]
 ) -> list[dict[str, Any]]:
     return [
-        {"id": example.id, "layer": layer, "convention": name, "s1_delta": s1, "s2_delta": s2}
+        {"id": example.id, "layer": layer, "convention": name, "s1_delta": round(s1, 7), "s2_delta": round(s2, 7)}
         for example, own in zip(examples, deltas, strict=True)
         for layer, (s1, s2) in enumerate(own)
     ]
@@ -247,3 +189,9 @@ def _template(examples: Sequence[ForgetExample], layers: int) -> str:
 
 def _write_lines(file: Path, records: Sequence[Mapping[str, Any]]) -> None:
     file.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), "utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python export.py FOLDER")
+    export(Path(sys.argv[1]))
