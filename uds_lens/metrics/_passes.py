@@ -92,14 +92,6 @@ class MetricCache:
         self.results.clear()
         self._known.clear()
 
-    def stand_in(self, source: str | os.PathLike[str], shell: str | os.PathLike[str]) -> None:
-        """Let a folder with the configuration and tokenizer of a measured checkpoint stand for it, without weights.
-
-        What was measured counts for the folder too; anything else would have to open it, and fails.
-        """
-        files, others = (checkpoint_files(*checkpoint_folders(place)) for place in (source, shell))
-        self._known |= {(others, *key[1:]): known for key, known in self._known.items() if key[0] == files}
-
     def identity(
         self, source: ModelSource, dtype: str, protocol: Protocol, chat: ChatStyle, model: HookedModel | None = None
     ) -> tuple[ModelRecord, frozenset[int] | None] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,13 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from uds_lens import study
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import is_offline
-from uds_lens._storage import atomic_directory, atomic_write_bytes, read_with_checksum, remove_inside, with_checksum
+from uds_lens._storage import atomic_write_bytes, read_with_checksum, remove_inside, with_checksum
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting
-from uds_lens.metrics import METRICS
-from uds_lens.metrics._catalogue import resolve
 from uds_lens.models._checkpoint import not_on_the_hub
 from uds_lens.published._registry import find
 from uds_lens.study import StudyModel, StudyPlan, StudyStatus
 from uds_lens.study._folder import StudyFolder, located_source
-from uds_lens.study._models import study_models
-from uds_lens.study._plan import require_packages_of, style_of
+from uds_lens.study._plan import require_packages_of
 from uds_lens.study._status import estimate, free_bytes, weight_bytes
 from uds_lens.study._worker import ModelRunner, Weights
 
@@ -43,7 +39,7 @@ def run(
     """Measure the models of a plan, downloaded one at a time and removed when they are measured.
 
     Models that are in the Hub's cache are taken from there; the others are downloaded into `hub/` in the folder of the
-    study, two at a time: full or retain, and the model that is measured. Nothing outside the folder is removed. A call
+    study, three at a time: full, retain, and the model that is measured. Nothing outside the folder is removed. A call
     may be killed and repeated: finished models are not downloaded again, and what a killed download left is removed.
     `downloads.json` in the folder keeps the commit of each model, which later calls with this folder take again.
     Download sizes, disk and time are logged first (`uds_lens.study`).
@@ -82,28 +78,16 @@ class PublishedRunner(ModelRunner):
     def __init__(self, plan: StudyPlan, folder: Path, *, keep_downloads: bool = False) -> None:
         super().__init__(plan, folder)
         self.downloads = Downloads(folder, keep=keep_downloads, offline=self.run.offline)
-        self._shell, self._measured = folder / "retain-without-weights", False
-        self._problem: Exception | None = None
 
     def open_references(self) -> None:
         """Download full and retain."""
         self.full, self.retain = self._place(self.plan.full), self._place(self.plan.retain)
 
     def make(self, model: StudyModel, place: Path) -> Weights:
-        """Return the weights of a model, alone on the disk but for full."""
-        if self._problem is not None:
-            raise self._problem  # what other models need of full and retain cannot be had
-        if not self._measured:
-            try:
-                self._measure_references()
-            except Exception as error:
-                self._problem = error
-                raise
+        """Return the weights of a model, alone on the disk but for full and retain."""
         if model.is_made:
             return super().make(model, place)
-        if model.source != self.plan.retain:
-            self._close_retain()
-        self.downloads.drop(but=(self.plan.full, model.source))
+        self.downloads.drop(but=(self.plan.full, self.plan.retain, model.source))
         return self._place(model.source, model.revision)
 
     def bytes_of(self, source: str) -> int:
@@ -113,37 +97,6 @@ class PublishedRunner(ModelRunner):
 
     def _place(self, source: str, revision: str | None = None) -> str | Path:
         return self.downloads.get(source, revision) if _on_the_hub(source) else located_source(source)
-
-    def _measure_references(self) -> None:
-        """Measure all that other models need of retain: it is not opened again."""
-        if self.plan.measure.audit is not None:
-            _ = self._baseline
-        asked = {
-            (item, style_of(self.plan.measure, item, model.role, state.state))
-            for model in study_models(self.plan)
-            for state in model.states
-            for item in model.items_of(state)
-            if item in METRICS
-        }
-        for style in sorted({style for _, style in asked}, key=str):
-            if names := [name for name in METRICS if (name, style) in asked and _needs_retain(name)]:
-                self._metrics(self.full, names, style)
-        self._measured = True
-
-    def _close_retain(self) -> None:
-        """Let its configuration and tokenizer stand for retain, so that its weights can go."""
-        if not _on_the_hub(self.plan.retain) or self.retain == self._shell:
-            return
-        with atomic_directory(self._shell, own=()) as shell:
-            for file in Path(self.retain).iterdir():
-                if file.suffix != ".safetensors":
-                    shutil.copyfile(file, shell / file.name)
-        self._cache.stand_in(self.retain, self._shell)
-        self.retain = self._shell
-
-
-def _needs_retain(metric: str) -> bool:
-    return any("retain" in spec.needs for spec in resolve([metric]))
 
 
 def _on_the_hub(source: str) -> bool:
@@ -161,7 +114,7 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
     _LOG.info("%s", estimate(folder, bytes_of=runner.bytes_of))
     if not sizes:
         return
-    at_once = sum(sizes if keep else sorted(sizes)[-2:])
+    at_once = sum(sizes if keep else sorted(sizes)[-3:])
     place = Path(HF_HUB_CACHE) if keep else folder.path
     free = free_bytes(place)
     _LOG.info(
