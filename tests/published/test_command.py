@@ -41,7 +41,7 @@ def test_list_plan_run_compare_offline(uds_lens, cache, toy_tofu, tmp_path):  # 
     code, out, err = uds_lens("published", "run", plan, "--out", run)
     assert code == 1 and "3 of 4 done, 1 failed" in out
     told = "\n".join(uds_lens.doing)
-    assert "3 models are in the Hub's cache already" in told
+    assert "3 models are on this machine already" in told
     assert "1 models to download, 2.47 GB in all, at most 2.5 GB of them on the disk at a time" in told
     assert "4 measurements, 0 models to make: about" in told
     (failed,) = study.status(run).failed

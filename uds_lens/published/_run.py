@@ -110,7 +110,7 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
     there, gb = {source for source in sources if _on_the_hub(source) and runner.downloads.has(source)}, 1e9
     sizes = [runner.bytes_of(source) / 2 for source in sources - there if _on_the_hub(source)]  # in bfloat16
     if there:
-        _LOG.info("%d models are in the Hub's cache already", len(there))
+        _LOG.info("%d models are on this machine already", len(there))
     _LOG.info("%s", estimate(folder, bytes_of=runner.bytes_of))
     if not sizes:
         return
