@@ -51,7 +51,7 @@ def published(
     examples: Annotated[str | None, opt.value("DIR", "Use a local copy of the data set instead of the Hub's.")] = None,
     limit: Annotated[int | None, opt.count("Use a sample of the questions, for a quick look.")] = None,
     out: Annotated[
-        Path | None, opt.value("PATH", "File of the plan; directory of the run; page or .csv file of the comparison.")
+        Path | None, opt.value("PATH", "File of the plan; directory of the run; figure or .csv file of the comparison.")
     ] = None,
     keep_downloads: Annotated[
         bool, opt.flag("--keep-downloads", "Download into the Hub's cache, and leave the models there.")
@@ -166,12 +166,13 @@ def _run(plan: str, out: Path | None, keep: bool, *, as_json: bool) -> None:
 
 def _compare(run: str, out: Path | None, *, as_json: bool) -> None:
     from uds_lens import published
+    from uds_lens.plots import save_figure
 
     comparison = published.compare(run)
     if out is not None and out.suffix.lower() == ".csv":
         write_table_file(comparison.frame, out)
     elif out is not None:
-        comparison.report(out)
+        save_figure(comparison.plot(), out)
     if as_json:
         parts = {"values": comparison.frame, "by_metric": comparison.by_metric, "of_pools": comparison.of_pools}
         record = {"run": comparison.source, "measured_by": comparison.measured_by, "unknown": list(comparison.unknown)}

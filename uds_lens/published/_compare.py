@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from uds_lens import meta, plots, study
-from uds_lens._storage import atomic_write_text, check_writable, located
-from uds_lens.errors import ConfigError, DataError, warn_once
+from uds_lens.errors import DataError, warn_once
 from uds_lens.meta import REASONS, Published, read_published
 from uds_lens.meta._pools import SMALLEST
-from uds_lens.plots._style import count, number, recolouring
+from uds_lens.plots._style import count
 from uds_lens.published._measured import MeasuredRun, read_run, same_prompts
 from uds_lens.published._registry import KNOWN_PROBLEMS, MARGIN, MARGINS, models, pool_values, values
-from uds_lens.report._page import fill
-from uds_lens.report._payload import jsonable, plain_figure
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -75,6 +71,15 @@ _POOL_MARGIN = 0.02  # distance that counts as agreement of F, means of the pool
 _ROUNDING = 4  # margins that another dtype or last layer explains; other prompts or questions explain any difference
 
 
+_COUNTED = {
+    "differs": ("differs", "differ"),
+    "differs as expected": ("differs as expected", "differ as expected"),
+    "no value": ("is missing", "are missing"),
+    "agrees": ("agrees", "agree"),
+}
+"""A verdict as it follows a count, of one value and of several."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Comparison:
     """A run beside the published values; made by `compare`."""
@@ -103,19 +108,6 @@ class Comparison:
     def plot(self, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
         """Draw every difference, a row per metric (`uds_lens.plots.differences_by_metric`)."""
         return plots.differences_by_metric(self.frame, theme=theme, title=title)
-
-    def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write the comparison as one HTML page that opens offline.
-
-        Raises:
-            ConfigError: The path does not end in `.html`.
-            ResultFormatError: A file that is no page of ours is there.
-        """
-        place = located(path)
-        if place.suffix.lower() not in (".html", ".htm"):
-            raise ConfigError(f"a comparison is an HTML file, for example comparison.html; got {str(place)!r}.")
-        atomic_write_text(check_writable(place, directory=False), _page(self))
-        return place
 
     def __str__(self) -> str:
         counts = self.frame["verdict"].value_counts()
@@ -292,66 +284,3 @@ def beside(run: str | os.PathLike[str]) -> Published:
         reasons=pd.concat([published.reasons, pd.DataFrame(gaps, columns=list(REASONS))], ignore_index=True),
         source=f"{published.source}; measured: {measured_run.source}",
     )
-
-
-# The page.
-
-_ORDER = ("differs", "differs as expected", "no value", "agrees")
-
-_COUNTED = {
-    "differs": ("differs", "differ"),
-    "differs as expected": ("differs as expected", "differ as expected"),
-    "no value": ("is missing", "are missing"),
-    "agrees": ("agrees", "agree"),
-}
-"""A verdict as it follows a count, of one value and of several."""
-_MODEL = ("group", "model", "metric", "measured", "published", "difference", "verdict", "expect")
-
-
-def _page(comparison: Comparison) -> str:
-    frame = comparison.frame
-    counts = frame["verdict"].value_counts()
-    ordered = frame.assign(order=frame["verdict"].map(_ORDER.index)).sort_values("order", kind="stable")
-    known_problems = comparison.by_metric[comparison.by_metric["known"] != ""]
-    agree = int(counts.get("agrees", 0))
-    left_out = {
-        "models that were not published": comparison.unknown,
-        "metrics without published values": comparison.unpublished,
-    }
-    return fill(
-        "comparison.html.j2",
-        scripts=("elements.js", "drawing.js", "comparison.js"),
-        styles=("report.css", "dashboard.css"),
-        data={
-            "figures": {"differences": plain_figure(comparison.plot()), "template": jsonable(plots.template("light"))},
-            "recolour": recolouring(),
-        },
-        context={
-            "title": f"{agree} of {count(len(frame), 'published value')} reproduced",
-            "lede": f"{count(frame['model'].nunique(), 'model')}, {count(frame['metric'].nunique(), 'metric')}, "
-            f"measured by: {comparison.measured_by}. A value agrees within the margin of its metric; one that was "
-            "rounded, capped or set by definition stands for a range.",
-            "tiles": [(verdict, int(counts[verdict])) for verdict in reversed(_ORDER) if verdict in counts],
-            "by_metric": _sheet(comparison.by_metric, [name for name in BY_METRIC if name != "known"]),
-            "of_pools": _sheet(comparison.of_pools, list(OF_POOLS)),
-            "values": _sheet(ordered, _MODEL),
-            "known": list(zip(known_problems["metric"], known_problems["known"], strict=True)),
-            "provenance": [
-                ("run", comparison.source),
-                ("published values", "the UDS paper's released files and Table 2, as this library ships them"),
-                *((words, ", ".join(names)) for words, names in left_out.items() if names),
-            ],
-        },
-    )
-
-
-def _sheet(frame: pd.DataFrame, columns: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    rows = [[_cell(row, name) for name in columns] for row in frame.to_dict("records")]
-    return [name.replace("_", " ") for name in columns], rows
-
-
-def _cell(row: Mapping[str, Any], name: str) -> str:
-    value = row[name]
-    if value is None or value != value:
-        return "\u2013"
-    return number(value, 4) if isinstance(value, float) else str(value)
