@@ -171,8 +171,9 @@ def main() -> None:
         measure(given.folder, stream=stream, dtype=given.dtype, device=given.device[0], **rows)
         return
     told: list[dict[str, object]] = []
+    made = not given.folder.exists()
     try:
-        if not given.folder.exists():
+        if made:
             make(given.folder, layers=given.layers, width=given.width, device=given.device[0])
         print(f"| {' | '.join(COLUMNS.values())} |\n|{'---|' * len(COLUMNS)}", flush=True)
         for device in given.device:
@@ -191,7 +192,7 @@ def main() -> None:
                     given.out.write_text(json.dumps(told, indent=1))
         print("\nSums of S1 and S2: " + "; ".join(f"{run['way']} {run['sums']}" for run in told))
     finally:
-        if not given.keep:
+        if made and not given.keep:  # a folder that was there before is somebody's
             shutil.rmtree(given.folder, ignore_errors=True)
 
 
