@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain
-from uds_lens.errors import ConfigError, Setting
 from uds_lens.results._hub import shared_name
 from uds_lens.results._records import versions
 
@@ -19,18 +18,14 @@ if TYPE_CHECKING:
     from uds_lens.elicitation import ElicitationResults
     from uds_lens.elicitation._saving import Part
 
-LOG_VERSION = 2
+_LOG_VERSION = 2
 """The version of the log format that is written."""
 
 _SCORER = "rouge_l_recall"
 
 
 def write_inspect_logs(
-    results: ElicitationResults,
-    folder: str | os.PathLike[str],
-    *,
-    dataset: str = "forget set",
-    version: int = LOG_VERSION,
+    results: ElicitationResults, folder: str | os.PathLike[str], *, dataset: str = "forget set"
 ) -> list[Path]:
     """Write the texts of an elicitation as logs of inspect_ai (`inspect view --log-dir FOLDER`).
 
@@ -42,29 +37,16 @@ def write_inspect_logs(
         results: The elicitation.
         folder: Where the logs go; made where it is not there.
         dataset: Name of the forget set.
-        version: Version of the log format; there is one that is known.
 
     Returns:
         The files.
 
     Raises:
-        ConfigError: `version` is another one.
         ResultFormatError: Another file of the same name is there.
-
-    Example:
-        >>> write_inspect_logs(None, ".", version=1)
-        Traceback (most recent call last):
-            ...
-        uds_lens.errors.ConfigError: version must be 2, that of inspect_ai's logs that is written here; got 1.
 
     References:
         https://inspect.aisi.org.uk/eval-logs.html
     """
-    if version != LOG_VERSION:
-        raise ConfigError(
-            Setting("version"),
-            f" must be {LOG_VERSION}, that of inspect_ai's logs that is written here; got {version}.",
-        )
     place = check_folder(folder)
     place.mkdir(parents=True, exist_ok=True)
     contents = {}
@@ -87,7 +69,7 @@ def _log(results: ElicitationResults, part: Part, dataset: str) -> dict[str, Any
     identity = [part.role, part.probe, part.decoding, record.fingerprint, [sample["id"] for sample in samples]]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
     return {
-        "version": LOG_VERSION,
+        "version": _LOG_VERSION,
         "status": "success",
         "eval": {
             "task": f"uds_lens/{part.probe}",
