@@ -63,7 +63,7 @@ def export(folder: Path) -> None:
     world = toy.load()
     examples = [*world.examples[:_FORGET], *world.retain_examples[:_KEPT]]
     places = {role: world.path / name for role, name in _MODELS.items()}
-    models = {role: AutoModelForCausalLM.from_pretrained(place) for role, place in places.items()}
+    models = {role: AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32) for role, place in places.items()}
     tokenizer = AutoTokenizer.from_pretrained(places["full"])
     rows = {name: [_row(example, tokenizer, how) for example in examples] for name, how in _CONVENTIONS.items()}
     deltas = {name: [_deltas(models, row, _CONVENTIONS[name]) for row in own] for name, own in rows.items()}
