@@ -24,18 +24,54 @@ LLAMA_2 = (
     "{% for m in messages %}{% if m['role'] == 'user' %}{{ bos_token }}[INST] {{ m['content'] }} [/INST]"
     "{% else %} {{ m['content'] }} {{ eos_token }}{% endif %}{% endfor %}"
 )
+# Templates of models that reason, as these families write them.
+_THOUGHT = "{{ '<think>\\n' ~ thought ~ '\\n</think>\\n\\n' }}"
+_SPLIT = (
+    "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m['role'] == 'user' %}{% set ns.last = loop.index %}"
+    "{% endif %}{% endfor %}{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['role'] == 'assistant' %}"
+    "{% set parts = m['content'].split('</think>') %}"
+    "{% set thought = parts[0].split('<think>')[-1].strip('\n') if parts | length > 1 else '' %}"
+    "{% if loop.index > ns.last %}" + _THOUGHT + "{% endif %}{{ parts[-1].lstrip('\n') }}{% else %}{{ m['content'] }}"
+    "{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+)
+QWEN_3 = _SPLIT + (
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+QWEN_3_5 = _SPLIT + (
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n"
+    "{% endif %}{% endif %}"
+)
+R1 = (
+    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}<|User|>{{ m['content'] }}{% else %}"
+    "<|Assistant|>{{ m['content'].split('</think>')[-1] }}<|im_end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}"
+)
+TIGHT = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+REASONING = {
+    "qwen-3": (QWEN_3, ("<|im_start|>", "<|im_end|>", "<think>", "</think>")),
+    "qwen-3.5": (QWEN_3_5, ("<|im_start|>", "<|im_end|>", "<think>", "</think>")),
+    "r1": (R1, ("<|User|>", "<|Assistant|>", "<|im_end|>", "<think>", "</think>")),
+}
 TEMPLATES = {
     "llama-3": (LLAMA_3, ("<|start|>", "<|stop|>", "<|eot|>")),
     "gemma": (GEMMA, ("<start_of_turn>", "<end_of_turn>")),
     "chatml": (CHATML, ("<|im_start|>", "<|im_end|>")),
     "llama-2": (LLAMA_2, ()),
+    "tight": (TIGHT, ("<|user|>", "<|assistant|>", "<|im_end|>")),
 }
 
 
 def chat_tokenizer(name: str) -> PreTrainedTokenizerFast:
     """The tiny tokenizer with the special tokens and the template of a family; its end token ends no turn."""
-    template, special = TEMPLATES[name]
-    tokenizer = build_tokenizer()
+    return with_template(build_tokenizer(), name)
+
+
+def with_template(tokenizer: PreTrainedTokenizerFast, name: str) -> PreTrainedTokenizerFast:
+    """Give a tokenizer the special tokens and the template of a family."""
+    template, special = (TEMPLATES | REASONING)[name]
     tokenizer.add_special_tokens({"additional_special_tokens": list(special)})
     tokenizer.chat_template = template
     return tokenizer

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from annotated_types import Ge, Gt, Le
@@ -20,6 +22,9 @@ ChatStyleName: TypeAlias = Literal[
     "open_unlearning", "open_unlearning_gemma", "paper_pools", "paper_scores", "paper_perturbed"
 ]
 """Published ways to fill a chat template (`uds_lens.data.CHAT_STYLES`)."""
+
+EntitySpace: TypeAlias = Literal["answer", "always"]
+"""What stands before an entity: what the answer has there, or one space, as in the UDS paper."""
 
 Site: TypeAlias = Literal["resid_post", "resid_mid", "attn_out", "mlp_out"]
 """Where a layer is patched, in TransformerLens's words."""
@@ -79,6 +84,44 @@ class _NullIsNaN:
 
 FloatOrNaN: TypeAlias = Annotated[float, _NullIsNaN]
 """A saved number that may be undefined: NaN here, null in JSON."""
+
+
+_OURS = ("tokenize", "add_generation_prompt", "continue_final_message", "date_string")
+"""Arguments of `apply_chat_template` that are ours to set."""
+
+
+def template_kwargs(given: object) -> str | None:
+    """Return settings for a chat template as a JSON object with sorted names; None for none.
+
+    >>> template_kwargs({"enable_thinking": False}), template_kwargs("{}")
+    ('{"enable_thinking": false}', None)
+    """
+    example = 'a JSON object such as {"enable_thinking": false}'
+    try:
+        settings = json.loads(given) if isinstance(given, str) else {} if given is None else given
+        if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
+            raise TypeError
+        text = json.dumps(dict(settings), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise ConfigError(Setting("template_kwargs"), f" must be {example}; got {shown(given)}.") from None
+    if ours := [name for name in _OURS if name in settings]:
+        fix = ": use chat_date" if ours[0] == "date_string" else ""
+        raise ConfigError(Setting("template_kwargs"), f" cannot set {ours[0]!r}, which is set by itself{fix}.")
+    return text if settings else None
+
+
+class _AsJson:
+    """Tells pydantic to read settings of a chat template; spelled out here, as above."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(template_kwargs)
+
+
+TemplateKwargs: TypeAlias = Annotated[str | dict[str, Any] | None, _AsJson]
+"""Settings for a chat template: a JSON object or a dict, kept as JSON."""
 
 
 def check_choice(name: str, value: object, choices: object) -> None:

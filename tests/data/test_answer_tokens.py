@@ -63,14 +63,15 @@ def test_the_prompt_is_what_generation_starts_from():
 
 
 def test_a_template_that_thinks_before_an_answer_it_asks_for():
-    """Some templates open the next answer with an empty thought, which a given answer does not have."""
+    """Some templates open the next answer with an empty thought, which a given answer does not have: that decides."""
     tokenizer = chat_tokenizer("chatml")
     asked = "assistant\n{% endif %}"
     assert asked in tokenizer.chat_template
     tokenizer.chat_template = tokenizer.chat_template.replace(asked, "assistant\nyes\n\n{% endif %}")
     (sequence,) = answer_sequences(tokenizer, [("Who?", "Ada.")], protocol="chat")
     text = "".join(tokenizer.convert_ids_to_tokens(sequence.ids)).replace("Ċ", "\n")
-    assert text.endswith("assistant\nyes\n\nAda.<|im_end|>\n<eos>")
+    assert text.endswith("assistant\nAda.<|im_end|>\n<eos>")
+    assert answer_prompt("Who?", protocol="chat", tokenizer=tokenizer).endswith("assistant\n")
 
 
 ENDS = {
@@ -78,6 +79,7 @@ ENDS = {
     "gemma": ["<end_of_turn>", "<eos>"],
     "chatml": ["<|im_end|>", "<eos>"],
     "llama-2": ["<eos>"],
+    "tight": ["<|im_end|>", "<eos>"],
 }
 
 

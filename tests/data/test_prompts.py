@@ -5,8 +5,8 @@ from uds_lens.data._prompts import announce_protocol, chat_opening, describe_pro
 from uds_lens.errors import DataError
 
 WITH_BOS = (
-    "{{ bos_token }}{% for m in messages %}Question : {{ m['content'] }} {% endfor %}"
-    "{% if add_generation_prompt %}Answer :\n{% endif %}"
+    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'assistant' %}Answer :\n{{ m['content'] }} . "
+    "{% else %}Question : {{ m['content'] }} {% endif %}{% endfor %}{% if add_generation_prompt %}Answer :\n{% endif %}"
 )
 WITHOUT_BOS = WITH_BOS.replace("{{ bos_token }}", "")
 
@@ -21,19 +21,25 @@ def example(answer="It was Ada Vey.", **cells):
         ("It was Ada Vey.", "It was", "Answer: It was", " Ada Vey."),
         ("It was Ada Vey.", None, "Answer: It was", " Ada Vey."),
         ("It was Ada Vey.", "It was ", "Answer: It was ", "Ada Vey."),
-        ("It was\n  Ada Vey.", "It was", "Answer: It was", " Ada Vey."),
+        ("It was\n  Ada Vey.", "It was", "Answer: It was", "\n  Ada Vey."),
+        ("It was\n  Ada Vey.", None, "Answer: It was", "\n  Ada Vey."),
         ("Ada Vey it was.", "", "Answer: ", "Ada Vey it was."),
         ("Ada Vey it was.", None, "Answer: ", "Ada Vey it was."),
         (" Ada Vey it was.", "", "Answer: ", "Ada Vey it was."),
-        ('It was "Ada Vey".', 'It was "', 'Answer: It was "', ' Ada Vey".'),
-        ('It was "Ada Vey".', None, 'Answer: It was "', ' Ada Vey".'),
+        ('It was "Ada Vey".', 'It was "', 'Answer: It was "', 'Ada Vey".'),
+        ('It was "Ada Vey".', None, 'Answer: It was "', 'Ada Vey".'),
+        ("作者是Ada Vey。", "作者是", "Answer: 作者是", "Ada Vey。"),
+        ("half-Ada Vey", None, "Answer: half-", "Ada Vey"),
     ],
 )
 def test_raw(answer, prefix, prompt_end, continuation):
-    rendered = render(example(answer, prefix=prefix))
-    assert rendered.prompt == "Question: Who wrote Ash?\n" + prompt_end
+    """As the answer has it; by the paper's rule with one space, but behind white space."""
+    rendered, paper = (render(example(answer, prefix=prefix), entity_space=rule) for rule in ("answer", "always"))
+    assert rendered.prompt == paper.prompt == "Question: Who wrote Ash?\n" + prompt_end
     assert rendered.continuation == continuation
-    assert rendered.continuation[slice(*rendered.entity)] == "Ada Vey"
+    assert paper.continuation == ("" if prompt_end.endswith(" ") else " ") + continuation.lstrip()
+    for text in (rendered, paper):
+        assert text.continuation[slice(*text.entity)] == "Ada Vey"
 
 
 def test_what_a_template_writes_before_the_question_is_said(words, fresh_words):
@@ -89,8 +95,12 @@ def test_chat(fresh_words):
     assert rendered.continuation == " Ada Vey."
     empty = render(example("Ada Vey.", prefix=""), "chat", tokenizer)
     assert (empty.prompt[-2:], empty.continuation) == (":\n", "Ada Vey.")
-    tokenizer.chat_template = WITH_BOS.replace("\n", "")  # a header without a line end is followed by a space
-    assert render(example("Ada Vey.", prefix=""), "chat", tokenizer).continuation == " Ada Vey."
+    for gap in ("", " "):  # a header without a line end is followed by what the template writes there
+        tokenizer.chat_template = WITH_BOS.replace(":\n{{", f":{gap}{{{{").replace(":\n", ":")
+        empty = render(example("Ada Vey.", prefix=""), "chat", tokenizer)
+        assert (empty.prompt[-9:], empty.continuation) == (" Answer :", f"{gap}Ada Vey.")
+        paper = render(example("Ada Vey.", prefix=""), "chat", tokenizer, entity_space="always")
+        assert (paper.prompt, paper.continuation) == (empty.prompt, " Ada Vey.")
     tokenizer.chat_template = "{{ date_string or strftime_now('%c') }} " + WITHOUT_BOS  # the same on every day
     assert prompt_text("Who?", "", "chat", tokenizer).startswith("26 Jul 2024 Question : Who?")
 

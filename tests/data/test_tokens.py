@@ -186,5 +186,9 @@ def test_the_real_forget_set(shared_dir):
     for row in encoded.rows:
         assert row.example.entity in tokenizer.decode(row.targets)
         assert row.ids.count(tokenizer.bos_token_id) == 1
-        assert row.rendered.continuation.startswith("Yes" if row.example.prefix == "" else f" {row.example.entity}")
+        gap = "" if row.example.prefix == "" or row.example.prefix[-1] in "\"'" else " "
+        assert row.rendered.continuation.startswith(gap + row.example.entity)
     assert sum(row.example.prefix == "" for row in encoded.rows) == 21
+    paper = encode(examples, tokenizer, entity_space="always").rows
+    moved = [i for i, (row, theirs) in enumerate(zip(encoded.rows, paper, strict=True)) if row.ids != theirs.ids]
+    assert [examples[i].prefix[-1] for i in moved] == ["'", '"', '"', '"']  # behind an opening quote, and nowhere else

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import redirect_stdout
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,7 @@ import typer
 
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, saying_what_is_saved
+from uds_lens.data._prompts import ChatStyle
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.study._relearn_settings import RelearnGrid
 from uds_lens.study._run import SlurmOptions
@@ -114,7 +115,7 @@ def relearn_grid(
     limit: opt.Limit = None,
     *,
     grid: RelearnGrid,
-    config: Annotated[RelearnConfig, opt.Only(("batch_size", "schedule", "protocol", "system_prompt", "chat_date"))],
+    config: Annotated[RelearnConfig, opt.Only(("batch_size", "schedule", "protocol", *ChatStyle.__dataclass_fields__))],
     options: Annotated[TrainOptions, opt.Only(field.name for field in fields(TrainOptions) if field.name != "redo")],
     measuring: Annotated[MetricOptions, opt.Only(("max_new_tokens", "generation_rows", "fluency"))],
     printing: opt.Printing,
@@ -138,9 +139,7 @@ def relearn_grid(
     data = ul.metrics.open_metric_data(examples, split=split, limit=limit)
     if retain_data is not None:
         data = replace(data, retain=tuple(ul.load_examples(retain_data)))
-    measuring = replace(
-        measuring, protocol=config.protocol, system_prompt=config.system_prompt, chat_date=config.chat_date
-    )
+    measuring = replace(measuring, protocol=config.protocol, **asdict(config.chat))
     with saying_what_is_saved(lambda: "run the same command to resume"), redirect_stdout(sys.stderr):
         results = ul.study.relearn_grid(
             model, retain, data, out=out, grid=grid, config=config, options=options, metrics=measuring

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
+from uds_lens._compat.transformers import rope_limit
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import progress
 from uds_lens._settings import as_settings
@@ -218,7 +219,14 @@ def by_contrast(
     protocol = protocol_of(options.protocol, infos, tokenizer)
     recorded = deciding_record(infos) is not None
     announce_protocol(options.protocol, protocol, recorded, tokenizer=tokenizer, chat=options.chat)
-    encoded = encode(whole, tokenizer, protocol=protocol, scope="entity", chat=options.chat)
+    encoded = encode(
+        whole,
+        tokenizer,
+        protocol=protocol,
+        scope="entity",
+        chat=options.chat,
+        last_token=rope_limit(infos["full"].config) is not None,
+    )
     costs = ModelCosts.of(infos["full"].config, pick_device(run.device))
     batches = costs.batches(encoded.rows, token_budget=run.token_budget)
     logprobs = []
@@ -231,10 +239,8 @@ def by_contrast(
     reasons: dict[str, Found] = {skipped.id: skipped.reason for skipped in encoded.skipped}
     by_id = dict(reasons)
     for row, known, unknown in zip(encoded.rows, *logprobs, strict=True):
-        text = row.rendered.continuation
-        coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         shift = len(row.example.answer) - len(row.example.answer.lstrip()) - row.rendered.entity.start
-        places = [(start + shift, end + shift) for start, end in coded["offset_mapping"][: len(known)]]
+        places = [(start + shift, end + shift) for start, end in row.characters]
         by_id[row.example.id] = _by_tokens(row.example, places, (known - unknown).tolist())
     return [by_id[example.id] for example in examples]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from uds_lens._settings import validated
 from uds_lens._storage import atomic_write_text, check_writable, generator
-from uds_lens._types import AnswerProtocol, DType
+from uds_lens._types import AnswerProtocol, DType, TemplateKwargs
 from uds_lens.data import ForgetExample, entity_span
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 
@@ -43,6 +43,9 @@ class AnnotateOptions:
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
 
+    template_kwargs: TemplateKwargs = None
+    """More for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+
     dtype: DType = "float32"
     """Dtype of the models."""
 
@@ -52,7 +55,9 @@ class AnnotateOptions:
     @property
     def chat(self) -> ChatStyle:
         """Return the system turn and the date of chat prompts."""
-        return ChatStyle(system_prompt=self.system_prompt, chat_date=self.chat_date)
+        return ChatStyle(
+            system_prompt=self.system_prompt, chat_date=self.chat_date, template_kwargs=self.template_kwargs
+        )
 
 
 class Finding(NamedTuple):

@@ -388,7 +388,12 @@ def baseline_of(
         models={"full": target.record, "retain": retains[0]},
         examples=tuple(row.example for row in rows),
         skipped=tuple(plan.encoded.skipped),
-        provenance={**origin, "sample": inputs.forget.sample, **origin_of_draws(plan, config)},
+        provenance={
+            **origin,
+            "sample": inputs.forget.sample,
+            **origin_of_draws(plan, config),
+            **({"answers_opened": list(plan.opened)} if plan.opened else {}),
+        },
         n_tokens=_n_tokens(plan.encoded),
         s_full=s_full[:n],
         **{name: mean_of_models([getattr(retain, name) for retain in by_retain]) for name in S1_TENSORS},
@@ -456,8 +461,9 @@ def origin_of_stage_2(baseline: Baseline, target: Target | StreamedTarget) -> di
         rendered_prompt=baseline.provenance.get("first_prompt"),
         ids_hash=baseline.provenance["ids_hash"],
     )
-    scale = {name: baseline.provenance[name] for name in ("counterfactual",) if name in baseline.provenance}
-    return {**now, "sample": baseline.provenance.get("sample"), **scale, "stage_1": dict(baseline.provenance)}
+    kept = ("counterfactual", "answers_opened")
+    same = {name: baseline.provenance[name] for name in kept if name in baseline.provenance}
+    return {**now, "sample": baseline.provenance.get("sample"), **same, "stage_1": dict(baseline.provenance)}
 
 
 def _warn_if_unmeasurable(audit: DepthAudit, baseline: Baseline) -> None:

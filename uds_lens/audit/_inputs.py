@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 from jaxtyping import Bool
 from torch import Tensor
 
+from uds_lens._compat.transformers import rope_limit
 from uds_lens._progress import tell
 from uds_lens._types import Engine, PaddingSide, Protocol, Site
 from uds_lens.data import (
@@ -27,7 +28,7 @@ from uds_lens.data import (
     make_batch,
     sample_examples,
 )
-from uds_lens.data._prompts import announce_protocol, describe_protocol
+from uds_lens.data._prompts import announce_protocol, describe_protocol, two_openings
 from uds_lens.data._readers import sorted_by
 from uds_lens.errors import ConfigError, DataError, ModelError, Setting
 from uds_lens.models import HookedModel, ModelSource, RetainSource, check_compatible, pick_device, read_checkpoint_info
@@ -167,6 +168,7 @@ class Plan:
     control: Encoded | None = None  # control facts: rows, and what was skipped; None without a control
     protocol: Protocol = "raw"  # how the prompts were written
     prompts: str = "raw"  # the same in words, with what a chat template writes before each question
+    opened: tuple[str, str] | None = None  # how a template asks for an answer, and how it writes one, if these differ
     packed: bool = False  # whether all models run on packed rows (see `uds_lens.patching._packing`)
     counterfactual: CounterfactualPlan | None = None  # rows of `full` that stand in for a retain model; None with one
     # Tensors made so far: every model runs on the same, and making them again took 6% of an audit beside a recording.
@@ -283,18 +285,27 @@ def make_plan(
     protocol = protocol_of(config.protocol, infos, tokenizer)
     recorded = deciding_record(infos) is not None
     words = describe_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
+    opened = two_openings(tokenizer, chat=config.chat) if protocol == "chat" else None
     if report and config.protocol == "auto":
         stage_1 = any(role.startswith("retain") for role in models)  # a baseline's prompts are settled
         if stage_1:
             announce_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
         else:
             tell(f"prompts: {words}")
-    as_tokens = partial(encode, tokenizer=tokenizer, protocol=protocol, scope=config.scope, chat=config.chat)
+    full = next(iter(infos.values()))
+    as_tokens = partial(
+        encode,
+        tokenizer=tokenizer,
+        protocol=protocol,
+        scope=config.scope,
+        chat=config.chat,
+        entity_space=config.entity_space,
+        last_token=rope_limit(full.config) is not None,
+    )
     encoded, facts = as_tokens(examples), None if control is None else as_tokens(control)
     drawn_rows: list[list[TokenRow]] = []
     if drawn is not None:
         encoded, drawn_rows = _with_draws(encoded, dict(zip(map(id, examples), drawn, strict=True)), as_tokens)
-    full = next(iter(infos.values()))
     plain = not options.trust_remote_code and options.device_map is None and options.engine != "naive"
     packed = (
         plain
@@ -316,6 +327,7 @@ def make_plan(
             control=facts,
             protocol=protocol,
             prompts=words,
+            opened=opened,
             packed=packed,
             counterfactual=counterfactual,
             _readings=readings,

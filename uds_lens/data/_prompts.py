@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._progress import tell
-from uds_lens._types import AnswerProtocol, ChatStyleName, Protocol, check_choice
+from uds_lens._types import (
+    AnswerProtocol,
+    ChatStyleName,
+    EntitySpace,
+    Protocol,
+    TemplateKwargs,
+    check_choice,
+    template_kwargs,
+)
 from uds_lens.data._examples import ForgetExample, Span, entity_span
 from uds_lens.errors import ConfigError, DataError, Setting
 
@@ -27,8 +36,8 @@ class ChatStyle:
         ConfigError: A value is no text, or an empty one.
 
     Example:
-        >>> CHAT_STYLES["open_unlearning"]
-        ChatStyle(system_prompt='You are a helpful assistant.', chat_date='10 Apr 2025')
+        >>> CHAT_STYLES["open_unlearning"].chat_date
+        '10 Apr 2025'
     """
 
     system_prompt: str | None = None
@@ -37,7 +46,11 @@ class ChatStyle:
     chat_date: str = CHAT_DATE
     """Given to templates that print a date (`date_string`), so that a prompt is the same every day."""
 
+    template_kwargs: TemplateKwargs = None
+    """More for the template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "template_kwargs", template_kwargs(self.template_kwargs))
         for name, example in (("system_prompt", "or None for no system turn"), ("chat_date", f"such as {CHAT_DATE!r}")):
             value = getattr(self, name)
             if not (isinstance(value, str) and value.strip()) and (name, value) != ("system_prompt", None):
@@ -52,12 +65,20 @@ class ChatStyle:
         if protocol == "raw" and self != ChatStyle():
             raise ConfigError(
                 Setting("system_prompt"),
-                " and ",
+                ", ",
                 Setting("chat_date"),
-                f" belong to chat prompts; got {str(self.system_prompt)[:100]!r} and {self.chat_date[:100]!r} with ",
+                " and ",
+                Setting("template_kwargs"),
+                f" belong to chat prompts; got {str(self.system_prompt)[:100]!r}, {self.chat_date[:100]!r} and "
+                f"{str(self.template_kwargs)[:100]!r} with ",
                 Setting("protocol", "raw"),
                 ".",
             )
+
+
+def chat_style_of(settings: Any) -> ChatStyle:
+    """Return the style in a record of settings that has its fields among others."""
+    return ChatStyle(**{name: getattr(settings, name) for name in ChatStyle.__dataclass_fields__})
 
 
 _HELPFUL, _APRIL = "You are a helpful assistant.", "10 Apr 2025"
@@ -89,8 +110,8 @@ def chat_style_named(name: ChatStyleName) -> ChatStyle:
         ConfigError: There is no such style.
 
     Example:
-        >>> chat_style_named("paper_scores")
-        ChatStyle(system_prompt=None, chat_date='10 Apr 2025')
+        >>> chat_style_named("paper_scores").chat_date
+        '10 Apr 2025'
     """
     check_choice("chat style", name, ChatStyleName)
     return CHAT_STYLES[name]
@@ -103,7 +124,7 @@ class RenderedExample:
     prompt: str
     """Everything before the continuation, special tokens of a chat template written out."""
     continuation: str
-    """The rest of the reference answer, with one leading space unless the prompt ends in white space."""
+    """The rest of the reference answer: as the answer has it, or with one leading space (see `render`)."""
     entity: Span
     """Characters of the entity in `continuation`."""
     answer_start: int
@@ -116,25 +137,30 @@ def render(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     chat: ChatStyle | None = None,
+    entity_space: EntitySpace = "answer",
 ) -> RenderedExample:
     r"""Write an example as prompt and continuation.
 
-    The continuation starts at the entity. It gets exactly one leading space, unless the prompt ends in white
-    space (an empty prefix after "Answer: ", or a chat header that ends its line). The rule looks at the
-    prompt only: where a prefix ends in an opening quote and the entity follows directly, the space is
-    inserted all the same.
+    The continuation starts behind the prefix; prompt and continuation together are the text that training writes
+    (`answer_sequences`): a chat is the template's rendering of the whole conversation, cut there. A raw prompt keeps
+    the prefix as it is given, and with an empty one it ends in a space ("Answer: "). Spaces that a template writes
+    before an answer begin the continuation.
 
     Args:
         example: An example whose entity can be located.
         protocol: "raw" (`Question: {question}\nAnswer: {prefix}`) or "chat" (the tokenizer's template).
         tokenizer: Needed for "chat".
-        chat: System turn and date of a chat prompt; None means `ChatStyle()`.
+        chat: System turn, date and settings of a chat prompt; None means `ChatStyle()`.
+        entity_space: What stands between prefix and entity. "answer": what the answer has there, a space, a line break
+            or nothing. "always": one space, except after white space, as in the UDS paper, also where the answer has
+            none (after an opening quote, in Chinese).
 
     Returns:
         The texts and the entity's characters.
 
     Raises:
-        DataError: The entity cannot be located, or the tokenizer has no chat template.
+        DataError: The entity cannot be located, the tokenizer has no chat template, or the template changes the
+            answer's text.
 
     Example:
         >>> example = ForgetExample("0", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey")
@@ -147,12 +173,47 @@ def render(
     span = entity_span(example)
     if isinstance(span, str):
         raise DataError(f"example {example.id!r} cannot be rendered: {span} `encode` reports such rows as skipped.")
-    prefix = example.answer[: span.start].rstrip() if example.prefix is None else example.prefix
-    prompt = prompt_text(example.question, prefix, protocol, tokenizer, chat=chat)
-    continuation = continuation_text(prompt, example.answer[span.start :])
-    start = len(continuation) - len(example.answer[span.start :])
-    entity = Span(start, start + span.end - span.start)
-    return RenderedExample(prompt, continuation, entity, len(prompt) - len(prefix))
+    rendered = rendered_or_reason(example, span, protocol, tokenizer, chat=chat, entity_space=entity_space)
+    if isinstance(rendered, str):
+        raise DataError(f"example {example.id!r} cannot be rendered: {rendered} `encode` reports such rows as skipped.")
+    return rendered
+
+
+def rendered_or_reason(
+    example: ForgetExample,
+    span: Span,
+    protocol: Protocol,
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    chat: ChatStyle | None,
+    entity_space: EntitySpace,
+) -> RenderedExample | str:
+    """Do what `render` does for an entity that was located, or return why it cannot be, as a sentence."""
+    check_choice("protocol", protocol, Protocol)
+    check_choice("entity_space", entity_space, EntitySpace)
+    answer, given = example.answer, example.prefix
+    prefix = answer[: span.start].rstrip() if given is None else given
+    rest = answer[len(prefix) :]  # the entity, what stands before it, and what follows
+    if protocol == "raw":
+        prompt = prompt_text(example.question, prefix)
+        start = len(prompt) - len(prefix)
+        rest = rest if prefix.strip() else rest.lstrip()
+    else:
+        turn = answer_turn(tokenizer, [("user", example.question)], answer, chat=chat)
+        start, ending = len(turn.head), rest.strip()
+        written = turn.rest[: len(turn.rest) - len(turn.end)].rstrip()
+        if not written.endswith(ending):
+            return "The chat template changes the text of the answer, so that the entity cannot be located in it."
+        before = turn.head + written[: len(written) - len(ending)]
+        gap = rest[: len(rest) - len(rest.lstrip())]
+        prompt = before[: len(before) - len(gap)] if gap and before.endswith(gap) else before
+        if len(prompt) <= start:  # the answer begins with the entity, in a turn that may open with spaces
+            prompt = turn.head.rstrip(" ")
+        start = min(start, len(prompt))
+        rest = before[len(prompt) :] + rest.lstrip()
+    continuation = continuation_text(prompt, rest) if entity_space == "always" else rest
+    begin = len(continuation) - len(answer[span.start :])
+    return RenderedExample(prompt, continuation, Span(begin, begin + span.end - span.start), start)
 
 
 def prompt_text(
@@ -170,10 +231,10 @@ def prompt_text(
         prefix: Start of the answer; "" for none.
         protocol: "raw" or "chat".
         tokenizer: Needed for "chat".
-        chat: System turn and date of a chat prompt; None means `ChatStyle()`.
+        chat: System turn, date and settings of a chat prompt; None means `ChatStyle()`.
 
     Returns:
-        The text to tokenise with `prompt_ids`.
+        The text to tokenise with `prompt_ids`; in a chat with what the template writes before an answer that is there.
 
     Example:
         >>> prompt_text("Who wrote Ash?", "")
@@ -182,11 +243,11 @@ def prompt_text(
     check_choice("protocol", protocol, Protocol)
     if protocol == "raw":
         return f"Question: {question}\nAnswer: {prefix}"
-    return chat_text(tokenizer, [("user", question)], chat=chat, answer_next=True) + prefix
+    return open_turn(tokenizer, [("user", question)], chat=chat).head + prefix
 
 
 def space_added(example: ForgetExample) -> bool:
-    """Tell whether prompts put a space before the entity that the answer lacks, behind an opening quote for example.
+    """Tell whether `entity_space="always"` puts a space before the entity that the answer lacks, as behind a quote.
 
     The entity's first token is then one that hardly occurs there, so that a low `s_full` says nothing about knowledge.
 
@@ -195,6 +256,11 @@ def space_added(example: ForgetExample) -> bool:
     """
     span = entity_span(example)
     return not isinstance(span, str) and not example.answer[span.start - 1 : span.start].isspace() and span.start > 0
+
+
+def spaces_added(examples: Iterable[ForgetExample], rule: EntitySpace) -> list[str]:
+    """Return the ids of the examples whose prompts have a space before the entity that the answer lacks."""
+    return [example.id for example in examples if rule == "always" and space_added(example)]
 
 
 def continuation_text(prompt: str, rest: str) -> str:
@@ -244,7 +310,10 @@ def describe_protocol(
         return name
     opening = chat_opening(tokenizer, chat=chat)
     count = len(tokenizer(opening, add_special_tokens=False)["input_ids"])
-    return f"{name} (each begins with {opening!r}, {count} tokens)"
+    words = f"{name} (each begins with {opening!r}, {count} tokens"
+    if (turns := two_openings(tokenizer, chat=chat)) is not None:
+        words += f"; each answer follows {turns[1]!r}, though the template asks for one by {turns[0]!r}"
+    return f"{words})"
 
 
 def announce_protocol(
@@ -263,6 +332,17 @@ _QUESTION = "Q3f9a?"
 def chat_opening(tokenizer: PreTrainedTokenizerBase, *, chat: ChatStyle | None = None) -> str:
     """Return what a chat template writes before a question: markers, and the system turn that some add."""
     return chat_text(tokenizer, [("user", _QUESTION)], chat=chat, answer_next=True).partition(_QUESTION)[0]
+
+
+def two_openings(tokenizer: PreTrainedTokenizerBase, *, chat: ChatStyle | None = None) -> tuple[str, str] | None:
+    """Return how a template asks for an answer, and how it opens one that is there; None where these are the same.
+
+    They differ in templates of models that reason: an open thought, and an empty one before an answer without any.
+    Spaces at the end do not count.
+    """
+    turn = open_turn(tokenizer, [("user", _QUESTION)], chat=chat)
+    asked, written = (text.rpartition(_QUESTION)[2].rstrip(" ") for text in (turn.asked, turn.head))
+    return None if asked == written else (asked, written)
 
 
 def chat_text(
@@ -286,7 +366,11 @@ def chat_text(
     try:
         text = str(
             tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=answer_next, date_string=chat.chat_date
+                messages,
+                tokenize=False,
+                add_generation_prompt=answer_next,
+                date_string=chat.chat_date,
+                **json.loads(template_kwargs(chat.template_kwargs) or "{}"),
             )
         )
         if len(text) > _TEMPLATE_LENGTH + sum(len(turn["content"]) for turn in messages):
@@ -309,5 +393,63 @@ def chat_text(
 _TEMPLATE_LENGTH = 1_000_000  # characters that a template may add to the turns it is given
 
 
-def _named(tokenizer: PreTrainedTokenizerBase) -> str:
-    return str(tokenizer.name_or_path or type(tokenizer).__name__)[:100]
+# The assistant's turn. Templates that reason open an answer that they ask for otherwise than one that is there, and
+# training sees the latter; so all prompts are cut out of the rendering of a conversation that has its answer.
+
+_MARK = "uds lens answer mark"
+
+
+class AnswerTurn(NamedTuple):
+    """The last turn of a conversation, an answer."""
+
+    head: str  # all that is written before the answer, earlier turns too
+    rest: str  # the answer as the template writes it, and what ends its turn
+    end: str  # what ends its turn
+    asked: str  # what the template writes where it asks for the answer: its generation prompt
+
+
+def open_turn(
+    tokenizer: PreTrainedTokenizerBase | None, turns: Sequence[tuple[str, str]], *, chat: ChatStyle | None = None
+) -> AnswerTurn:
+    """Render a conversation whose last turn, an answer of a word or two, comes after `turns`.
+
+    Raises:
+        DataError: It cannot be told what the template writes before and after an answer.
+    """
+    asked = chat_text(tokenizer, turns, chat=chat, answer_next=True)
+    whole = chat_text(tokenizer, [*turns, ("assistant", _MARK)], chat=chat, answer_next=False)
+    head, mark, end = whole.rpartition(_MARK)
+    opening = asked.rpartition(turns[-1][1])[2]
+    if not mark or (opening and end.endswith(opening) and not whole.startswith(asked)):
+        raise DataError(
+            f"the chat template of {_named(tokenizer)!r} opens another answer after an answer, or leaves answers out, "
+            "so their beginning and end are unknown: let it open one only `if add_generation_prompt`, or use ",
+            Setting("protocol", "raw"),
+            ".",
+        )
+    return AnswerTurn(head, mark + end, end, asked)
+
+
+def answer_turn(
+    tokenizer: PreTrainedTokenizerBase | None,
+    turns: Sequence[tuple[str, str]],
+    answer: str,
+    *,
+    chat: ChatStyle | None = None,
+) -> AnswerTurn:
+    """Render a conversation whose last turn, after `turns`, is an answer."""
+    turn = open_turn(tokenizer, turns, chat=chat)
+    whole = chat_text(tokenizer, [*turns, ("assistant", answer)], chat=chat, answer_next=False)
+    for head in (turn.head, turn.asked):  # the latter where the answer holds a thought of its own
+        if whole.startswith(head) and whole.endswith(turn.end):
+            return turn._replace(head=head, rest=whole[len(head) :])
+    raise DataError(
+        f"the chat template of {_named(tokenizer)!r} writes something else before or after {answer[:60]!r} than "
+        "around other answers, so it is unknown where it begins and ends: repair tokenizer.chat_template, or use ",
+        Setting("protocol", "raw"),
+        ".",
+    )
+
+
+def _named(tokenizer: PreTrainedTokenizerBase | None) -> str:
+    return str(getattr(tokenizer, "name_or_path", None) or type(tokenizer).__name__)[:100]

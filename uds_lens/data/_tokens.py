@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from uds_lens._types import AnswerProtocol, Protocol, Scope, check_choice
+from uds_lens._types import AnswerProtocol, EntitySpace, Protocol, Scope, check_choice
 from uds_lens.data._columns import with_rows_read
-from uds_lens.data._examples import ForgetExample, SkippedExample, Span, entity_span
+from uds_lens.data._examples import ForgetExample, SkippedExample, Span, entity_span, short
 from uds_lens.data._prompts import (
     ChatStyle,
     RenderedExample,
-    chat_text,
+    answer_turn,
     chosen_protocol,
     continuation_text,
+    open_turn,
     prompt_text,
-    render,
+    rendered_or_reason,
 )
-from uds_lens.errors import ConfigError, DataError, Setting
+from uds_lens.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -78,12 +79,14 @@ class TokenSequence:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRow(TokenSequence):
-    """One example, cut before its last entity token y_T: the last input position y_T - 1 predicts it."""
+    """One example, cut before its last entity token y_T, which y_T - 1 predicts, or behind it (`encode`)."""
 
     example: ForgetExample
     """Where the row comes from."""
     rendered: RenderedExample
     """Its text."""
+    characters: tuple[Span, ...] = ()
+    """Characters of each target in `rendered.continuation`; the first may begin before it, with a negative number."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,8 @@ def encode(
     protocol: AnswerProtocol = "auto",
     scope: Scope = "entity",
     chat: ChatStyle | None = None,
+    entity_space: EntitySpace = "answer",
+    last_token: bool = False,
 ) -> Encoded:
     """Tokenise examples and mark the positions of their entities.
 
@@ -130,43 +135,50 @@ def encode(
     "entity" the scored ones; "boundary" only y_1 - 1; "answer" from the last prompt token to y_T - 1; "all" 0
     to y_T - 1. The entity's tokens are those whose characters overlap the entity.
 
+    Prompt and continuation are tokenised at once, as training reads them, and a token that reaches over the border
+    between them (in Chinese, for one) is the entity's. They are tokenised apart, as in the UDS paper, where the prompt
+    ends in white space (a raw one with an empty prefix), and everywhere with `entity_space="always"`.
+
     Args:
         examples: Examples or rows with an entity; others are reported as skipped.
         tokenizer: A fast tokenizer (character offsets). Special tokens are added to raw prompts as it is
             configured to; chat prompts carry the ones their template writes, and continuations none.
         protocol: "raw", "chat", or "auto": the chat template where the tokenizer has one, else raw.
         scope: "entity", "boundary", "answer" or "all".
-        chat: System turn and date of chat prompts; None means `ChatStyle()`.
+        chat: System turn, date and settings of chat prompts; None means `ChatStyle()`.
+        entity_space: What stands between prefix and entity (`render`).
+        last_token: Let rows end with the entity's last token, which is only predicted: for models whose rotary
+            frequencies depend on the length of the row.
 
     Returns:
         Rows and skipped examples, together as many as there were examples.
 
     Raises:
         DataError: The tokenizer is slow, or has no chat template for "chat"; a row cannot be read.
-        ConfigError: `protocol` or `scope` is not one of the words above.
+        ConfigError: `protocol`, `scope` or `entity_space` is not one of the words above.
     """
     check_choice("scope", scope, Scope)
     require_fast(tokenizer)
     written = chosen_protocol(protocol, tokenizer)
     examples = with_rows_read(examples)
     spans = [entity_span(example) for example in examples]
-    located = [example for example, span in zip(examples, spans, strict=True) if not isinstance(span, str)]
-    rendered = [render(example, written, tokenizer, chat=chat) for example in located]
-    outcomes: Iterator[TokenRow | str] = iter(())
-    if rendered:
-        prompts = prompt_ids(tokenizer, [text.prompt for text in rendered], protocol=written)
-        coded = _tokens(
-            tokenizer, [text.continuation for text in rendered], add_special_tokens=False, return_offsets_mapping=True
-        )
-        starts = _answer_tokens(tokenizer, rendered, written) if scope == "answer" else [0] * len(rendered)
-        outcomes = map(
-            partial(_row, scope=scope, limit=longest_of(tokenizer)),
-            *(located, rendered, prompts, starts, coded["input_ids"], coded["offset_mapping"]),
-        )
+    texts = [
+        span
+        if isinstance(span, str)
+        else rendered_or_reason(example, span, written, tokenizer, chat=chat, entity_space=entity_space)
+        for example, span in zip(examples, spans, strict=True)
+    ]
+    located = [(x, text) for x, text in zip(examples, texts, strict=True) if not isinstance(text, str)]
+    coded = _coded_examples(tokenizer, [text for _, text in located], written, always=entity_space == "always")
+    limit, unknown = longest_of(tokenizer), _unknown_token(tokenizer)
+    outcomes = (
+        _row(example, text, whole, scope=scope, limit=limit, unknown=unknown, last_token=last_token)
+        for (example, text), whole in zip(located, coded, strict=True)
+    )
     rows: list[TokenRow] = []
     skipped: list[SkippedExample] = []
-    for example, span in zip(examples, spans, strict=True):
-        outcome = span if isinstance(span, str) else next(outcomes)
+    for example, text in zip(examples, texts, strict=True):
+        outcome = text if isinstance(text, str) else next(outcomes)
         if isinstance(outcome, str):
             skipped.append(SkippedExample(example.id, example.row, outcome, example.question))
         else:
@@ -191,18 +203,56 @@ def prompt_ids(
     Returns:
         Token ids per prompt.
     """
-    if not prompts:
+    return [prompt.ids for prompt in _coded(tokenizer, prompts, protocol)]
+
+
+class _Coded(NamedTuple):
+    """A text in tokens."""
+
+    ids: list[int]
+    places: list[Span]  # characters of each token
+
+
+def _coded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], protocol: Protocol) -> list[_Coded]:
+    """Tokenise texts that begin a row."""
+    if not texts:
         return []
-    if protocol == "chat":
-        return [list(ids) for ids in _tokens(tokenizer, prompts, add_special_tokens=False)["input_ids"]]
-    coded = _tokens(tokenizer, prompts, return_special_tokens_mask=True)
+    raw = protocol == "raw"
+    options = {"return_offsets_mapping": True, "add_special_tokens": raw, "return_special_tokens_mask": raw}
+    coded = _tokens(tokenizer, texts, **options)
     rows = []
-    for ids, special in zip(coded["input_ids"], coded["special_tokens_mask"], strict=True):
+    for number, (ids, offsets) in enumerate(zip(coded["input_ids"], coded["offset_mapping"], strict=True)):
         end = len(ids)
-        while end > 1 and special[end - 1]:
+        while raw and end > 1 and coded["special_tokens_mask"][number][end - 1]:
             end -= 1
-        rows.append(list(ids[:end]))
+        rows.append(_Coded(list(ids[:end]), [Span(*place) for place in offsets[:end]]))
     return rows
+
+
+def _joined(
+    tokenizer: PreTrainedTokenizerBase,
+    heads: Sequence[str],
+    rests: Sequence[str],
+    protocol: Protocol,
+    *,
+    apart: Sequence[bool] | None = None,
+) -> list[tuple[_Coded, int]]:
+    """Tokenise texts at once; apart where asked for, or where a token would reach over the end of the head.
+
+    Returns:
+        Each whole, and the tokens of its head.
+    """
+    begun = _coded(tokenizer, heads, protocol)
+    wholes = _coded(tokenizer, [head + rest for head, rest in zip(heads, rests, strict=True)], protocol)
+    joined = []
+    for number, (head, whole) in enumerate(zip(begun, wholes, strict=True)):
+        if (apart is not None and apart[number]) or whole.ids[: len(head.ids)] != head.ids:
+            (rest,) = _coded(tokenizer, [rests[number]], "chat")  # which adds no special token
+            border = len(heads[number])
+            behind = [Span(border + start, border + end) for start, end in rest.places]
+            whole = _Coded([*head.ids, *rest.ids], [*head.places, *behind])
+        joined.append((whole, len(head.ids)))
+    return joined
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any) -> Any:
@@ -229,59 +279,70 @@ def entity_tokens(offsets: Sequence[tuple[int, int]], entity: Span) -> range:
     return range(inside[0], inside[-1] + 1) if inside else range(0)
 
 
-def _answer_tokens(
-    tokenizer: PreTrainedTokenizerBase, rendered: Sequence[RenderedExample], protocol: Protocol
-) -> list[int]:
-    """Return the first prompt token of each that belongs to the answer; the prompt's length where none does."""
-    prompts = [text.prompt for text in rendered]
-    coded = _tokens(tokenizer, prompts, add_special_tokens=protocol == "raw", return_offsets_mapping=True)
-    return [
-        next((i for i, (_, end) in enumerate(offsets) if end > text.answer_start), len(offsets))
-        for text, offsets in zip(rendered, coded["offset_mapping"], strict=True)
-    ]
+def _coded_examples(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[RenderedExample], protocol: Protocol, *, always: bool
+) -> list[_Coded]:
+    """Tokenise the whole text of each example, as training does, or apart before the entity (see `encode`)."""
+    apart, heads, rests = [], [], []
+    for text in texts:
+        begins = protocol == "chat" and text.answer_start == len(text.prompt)  # with the turn's own white space
+        apart.append(always or (text.prompt[-1:].isspace() and not begins))
+        head = text.prompt if apart[-1] else text.prompt[: text.answer_start].rstrip(" ")
+        heads.append(head)
+        rests.append((text.prompt + text.continuation)[len(head) :])
+    return [whole for whole, _ in _joined(tokenizer, heads, rests, protocol, apart=apart)]
+
+
+def _unknown_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return the token for text that has none; None where that token is an ordinary one or ends texts (GPT-2)."""
+    unknown = tokenizer.unk_token_id
+    return None if unknown in (None, tokenizer.eos_token_id, tokenizer.bos_token_id) else int(unknown)
 
 
 def _row(
     example: ForgetExample,
     rendered: RenderedExample,
-    prompt: list[int],
-    answer_token: int,
-    ids: list[int],
-    offsets: list[tuple[int, int]],
+    whole: _Coded,
+    *,
     scope: Scope,
     limit: int | None,
+    unknown: int | None,
+    last_token: bool,
 ) -> TokenRow | str:
-    entity = entity_tokens(offsets, rendered.entity)
+    border = len(rendered.prompt)
+    entity = entity_tokens(whole.places, Span(*(border + place for place in rendered.entity)))
     if not entity:
-        return f"The tokenizer has no token for the entity {example.entity!r}."
-    if not prompt:
+        return f"The tokenizer has no token for the entity {short(example.entity)}."
+    first, last = entity[0], entity[-1]
+    if first == 0:
         return "The prompt has no token, so that no position predicts the entity."
-    first, last = len(prompt) + entity.start, len(prompt) + entity[-1]
-    if limit is not None and last > limit:
+    if unknown in whole.ids[first : last + 1]:
+        return f"The tokenizer has only its unknown token for a part of the entity {short(example.entity)}."
+    length = last + last_token
+    if limit is not None and length > limit:
         return (
-            f"The row needs {last} tokens up to its entity, "
+            f"The row needs {length} tokens up to its entity, "
             f"more than the tokenizer's limit (model_max_length) of {limit}."
         )
-    tokens = [*prompt, *ids]
+    answer = next((i for i, (_, end) in enumerate(whole.places) if end > rendered.answer_start), first)
     patched = {
         "entity": range(first - 1, last),
         "boundary": range(first - 1, first),
-        "answer": range(max(0, min(answer_token, len(prompt)) - 1), last),
+        "answer": range(max(0, min(answer, first) - 1), last),
         "all": range(last),
     }[scope]
     return TokenRow(
-        ids=tuple(tokens[:last]),
-        targets=tuple(tokens[first : last + 1]),
+        ids=tuple(whole.ids[:length]),
+        targets=tuple(whole.ids[first : last + 1]),
         scored=tuple(range(first - 1, last)),
         patched=tuple(patched),
         example=example,
         rendered=rendered,
+        characters=tuple(Span(start - border, end - border) for start, end in whole.places[first : last + 1]),
     )
 
 
 # Questions with their answers: this alone decides where an answer begins and what ends it.
-
-_MARK = "uds lens answer mark"
 
 
 @dataclass(frozen=True)
@@ -331,7 +392,8 @@ def answer_sequences(
     - "raw": `Question: {question}\nAnswer: {answer}`, then the end token. The space before the answer belongs to the
       answer's first token (`answer_prompt`).
     - "chat": the conversation as the template writes it, with the whole end of the turn (`<|eot_id|>`,
-      `<end_of_turn>` and a line break, ...), then the end token unless that was the last one.
+      `<end_of_turn>` and a line break, ...), then the end token unless that was the last one. What a template writes
+      before every answer, such as an empty thought, belongs to the prompt.
 
     Where a tokenizer joins the end of a prompt with the start of an answer into one token, prompt and answer are
     tokenised apart, so that a prompt is what generation starts from.
@@ -356,31 +418,24 @@ def answer_sequences(
     check_choice("protocol", protocol, Protocol)
     if not pairs:
         return []
-    prompts = [answer_prompt(q, protocol=protocol, tokenizer=tokenizer, chat=chat) for q, _ in pairs]
-    rests = [
-        _chat_rest(prompt, question, answer, tokenizer, chat)
-        if protocol == "chat"
-        else continuation_text(prompt, answer)
-        for prompt, (question, answer) in zip(prompts, pairs, strict=True)
-    ]
-    heads = prompt_ids(tokenizer, prompts, protocol=protocol)
-    wholes = prompt_ids(tokenizer, [a + b for a, b in zip(prompts, rests, strict=True)], protocol=protocol)
+    texts = [_question_and_answer(question, answer, protocol, tokenizer, chat) for question, answer in pairs]
+    prompts, rests = [prompt for prompt, _ in texts], [rest for _, rest in texts]
     end = tokenizer.eos_token_id
     if end is None:
         raise DataError(
             "the tokenizer has no end token (eos_token), but the end of an answer is learned and scored: set it."
         )
     sequences = []
-    for (question, _), head, whole, rest in zip(pairs, heads, wholes, rests, strict=True):
-        ids = whole if whole[: len(head)] == head else [*head, *_plain_ids(tokenizer, rest)]
-        if len(ids) <= len(head) or ids[-1] != end:
+    for (question, _), (whole, n_prompt) in zip(pairs, _joined(tokenizer, prompts, rests, protocol), strict=True):
+        ids = whole.ids
+        if len(ids) <= n_prompt or ids[-1] != end:
             ids = [*ids, int(end)]
         if max_tokens is not None and len(ids) > max_tokens:
             raise DataError(
                 f"{question[:100]!r} with its answer has {len(ids)} tokens, more than the model's {max_tokens}: "
                 "shorten the answer, or leave the row out."
             )
-        sequences.append(AnswerSequence(tuple(ids), len(head)))
+        sequences.append(AnswerSequence(tuple(ids), n_prompt))
     return sequences
 
 
@@ -425,33 +480,23 @@ def answer_ends(
     end = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
     if protocol == "raw":
         return end
-    turns = [("user", _MARK), ("assistant", _MARK)]
-    text = chat_text(tokenizer, turns, chat=chat, answer_next=False).rpartition(_MARK)[2].strip()
+    text = open_turn(tokenizer, [("user", "?")], chat=chat).end.strip()
     opening = _plain_ids(tokenizer, text)[:1] if text else []
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     special.update(tokenizer.all_special_ids)
     return tuple(dict.fromkeys((*(token for token in opening if token in special), *end)))
 
 
-def _chat_rest(
-    prompt: str, question: str, answer: str, tokenizer: PreTrainedTokenizerBase, chat: ChatStyle | None
-) -> str:
-    """Return the text after the prompt: the answer and the end of its turn."""
-    whole = chat_text(tokenizer, [("user", question), ("assistant", answer)], chat=chat, answer_next=False)
-    if whole.startswith(prompt):
-        return whole[len(prompt) :]
-    # Some templates open an answer that is asked for otherwise than one that is there (an empty line of thought).
-    turns = [("user", question), ("assistant", _MARK)]
-    marked, asked = (chat_text(tokenizer, turns, chat=chat, answer_next=flag) for flag in (False, True))
-    if marked == asked or _MARK not in marked:
-        raise DataError(
-            f"the chat template of {str(tokenizer.name_or_path)[:100]!r} opens another answer after an answer, or "
-            "leaves answers out, so their end is unknown: let it open one only `if add_generation_prompt`, "
-            "or use ",
-            Setting("protocol", "raw"),
-            ".",
-        )
-    return continuation_text(prompt, answer) + marked.rpartition(_MARK)[2]
+def _question_and_answer(
+    question: str, answer: str, protocol: Protocol, tokenizer: PreTrainedTokenizerBase, chat: ChatStyle | None
+) -> tuple[str, str]:
+    """Return the prompt, without spaces at its end, and the text after it: the answer and the end of its turn."""
+    if protocol == "raw":
+        prompt = answer_prompt(question)
+        return prompt, continuation_text(prompt, answer)
+    turn = answer_turn(tokenizer, [("user", question)], answer, chat=chat)
+    prompt = turn.head.rstrip(" ")
+    return prompt, turn.head[len(prompt) :] + turn.rest
 
 
 def _plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

@@ -411,7 +411,7 @@ def _entities(
     options: RunOptions,
 ) -> Iterator[Finding]:
     from uds_lens.audit._inputs import make_plan
-    from uds_lens.data._prompts import space_added
+    from uds_lens.data._prompts import spaces_added
 
     full = models["full"]
     retained = facts or None
@@ -438,9 +438,9 @@ def _entities(
             yield Finding("prompts", "note", warning.message.worded(_as_option))
     left = "; ".join(f"{reason} ({count})" for reason, count in reasons)
     yield Finding("entities", "note" if skipped else "ok", f"{words}{f'; skipped: {left}' if left else ''}")
-    if quoted := [row.example.id for row in plan.encoded.rows if space_added(row.example)]:
+    if quoted := spaces_added((row.example for row in plan.encoded.rows), config.entity_space):
         some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
-        fix = "put the quote into the entity, or leave these rows out"
+        fix = "use --entity-space answer, unless the paper's numbers are to be repeated"
         words = f"{len(quoted)} directly after a quote or another mark, where prompts add a space: {some}"
         yield Finding("entities", "note", words, fix)
     if plan.control is not None:

@@ -29,7 +29,7 @@ from uds_lens.data import continuation_text, prompt_ids
 from uds_lens.data._batches import pad_rows
 from uds_lens.elicitation._asking import Answers, Ask, Asking, changed_output, groups_of_one_length
 from uds_lens.elicitation._options import Access, Injection
-from uds_lens.elicitation._probes import Context, Prompt, Skip, keyed_seed, name_with_settings, written
+from uds_lens.elicitation._probes import Context, Prompt, Skip, keyed_seed, name_with_settings, written_with_space
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel
 from uds_lens.patching import row_layout
@@ -70,9 +70,10 @@ class SuffixProbe:
     def slot(self, model: HookedModel, ask: Ask, asking: Asking) -> Slot:
         """Return the place after a question, and the tokens that are to follow the prompt."""
         question = dataclasses.replace(ask.rendered.prompt, question=ask.rendered.prompt.question + _MARK)
-        text = written(question, model.tokenizer, protocol=asking.protocol, chat=asking.options.chat)
+        whole = written_with_space(question, model.tokenizer, protocol=asking.protocol, chat=asking.options.chat)
+        text, wanted = whole.rstrip(" "), self._wanted(ask)
         before, _, after = text.rpartition(_MARK)
-        words = continuation_text(text, self._wanted(ask))
+        words = continuation_text(text, wanted) if question.start else whole[len(text) :] + wanted
         assert model.tokenizer is not None
         ids = model.tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]
         return Slot(before, after, tuple(ids), asking.protocol)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from uds_lens._settings import validated
-from uds_lens._types import AnswerProtocol, DType, NonNegativeInt, PositiveFloat, PositiveInt, Share
+from uds_lens._types import AnswerProtocol, DType, NonNegativeInt, PositiveFloat, PositiveInt, Share, TemplateKwargs
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 
 Decoding: TypeAlias = Literal["greedy", "sampled"]
@@ -59,6 +59,9 @@ class ElicitOptions:
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
 
+    template_kwargs: TemplateKwargs = None
+    """More for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+
     dtype: DType = "float32"
     """Dtype of the models."""
 
@@ -82,7 +85,9 @@ class ElicitOptions:
     @property
     def chat(self) -> ChatStyle:
         """Return the system turn and the date of chat prompts."""
-        return ChatStyle(system_prompt=self.system_prompt, chat_date=self.chat_date)
+        return ChatStyle(
+            system_prompt=self.system_prompt, chat_date=self.chat_date, template_kwargs=self.template_kwargs
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings by name."""

@@ -29,7 +29,7 @@ from typing import (
 from uds_lens._settings import validated
 from uds_lens._types import PositiveInt, Protocol, check_choice
 from uds_lens.data import ForgetExample, entity_span, prompt_ids, prompt_text
-from uds_lens.data._prompts import ChatStyle, chat_text
+from uds_lens.data._prompts import ChatStyle, open_turn
 from uds_lens.elicitation._options import Injection
 from uds_lens.errors import ConfigError
 
@@ -158,21 +158,31 @@ def written(
         >>> written(Prompt(question="Who wrote Ash?", reference="Ada.", start="It was"), protocol="raw")
         'Question: Who wrote Ash?\nAnswer: It was'
     """
+    text = written_with_space(prompt, tokenizer, protocol=protocol, chat=chat)
+    return text if prompt.cloze else text.rstrip(" ")
+
+
+def written_with_space(
+    prompt: Prompt,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    protocol: Protocol,
+    chat: ChatStyle | None = None,
+) -> str:
+    """Return the text of a prompt with the space before an answer, where the protocol or the template has one."""
     if prompt.cloze and prompt.start:
         raise Skip("a cloze prompt begins its answer already")
     opening = prompt.given if prompt.cloze else prompt.start
     if protocol == "raw":
         head = f"{prompt.system}\n\n" if prompt.system else ""
         solved = "".join(prompt_text(*shot) + "\n\n" for shot in prompt.shots)
-        text = head + solved + prompt_text(prompt.question, opening)
-    else:
-        style = chat or ChatStyle()
-        system = "\n\n".join(filter(None, (style.system_prompt, prompt.system)))
-        style = dataclasses.replace(style, system_prompt=system or None)
-        turns = [turn for shot in prompt.shots for turn in zip(("user", "assistant"), shot, strict=True)]
-        turns.append(("user", prompt.question))
-        text = chat_text(tokenizer, turns, chat=style, answer_next=True) + opening
-    return text if prompt.cloze else text.rstrip(" ")
+        return head + solved + prompt_text(prompt.question, opening)
+    style = chat or ChatStyle()
+    system = "\n\n".join(filter(None, (style.system_prompt, prompt.system)))
+    style = dataclasses.replace(style, system_prompt=system or None)
+    turns = [turn for shot in prompt.shots for turn in zip(("user", "assistant"), shot, strict=True)]
+    turns.append(("user", prompt.question))
+    return open_turn(tokenizer, turns, chat=style).head + opening
 
 
 Variant: TypeAlias = Literal["obey", "identity"]

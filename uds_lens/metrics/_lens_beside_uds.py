@@ -16,6 +16,7 @@ from uds_lens.metrics._options import MetricOptions
 from uds_lens.metrics._passes import MetricCache, Session
 from uds_lens.models import ModelSource
 from uds_lens.results import DepthAudit, RunOptions, ke_mask, layer_erasure_ratio, uds_per_example
+from uds_lens.results._comparing import PROMPT_SETTINGS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +144,7 @@ def compare_logit_lens(
         run=run or RunOptions(),
         cache=MetricCache(),
     )
-    prompts = {name: getattr(audit.config, name) for name in ("protocol", "system_prompt", "chat_date")}
+    prompts = {name: getattr(audit.config, name) for name in PROMPT_SETTINGS}
     session.config = replace(session.config, **prompts)
     roles: tuple[Role, ...] = ("full", "retain", "model")
     session.perform([Pass(role, "states") for role in roles] + [Pass("full", "lens", role) for role in roles])

@@ -7,7 +7,17 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
 from uds_lens._settings import validated
-from uds_lens._types import AnswerProtocol, ChatStyleName, DType, NonNegativeFloat, PositiveFloat, PositiveInt, Share
+from uds_lens._types import (
+    AnswerProtocol,
+    ChatStyleName,
+    DType,
+    EntitySpace,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Share,
+    TemplateKwargs,
+)
 from uds_lens.data import ChatStyle
 from uds_lens.data._prompts import CHAT_DATE, chat_style_named
 
@@ -51,6 +61,13 @@ class MetricOptions:
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
 
+    template_kwargs: TemplateKwargs = None
+    """More for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+
+    entity_space: EntitySpace = "answer"
+    """What stands before an entity: what the answer has there, or `always` one space. The latter is the UDS paper's
+    rule, also where models never saw one: after an opening quote, in Chinese."""
+
     strict_es: bool = False
     """Extraction Strength 0 instead of Open-Unlearning's 1/T where not even the last token is right."""
 
@@ -92,7 +109,9 @@ class MetricOptions:
     @property
     def chat(self) -> ChatStyle:
         """System turn and date of chat prompts."""
-        return ChatStyle(system_prompt=self.system_prompt, chat_date=self.chat_date)
+        return ChatStyle(
+            system_prompt=self.system_prompt, chat_date=self.chat_date, template_kwargs=self.template_kwargs
+        )
 
     @classmethod
     def preset(cls, name: ChatStyleName) -> MetricOptions:

@@ -152,7 +152,9 @@ class Session:
         self.tokenizer = check_compatible(infos)
         self.protocol: Protocol = protocol_of(options.protocol, infos, self.tokenizer)
         self.recorded = deciding_record(infos) is not None
-        self.config = AuditConfig(tau=options.tau, dtype=options.dtype, protocol="raw")
+        self.config = AuditConfig(
+            tau=options.tau, dtype=options.dtype, protocol="raw", entity_space=options.entity_space
+        )
         self.results: dict[Pass, PassResult] = {}
         self.fresh: set[Pass] = set()
         self.records: dict[str, ModelRecord] = {}

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from uds_lens.data._examples import entity_span
-from uds_lens.data._prompts import space_added
+from uds_lens.data._prompts import spaces_added
 from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis
 from uds_lens.results._stage_1 import LEAST_KNOWN, mean_loss, of_rows
 from uds_lens.results._words import worded
@@ -119,9 +119,10 @@ def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
         )
         yield Caution("fatal", text, "no scale")
     elif helped > 0.5:
+        first = f"{_about_added(audit)}. " if spaces_added(audit.examples, audit.config.entity_space) else ""
         text = (
-            f"Are full and retain swapped? On {helped:.0%} of the examples, retain's states make the answer more "
-            f"likely in full, not less: retain knows what full does not (full gives the entities a probability of "
+            f"Are full and retain swapped? {first}On {helped:.0%} of the examples, retain's states make the answer "
+            f"more likely in full, not less: retain knows what full does not (full gives the entities a probability of "
             f"{probability:.2g} per token). A score is meaningful only if full was trained on the forget set and "
             "retain was not."
         )
@@ -236,13 +237,17 @@ def _few_subjects(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _space_added(audit: DepthAudit) -> Iterator[Caution]:
-    if quoted := [example.id for example in audit.examples if space_added(example)]:
-        text = (
-            f"{len(quoted)} of {len(audit.examples)} entities directly follow an opening quote or another character, "
-            f"where prompts insert a space that the answer lacks, so full may seem not to know them ({_some(quoted)}; "
-            "`space_added` in the table of examples)."
-        )
+    if quoted := spaces_added(audit.examples, audit.config.entity_space):
+        text = f"{_about_added(audit)} ({_some(quoted)}; `space_added` in the table of examples)."
         yield Caution("note", text, f"{len(quoted)} after quotes")
+
+
+def _about_added(audit: DepthAudit) -> str:
+    added = len(spaces_added(audit.examples, audit.config.entity_space))
+    return (
+        f"{added} of {len(audit.examples)} entities directly follow an opening quote or another character, where "
+        "entity_space='always' inserts a space that the answer lacks, so full may seem not to know them"
+    )
 
 
 def _prefix_ends_in_space(audit: DepthAudit) -> Iterator[Caution]:
@@ -354,6 +359,19 @@ def _other_prompts(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution("caution", text, f"{', '.join(others)} trained with {then} prompts")
 
 
+def _answers_opened(audit: DepthAudit) -> Iterator[Caution]:
+    """Templates of models that reason ask for an answer otherwise than they write one that is there."""
+    if opened := audit.provenance.get("answers_opened"):
+        asked, written = map(repr, opened)
+        text = (
+            f"The chat template asks for an answer by {asked}, but writes {written} before an answer that is there. "
+            "The entities were asked behind the latter, which is what training on the whole conversation sees; a model "
+            "that learned its answers behind other text may seem to know less than it does (template_kwargs sets "
+            "what the template offers, such as enable_thinking)."
+        )
+        yield Caution("caution", text, "answers opened in two ways")
+
+
 def _off_distribution(audit: DepthAudit) -> Iterator[Caution]:
     cosine, ratio = audit.s2_cosine.mean(0), audit.s2_norm_ratio.mean(0)  # NaN without examples, and not beyond
     off = (cosine < COSINE) | (ratio > NORM_FACTOR) | (ratio < 1 / NORM_FACTOR)
@@ -457,6 +475,7 @@ _CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # those of o
         _prefix_ends_in_space,
         _begins_answer,
         _beyond_the_clip,
+        _answers_opened,
         _off_distribution,
     ),
     *(_precision, _engines),

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 # Which audits are comparable.
 
-STAGE_1_SETTINGS = (*("site", "scope", "last_layer", "protocol", "system_prompt", "chat_date", "dtype", "exact_noop"),)
+PROMPT_SETTINGS = ("protocol", "system_prompt", "chat_date", "template_kwargs", "entity_space")
+"""Settings that say which text is asked."""
+
+STAGE_1_SETTINGS = ("site", "scope", "last_layer", *PROMPT_SETTINGS, "dtype", "exact_noop")
 """Settings that stage 1 depends on; tau is applied afterwards."""
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from uds_lens.data import SkippedExample
-from uds_lens.data._prompts import space_added
+from uds_lens.data._prompts import spaces_added
 from uds_lens.errors import ConfigError
 from uds_lens.results._comparing import contrast
 from uds_lens.results._intervals import cluster_codes, column_intervals
@@ -59,6 +59,7 @@ def examples_frame(audit: DepthAudit) -> pd.DataFrame:
         return pd.Series(values.numpy()).astype("Int64")
 
     ke, uds = audit.ke_mask, audit.uds_per_example
+    spaced = spaces_added(audit.examples, audit.config.entity_space)
     erased = audit.ler.nan_to_num(-1.0) >= ERASED_AT
     texts: dict[str, list[Any]] = {
         name: [getattr(example, name) for example in audit.examples]
@@ -71,7 +72,7 @@ def examples_frame(audit: DepthAudit) -> pd.DataFrame:
             "n_tokens": audit.n_tokens.numpy(),
             "s_full": audit.s_full.numpy(),
             "s_unlearned": np.nan if audit.s_unlearned is None else audit.s_unlearned.numpy(),
-            "space_added": [space_added(example) for example in audit.examples],
+            "space_added": [example.id in spaced for example in audit.examples],
             "n_ke": ke.sum(-1).numpy(),
             "first_ke": layers(_first_true(ke)),
             "last_ke": layers(_last_true(ke)),

@@ -11,7 +11,7 @@ import io
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +34,7 @@ from uds_lens._storage import (
 )
 from uds_lens._types import NonNegativeFloat, Sampling
 from uds_lens.data import ForgetExample, SkippedExample
+from uds_lens.data._prompts import space_added
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, UdsLensError
 from uds_lens.results._records import ModelRecord, printable
 from uds_lens.results._settings import AuditConfig
@@ -186,6 +187,7 @@ class _Manifest:
 
     version: int
     config: AuditConfig
+    says_space: bool
     models: dict[str, ModelRecord]
     provenance: dict[str, Any]
     skipped: tuple[SkippedExample, ...]
@@ -228,6 +230,7 @@ class _Origin:
     ids_hash: str | None = None
     sample: _Sample | None = None
     counterfactual: dict[str, str | int] = field(default_factory=dict)
+    answers_opened: tuple[str, str] | None = None
     stage_2: _Stage2 | None = None
 
 
@@ -244,6 +247,7 @@ def _read_manifest(folder: Path, kind: SavedKind) -> _Manifest:
     record = checked_record(read_file(folder / _MANIFEST), where=where, format=kind.format, versions=versions)
     members = {name: value for name, value in record.items() if name not in ("format", kind.more)}
     settings = members.get("config")
+    members["says_space"] = isinstance(settings, dict) and "entity_space" in settings
     if isinstance(settings, dict) and settings.get("stand_in") != "counterfactual":
         # kept though unused, and with another default before
         members["config"] = {name: value for name, value in settings.items() if name != "counterfactual"}
@@ -286,6 +290,8 @@ def _fields(manifest: _Manifest, folder: Path, kind: SavedKind) -> dict[str, Any
             for i, model in enumerate(manifest.retains)
         )
     saved = {name: getattr(manifest, name) for name in ("config", "models", "provenance", "skipped")}
+    if not manifest.says_space and any(map(space_added, (*examples, *facts))):  # earlier versions had no other rule
+        saved["config"] = replace(manifest.config, entity_space="always")
     return {**saved, "examples": examples, **optional, **tensors}
 
 

@@ -14,6 +14,7 @@ from uds_lens._types import (
     Counterfactual,
     DType,
     Engine,
+    EntitySpace,
     LastLayer,
     NonNegativeFloat,
     PositiveInt,
@@ -21,6 +22,7 @@ from uds_lens._types import (
     Scope,
     Site,
     StandIn,
+    TemplateKwargs,
     Words,
     check_choice,
 )
@@ -65,6 +67,13 @@ class AuditConfig:
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
+
+    template_kwargs: TemplateKwargs = None
+    """More for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+
+    entity_space: EntitySpace = "answer"
+    """What stands before an entity: what the answer has there, or `always` one space. The latter is the UDS paper's
+    rule, also where models never saw one: after an opening quote, in Chinese."""
 
     dtype: DType = "float32"
     """Dtype of the models. Log-probabilities are always float32; half precision hardly changes means, single examples
@@ -129,18 +138,22 @@ class AuditConfig:
 
     @classmethod
     def preset(cls, name: Literal["paper"]) -> AuditConfig:
-        """Return the settings of a published table; `paper`: those of the UDS paper (raw prompts, bfloat16).
+        """Return the settings of a published table; `paper`: those of the UDS paper.
+
+        They are raw prompts, a space before every entity, bfloat16, and the last layer as its script patches it.
 
         >>> AuditConfig.preset("paper").protocol
         'raw'
         """
         check_choice("preset", name, Literal["paper"])
-        return cls(protocol="raw", dtype="bfloat16", last_layer="post_norm")
+        return cls(protocol="raw", entity_space="always", dtype="bfloat16", last_layer="post_norm")
 
     @property
     def chat(self) -> ChatStyle:
         """System prompt and date of chat prompts."""
-        return ChatStyle(system_prompt=self.system_prompt, chat_date=self.chat_date)
+        return ChatStyle(
+            system_prompt=self.system_prompt, chat_date=self.chat_date, template_kwargs=self.template_kwargs
+        )
 
     @property
     def resampling(self) -> dict[str, Any]:

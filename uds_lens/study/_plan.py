@@ -17,7 +17,7 @@ from uds_lens._optional_packages import require_package
 from uds_lens._settings import require_known, shown, validated
 from uds_lens._storage import conform, did_you_mean, read_file
 from uds_lens._types import ChatStyleName, NonNegativeInt, PositiveInt
-from uds_lens.data import chat_style_named
+from uds_lens.data import ChatStyle, chat_style_named
 from uds_lens.elicitation import ElicitOptions
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.metrics import METRICS, MetricOptions
@@ -515,7 +515,7 @@ def metric_settings(measure: Measurement, style: ChatStyleName | None = None) ->
     """Return how metrics are measured, after checking their names; in a chat style, if one is named."""
     if "fluency" in measure.options:
         raise ConfigError("[measure] options: fluency belongs in [measure] itself.")
-    if measure.prompts and {"system_prompt", "chat_date"} & set(measure.options):
+    if measure.prompts and set(ChatStyle.__dataclass_fields__) & set(measure.options):
         raise ConfigError("[measure] names the system turn or the date twice, in options and prompts: leave out one.")
     chat = {} if style is None else asdict(chat_style_named(style))
     options = settings_of(MetricOptions, {**measure.options, **chat, "fluency": measure.fluency}, "[measure] options")

@@ -215,7 +215,7 @@ def relearn_grid(
     config = as_settings(RelearnConfig, config, name="config")
     options = as_settings(TrainOptions, options, name="options")
     if metrics is None:
-        metrics = MetricOptions(system_prompt=config.system_prompt, chat_date=config.chat_date)
+        metrics = MetricOptions(**asdict(config.chat))
     metrics = as_settings(MetricOptions, metrics, name="metrics")
     protocol = _shared_protocol(os.fspath(model), os.fspath(retain), config, options)
     config = replace(config, protocol=protocol)

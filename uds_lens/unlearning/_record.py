@@ -22,7 +22,7 @@ from uds_lens.unlearning._settings import FinetuneConfig, MethodConfig, RelearnC
 _ALWAYS = ("learning_rate", "beta", "alpha", "delta", "gamma", "layer", "scale", "epochs")
 """Fields that every name shows, where the method has them, in this order; others only where they differ."""
 
-_WORDS, _FREE = ("schedule", "protocol", "reduction"), ("system_prompt", "chat_date")
+_WORDS, _FREE = ("schedule", "protocol", "reduction"), ("system_prompt", "chat_date", "template_kwargs")
 """Fields with words of ours, and with any text, which is percent-encoded."""
 
 _SHORT = {"learning_rate": "lr", "epochs": "epoch"}

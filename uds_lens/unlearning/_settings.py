@@ -9,7 +9,16 @@ from annotated_types import Ge, Lt
 from pydantic import BeforeValidator
 
 from uds_lens._settings import validated
-from uds_lens._types import AnswerProtocol, DType, LogTo, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from uds_lens._types import (
+    AnswerProtocol,
+    DType,
+    LogTo,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TemplateKwargs,
+)
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 
 Schedule: TypeAlias = Literal["linear", "cosine", "constant_with_warmup"]
@@ -65,6 +74,9 @@ class MethodConfig:
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
 
+    template_kwargs: TemplateKwargs = None
+    """More for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+
     seed: NonNegativeInt = 0
     """Seed of everything random: data order, dropout, and what the method draws (refusals, alternates, a vector)."""
 
@@ -74,7 +86,9 @@ class MethodConfig:
     @property
     def chat(self) -> ChatStyle:
         """System turn and date of chat prompts."""
-        return ChatStyle(system_prompt=self.system_prompt, chat_date=self.chat_date)
+        return ChatStyle(
+            system_prompt=self.system_prompt, chat_date=self.chat_date, template_kwargs=self.template_kwargs
+        )
 
     @property
     def counts_padding(self) -> bool:
