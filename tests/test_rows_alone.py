@@ -5,6 +5,7 @@ What is alone is computed here from plain transformers models, one row at a time
 
 import copy
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from audit import independent
 from tiny_models import EXAMPLES, FAMILIES, HYBRIDS, LONG_ROPE, ROW_KINDS, each_family, load_plain
 
 from uds_lens._compat.transformers import longest_text
-from uds_lens.data import ForgetExample, answer_sequences
+from uds_lens.data import ForgetExample, answer_sequences, encode
 from uds_lens.generation import SamplingSettings, greedy, sample_continuations
 from uds_lens.metrics import score_answers
 from uds_lens.metrics._definitions.es import extraction_strength
@@ -49,9 +50,18 @@ def plain(trio):
 )
 def test_an_audit_is_that_of_each_row_alone(trio, family):
     paths = trio(family)
-    found = DepthAudit.run(*paths, ASKED[:3], config=AuditConfig(protocol="raw"), options=OPTIONS)
-    assert len(found.examples) == 3
-    for row, example in enumerate(ASKED[:3]):
+    asked, tokenizer = ASKED[:3], load_plain(paths.full)[1]
+    if family in LONG_ROPE:  # a row whose last token is the first beyond the limit: it is only predicted, but counts
+        edge = next(
+            row
+            for n in range(20)
+            for row in [replace(LONG, id="edge", question=f"In which{' old' * n} town?", row=9)]
+            if len(encode([row], tokenizer, protocol="raw").rows[0].ids) == 24
+        )
+        asked = [*asked, edge]
+    found = DepthAudit.run(*paths, asked, config=AuditConfig(protocol="raw"), options=OPTIONS)
+    assert len(found.examples) == len(asked)
+    for row, example in enumerate(asked):
         alone = independent.audit(*paths, [example], cut=family in LONG_ROPE)
         for name in ("s_full", "s1_delta", "s2_delta"):
             expected = torch.tensor(alone[name][0], dtype=torch.float64)

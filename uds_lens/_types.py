@@ -55,6 +55,9 @@ Words: TypeAlias = Literal["unlearning", "edit", "refusal"]
 """What was changed, in an audit's sentences: the forgotten set, an edited fact, or a refusal that was trained in or
 taken out."""
 
+RougeWords: TypeAlias = Literal["ascii", "unicode"]
+"""Words that ROUGE counts: those of a-z and 0-9, as published numbers, or those of every script."""
+
 PaddingSide: TypeAlias = Literal["left", "right"]
 Engine: TypeAlias = Literal["auto", "wavefront", "naive"]
 DType: TypeAlias = Literal["float32", "bfloat16", "float16"]

@@ -51,8 +51,7 @@ def forward(model, ids, *, layer=None, states=None, positions=None):
 def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, scope="entity", chat=None, cut=False):
     """s_full, s_unlearned, s1_delta, s2_delta, ke, ler, uds per example, uds; as nested lists and numbers.
 
-    With `cut` the text ends where the last score is taken: what follows matters only to rotary frequencies that depend
-    on its length.
+    With `cut` the text ends with the entity: what follows matters only to rotary frequencies that depend on its length.
     """
     tokenizer = AutoTokenizer.from_pretrained(full)
     target, *sources = (
@@ -63,7 +62,7 @@ def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, s
     for example in examples:
         ids, entity = tokens_of(example, tokenizer, chat)
         scored = [place - 1 for place in entity]
-        read = ids[: scored[-1] + 1] if cut else ids
+        read = ids[: entity[-1] + 1] if cut else ids
         patched = {"entity": scored, "boundary": scored[:1], "all": list(range(scored[-1] + 1))}[scope]
 
         def mean_logprob(logits, ids=ids, entity=entity, scored=scored):

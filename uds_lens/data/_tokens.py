@@ -369,11 +369,12 @@ class AnswerSequence:
     @property
     def scored(self) -> TokenSequence:
         """The sequence for scoring: without the last token, which is only predicted."""
+        return self.scored_in(self.ids[:-1])
+
+    def scored_in(self, ids: tuple[int, ...]) -> TokenSequence:
+        """The sequence for scoring that runs these ids: all where rotary frequencies depend on the length of a text."""
         return TokenSequence(
-            ids=self.ids[:-1],
-            targets=self.labelled,
-            scored=tuple(range(self.n_prompt - 1, len(self.ids) - 1)),
-            patched=(),
+            ids=ids, targets=self.labelled, scored=tuple(range(self.n_prompt - 1, len(self.ids) - 1)), patched=()
         )
 
 

@@ -7,7 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from uds_lens._settings import validated
-from uds_lens._types import AnswerProtocol, DType, NonNegativeInt, PositiveFloat, PositiveInt, Share, TemplateKwargs
+from uds_lens._types import (
+    AnswerProtocol,
+    DType,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    RougeWords,
+    Share,
+    TemplateKwargs,
+)
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 
 Decoding: TypeAlias = Literal["greedy", "sampled"]
@@ -64,6 +73,10 @@ class ElicitOptions:
 
     dtype: DType = "float32"
     """Dtype of the models."""
+
+    rouge_words: RougeWords = "ascii"
+    """Words that ROUGE counts: those of a-z and 0-9, as published numbers do, or with `unicode` those of every
+    script. With the former it is NaN where most of a reference is in another script."""
 
     leak_threshold: Share = 0.8
     """Recall from which a text counts as a leak (leak@k)."""

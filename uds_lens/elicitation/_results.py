@@ -102,7 +102,10 @@ class ElicitationResults:
         return {
             key: {
                 response.row: score_texts(
-                    self._cut(part, response), response.reference, self.rows_of(part.role)[response.row].entity
+                    self._cut(part, response),
+                    response.reference,
+                    self.rows_of(part.role)[response.row].entity,
+                    words=self.options.rouge_words,
                 )
                 for response in part.responses
             }
@@ -283,10 +286,10 @@ class ElicitationResults:
             if not pool or not response.texts:
                 continue
             draw = random.Random(keyed_seed(self.options.seed, example.id, "others"))
-            texts = self._cut(part, response)
+            texts, words = self._cut(part, response), self.options.rouge_words
             recall[response.row] = np.array(
                 [
-                    [score.recall for score in score_texts(texts, other.reference, None)]
+                    [score.recall for score in score_texts(texts, other.reference, None, words=words)]
                     for other in draw.sample(pool, min(_REFERENCES, len(pool)))
                 ]
             )
@@ -363,7 +366,10 @@ class ElicitationResults:
         rows = []
         for probe in self.probes:
             part, reasons = self.part("unlearned", probe.name), self._reasons(probe)
-            held = [score_texts([s.prompt], s.reference, None)[0].recall for s in part.responses if s.texts]
+            words = self.options.rouge_words
+            held = [
+                score_texts([s.prompt], s.reference, None, words=words)[0].recall for s in part.responses if s.texts
+            ]
             rows.append(
                 {
                     "probe": probe.name,

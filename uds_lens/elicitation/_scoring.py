@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import gammaln
 
-from uds_lens._optional_packages import require_package
+from uds_lens._types import RougeWords
+from uds_lens.generation._rouge import has_words, rouge_scorer
 from uds_lens.results import Interval, contrast
 from uds_lens.results._intervals import ROUNDING, of_equal_scores, studentised, widened
 from uds_lens.results._statistics import NO_INTERVAL
@@ -42,7 +43,9 @@ def cut(text: str, *, raw: bool, opening: str = "") -> str:
     return re.sub(rf"^{pattern}", "", text, count=1, flags=re.IGNORECASE).lstrip(" \t\n:,").strip()
 
 
-def score_texts(texts: Sequence[str], reference: str, entity: str | None) -> list[Scores]:
+def score_texts(
+    texts: Sequence[str], reference: str, entity: str | None, *, words: RougeWords = "ascii"
+) -> list[Scores]:
     """Score answers, after `cut`, to one question.
 
     References:
@@ -52,13 +55,10 @@ def score_texts(texts: Sequence[str], reference: str, entity: str | None) -> lis
         >>> score_texts(["It was Ada."], "Ada Vey", "Ada Vey")[0]
         Scores(recall=0.5, precision=0.333..., entity=0.5, words=3)
     """
-    require_package("rouge_score", needed_by="scoring what a model says needs")
-    from rouge_score import rouge_scorer
-
-    scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
+    scorer = rouge_scorer(words, needed_by="scoring what a model says needs")
 
     def rouge(text: str, reference: str | None) -> tuple[float, float]:
-        if not reference or not any(char.isascii() and char.isalnum() for char in reference):
+        if not reference or not has_words(reference, words):
             return math.nan, math.nan
         rouge_l = scorer.score(reference, text)["rougeL"]
         return float(rouge_l.recall), float(rouge_l.precision)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
 from uds_lens._optional_packages import require_package
+from uds_lens._types import RougeWords, check_choice
+from uds_lens.errors import Setting, warn_once
 
 
-def rouge_l_recall(references: Sequence[str], answers: Sequence[str]) -> list[float]:
+def rouge_l_recall(references: Sequence[str], answers: Sequence[str], *, words: RougeWords = "ascii") -> list[float]:
     """Return ROUGE-L recall of each answer: share of the reference's words in the longest common subsequence.
 
     Computed by the rouge-score package with its stemmer.
 
+    Args:
+        references: Right answers.
+        answers: What was answered, in the same order.
+        words: "ascii": words of a-z and 0-9, as rouge-score has them and published numbers. "unicode": words of any
+            script, of which those of a-z and 0-9 are stemmed as before; each character is a word in scripts without
+            spaces, such as Chinese, Japanese and Thai.
+
     Returns:
-        In [0, 1]; NaN where a reference has no word of a-z and 0-9, which are all that rouge-score counts.
+        In [0, 1]; NaN where a reference has no word, or most of its letters and digits are not in its words.
 
     Raises:
         MissingDependencyError: rouge-score is not installed.
@@ -24,14 +36,65 @@ def rouge_l_recall(references: Sequence[str], answers: Sequence[str]) -> list[fl
     Example:
         >>> rouge_l_recall(["the cat sat down"], ["the dog sat"])
         [0.5]
+        >>> rouge_l_recall(["Он родился в 1990 году"], ["Она умерла в 1990"], words="unicode")
+        [0.4]
     """
-    require_package("rouge_score", needed_by="ROUGE needs")
-    from rouge_score import rouge_scorer
-
-    scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
+    scorer = rouge_scorer(words, needed_by="ROUGE needs")
     return [
-        float(scorer.score(reference, answer)["rougeL"].recall)
-        if any(char.isascii() and char.isalnum() for char in reference)
-        else float("nan")
+        float(scorer.score(reference, answer)["rougeL"].recall) if has_words(reference, words) else float("nan")
         for reference, answer in zip(references, answers, strict=True)
     ]
+
+
+def rouge_scorer(words: RougeWords, *, needed_by: str) -> Any:
+    """Return a scorer of ROUGE-L."""
+    check_choice("rouge_words", words, RougeWords)
+    require_package("rouge_score", needed_by=needed_by)
+    from rouge_score import rouge_scorer
+
+    return rouge_scorer.RougeScorer(
+        ["rougeL"], use_stemmer=True, tokenizer=_AnyScript() if words == "unicode" else None
+    )
+
+
+def has_words(reference: str, words: RougeWords) -> bool:
+    """Tell whether the words of a reference hold at least half of its letters and digits; warns where they do not."""
+    letters = [char for char in reference if char.isalnum()]
+    counted = sum(char.isascii() for char in letters) if words == "ascii" else len(letters)
+    if letters and 2 * counted < len(letters):
+        warn_once(
+            "ROUGE counts words of a-z and 0-9 only, which most of a reference is not, so that it is NaN there. ",
+            Setting("rouge_words", "unicode"),
+            " counts words of every script.",
+            key="rouge of other scripts",
+        )
+    return bool(letters) and 2 * counted >= len(letters)
+
+
+_UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+"""Characters of scripts that write no spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese."""
+
+
+class _AnyScript:
+    """Split a text into words of any script, as rouge-score asks a tokenizer to."""
+
+    def __init__(self) -> None:
+        from rouge_score.tokenizers import DefaultTokenizer
+
+        self._ascii = DefaultTokenizer(use_stemmer=True)
+
+    def tokenize(self, text: str) -> list[str]:
+        words, word = list[str](), ""
+        for char in [*unicodedata.normalize("NFKC", text).lower(), " "]:
+            kind = unicodedata.category(char)[0]
+            if kind == "M" and word:  # accents and vowel signs belong to the letter before them
+                word += char
+                continue
+            ends = not char.isalnum() or _UNSPACED.match(char) or _UNSPACED.match(word)
+            if word and ends:
+                words += self._ascii.tokenize(word) if word.isascii() else [word]
+                word = ""
+            word += char if char.isalnum() else ""
+        return words

@@ -15,6 +15,7 @@ from uds_lens._types import (
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
+    RougeWords,
     Share,
     TemplateKwargs,
 )
@@ -80,6 +81,10 @@ class MetricOptions:
     repetition_penalty: PositiveFloat = 1.0
     """What the logits of tokens that a generated answer or its prompt already holds are divided by (negative ones:
     multiplied). Published metrics decode plainly (1), and so a model's own `repetition_penalty` is not used."""
+
+    rouge_words: RougeWords = "ascii"
+    """Words that ROUGE counts: those of a-z and 0-9, as published numbers do, or with `unicode` those of every
+    script. With the former it is NaN where most of a reference is in another script."""
 
     jailbreak_prefix: str = "Sure, here is the answer:"
     """Beginning of the assistant's turn for Jailbreak-ROUGE."""

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens import __version__
+from uds_lens._compat.transformers import rope_limit
 from uds_lens._types import Protocol
 from uds_lens.audit._inputs import Plan, make_plan, where_of
 from uds_lens.audit._memory import GIB
@@ -155,6 +156,7 @@ class Session:
         self.config = AuditConfig(
             tau=options.tau, dtype=options.dtype, protocol="raw", entity_space=options.entity_space
         )
+        self._by_length = any(rope_limit(info.config) is not None for info in infos.values())
         self.results: dict[Pass, PassResult] = {}
         self.fresh: set[Pass] = set()
         self.records: dict[str, ModelRecord] = {}
@@ -181,7 +183,8 @@ class Session:
             texts = self.data.texts(name)
             pairs = [(text.question, text.answer) for text in texts]
             sequences = answer_sequences(self.tokenizer, pairs, protocol=self.protocol, chat=self.options.chat)
-            self._rows[name] = texts, [sequence.scored for sequence in sequences]
+            end = None if self._by_length else -1
+            self._rows[name] = texts, [sequence.scored_in(sequence.ids[:end]) for sequence in sequences]
         return self._rows[name]
 
     def prompt(self, question: str, *, start: str = "") -> str:

@@ -87,7 +87,8 @@ def q_rouge(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
     from uds_lens.generation import rouge_l_recall
 
     references = [example.answer for example in evidence.data.examples(name)]
-    return mean_outcome(evidence.ids(name), rouge_l_recall(references, evidence.generations(name, role)))
+    answers = evidence.generations(name, role)
+    return mean_outcome(evidence.ids(name), rouge_l_recall(references, answers, words=evidence.options.rouge_words))
 
 
 def q_truth_ratio(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:

@@ -29,7 +29,7 @@ def rouge(evidence: Evidence, *, jailbreak: bool = False) -> Outcome:
 
     references = [example.answer for example in evidence.data.forget]
     answers = evidence.generations("forget", jailbreak=jailbreak)
-    return mean_outcome(evidence.ids("forget"), rouge_l_recall(references, answers))
+    return mean_outcome(evidence.ids("forget"), rouge_l_recall(references, answers, words=evidence.options.rouge_words))
 
 
 @metric(
@@ -48,7 +48,8 @@ def para_rouge(evidence: Evidence) -> Outcome:
     values = []
     for example, answer in zip(evidence.data.forget, evidence.generations("forget"), strict=True):
         references = example.paraphrased_answers
-        values.append(mean_of_defined(rouge_l_recall(references, [answer] * len(references))))
+        scores = rouge_l_recall(references, [answer] * len(references), words=evidence.options.rouge_words)
+        values.append(mean_of_defined(scores))
     return mean_outcome(evidence.ids("forget"), values)
 
 
