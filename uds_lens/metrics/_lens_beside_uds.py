@@ -16,7 +16,7 @@ from uds_lens.metrics._options import MetricOptions
 from uds_lens.metrics._passes import MetricCache, Session
 from uds_lens.models import ModelSource
 from uds_lens.results import DepthAudit, RunOptions, ke_mask, layer_erasure_ratio, uds_per_example
-from uds_lens.results._comparing import PROMPT_SETTINGS
+from uds_lens.results._conditions import PROMPT_SETTINGS
 
 if TYPE_CHECKING:
     import pandas as pd

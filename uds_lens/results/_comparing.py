@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 
 from uds_lens.data._examples import listed, short
 from uds_lens.errors import ConfigError
-from uds_lens.results._conditions import SCORE_SETTINGS, conditions_of, differing, weights_of
+from uds_lens.results._conditions import PROMPT_SETTINGS, SCORE_SETTINGS, conditions_of, differing, weights_of
 from uds_lens.results._intervals import (
     AT_ONCE,
     ROUNDING,
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 
 # Which audits are comparable.
-
-PROMPT_SETTINGS = ("protocol", "system_prompt", "chat_date", "template_kwargs", "entity_space")
-"""Settings that say which text is asked."""
 
 STAGE_1_SETTINGS = ("site", "scope", "last_layer", *PROMPT_SETTINGS, "dtype", "exact_noop")
 """Settings that stage 1 depends on; tau is applied afterwards."""

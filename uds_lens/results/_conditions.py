@@ -11,13 +11,14 @@ from uds_lens.data._examples import named, plain
 if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
 
+PROMPT_SETTINGS = ("protocol", "system_prompt", "chat_date", "template_kwargs", "entity_space")
+"""Settings that say which text is asked."""
+
 SCORE_SETTINGS = (
     "site",
     "scope",
     "last_layer",
-    "protocol",
-    "system_prompt",
-    "chat_date",
+    *PROMPT_SETTINGS,
     "dtype",
     "tau",
     "stand_in",
