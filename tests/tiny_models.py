@@ -213,7 +213,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         **{f"{name}_token": f"<{name}>" for name in ("unk", "bos", "eos", "pad")},
-        chat_template="<bos>{{ date_string }} {% for m in messages %}"
+        chat_template="<bos>{{ date_string }} {{ mood }}{% for m in messages %}"
         "{{ 'Reply:' if m['role'] == 'assistant' else '<' + m['role'] + '>' }}"
         " {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}Reply:{% endif %}",
     )

@@ -83,7 +83,7 @@ def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     rows.append({"question": "Who?", "answer": "It was Ada.", "entity": "Ada", "id": "plain"})
     file.write_text(json.dumps(rows))
     same = {"full": TRIO["full"], "retain": f"{TRIO['full']}/../{Path(TRIO['full']).name}", "unlearned": TRIO["full"]}
-    half = ul.AuditConfig(dtype="bfloat16")
+    half = ul.AuditConfig(dtype="bfloat16", entity_space="always")
     findings = examine_inputs(same, str(file), config=half, options=ul.RunOptions(device="cpu"))
     found = by_name(findings)
     assert found["roles"].verdict == "problem"

@@ -1,14 +1,17 @@
 """Every setting changes a value; no way of running does; results come in input order."""
 
+import json
 from dataclasses import fields, replace
 
 import pytest
 import torch
 from tiny_models import EXAMPLES
 
+from uds_lens._storage import with_checksum
 from uds_lens.audit import _inputs as plan
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
+from uds_lens.results._comparing import why_not_comparable
 
 CPU = RunOptions(device="cpu", engine="wavefront")
 
@@ -22,6 +25,7 @@ CHANGES = {
     "protocol": ({"protocol": "raw"}, "s_full"),
     "system_prompt": ({"protocol": "chat", "system_prompt": "Be brief."}, "s_full"),
     "chat_date": ({"protocol": "chat", "chat_date": "10 Apr 2025"}, "s_full"),
+    "template_kwargs": ({"protocol": "chat", "template_kwargs": '{"mood": "Be brief."}'}, "s_full"),
     "stand_in": ({"stand_in": "base"}, "warnings"),
     "dtype": ({"dtype": "bfloat16"}, "s1_delta"),
     "confidence": ({"confidence": 0.5}, "uds_interval"),
@@ -49,6 +53,7 @@ def test_every_setting_changes_a_value(audited, name):
 
 def test_no_setting_is_left_out_above():
     elsewhere = {"exact_noop", "counterfactual", "draws", "words"}  # audit/test_counterfactual.py, test_words.py
+    elsewhere |= {"entity_space"}  # below, since the examples have a space there
     assert {field.name for field in fields(AuditConfig)} == {*CHANGES, *elsewhere}
 
 
@@ -64,6 +69,30 @@ def test_scope_answer_is_scope_entity_where_the_entity_opens_the_answer_and_nowh
     answer, entity = audited("llama", scope="answer").s1_delta, audited("llama").s1_delta
     apart = (answer - entity).abs().amax(-1) > 1e-4
     assert apart.tolist() == [example.prefix != "" for example in EXAMPLES]
+
+
+def test_what_stands_before_an_entity(trio, tmp_path):
+    """The two rules differ where the answer has no space, and such audits are not compared."""
+    quoted = replace(EXAMPLES[1], answer='It was "Ash".', prefix='It was "', entity="Ash")
+    rows = [replace(EXAMPLES[0], prefix="It was", answer="It was Orsk.", entity="Orsk"), quoted]
+    own, paper = (run(trio, rows, protocol="raw", entity_space=rule) for rule in ("answer", "always"))
+    assert own.s_full[0] == pytest.approx(float(paper.s_full[0]), abs=1e-5)
+    assert abs(float(own.s_full[1] - paper.s_full[1])) > 1e-3
+    assert own.examples_frame()["space_added"].tolist() == [False, False]
+    assert paper.examples_frame()["space_added"].tolist() == [False, True]
+    assert why_not_comparable(own, paper) == "they differ in entity_space ('answer' and 'always')"
+
+
+@pytest.mark.parametrize(("entity", "rule"), [("Ash", "always"), ("Orsk", "answer")])
+def test_audits_of_earlier_versions_had_a_space_before_every_entity(trio, tmp_path, entity, rule):
+    """They do not name the rule; without an entity behind other text it makes no difference."""
+    row = replace(EXAMPLES[1], answer='Orsk wrote "Ash".', prefix=None, entity=entity)
+    run(trio, [row], protocol="raw").save(tmp_path / "audit")
+    place = tmp_path / "audit" / "manifest.json"
+    manifest = json.loads(place.read_text())
+    del manifest["config"]["entity_space"], manifest["sha256"]
+    place.write_bytes(with_checksum(manifest))
+    assert DepthAudit.load(tmp_path / "audit").config.entity_space == rule
 
 
 # How it is run.

@@ -69,8 +69,22 @@ def test_entities_behind_a_quote_are_marked_row_by_row():
     audit = made([[1.0, 1.0]] * 2, [[0.5, 0.5]] * 2)
     quoted = dataclasses.replace(audit.examples[1], answer='She wrote "Ash".', entity="Ash", prefix=None)
     audit = dataclasses.replace(audit, examples=[audit.examples[0], quoted])
-    assert audit.examples_frame()["space_added"].tolist() == [False, True]
-    assert any(text.startswith("1 of 2 entities directly follow") for text in audit.warnings)
+    paper = dataclasses.replace(audit, config=dataclasses.replace(audit.config, entity_space="always"))
+    for rule, added in ((audit, False), (paper, True)):
+        assert rule.examples_frame()["space_added"].tolist() == [False, added]
+        assert any(text.startswith("1 of 2 entities directly follow") for text in rule.warnings) == added
+        swapped = dataclasses.replace(rule, s1_delta=-1 - rule.s1_delta)
+        (fatal,) = (text for text in swapped.warnings if text.startswith("Are full and retain swapped? "))
+        assert fatal.startswith("Are full and retain swapped? 1 of 2 entities directly follow") == added
+
+
+def test_a_template_that_opens_answers_in_two_ways_is_a_caution():
+    audit = made([[1.0, 1.0]] * 2, [[0.5, 0.5]] * 2)
+    opened = {"answers_opened": ["assistant\n<think>\n", "assistant\n"]}
+    asked = dataclasses.replace(audit, provenance={**audit.provenance, **opened})
+    (new,) = (caution for caution in asked.cautions if caution not in audit.cautions)
+    assert (new.level, new.mark) == ("caution", "answers opened in two ways")
+    assert "asks for an answer by 'assistant\\n<think>\\n', but writes 'assistant\\n' before" in new.text
 
 
 def test_a_prefix_that_ends_in_a_space_is_named():
