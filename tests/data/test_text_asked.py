@@ -125,6 +125,7 @@ def test_templates_that_reason(family, asked, written_there):
     elicited = written(Prompt(question="Who?", reference="Ada", given="It was", cloze=True), tokenizer, protocol="chat")
     assert elicited == render(row, "chat", tokenizer).prompt
     opened = two_openings(tokenizer)
+    assert prompt_text("", "", "chat", tokenizer).endswith(written_there)  # counterfactuals leave the question out
     assert opened is not None and opened[0].endswith(asked) and opened[1].endswith(written_there)
     assert f"though the template asks for one by {opened[0]!r}" in describe_protocol(
         "auto", "chat", tokenizer=tokenizer

@@ -83,6 +83,7 @@ def test_what_stands_before_an_entity(trio, tmp_path):
     assert why_not_comparable(own, paper) == "they differ in entity_space ('answer' and 'always')"
 
 
+@pytest.mark.filterwarnings("ignore:UDS is NaN")
 @pytest.mark.parametrize(("entity", "rule"), [("Ash", "always"), ("Orsk", "answer")])
 def test_audits_of_earlier_versions_had_a_space_before_every_entity(trio, tmp_path, entity, rule):
     """They do not name the rule; without an entity behind other text it makes no difference."""

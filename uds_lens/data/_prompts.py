@@ -419,7 +419,7 @@ def open_turn(
     asked = chat_text(tokenizer, turns, chat=chat, answer_next=True)
     whole = chat_text(tokenizer, [*turns, ("assistant", _MARK)], chat=chat, answer_next=False)
     head, mark, end = whole.rpartition(_MARK)
-    opening = asked.rpartition(turns[-1][1])[2]
+    opening = asked.rpartition(turns[-1][1] or asked)[2]  # of an empty question nothing is told
     if not mark or (opening and end.endswith(opening) and not whole.startswith(asked)):
         raise DataError(
             f"the chat template of {_named(tokenizer)!r} opens another answer after an answer, or leaves answers out, "
