@@ -82,7 +82,7 @@ def export(folder: Path) -> None:
 
 def _row(example: ForgetExample, tokenizer: Any, how: _Convention) -> _Row:
     """Tokenise an example under a convention: position p predicts token p + 1."""
-    text = render(example, "raw")
+    text = render(example, "raw", entity_space="always")
     rest = text.continuation if how.space else text.continuation.lstrip(" ")
     cut = len(text.continuation) - len(rest)
     prompt = tokenizer(text.prompt)["input_ids"]
@@ -144,7 +144,7 @@ def _logprobs(model: Any, row: _Row, states: Sequence[Any]) -> list[float]:
 
 
 def _example_record(example: ForgetExample, row: _Row) -> dict[str, Any]:
-    text = render(example, "raw")
+    text = render(example, "raw", entity_space="always")
     return {
         **{name: getattr(example, name) for name in ("id", "question", "answer", "prefix", "entity")},
         "prompt": text.prompt,

@@ -122,6 +122,10 @@ def test_templates_that_reason(family, asked, written_there):
     head = answer_prompt("Who?", protocol="chat", tokenizer=tokenizer)
     assert head.endswith(written_there)
     assert list(trained.ids[: trained.n_prompt]) == prompt_ids(tokenizer, [head], protocol="chat")[0]
+    for family_too in ("llama-2", family):
+        opening = with_template(tokenizer_of("words"), family_too)
+        begun = written(Prompt(question="Who?", reference="Ada", given="", cloze=True), opening, protocol="chat")
+        assert begun == render(example("Ada.", "", "Ada"), "chat", opening).prompt
     elicited = written(Prompt(question="Who?", reference="Ada", given="It was", cloze=True), tokenizer, protocol="chat")
     assert elicited == render(row, "chat", tokenizer).prompt
     opened = two_openings(tokenizer)

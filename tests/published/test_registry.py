@@ -102,7 +102,7 @@ def test_a_plan_asks_each_metric_as_its_published_number_was(tmp_path):
     assert set(asked.values()) <= set(CHAT_STYLES)
     audit = ul.study._plan.audit_settings(made.measure)
     assert audit == ul.AuditConfig.preset("paper")
-    assert made.measure.options == {"dtype": "bfloat16", "protocol": "chat"}
+    assert made.measure.options == {"dtype": "bfloat16", "protocol": "chat", "entity_space": "always"}
     assert {"es", "rouge", "cka", "s_mia_loss"} <= set(made.measure.metrics) and "fluency" in made.measure.utility
     assert made.data.entities == "tofu-annotated/forget10:"
     write_plan(made, tmp_path / "plan.toml")

@@ -159,7 +159,8 @@ def written(
         'Question: Who wrote Ash?\nAnswer: It was'
     """
     text = written_with_space(prompt, tokenizer, protocol=protocol, chat=chat)
-    return text if prompt.cloze else text.rstrip(" ")
+    keeps = prompt.cloze and (prompt.given or protocol == "raw")  # a prefix as it is given, and the paper's "Answer: "
+    return text if keeps else text.rstrip(" ")
 
 
 def written_with_space(

@@ -74,7 +74,7 @@ def plan(
         "metrics": output,
         "utility": useful,
         "fluency": "hub",
-        "options": {"dtype": "bfloat16", "protocol": "chat" if is_tofu else "raw"},
+        "options": {"dtype": "bfloat16", "protocol": "chat" if is_tofu else "raw", "entity_space": "always"},
     }
     if is_tofu:
         measure["prompts"] = _prompts([*output, *useful], perturb)
