@@ -173,3 +173,21 @@ def test_counterfactuals_need_no_retain_model(tmp_path: Path, uds_lens) -> None:
     assert saved.provenance["counterfactual"]["from"] == "other" and saved.config.draws == 1
     code, _, complaint = uds_lens(*command, "--out", tmp_path / "b")
     assert code == 2 and "--retain" in complaint
+
+
+def test_transplants_are_saved_printed_kept_and_on_the_report(audit, uds_lens, tmp_path, monkeypatch):
+    code, text, _ = audit("--transplant", "--n-bootstrap", 100)
+    assert code == 0
+    assert "With blocks of other models" in text
+    saved = ul.Transplant.load(tmp_path / "out" / "transplant")
+    assert f"{saved.host_depth:.3f}" in text
+    assert saved.belongs_to(ul.DepthAudit.load(tmp_path / "out"))
+    monkeypatch.setattr("uds_lens.transplants._measuring.run_host", lambda *_, **__: pytest.fail("measured again"))
+    code, again, _ = audit("--transplant", "--n-bootstrap", 100, "--json")
+    assert code == 0
+    assert json.loads(again)["audits"][0]["transplant"]["host_depth"] == pytest.approx(saved.host_depth)
+    code, _, _ = uds_lens("report", tmp_path / "out", "--out", tmp_path / "report.html")
+    assert code == 0
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "Blocks of other models" in page
+    assert f">{saved.hidden:.3f}</td>" in page

@@ -134,3 +134,17 @@ def compared(*names):
     rows = [(name, names[at % 2], *kinds[at % 3]) for at, name in enumerate(names)]
     columns = ["model", "metric", "measured", "published", "difference", "margin", "verdict"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def transplanted(*models):
+    """Scores of transplants, one model a row."""
+    n = len(models)
+    ends = {"host_depth_low": [0.1] * n, "host_depth_high": [0.3] * n}
+    return pd.DataFrame({"model": [*models], "output_depth": [0.7] * n, "host_depth": [0.2] * n, **ends})
+
+
+def bands(*labels):
+    """Candidates of full, one band for each label, and attention."""
+    columns = ["donor", "blocks", "first", "last", "width", "attention", "recovered"]
+    rows = [("full", label, i, i, 1, False, 0.2 + i / 10) for i, label in enumerate(labels)]
+    return pd.DataFrame([*rows, *([("full", "attention", 0, 3, 4, True, 0.5)] if labels else [])], columns=columns)

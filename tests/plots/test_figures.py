@@ -88,6 +88,8 @@ OF_TABLES = {
     ),
     "elicited": lambda n, t: plots.elicited_scores(made.elicited(*n), theme=t),
     "depth": lambda n, t: plots.depth_elicited(made.depth(*n), probe="cloze", theme=t),
+    "transplants": lambda n, t: plots.host_depths(made.transplanted(*n), references=n[:1], theme=t),
+    "bands": lambda n, t: plots.recovered_by_band(made.bands(*n), theme=t),
     "training": lambda n, t: plots.depth_by_step(made.steps(*n), theme=t),
     "budget": lambda n, t: plots.query_budget(made.budget(*n), probe=(*n, "")[0], theme=t),
 }

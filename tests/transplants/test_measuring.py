@@ -168,3 +168,95 @@ def test_a_saved_transplant_comes_back_whole(trio, tmp_path):
         file.write(b"abc")
     with pytest.raises(ul.errors.ResultFormatError, match="altered"):
         ul.Transplant.load(tmp_path / "saved")
+
+
+def test_several_retain_models_are_donors_and_show_what_a_retain_model_reaches(world):
+    seeds = [world.retain, world.half]  # half stands in for another seed
+    config = ul.AuditConfig(n_bootstrap=100)
+    found = ul.transplant(world.full, seeds, world.unlearned["rmu"], world.examples[::4], config=config)
+    one, two = (
+        ul.transplant(world.full, retain, world.unlearned["rmu"], world.examples[::4], config=config)
+        for retain in seeds
+    )
+    assert found.retains == ["retain 1", "retain 2"]
+    for k, alone in enumerate((one, two)):
+        assert torch.equal(found.answers.unlearned_with_retain[k], alone.answers.unlearned_with_retain[0])
+        assert torch.equal(found.chosen[k], alone.chosen[0])
+        torch.testing.assert_close(found.host_depth_by_donor[k], alone.host_depth_by_donor[0], equal_nan=True)
+    assert found.host_depth_spread.low == pytest.approx(min(one.host_depth, two.host_depth))
+    swapped_roles = ul.transplant(world.full, world.retain, world.half, world.examples[::4], config=config)
+    reference = found.references[1]
+    assert reference.role == "retain 2"
+    assert reference[1:] == pytest.approx(
+        (swapped_roles.output_depth, swapped_roles.host_depth, swapped_roles.hidden), nan_ok=True
+    )
+    assert found.hidden_bound == max(0.0, *(of.hidden for of in found.references))
+    assert found.hides is True
+    assert one.hidden_bound == 0.1
+    assert one.references == ()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_adapters_on_disk_and_live_equal_their_merged_twins(trio, tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    base, tokenizer = load_plain(trio("llama").full)
+    settings = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        adapted = get_peft_model(base, settings).eval()
+    adapted.save_pretrained(tmp_path / "adapter")
+    full, retain = trio("llama").full, trio("llama").retain
+    live = ul.transplant(full, retain, adapted, EXAMPLES, config=CONFIG)
+    on_disk = ul.transplant(full, retain, tmp_path / "adapter", EXAMPLES, config=CONFIG)
+    merged = copy.deepcopy(adapted).merge_and_unload()
+    merged.save_pretrained(tmp_path / "merged")
+    tokenizer.save_pretrained(tmp_path / "merged")
+    twin = ul.transplant(full, retain, tmp_path / "merged", EXAMPLES, config=CONFIG)
+    for found in (live, on_disk):
+        for name in ("s_unlearned", "unlearned_with_retain", "unlearned_with_full"):
+            mine, theirs = (getattr(of.answers, name) for of in (found, twin))
+            torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=0)
+    assert (twin.answers.s_unlearned - twin.answers.s_full).abs().max() > 0.1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_blocks_of_4_bits_stand_in_plain_models_and_the_other_way_round(tmp_path):
+    import transformers
+    from tiny_models import build_model, build_tokenizer
+
+    nf4 = transformers.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
+    )
+    changes = {"hidden_size": 64, "intermediate_size": 128, "num_key_value_heads": 4}
+    for version in ("full", "retain", "unlearned"):
+        build_model("phi3", version, **changes).save_pretrained(tmp_path / version)
+        build_tokenizer().save_pretrained(tmp_path / version)
+    four = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "unlearned", quantization_config=nf4)
+    four.save_pretrained(tmp_path / "four")
+    build_tokenizer().save_pretrained(tmp_path / "four")
+    places = tmp_path / "full", tmp_path / "retain"
+    plain = ul.transplant(*places, tmp_path / "unlearned", EXAMPLES[:4], config=CONFIG)
+    found = ul.transplant(*places, tmp_path / "four", EXAMPLES[:4], config=CONFIG)
+    for name in ("s_unlearned", "unlearned_with_retain", "unlearned_with_full"):
+        gap = (getattr(found.answers, name) - getattr(plain.answers, name)).abs()
+        assert 0 < gap.mean() < 0.5, name  # four bits are no more than that
+
+
+def test_models_of_two_dtypes_are_refused(trio):
+    half = load_plain(trio("llama").retain, dtype=torch.bfloat16)[0]
+    with pytest.raises(ul.errors.ModelError, match="bfloat16"):
+        ul.transplant(trio("llama").full, half, trio("llama").unlearned, EXAMPLES, config=CONFIG)
+
+
+def test_nothing_admitted_is_said(trio):
+    found = ul.transplant(*trio("llama"), EXAMPLES, config=CONFIG)
+    assert not found.admitted.all()
+    if not found.admitted.any():
+        assert math.isnan(found.host_depth)
+        assert "no candidate is admitted" in found.host_depth_reason
+    html = found._repr_html_()
+    assert "host depth" in html
+    assert found.plot_bands().layout.height > 0
+    frame = ul.transplants.transplants_frame({"x": found})
+    assert frame["output_depth"].tolist() == [found.output_depth]

@@ -12,17 +12,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import print_audits, print_audits_as_json, say, saying_what_is_saved, score_in_words
+from uds_lens._cli.terminal import (
+    print_audits,
+    print_audits_as_json,
+    print_transplants,
+    say,
+    saying_what_is_saved,
+    score_in_words,
+)
 from uds_lens._compat.typer import missing_options
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError, UdsLensError
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
+    from uds_lens.audit._resume import Question
     from uds_lens.models import CheckpointFiles
     from uds_lens.results import DepthAudit
     from uds_lens.sharing import UnlearningRun
     from uds_lens.toy import World
+    from uds_lens.transplants import Transplant
 
 
 _WITHHELD = 3
@@ -56,6 +65,14 @@ def audit(
             "With several models: keep full open, with its recorded activations: faster, two models in memory.",
         ),
     ] = False,
+    transplant: Annotated[
+        bool,
+        opt.flag(
+            "--transplant",
+            "Put blocks of retain and of full into each model, and ask again: does it hide what its answers lack? Two "
+            "models in memory.",
+        ),
+    ] = False,
     redo: Annotated[bool, opt.flag("--redo", "Repeat audits that --out already holds for the same inputs.")] = False,
     *,
     config: AuditConfig,
@@ -68,7 +85,8 @@ def audit(
     baseline they share. When run again, the command keeps finished audits of the same weights, examples and
     settings, and measures the rest.
 
-    With --control the same is measured on retained facts. With several --retain there is one score for each.
+    With --control the same is measured on retained facts. With several --retain there is one score for each. With
+    --transplant each result has a directory transplant, with host depth and localisation.
     Exit code 3: a warning is fatal, and the verdict is withheld.
 
     No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, --stand-in counterfactual
@@ -108,6 +126,8 @@ def audit(
     from uds_lens.audit._resume import Question, require_table, write_folder_table
     from uds_lens.results._saving import directory_names
 
+    if transplant and config.stand_in == "counterfactual":
+        raise ConfigError("--transplant takes blocks of a retain model, and counterfactuals have no weights.")
     names = directory_names(unlearned, given=name or (), reserved=[folder.BASELINE])
     models = dict(zip(names, unlearned, strict=True))
     places = folder.audit_places(out, names)
@@ -140,13 +160,49 @@ def audit(
             say(f"{label}: written to {written} and UDS_SUMMARY.json")
     if len(names) > 1:
         write_folder_table(out, audits)
+    transplants = _transplants(question, models, audits, places, redo=redo) if transplant else {}
     if printing.json:
-        print_audits_as_json(audits, places)
+        print_audits_as_json(audits, places, transplants)
     else:
         print_audits(audits)
+        print_transplants(transplants)
         typer.echo(f"\nSaved in {out}")
     if any(audit.fatal for audit in audits.values()):
         raise typer.Exit(_WITHHELD)
+
+
+def _transplants(
+    question: Question, models: dict[str, str], audits: dict[str, DepthAudit], places: dict[str, Path], *, redo: bool
+) -> dict[str, Transplant]:
+    """Measure transplants of audited models, but those that were saved for the same inputs; each is saved at once."""
+    from uds_lens.transplants import Transplant
+    from uds_lens.transplants._measuring import each_transplant
+
+    found: dict[str, Transplant] = {}
+    for name, audit in audits.items():
+        place = places[name] / "transplant"
+        if place.is_dir() and not redo:
+            saved = Transplant.load(place)
+            if saved.belongs_to(audit):
+                found[name] = saved
+    left = [name for name in audits if name not in found]
+    with saying_what_is_saved(
+        lambda: f"{len(found)} of {len(audits)} transplants saved; run the same command to resume"
+    ):
+        measured = each_transplant(
+            question.full,
+            question.retain,
+            [models[name] for name in left],
+            question.examples,
+            control=question.control,
+            config=question.config,
+            options=question.options,
+        )
+        for name, one in zip(left, measured if left else (), strict=True):
+            one.save(places[name] / "transplant")
+            found[name] = one
+            say(f"{name}: transplant saved")
+    return {name: found[name] for name in audits}
 
 
 def _as_trained(run: UnlearningRun, config: AuditConfig) -> AuditConfig:

@@ -145,12 +145,17 @@ def report(
     lens = [ul.metrics.MetricResults.load(file) for file in logit_lens or []]
     asked = [ul.elicitation.ElicitationResults.load(place) for place in elicitation or []]
     measured = [ul.metrics.MetricResults.load(file) for file in _metrics_in(metrics or [])]
+    transplants = [
+        found
+        for place, audit in zip(places, loaded, strict=True)
+        if (place / "transplant").is_dir() and (found := ul.Transplant.load(place / "transplant")).belongs_to(audit)
+    ]
     ul.report.write(
         audits,
         out,
         title=title,
         lens=lens,
-        metrics=measured,
+        metrics=[*measured, *transplants],
         elicitations=asked,
         references=reference or (),
         short_paths=short_paths,

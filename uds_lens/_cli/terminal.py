@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from uds_lens.results import DepthAudit
+    from uds_lens.transplants import Transplant
 
 K = TypeVar("K")
 
@@ -105,6 +106,12 @@ _PROB = (
 )
 _RETAINS = (
     "Each row takes its scale from one retain model. The spread of the scores shows how much that choice matters."
+)
+_TRANSPLANTS = (
+    "output: what the answers lack of what retain lacks (0 as full, 1 as retain). host: what stays lost when blocks of "
+    "retain, which never saw the facts, stand in the model. hidden: output - host, what the rest of the model still "
+    "holds. back: share of what was lost that comes back with these blocks of full, next to the same for retain; it "
+    "shows that a change is confined, not that knowledge is hidden."
 )
 _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
 """The beginning of a warning, by its level."""
@@ -254,9 +261,38 @@ def score_in_words(audit: DepthAudit) -> str:
     return f"UDS {audit.uds:.3f}{interval}{sample}{'; its verdict is withheld' if audit.fatal else ''}"
 
 
-def print_audits_as_json(audits: Mapping[str, DepthAudit], directories: Mapping[str, Path]) -> None:
-    """Print the summaries of `audits` with the directories they were saved in."""
+def print_transplants(transplants: Mapping[str, Transplant]) -> None:
+    """Print the table of transplants, with their warnings; nothing without any."""
+    if not transplants:
+        return
+    rows, warnings = [], {}
+    for name, found in transplants.items():
+        widest = found.localisation[-1]
+        row = [name, _score(found.output_depth), _score(found.host_depth), interval(*found.host_depth_interval)]
+        row += [_score(found.hidden), interval(*found.hidden_interval), _score(widest.value), _score(widest.retain)]
+        rows.append([*row, widest.band if widest.reason is None else "-"])
+        reasons = {"host depth": found.host_depth_reason, "hidden": found.hidden_reason}
+        texts = [f"No {score}: {reason}." for score, reason in reasons.items() if reason]
+        warnings[name] = [(_MARKS[level], text) for level, text, _ in found.cautions] + [
+            (_MARKS["note"], text) for text in texts[:1]
+        ]
+    typer.echo("\nWith blocks of other models")
+    titles = ["model", "output", "host", "interval", "hidden", "interval", "back", "retain", "blocks"]
+    print_table(titles, rows, right=("output", "host", "hidden", "back", "retain"), bold="hidden")
+    print_cautions(warnings)
+    print_wrapped(_TRANSPLANTS, indent="")
+
+
+def print_audits_as_json(
+    audits: Mapping[str, DepthAudit],
+    directories: Mapping[str, Path],
+    transplants: Mapping[str, Transplant] | None = None,
+) -> None:
+    """Print the summaries of `audits` with the directories they were saved in, and of their transplants."""
     rows = [{"name": name, "directory": str(directories[name]), **audit.summary()} for name, audit in audits.items()]
+    for row in rows:
+        if transplants and row["name"] in transplants:
+            row["transplant"] = transplants[row["name"]].summary()
     print_json({"audits": rows})
 
 

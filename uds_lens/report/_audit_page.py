@@ -31,6 +31,7 @@ from uds_lens.report._payload import (
     measured,
     metrics_table,
     payload,
+    transplants_among,
     utility_metric,
 )
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, compare_all, site_groups
@@ -42,6 +43,7 @@ from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
 from uds_lens.results._intervals import FEW_CLUSTERS
 from uds_lens.results._words import role as role_in_words, worded, words_of
+from uds_lens.transplants import Transplant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,6 +126,24 @@ def _sentence(audit: DepthAudit) -> str:
         f"and retain lacks is gone from the unlearned model's layers. {thirds_in_words(audit)}"
     )
     return worded(on_average, audit.config.words)
+
+
+def _transplant(name: str, found: Transplant) -> dict[str, Any]:
+    """Return one row of the table of transplants."""
+    widest = found.localisation[-1]
+    return {
+        "name": name,
+        "output": score(found.output_depth),
+        "host": score(found.host_depth),
+        "host_interval": _interval(*found.host_depth_interval),
+        "hidden": score(found.hidden),
+        "hidden_interval": _interval(*found.hidden_interval),
+        "hides": found.hides,
+        "back": score(widest.value),
+        "back_retain": score(widest.retain),
+        "blocks": widest.band if widest.reason is None else "",
+        "why": "; ".join(dict.fromkeys(filter(None, (found.host_depth_reason, found.hidden_reason, widest.reason)))),
+    }
 
 
 def _retains(audit: DepthAudit) -> dict[str, Any] | None:
@@ -315,7 +335,7 @@ def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
 
 
 def sections(
-    audits: Mapping[str, DepthAudit], *, metrics: bool = False, elicited: bool = False
+    audits: Mapping[str, DepthAudit], *, metrics: bool = False, elicited: bool = False, transplants: bool = False
 ) -> list[tuple[str, str]]:
     """Return the sections of the page, for the links above it: place and words."""
     several = len(audits) > 1
@@ -324,6 +344,7 @@ def sections(
         ("notes", "Warnings"),
         *([("compare", "Comparison")] if several else []),
         *([("utility", "Utility")] if metrics else []),
+        *([("transplants", "Transplants")] if transplants else []),
         ("layers", "Layers"),
         *([("kept", "Damage")] if any(audit.control is not None for audit in audits.values()) else []),
         ("map", "Map"),
@@ -711,8 +732,9 @@ def write(
         lens: Logit Lens results to draw beside UDS in the view of an example: of
             `metrics.compare_logit_lens(audit, example)`, or of `metrics.evaluate(...)` with `logit_lens`; each finds
             its audit by itself.
-        metrics: Other metrics of the models (`metrics.evaluate`), of one or several, in any order; each finds its audit
-            by the weights. Adds a table, and depth against utility; Logit Lens among them is drawn as with `lens`.
+        metrics: Other metrics of the models (`metrics.evaluate`) and transplants (`uds_lens.transplant`), of one or
+            several, in any order; each finds its audit by the weights. Adds a table, and depth against utility; Logit
+            Lens among them is drawn as with `lens`.
         references: Names of audits for comparison: drawn grey, and not what the page opens on. Audits of `full` and
             `retain` themselves are found by their weights and need no name here.
         elicitations: Results of `elicitation.elicit` on audited models: what was extracted beyond retain, beside their
@@ -767,6 +789,7 @@ def render(
         named, grey = short, [names[name] for name in grey]
     results, elicited = measured(named, metrics), elicited_beside(named, elicitations)
     deltas = lens_deltas(named, [*lens, *lens_among(named, metrics)])
+    transplants = transplants_among(named, metrics)
     pairs, words = differences(named, grey), words_of(named.values())
     models = headlines(named, grey, results)
     utility = utility_metric(results) is not None
@@ -786,8 +809,11 @@ def render(
         "references": grey,
         "sections": [
             (place, worded(name, words))
-            for place, name in sections(named, metrics=results is not None, elicited=bool(elicited))
+            for place, name in sections(
+                named, metrics=results is not None, elicited=bool(elicited), transplants=bool(transplants)
+            )
         ],
+        "transplants": [_transplant(name, found) for name, found in transplants.items()],
         "metrics": None
         if results is None
         else metrics_table(named, results, [model["name"] for model in models], grey),

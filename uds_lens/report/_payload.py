@@ -25,6 +25,7 @@ from uds_lens.plots._style import LIGHT, SUBTITLE_HEIGHT, TITLE_HEIGHT, number, 
 from uds_lens.report._page import deltas, floats
 from uds_lens.results import DepthAudit, site_groups
 from uds_lens.results._words import figure_in_words, patterns, worded, words_of
+from uds_lens.transplants import Transplant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +35,9 @@ LEVEL = 0.05  # adjusted p-value below which a difference is called significant
 
 # Other metrics, matched to the audits by the weights of their models.
 
-MetricSources: TypeAlias = MetricResults | Mapping[str, MetricResults] | Sequence[MetricResults]
+MetricSource: TypeAlias = MetricResults | Transplant
+
+MetricSources: TypeAlias = MetricSource | Mapping[str, MetricSource] | Sequence[MetricSource]
 """Results of one model or of several, in any order."""
 
 UTILITIES = ("utility_rel", "utility", "model_utility", "retain_q_prob", "retain_q_rouge")
@@ -85,14 +88,36 @@ def measured(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> Measur
 
 def metric_sources(metrics: MetricSources) -> list[MetricResults]:
     """Return the results one by one."""
-    if isinstance(metrics, MetricResults):
+    return [source for source in _sources(metrics) if isinstance(source, MetricResults)]
+
+
+def _sources(metrics: MetricSources) -> list[MetricSource]:
+    if isinstance(metrics, MetricResults | Transplant):
         return [metrics]
     sources = list(metrics.values() if isinstance(metrics, Mapping) else metrics)
-    if not all(isinstance(source, MetricResults) for source in sources):
+    if not all(isinstance(source, MetricResults | Transplant) for source in sources):
         raise ConfigError(
-            "metrics of a report are MetricResults (of metrics.evaluate, or MetricResults.load); got something else."
+            "metrics of a report are MetricResults (of metrics.evaluate, or MetricResults.load) and transplants; got "
+            "something else."
         )
     return sources
+
+
+def transplants_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> dict[str, Transplant]:
+    """Match transplants to the audits of their models."""
+    found: dict[str, Transplant] = {}
+    for source in _sources(metrics):
+        if not isinstance(source, Transplant):
+            continue
+        weights = source.models["unlearned"].fingerprint
+        names = [name for name, audit in audits.items() if audit.models["unlearned"].fingerprint == weights]
+        if not names:
+            raise ConfigError(
+                f"the transplant of {source.models['unlearned'].name!r} belongs to none of the audits: its model has "
+                "other weights."
+            )
+        found |= dict.fromkeys(names, source)
+    return {name: found[name] for name in audits if name in found}
 
 
 def _owners(audits: Mapping[str, DepthAudit], source: MetricResults) -> list[str]:

@@ -105,7 +105,7 @@ def transplant_all(
 
 def each_transplant(
     full: ModelSource,
-    retain: RetainSource,
+    retain: RetainSource | None,
     models: Sequence[ModelSource],
     examples: ExamplesLike,
     *,
@@ -140,7 +140,8 @@ def each_transplant(
     run = _Run(plan, config, _settled(places, plan, config, options))
     n_layers = int(read_checkpoint_info(full, **where_of(options)).config.get_text_config().num_hidden_layers)
     pairs = passes_of(candidates_of(n_layers), n_layers)
-    first, each = 2 * len(retains) * pairs, (len(retains) + 1) * pairs
+    k = len(retains)
+    first, each = (2 * k + k * (k - 1)) * pairs, (k + 1) * pairs
     rows = f"{len(plan.rows)} rows ({sum(plan.lengths)} tokens)"
     tell(f"transplant: {first + each * len(hosts):.1f} forward passes over {rows}, two models in memory")
     references = run.references(full, retains)
@@ -179,6 +180,7 @@ class _References:
     full: HostScores  # with the blocks of the first retain model
     full_with_retain: list[Float[Tensor, "row candidate"]]
     retains: list[HostScores]  # with the blocks of full
+    among: Float[Tensor, "host donor row candidate"]  # retain models with each other's blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +202,15 @@ class _Run:
                 with kept_open(retain.model, self.config, self.options) as second:
                     hosts.append(self.host(first, second, f"full with blocks of {retain.name}"))
                     others.append(self.host(second, first, f"{retain.name} with blocks of full"))
-        return _References(hosts[0], [host.mixed for host in hosts], others)
+        n = len(retains)
+        among = torch.full((n, n, *hosts[0].mixed.shape), torch.nan, dtype=torch.float64)
+        for i, host in enumerate(retains if n > 1 else ()):
+            with kept_open(host.model, self.config, self.options) as first:
+                for k, donor in enumerate(retains):
+                    if k != i:
+                        with kept_open(donor.model, self.config, self.options) as second:
+                            among[i, k] = self.host(first, second, f"{host.name} with blocks of {donor.name}").mixed
+        return _References(hosts[0], [host.mixed for host in hosts], others, among)
 
     def unlearned(
         self, unlearned: ModelSource, full: ModelSource, retains: Sequence[Source], references: _References
@@ -245,6 +255,7 @@ class _Run:
                 s_retain=torch.stack([host.own[part] for host in references.retains]),
                 s_unlearned=by_full.own[part],
                 full_with_retain=torch.stack([mixed[part] for mixed in references.full_with_retain]),
+                retain_with_retain=references.among[:, :, part],
                 retain_with_full=torch.stack([host.mixed[part] for host in references.retains]),
                 unlearned_with_retain=torch.stack([host.mixed[part] for host in by_retain]),
                 unlearned_with_full=by_full.mixed[part],

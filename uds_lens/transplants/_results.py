@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from uds_lens.plots import Theme
+    from uds_lens.results import DepthAudit
 
 
 ADMITTED_COST = 0.1
@@ -71,6 +72,9 @@ class Answers:
     retain_with_full: Float[Tensor, "donor example candidate"]
     """Under each retain model with each candidate of `full`."""
 
+    retain_with_retain: Float[Tensor, "host donor example candidate"]
+    """Under each retain model with each candidate of another; NaN with its own."""
+
     unlearned_with_retain: Float[Tensor, "donor example candidate"]
     """Under the unlearned model with each candidate of each retain model."""
 
@@ -104,6 +108,31 @@ class Localisation(NamedTuple):
 
     reason: str | None
     """Why the value is NaN."""
+
+
+class _HostDepths(NamedTuple):
+    """A host with the blocks of retain models."""
+
+    admitted: Bool[Tensor, "donor candidate"]
+    chosen: Int[Tensor, "donor example"]
+    by_candidate: Float[Tensor, "donor example candidate"]
+    depth: Float[Tensor, "donor example"]
+
+
+class Reference(NamedTuple):
+    """A retain model in place of the unlearned one, with the blocks of the other retain models."""
+
+    role: str
+    """`retain 1`, `retain 2` ..."""
+
+    output_depth: float
+    """O by the answers of the others."""
+
+    host_depth: float
+    """h with the blocks of the others."""
+
+    hidden: float
+    """O - h: what a model that never learned the facts seems to hide."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -147,6 +176,18 @@ class Transplant:
         """Subject of each example."""
         return [example.subject for example in self.examples]
 
+    def belongs_to(self, audit: DepthAudit) -> bool:
+        """Whether it was measured on the models, examples, control facts and settings of an audit."""
+        facts = () if audit.control is None else tuple(audit.control.examples)
+        prints = [{role: record.fingerprint for role, record in of.items()} for of in (self.models, audit.roles)]
+        return (
+            self.config == audit.config
+            and prints[0] == prints[1]
+            and self.provenance.get("ids_hash") == audit.provenance.get("ids_hash")
+            and self.examples == tuple(audit.examples)
+            and self.control_examples == facts
+        )
+
     # What the answers alone say.
 
     @cached_property
@@ -182,39 +223,53 @@ class Transplant:
         return math.nan if self.control is None else float(self._on_control(self.control.s_unlearned[:, None]))
 
     @cached_property
+    def _unlearned(self) -> _HostDepths:
+        facts = self.control
+        control = None if facts is None else (facts.s_unlearned, facts.unlearned_with_retain)
+        return self._depths(self.answers.unlearned_with_retain, control, list(range(len(self.retains))))
+
+    def _depths(
+        self,
+        with_retain: Float[Tensor, "donor example candidate"],
+        control: tuple[Float[Tensor, "fact"], Float[Tensor, "donor fact candidate"]] | None,
+        donors: Sequence[int],
+    ) -> _HostDepths:
+        """Score a host with blocks of some of the retain models."""
+        a, tau = self.answers, self.config.tau
+        of_retain, cost = a.left("s_retain")[donors], a.left("full_with_retain")[donors]
+        admitted = self.cost[donors] <= ADMITTED_COST * of_retain.mean(1)[:, None]
+        if control is not None:
+            own, mixed = control
+            more = self._on_control(mixed) - self._on_control(own[:, None])
+            admitted &= ~(more > ADMITTED_LOSS)
+        left = a.s_full[:, None] - with_retain
+        chosen = [least_on_others(of, may, self.subjects) for of, may in zip(left, admitted, strict=True)]
+        depths = [host_depth(*parts, tau) for parts in zip(left, cost, of_retain, strict=True)]
+        at = [taken(depth, choice) for depth, choice in zip(depths, chosen, strict=True)]
+        return _HostDepths(admitted, torch.stack(chosen), torch.stack(depths), torch.stack(at))
+
+    @property
     def admitted(self) -> Bool[Tensor, "donor candidate"]:
         """Candidates that count: c(b) at most a tenth of what `retain` lacks, control facts lose at most .1 more."""
-        a = self.answers
-        affordable = self.cost <= ADMITTED_COST * a.left("s_retain").mean(1)[:, None]
-        if self.control is None:
-            return affordable
-        losses = self._on_control(self.control.unlearned_with_retain)
-        return affordable & ~(losses - self.control_loss > ADMITTED_LOSS)
+        return self._unlearned.admitted
 
-    @cached_property
+    @property
     def chosen(self) -> Int[Tensor, "donor example"]:
         """Number of each example's candidate, the admitted one with the least mean left on other subjects; -1: none."""
-        a = self.answers
-        left = a.left("unlearned_with_retain")
-        return torch.stack(
-            [least_on_others(of, may, self.subjects) for of, may in zip(left, self.admitted, strict=True)]
-        )
+        return self._unlearned.chosen
 
-    @cached_property
+    @property
     def host_depth_by_candidate(self) -> Float[Tensor, "donor example candidate"]:
         """Host depth of each example with each candidate, admitted or not; NaN where the blocks alone decide.
 
         `clip((left(U[b <- R], i) - c(b, i)) / (left(R, i) - c(b, i)), 0, 1)`
         """
-        a = self.answers
-        parts = zip(a.left("unlearned_with_retain"), a.left("full_with_retain"), a.left("s_retain"), strict=True)
-        return torch.stack([host_depth(left, cost, of_retain, self.config.tau) for left, cost, of_retain in parts])
+        return self._unlearned.by_candidate
 
-    @cached_property
+    @property
     def host_depth_by_donor(self) -> Float[Tensor, "donor example"]:
         """Host depth of each example by the blocks of each retain model, at the candidate chosen on other subjects."""
-        both = zip(self.host_depth_by_candidate, self.chosen, strict=True)
-        return torch.stack([taken(depth, chosen) for depth, chosen in both])
+        return self._unlearned.depth
 
     @cached_property
     def host_depth_per_example(self) -> Float[Tensor, "example"]:
@@ -283,6 +338,35 @@ class Transplant:
                 "there is nothing to hide"
             )
         return self.host_depth_reason
+
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        """Scores of each retain model by the others: what a model reaches that never saw the facts; none with one."""
+        a, facts, tau, found = self.answers, self.control, self.config.tau, []
+        for j, role in enumerate(self.retains if len(self.retains) > 1 else ()):
+            others = [k for k in range(len(self.retains)) if k != j]
+            control = None if facts is None else (facts.s_retain[j], facts.retain_with_retain[j, others])
+            depth = nanmean_over(self._depths(a.retain_with_retain[j, others], control, others).depth)
+            output = [output_depth(a.s_full, a.s_retain[j], a.s_retain[k], tau) for k in others]
+            said = nanmean_over(torch.stack(output))
+            found.append(Reference(role, mean_uds(said), mean_uds(depth), mean_uds(said - depth)))
+        return tuple(found)
+
+    @property
+    def hidden_bound(self) -> float:
+        """What the lower end of `hidden_interval` has to exceed: the most that a retain model seems to hide.
+
+        0.1 where there is one retain model; never below 0.
+        """
+        hidden = [of.hidden for of in self.references if not math.isnan(of.hidden)]
+        return max(0.0, *hidden) if hidden else HIDDEN_ABOVE
+
+    @property
+    def hides(self) -> bool | None:
+        """Whether the model hides what its answers lack, beyond `hidden_bound`; None where that is withheld."""
+        if self.hidden_reason or math.isnan(self.hidden_interval.low):
+            return None
+        return self.hidden_interval.low > self.hidden_bound
 
     # Where it was changed.
 
@@ -398,6 +482,9 @@ class Transplant:
             "hidden": self.hidden,
             "hidden_interval": list(self.hidden_interval),
             "hidden_reason": self.hidden_reason,
+            "hidden_bound": self.hidden_bound,
+            "hides": self.hides,
+            "references": [reference._asdict() for reference in self.references],
             "control_loss": self.control_loss,
             "n_examples": len(self.examples),
             "n_skipped": len(self.skipped),

@@ -129,4 +129,4 @@ def _shapes(donors: int, n: int, candidates: int) -> Mapping[str, Shape]:
     mixed = (donors, n, candidates)
     by_retain = dict.fromkeys(("full_with_retain", "retain_with_full", "unlearned_with_retain"), mixed)
     own = {"s_full": (n,), "s_retain": (donors, n), "s_unlearned": (n,)}
-    return {**own, **by_retain, "unlearned_with_full": (n, candidates)}
+    return {**own, **by_retain, "unlearned_with_full": (n, candidates), "retain_with_retain": (donors, *mixed)}
