@@ -170,7 +170,7 @@ def test_a_saved_transplant_comes_back_whole(trio, tmp_path):
         ul.Transplant.load(tmp_path / "saved")
 
 
-def test_several_retain_models_are_donors_and_show_what_a_retain_model_reaches(world):
+def test_several_retain_models_are_donors_and_show_what_a_retain_model_reaches(world, tmp_path):
     seeds = [world.retain, world.half]  # half stands in for another seed
     config = ul.AuditConfig(n_bootstrap=100)
     found = ul.transplant(world.full, seeds, world.unlearned["rmu"], world.examples[::4], config=config)
@@ -194,6 +194,8 @@ def test_several_retain_models_are_donors_and_show_what_a_retain_model_reaches(w
     assert found.hides is True
     assert one.hidden_bound == 0.1
     assert one.references == ()
+    found.save(tmp_path / "several")
+    assert str(ul.Transplant.load(tmp_path / "several").summary()) == str(found.summary())
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -180,7 +180,7 @@ class _References:
     full: HostScores  # with the blocks of the first retain model
     full_with_retain: list[Float[Tensor, "row candidate"]]
     retains: list[HostScores]  # with the blocks of full
-    among: Float[Tensor, "host donor row candidate"]  # retain models with each other's blocks
+    among: Float[Tensor, "host donor row candidate"] | None  # retain models with each other's blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,15 +202,22 @@ class _Run:
                 with kept_open(retain.model, self.config, self.options) as second:
                     hosts.append(self.host(first, second, f"full with blocks of {retain.name}"))
                     others.append(self.host(second, first, f"{retain.name} with blocks of full"))
-        n = len(retains)
-        among = torch.full((n, n, *hosts[0].mixed.shape), torch.nan, dtype=torch.float64)
-        for i, host in enumerate(retains if n > 1 else ()):
+        return _References(hosts[0], [host.mixed for host in hosts], others, self._among(retains, hosts[0].mixed))
+
+    def _among(
+        self, retains: Sequence[Source], like: Float[Tensor, "row candidate"]
+    ) -> Float[Tensor, "host donor row candidate"] | None:
+        """Run each of several retain models with blocks of the others."""
+        if len(retains) == 1:
+            return None
+        mixed = torch.full((len(retains), len(retains), *like.shape), torch.nan, dtype=torch.float64)
+        for i, host in enumerate(retains):
             with kept_open(host.model, self.config, self.options) as first:
                 for k, donor in enumerate(retains):
                     if k != i:
                         with kept_open(donor.model, self.config, self.options) as second:
-                            among[i, k] = self.host(first, second, f"{host.name} with blocks of {donor.name}").mixed
-        return _References(hosts[0], [host.mixed for host in hosts], others, among)
+                            mixed[i, k] = self.host(first, second, f"{host.name} with blocks of {donor.name}").mixed
+        return mixed
 
     def unlearned(
         self, unlearned: ModelSource, full: ModelSource, retains: Sequence[Source], references: _References
@@ -255,7 +262,7 @@ class _Run:
                 s_retain=torch.stack([host.own[part] for host in references.retains]),
                 s_unlearned=by_full.own[part],
                 full_with_retain=torch.stack([mixed[part] for mixed in references.full_with_retain]),
-                retain_with_retain=references.among[:, :, part],
+                retain_with_retain=None if references.among is None else references.among[:, :, part],
                 retain_with_full=torch.stack([host.mixed[part] for host in references.retains]),
                 unlearned_with_retain=torch.stack([host.mixed[part] for host in by_retain]),
                 unlearned_with_full=by_full.mixed[part],

@@ -72,14 +72,14 @@ class Answers:
     retain_with_full: Float[Tensor, "donor example candidate"]
     """Under each retain model with each candidate of `full`."""
 
-    retain_with_retain: Float[Tensor, "host donor example candidate"]
-    """Under each retain model with each candidate of another; NaN with its own."""
-
     unlearned_with_retain: Float[Tensor, "donor example candidate"]
     """Under the unlearned model with each candidate of each retain model."""
 
     unlearned_with_full: Float[Tensor, "example candidate"]
     """Under the unlearned model with each candidate of `full`."""
+
+    retain_with_retain: Float[Tensor, "host donor example candidate"] | None = None
+    """Under each of several retain models with each candidate of another, NaN with its own; None with one."""
 
     def left(self, name: str) -> Float[Tensor, "*rest"]:
         """Return `s_full - s`, what the models of a field lack of each answer, nats per token."""
@@ -343,9 +343,12 @@ class Transplant:
     def references(self) -> tuple[Reference, ...]:
         """Scores of each retain model by the others: what a model reaches that never saw the facts; none with one."""
         a, facts, tau, found = self.answers, self.control, self.config.tau, []
-        for j, role in enumerate(self.retains if len(self.retains) > 1 else ()):
+        for j, role in enumerate(self.retains if a.retain_with_retain is not None else ()):
             others = [k for k in range(len(self.retains)) if k != j]
-            control = None if facts is None else (facts.s_retain[j], facts.retain_with_retain[j, others])
+            control = None
+            if facts is not None and facts.retain_with_retain is not None:
+                control = facts.s_retain[j], facts.retain_with_retain[j, others]
+            assert a.retain_with_retain is not None
             depth = nanmean_over(self._depths(a.retain_with_retain[j, others], control, others).depth)
             output = [output_depth(a.s_full, a.s_retain[j], a.s_retain[k], tau) for k in others]
             said = nanmean_over(torch.stack(output))

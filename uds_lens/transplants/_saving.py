@@ -61,8 +61,8 @@ def save_transplant(found: Transplant, path: str | os.PathLike[str]) -> None:
     tables = {_EXAMPLES: found.examples}
     for prefix, answers in (("", found.answers), ("control_", found.control)):
         if answers is not None:
-            names = [field.name for field in fields(answers)]
-            tensors |= {f"{prefix}{name}": getattr(answers, name).clone().contiguous() for name in names}
+            values = {field.name: getattr(answers, field.name) for field in fields(answers)}
+            tensors |= {f"{prefix}{name}": s.clone().contiguous() for name, s in values.items() if s is not None}
     if found.control is not None:
         tables[_CONTROL] = found.control_examples
     files = {_TENSORS: save(tensors)} | {name: examples_to_parquet(rows) for name, rows in tables.items()}
@@ -99,6 +99,9 @@ def _fields(folder: Path) -> dict[str, Any]:
         raise ResultFormatError(
             f"{where} is not a complete Transplant: it needs full, retain, unlearned and candidates."
         )
+    n_layers = manifest.models["full"].n_layers
+    if any(c.first < 0 or c.width < 1 or c.last >= n_layers for c in manifest.candidates):
+        raise ResultFormatError(f"{where} names blocks that a model of {n_layers} blocks does not have.")
 
     def content(name: str) -> bytes:
         text = read_file(folder / name)
@@ -114,7 +117,9 @@ def _fields(folder: Path) -> dict[str, Any]:
             of = _shapes(len(donors), len(tables[name]), len(manifest.candidates))
             shapes |= {f"{prefix}{tensor}": shape for tensor, shape in of.items()}
     tensors = tensors_from(content(_TENSORS), shapes, where=repr(str(folder / _TENSORS)))
-    control = {name: tensors.pop(f"control_{name}") for name in _shapes(0, 0, 0)} if _CONTROL in tables else None
+    control = (
+        {name: tensors.pop(f"control_{name}") for name in _shapes(len(donors), 0, 0)} if _CONTROL in tables else None
+    )
     return {
         **{name: getattr(manifest, name) for name in ("config", "models", "candidates", "provenance", "skipped")},
         "examples": tables[_EXAMPLES],
@@ -129,4 +134,5 @@ def _shapes(donors: int, n: int, candidates: int) -> Mapping[str, Shape]:
     mixed = (donors, n, candidates)
     by_retain = dict.fromkeys(("full_with_retain", "retain_with_full", "unlearned_with_retain"), mixed)
     own = {"s_full": (n,), "s_retain": (donors, n), "s_unlearned": (n,)}
-    return {**own, **by_retain, "unlearned_with_full": (n, candidates), "retain_with_retain": (donors, *mixed)}
+    among = {"retain_with_retain": (donors, *mixed)} if donors > 1 else {}
+    return {**own, **by_retain, "unlearned_with_full": (n, candidates), **among}
