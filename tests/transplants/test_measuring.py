@@ -62,8 +62,9 @@ def test_every_mixture_is_the_model_with_its_blocks_swapped_by_hand(trio, family
             assert (s[:, number] - said(host, tokenizer, examples)).abs().max() > 1e-3
 
 
-def test_a_retain_model_has_a_depth_of_1_and_hides_nothing(world):
-    config = ul.AuditConfig(exact_noop=False, n_bootstrap=100)
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_retain_model_has_a_depth_of_1_and_hides_nothing(world, exact):
+    config = ul.AuditConfig(exact_noop=exact, n_bootstrap=100)
     found = ul.transplant(world.full, world.retain, world.retain, world.examples[:12], config=config)
     measured = found.host_depth_per_example[~found.host_depth_per_example.isnan()]
     assert len(measured) > 8

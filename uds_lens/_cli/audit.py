@@ -22,7 +22,7 @@ from uds_lens._cli.terminal import (
 )
 from uds_lens._compat.typer import missing_options
 from uds_lens.data._prompts import ChatStyle
-from uds_lens.errors import ConfigError, UdsLensError
+from uds_lens.errors import ConfigError, ResultFormatError, UdsLensError
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
@@ -182,7 +182,11 @@ def _transplants(
     for name, audit in audits.items():
         place = places[name] / "transplant"
         if place.is_dir() and not redo:
-            saved = Transplant.load(place)
+            try:
+                saved = Transplant.load(place)
+            except ResultFormatError as error:
+                say(f"{name}: {error} It is measured again.")
+                continue
             if saved.belongs_to(audit):
                 found[name] = saved
     left = [name for name in audits if name not in found]

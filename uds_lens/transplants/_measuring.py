@@ -137,19 +137,18 @@ def each_transplant(
         options=replace(options, engine="naive"),  # whole rows, padded
     )
     config = replace(config, protocol=plan.protocol)
-    run = _Run(plan, config, _settled(places, plan, config, options))
     n_layers = int(read_checkpoint_info(full, **where_of(options)).config.get_text_config().num_hidden_layers)
-    pairs = passes_of(candidates_of(n_layers), n_layers)
-    k = len(retains)
-    first, each = (2 * k + k * (k - 1)) * pairs, (k + 1) * pairs
+    passes, k = passes_of(candidates_of(n_layers), n_layers), len(retains)
+    first, each = 2 * k + k * (k - 1), k + 1  # hosts that are run for all, and for each model
+    run = _Run(plan, config, _settled(places, plan, config, options), first + each * len(hosts))
     rows = f"{len(plan.rows)} rows ({sum(plan.lengths)} tokens)"
-    tell(f"transplant: {first + each * len(hosts):.1f} forward passes over {rows}, two models in memory")
+    tell(f"transplant: {run.n_hosts * passes:.1f} forward passes over {rows}, two models in memory")
     references = run.references(full, retains)
     for number, host in enumerate(hosts):
         by_retain, by_full = run.unlearned(host.model, full, retains, references)
-        seconds, passes = time.perf_counter() - started, each + (first if not number else 0)
-        tell(f"transplant: {passes:.1f} forward passes took {seconds:.1f} s")
-        yield run.joined(retains, references, by_retain, by_full, sample=inputs.forget.sample, cost=(passes, seconds))
+        seconds, cost = time.perf_counter() - started, passes * (each if number else first + each)
+        tell(f"transplant: {cost:.1f} forward passes took {seconds:.1f} s")
+        yield run.joined(retains, references, by_retain, by_full, sample=inputs.forget.sample, cost=(cost, seconds))
         started = time.perf_counter()
 
 
@@ -190,17 +189,22 @@ class _Run:
     plan: Plan
     config: AuditConfig
     options: RunOptions
+    n_hosts: int  # runs of a host with all candidates of a donor
 
     def host(self, host: ModelSource, donor: ModelSource, what: str) -> HostScores:
         return run_host(host, donor, self.plan, what=what, config=self.config, options=self.options)
 
     def references(self, full: ModelSource, retains: Sequence[Source]) -> _References:
         """Run `full` with blocks of each retain model, and each of them with blocks of `full`."""
-        hosts, others = [], []
+        hosts: list[HostScores] = []
+        others: list[HostScores] = []
         with kept_open(full, self.config, self.options) as first:
             for retain in retains:
                 with kept_open(retain.model, self.config, self.options) as second:
+                    started = time.perf_counter()
                     hosts.append(self.host(first, second, f"full with blocks of {retain.name}"))
+                    if len(hosts) == 1:
+                        tell(f"transplant: about {(time.perf_counter() - started) * self.n_hosts:.0f} s in all")
                     others.append(self.host(second, first, f"{retain.name} with blocks of full"))
         return _References(hosts[0], [host.mixed for host in hosts], others, self._among(retains, hosts[0].mixed))
 
@@ -233,14 +237,20 @@ class _Run:
             return hosts[:-1], hosts[-1]
 
     def _known(self, host: ModelSource, references: _References) -> tuple[list[HostScores], HostScores] | None:
-        """Return the scores of a host with the weights of `full`, which were measured; None for others."""
-        full = references.full
+        """Return the scores of a host with the weights of a reference, which were measured; None for others."""
         if not (self.config.exact_noop and isinstance(host, HookedModel)):
             return None
-        if host.fingerprint != full.record.fingerprint:
-            return None
-        itself = full._replace(mixed=full.own[:, None].expand_as(full.mixed), record=ModelRecord.of(host))
-        return [itself._replace(mixed=mixed) for mixed in references.full_with_retain], itself
+        weights = host.fingerprint
+        for k, known in enumerate([references.full, *references.retains], start=-1):
+            if known.record.fingerprint != weights:
+                continue
+            known = known._replace(record=ModelRecord.of(host))
+            itself = known._replace(mixed=known.own[:, None].expand_as(known.mixed))  # its own blocks change nothing
+            if k < 0:
+                return [known._replace(mixed=mixed) for mixed in references.full_with_retain], itself
+            among = [itself] if references.among is None else [known._replace(mixed=m) for m in references.among[k]]
+            return [itself if n == k else other for n, other in enumerate(among)], known
+        return None
 
     def joined(
         self,

@@ -235,7 +235,10 @@ def _by_blocks(host: HookedModel, donor: HookedModel, plan: Plan, candidates: Se
 
 def _require_alike(host: HookedModel, donor: HookedModel) -> None:
     """Raise unless the donor's blocks take the host's states as they are."""
-    for what, of_host, of_donor in (("dtype", host.dtype, donor.dtype), ("device", host.device, donor.device)):
+    for what, of_host, of_donor in (
+        ("dtype", host.dtype, donor.dtype),
+        ("device", host.device.type, donor.device.type),
+    ):
         if of_host != of_donor:
             raise ModelError(
                 f"blocks of {donor.name!r} cannot stand in {host.name!r}: their {what} differs ({of_donor} and "

@@ -125,7 +125,7 @@ def _fields(folder: Path) -> dict[str, Any]:
         "examples": tables[_EXAMPLES],
         "answers": Answers(**tensors),
         "control_examples": tables.get(_CONTROL, ()),
-        "control": None if control is None else Answers(**control),
+        "control": control,
     }
 
 
