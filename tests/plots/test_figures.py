@@ -198,7 +198,7 @@ def test_headings_state_what_the_numbers_say(audit, figures):
 @pytest.mark.parametrize("name", OF_TABLES)
 def test_a_frame_of_another_kind_is_refused(name, monkeypatch):
     makers = ("models", "faithful", "pairs", "summary", "points", "robustness", "ranking", "ranks")
-    for maker in (*makers, "elicited", "depth", "budget", "steps", "compared"):
+    for maker in (*makers, "elicited", "depth", "budget", "steps", "compared", "transplanted", "bands"):
         monkeypatch.setattr(made, maker, lambda *_, **__: pd.DataFrame({"other": [1]}))
     with pytest.raises(DataError, match="the frame lacks"):
         OF_TABLES[name](("x",), "light")

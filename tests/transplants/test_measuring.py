@@ -199,7 +199,7 @@ def test_several_retain_models_are_donors_and_show_what_a_retain_model_reaches(w
     assert str(ul.Transplant.load(tmp_path / "several").summary()) == str(found.summary())
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_adapters_on_disk_and_live_equal_their_merged_twins(trio, tmp_path):
     from peft import LoraConfig, get_peft_model
 

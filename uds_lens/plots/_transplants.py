@@ -107,7 +107,7 @@ def recovered_by_band(candidates: pd.DataFrame, *, theme: Theme = "light", title
         for row in rows.itertuples():
             xs += [row.first - 0.4, row.last + 0.4, None]
             ys += [row.recovered, row.recovered, None]
-            texts += [f"{row.blocks}: {number(row.recovered)}"] * 2 + [None]
+            texts += [f"{shown(row.blocks)}: {number(row.recovered)}"] * 2 + [None]
         figure.add_scatter(
             x=xs,
             y=ys,

@@ -117,9 +117,9 @@ def _fields(folder: Path) -> dict[str, Any]:
             of = _shapes(len(donors), len(tables[name]), len(manifest.candidates))
             shapes |= {f"{prefix}{tensor}": shape for tensor, shape in of.items()}
     tensors = tensors_from(content(_TENSORS), shapes, where=repr(str(folder / _TENSORS)))
-    control = (
-        {name: tensors.pop(f"control_{name}") for name in _shapes(len(donors), 0, 0)} if _CONTROL in tables else None
-    )
+    control = None
+    if _CONTROL in tables:
+        control = Answers(**{name: tensors.pop(f"control_{name}") for name in _shapes(len(donors), 0, 0)})
     return {
         **{name: getattr(manifest, name) for name in ("config", "models", "candidates", "provenance", "skipped")},
         "examples": tables[_EXAMPLES],
