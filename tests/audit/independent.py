@@ -49,7 +49,7 @@ def forward(model, ids, *, layer=None, states=None, positions=None):
 
 
 def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, scope="entity", chat=None, cut=False):
-    """s_full, s_unlearned, s1_delta, s2_delta, ke, ler, uds per example, uds; as nested lists and numbers.
+    """Log-probabilities, output depth, deltas, ke, ler and uds per example, and uds; as nested lists and numbers.
 
     With `cut` the text ends with the entity: what follows matters only to rotary frequencies that depend on its length.
     """
@@ -58,7 +58,17 @@ def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, s
         AutoModelForCausalLM.from_pretrained(place, dtype=dtype, attn_implementation="eager")
         for place in (full, retain, unlearned)
     )
-    out = {"s_full": [], "s_unlearned": [], "s1_delta": [], "s2_delta": [], "ke": [], "ler": [], "uds_per_example": []}
+    out = {
+        "s_full": [],
+        "s_unlearned": [],
+        "s_retain": [],
+        "output_depth": [],
+        "s1_delta": [],
+        "s2_delta": [],
+        "ke": [],
+        "ler": [],
+        "uds_per_example": [],
+    }
     for example in examples:
         ids, entity = tokens_of(example, tokenizer, chat)
         scored = [place - 1 for place in entity]
@@ -71,18 +81,22 @@ def audit(full, retain, unlearned, examples, *, tau=0.05, dtype=torch.float32, s
             return sum(values) / len(values)
 
         s_full = mean_logprob(forward(target, read)[0])
-        deltas = []
+        deltas, owns = [], []
         for source in sources:
             own, states = forward(source, read)
             patches = [forward(target, read, layer=n, states=s, positions=patched)[0] for n, s in enumerate(states)]
             deltas.append([s_full - mean_logprob(logits) for logits in patches])
-            s_unlearned = mean_logprob(own)
+            owns.append(mean_logprob(own))
         s1, s2 = deltas
         ke = [value > tau for value in s1]
         ler = [min(max(b / a, 0.0), 1.0) if k else None for a, b, k in zip(s1, s2, ke, strict=True)]
         total = sum(a for a, k in zip(s1, ke, strict=True) if k)
         kept = sum(a * r for a, r in zip(s1, ler, strict=True) if r is not None)
+        s_retain, s_unlearned = owns
+        out["s_retain"].append(s_retain)
         out["s_unlearned"].append(s_unlearned)
+        lacks = s_full - s_retain
+        out["output_depth"].append(min(max((s_full - s_unlearned) / lacks, 0.0), 1.0) if lacks > tau else None)
         for name, value in (("s_full", s_full), ("s1_delta", s1), ("s2_delta", s2), ("ke", ke), ("ler", ler)):
             out[name].append(value)
         out["uds_per_example"].append(kept / total if total else None)

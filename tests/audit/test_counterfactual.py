@@ -46,12 +46,15 @@ def test_a_draw_that_is_the_example_itself_costs_nothing(monkeypatch):
     assert itself.s1_delta.abs().max() <= 1e-5
     with pytest.warns(UserWarning, match="UDS is NaN"):
         audit = itself.audit(WORLD.retain, options=OPTIONS)
-    assert audit.reading == "not measurable" and audit.fatal
+    assert audit.reading == "withheld" and audit.fatal
+    assert_close(itself.s_retain, itself.s_full, atol=1e-5, rtol=0)
 
 
 def test_s1_is_the_mean_over_the_draws_of_each_example(baseline, monkeypatch):
     drawn = counterfactuals(ROWS, "other", draws=2)
-    one, other = (measured([rows[n : n + 1] for rows in drawn], monkeypatch=monkeypatch).s1_delta for n in (0, 1))
+    singly = [measured([rows[n : n + 1] for rows in drawn], monkeypatch=monkeypatch) for n in (0, 1)]
+    one, other = (stage.s1_delta for stage in singly)
+    assert_close(baseline.s_retain, (singly[0].s_retain + singly[1].s_retain) / 2, atol=1e-5, rtol=0)
     assert (one - other).abs().max() > 0.01
     assert_close(baseline.s1_delta, (one + other) / 2, atol=1e-5, rtol=0)
     fewer = measured([drawn[0][:1], *drawn[1:]], monkeypatch=monkeypatch)

@@ -20,9 +20,11 @@ def as_tensor(values):
 
 
 def assert_same(audit, expected, tolerance):
-    for name in ("s_full", "s_unlearned", "s1_delta", "s2_delta"):
+    for name in ("s_full", "s_unlearned", "s_retain", "s1_delta", "s2_delta"):
         gap = (getattr(audit, name) - as_tensor(expected[name])).abs().max()
         assert gap <= tolerance, (name, float(gap))
+    told = audit.output_depth_per_example, as_tensor(expected["output_depth"])
+    torch.testing.assert_close(*told, atol=20 * tolerance, rtol=0, equal_nan=True)  # divided by more than tau
 
 
 @pytest.fixture
@@ -68,8 +70,8 @@ def test_bfloat16_differs_by_its_rounding_only(audited, trio, family):
 def test_full_as_unlearned_scores_exactly_zero(audited, family):
     audit = audited(family, unlearned="full")
     assert torch.equal(audit.s2_delta, torch.zeros_like(audit.s2_delta))
-    assert audit.uds == 0.0
-    assert audit.uds_interval == (0.0, 0.0)
+    assert audit.uds == audit.output_depth == 0.0
+    assert audit.uds_interval == audit.output_depth_interval == (0.0, 0.0)
     torch.testing.assert_close(audit.s2_cosine, torch.ones_like(audit.s2_cosine), atol=1e-6, rtol=0)
     assert torch.equal(audit.s2_norm_ratio, torch.ones_like(audit.s2_norm_ratio))
 
@@ -84,8 +86,8 @@ def test_self_patching_is_a_no_op_without_the_shortcut(audited, family):
 @pytest.mark.parametrize("family", each_family(["llama", "neox"]))
 def test_retain_as_unlearned_scores_exactly_one(audited, family):
     audit = audited(family, unlearned="retain", exact_noop=family != "neox")
-    assert audit.uds == 1.0
-    assert audit.uds_interval == (1.0, 1.0)
+    assert audit.uds == audit.output_depth == 1.0
+    assert audit.uds_interval == audit.output_depth_interval == (1.0, 1.0)
     assert torch.equal(audit.ler[audit.ke_mask], torch.ones(int(audit.ke_mask.sum()), dtype=torch.float64))
     assert torch.equal(audit.s1_delta, audit.s2_delta)
 

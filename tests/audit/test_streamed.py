@@ -21,7 +21,17 @@ from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 STREAMED = RunOptions(device="cpu", stream=True, progress=False)
 IN_MEMORY = dataclasses.replace(STREAMED, stream=False)
-NUMBERS = ("s_full", "s_unlearned", "s1_delta", "s2_delta", "s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine")
+NUMBERS = (
+    "s_full",
+    "s_unlearned",
+    "s_retain",
+    "s1_delta",
+    "s2_delta",
+    "s1_norm_ratio",
+    "s1_cosine",
+    "s2_norm_ratio",
+    "s2_cosine",
+)
 
 
 @pytest.fixture(autouse=True)

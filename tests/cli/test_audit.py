@@ -144,7 +144,7 @@ def test_later_models_are_looked_at_before_the_work(spoil, words: str, audit, tm
         (
             ("--full", WORLD.retain, "--retain", WORLD.full, "--model", NPO),
             (),
-            "not measurable",
+            "withheld (!!)",
             "Are full and retain swapped? On 100% of the examples",
         ),
         (

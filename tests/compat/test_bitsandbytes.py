@@ -29,15 +29,16 @@ def test_a_configuration_tells_who_quantised() -> None:
 
     config = Config()
     assert not ours.is_bitsandbytes(config)
-    assert not ours.is_4bit_config(config)
+    assert not ours.is_4bit_config(config) and ours.quantised_as(config) is None
     for said in (BitsAndBytesConfig(load_in_4bit=True), BitsAndBytesConfig(load_in_4bit=True).to_dict()):
         config.quantization_config = said
         assert ours.is_bitsandbytes(config), "quant_method is called otherwise: see BitsAndBytesConfig"
         assert ours.is_4bit_config(config), "load_in_4bit is called otherwise: see BitsAndBytesConfig"
+        assert ours.quantised_as(config) == "4 bits (fp4)"
     config.quantization_config = BitsAndBytesConfig(load_in_8bit=True)
-    assert not ours.is_4bit_config(config)
+    assert not ours.is_4bit_config(config) and ours.quantised_as(config) == "8 bits"
     config.quantization_config = {"quant_method": "gptq"}
-    assert not ours.is_bitsandbytes(config)
+    assert not ours.is_bitsandbytes(config) and ours.quantised_as(config) == "gptq"
 
 
 def test_a_quantised_layer_tells_its_format() -> None:

@@ -1,14 +1,12 @@
 """The file as text: what it says, what it holds, and that nothing from data is markup."""
 
 import base64
-import math
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import typer
 from meta.test_our_results import results
 from numpy.testing import assert_allclose
@@ -23,7 +21,6 @@ from uds_lens.results import compare_all
 
 from .conftest import compared
 from .html_pages import Page
-from .test_utility import results as utility_results
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +80,7 @@ def test_one_audit_has_a_headline(one):
     audit = synthetic_audit(n=70)
     assert f"{audit.uds:.3f} 95% interval {audit.uds_interval.low:.3f} to {audit.uds_interval.high:.3f}" in text
     assert "prompts raw measured 69 not measurable 1 skipped 1" in text
-    assert "Partly erased" in text
+    assert "Undecided" in text
     narrow = Page(render(replace(audit, config=replace(audit.config, confidence=0.995)))).words
     assert "99.5% interval" in narrow and "100% interval" not in narrow
 
@@ -287,53 +284,22 @@ def verdict_of(page):
 
 def test_the_first_page_has_a_verdict_and_what_next(page, audits):
     npo, ga = audits["npo"], audits["ga"]
+    why = "Patched states alone cannot tell knowledge that is gone from knowledge that is hidden: a transplant can."
+    scores = (
+        f"Undecided: ga ({ga.uds:.2f}), </script>&<b>rmu ({audits['</script>&<b>rmu'].uds:.2f}), npo ({npo.uds:.2f})."
+    )
     assert verdict_of(page) == (
-        f"1 of 3 models has lost most of the knowledge: ga ({ga.uds:.2f}). Signs of damage rather than forgetting: ga "
-        f"(over-erased on {ga.over_erased_share:.0%} of the layers). With 23 subjects, 3 of 3 pairs differ "
-        "significantly (Holm-adjusted p < 0.05)."
+        f"{scores} {why} With 23 subjects, 3 of 3 pairs differ significantly (Holm-adjusted p < 0.05)."
     )
     for words in ("uds-lens audit --", "uds-lens metrics --", "uds-lens elicit --", "--control retained.json"):
         assert words in page.words
     assert "'ckpt/</script>&<b>rmu'" in page.words
-    shallow = {f"m{i}": synthetic_audit(seed=i, erased=0.2) for i in range(2)}
-    found = verdict_of(Page(render(shallow)))
-    assert found.startswith("No model has lost most of the knowledge; the highest score is m")
-    kept = with_control(synthetic_audit(seed=1, erased=0.8), lost=0.01)
-    calm = replace(kept, s2_delta=kept.s1_delta.clamp(min=0) * 0.8)
-    other = Page(render({"one": calm, "two": replace(calm, models=shallow["m0"].models)}))
-    found = verdict_of(other)
-    assert "All models have lost most of the knowledge" in found and "None of them shows signs of damage." in found
-    assert "uds-lens audit --" not in other.words.split("Before you quote")[0]
-    assert "With 23 subjects, no difference" in found
-    over = with_control(ga, lost=0.01)  # damage was measured, and it is small
-    found = verdict_of(Page(render({"ga": over, "npo": npo})))
-    share = f"{over.over_erased_share:.0%}"
-    assert f"Over-erased: ga (on {share} of the layers; measured damage {over.damage:.3f})." in found
-    assert "Signs of damage" not in found and "ga and npo differ significantly (Holm" in found
-    found = verdict_of(Page(render({"ga": with_control(ga, lost=9.0), "npo": npo})))
-    assert "Signs of damage rather than forgetting: ga (over-erased on" in found and "of the layers, damage " in found
-    said = torch.full((len(calm.control.examples),), math.log(0.5), dtype=torch.float64)  # full: exp(-0.1)
-    less = replace(calm, s_unlearned=calm.s_full, control_s_unlearned=said)
-    found = verdict_of(Page(render({"one": less, "two": replace(calm, models=shallow["m0"].models)})))
-    assert "forgetting: one (gives retained entities a probability of 0.500, against 0.905 in full)." in found
+    lost = with_control(ga, lost=9.0)
+    found = verdict_of(Page(render({"ga": lost, "npo": npo})))
+    assert "Damaged: ga" in found and "Retained facts are lost: the unlearned states cost" in found
+    assert "ga and npo differ significantly (Holm" in found
     found = verdict_of(Page(render({"npo": npo, "swapped": replace(npo, s1_delta=-npo.s1_delta - 1)})))
-    assert "The verdict is withheld for swapped (fatal warning)." in found
-
-
-def test_no_sign_of_damage_is_said_only_where_it_was_measured():
-    """Of models whose damage is unknown the verdict tells the utility, however low, or that nothing is known."""
-    kept = with_control(synthetic_audit(seed=1, erased=0.8), lost=0.01)
-    kept = replace(kept, s2_delta=kept.s1_delta.clamp(min=0) * 0.8)
-    bare = replace(kept, control=None, control_s2_delta=None, models=synthetic_audit(seed=2).models)
-    unknown = replace(kept, control=replace(kept.control, s_full=kept.control.s_full - 9))
-    utility = utility_results(bare.models["unlearned"].fingerprint, model_utility=0.02)
-    for audits, metrics, words in (
-        ({"kept": kept, "bare": bare}, [], "Neither damage nor utility was measured for bare."),
-        ({"unknown": unknown, "bare": bare}, utility, "Neither damage nor utility was measured for unknown."),
-        ({"kept": kept, "bare": bare}, utility, "Damage was not measured; utility: bare 0.020."),
-    ):
-        found = verdict_of(Page(render(audits, metrics=metrics)))
-        assert words in found and "of damage" not in found
+    assert "Withheld: swapped" in found
 
 
 def test_commands_of_the_first_page_have_options_that_exist(audits):
@@ -348,7 +314,7 @@ def test_commands_of_the_first_page_have_options_that_exist(audits):
 
 
 def test_rows_carry_marks_for_their_cautions_and_hide_zeros(audits):
-    over = replace(audits["npo"], s2_delta=audits["npo"].s1_delta * 2)
+    over = with_control(replace(audits["npo"], s2_delta=audits["npo"].s1_delta * 2), lost=9.0)
     swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)
     page = Page(render({"over": over, **audits, "swapped": swapped}))
     marks = [v for t, n, v in page.attributes if (t, n) == ("a", "class")]

@@ -47,7 +47,7 @@ def bits(tensor):
 
 def test_an_audit_comes_back_bit_for_bit(audit, saved):
     again = DepthAudit.load(saved)
-    for name in (*AUDIT.tensors, "s_unlearned"):
+    for name in (*AUDIT.tensors, "s_retain", "s_unlearned"):
         left, right = getattr(audit, name), getattr(again, name)
         assert (left.dtype, left.shape, bits(left)) == (right.dtype, right.shape, bits(right)), name
     assert (again.config, again.models, again.provenance) == (audit.config, audit.models, audit.provenance)
@@ -57,12 +57,13 @@ def test_an_audit_comes_back_bit_for_bit(audit, saved):
 
 
 def test_an_audit_that_was_saved_before_own_probabilities_were_measured_is_read(audit, tmp_path):
-    older = replace(audit, s_unlearned=None)
+    older = replace(audit, s_retain=None, s_unlearned=None)
     older.save(tmp_path / "older")
-    assert json.loads((tmp_path / "older" / "manifest.json").read_text())["version"] == 2
     again = DepthAudit.load(tmp_path / "older")
     assert again.s_unlearned is None and again.uds == audit.uds and math.isnan(again.entity_prob.unlearned)
     assert again.examples_frame()["s_unlearned"].isna().all()
+    assert math.isnan(again.output_depth) and math.isnan(again.output_depth_interval.low)
+    assert "saved before" in again.output_depth_reason
 
 
 def test_odd_numbers_and_an_audit_without_a_scored_example_survive(tmp_path):
@@ -83,7 +84,7 @@ def test_the_manifest_is_strict_json_with_the_numbers_in_it(audit, saved, tmp_pa
         raise AssertionError(f"{word} is not JSON")
 
     manifest = json.loads((saved / "manifest.json").read_text(encoding="utf-8"), parse_constant=refuse)
-    assert (next(iter(manifest)), manifest["format"], manifest["version"]) == ("format", "uds_lens.DepthAudit", 4)
+    assert (next(iter(manifest)), manifest["format"], manifest["version"]) == ("format", "uds_lens.DepthAudit", 5)
     assert manifest["summary"]["uds"] == audit.uds and len(manifest["sha256"]) == 64
     provenance = manifest["provenance"]
     assert provenance["first_prompt"].startswith("Question: Who wrote the Ash Ledger?\nAnswer: It was")
@@ -140,8 +141,7 @@ SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda m: m.update(version=5), "has format version 5, this release reads 2, 3 and 4"),
-        (lambda m: m.update(version=3), "must hold n_tokens, .*see 's_unlearned'"),
+        (lambda m: m.update(version=6), "has format version 6, this release reads 2, 3, 4 and 5"),
         (lambda m: m.update(version="1"), "it names no format and version"),
         (lambda m: m.update(format="uds_lens.Baseline"), r"holds a uds_lens\.Baseline, expected uds_lens"),
         (lambda m: b"[]", "expected a JSON object"),

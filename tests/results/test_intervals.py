@@ -160,8 +160,8 @@ def test_an_audit_goes_by_subject_where_examples_share_one():
     s2 = [[score] * 3 for score in (0.1, 0.15, 0.2, 0.1, 0.5, 0.55, 0.5, 0.6, 0.9, 0.8, 0.85, 0.9)]
     audit = made(s1, s2, types=["Name", "Place"] * 6)
     clustered = with_subjects(audit, [f"s{i // 4}" for i in range(12)])
-    assert audit.interval_basis == IntervalBasis("example", 12)
-    assert clustered.interval_basis == IntervalBasis("subject", 3)
+    assert audit.interval_basis == IntervalBasis("example", 12, 12.0)
+    assert clustered.interval_basis == IntervalBasis("subject", 3, 3.0)
     assert str(clustered.interval_basis) == "3 subjects"
     assert clustered.summary()["interval_by"] == "subject"
     assert clustered.summary()["interval_degrees_of_freedom"] == 2

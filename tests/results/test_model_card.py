@@ -36,7 +36,10 @@ def test_the_card_tells_score_interval_cautions_and_how_it_was_measured() -> Non
     card = model_card(AUDIT, dataset="locuslab/TOFU", config="forget10")
     text = card.text
     low, high = AUDIT.uds_interval
-    assert f"**UDS 0.500** (95% CI {low:.3f} to {high:.3f}, {AUDIT.interval_basis}): partly erased." in text
+    assert (
+        f"**UDS 0.500** (95% CI {low:.3f} to {high:.3f}, {AUDIT.interval_basis}): undecided. Patched states alone"
+        in text
+    )
     assert all(f"- {caution}" in text for caution in AUDIT.warnings) and AUDIT.warnings
     for told in ("locuslab/TOFU, forget10", "4 of 4 examples", "tau=0.05", AUDIT.models["full"].fingerprint):
         assert told in text

@@ -1,4 +1,4 @@
-"""A score in words: right at the bounds, where there is no score, and withheld where a warning is fatal."""
+"""The verdict that a fatal warning withholds, and sentences about the score."""
 
 import dataclasses
 import math
@@ -6,23 +6,10 @@ import math
 import pytest
 
 from uds_lens.results import compare, compare_all, models_frame
-from uds_lens.results._cautions import Caution, reading
+from uds_lens.results._cautions import Caution
 from uds_lens.results._frames import thirds_in_words
 
 from .made import made
-
-
-def test_reading_changes_at_its_bounds() -> None:
-    words = [reading(uds) for uds in (0.0, 0.049, 0.05, 0.349, 0.35, 0.649, 0.65, 0.949, 0.95, 1.0)]
-    assert words == [
-        *["intact, as in full"] * 2,
-        *["mostly intact"] * 2,
-        *["partly erased"] * 2,
-        *["mostly erased"] * 2,
-        *["erased, as in retain"] * 2,
-    ]
-    assert reading(math.nan) == "not measurable"
-
 
 MANY = 40
 KNOWN, HALF = [[1.0, 1.0]] * MANY, [[0.5, 0.5]] * MANY
@@ -47,7 +34,7 @@ def test_a_fatal_warning_withholds_the_reading_and_is_marked(kind):
     assert audit.cautions[0].level == "fatal" and audit.fatal == (audit.warnings[0],)
     summary = audit.summary()
     assert (summary["reading"], summary["n_fatal"], summary["warning_levels"][0]) == ("withheld", 1, "fatal")
-    assert f"warnings={len(audit.warnings)} (1 fatal, verdict withheld)" in repr(audit)
+    assert f"warnings={len(audit.warnings)} (1 fatal)" in repr(audit)
     card = audit._repr_html_()
     assert "withheld" in card and "<b>Fatal:</b>" in card
     assert models_frame({"one": audit})["reading"].tolist() == ["withheld"]
@@ -60,7 +47,7 @@ def test_the_weight_of_the_score_by_thirds_of_the_layers():
     assert audit.summary()["weight_by_third"] == pytest.approx([0.05, 0.15, 0.8])
     assert thirds_in_words(audit) == "Weight in the score: 5% in layers 0-1, 15% in layers 2-3, 80% in layers 4-5."
     nothing = made([[0.0] * 6], [[0.0] * 6])
-    assert nothing.fatal and nothing.reading == "not measurable"
+    assert nothing.fatal and nothing.reading == "withheld"
     assert all(map(math.isnan, nothing.summary()["weight_by_third"]))
     assert thirds_in_words(nothing) == ""
 
@@ -111,7 +98,7 @@ def test_other_warnings_leave_the_reading():
     audit = first(made(KNOWN, HALF), sorted_by=None)
     assert audit.cautions == (Caution("caution", audit.warnings[0], "first 40 only"),)
     assert "are mixed" in audit.warnings[0]
-    assert audit.fatal == () and audit.reading == "partly erased" and "fatal" not in repr(audit)
+    assert audit.fatal == () and audit.reading == "undecided" and "fatal" not in repr(audit)
     random = first(made(KNOWN, HALF), sample="random")
     assert [caution.level for caution in random.cautions] == ["note"]
     assert compare(random, random).fatal == ()

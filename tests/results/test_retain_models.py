@@ -115,11 +115,11 @@ def test_saved_and_loaded(tmp_path):
     """With control facts and several retain models; without, the format of before."""
     plain = synthetic_audit()
     plain.save(tmp_path / "a")
-    assert json.loads((tmp_path / "a" / "manifest.json").read_text())["version"] == 2
+    assert json.loads((tmp_path / "a" / "manifest.json").read_text())["version"] == 5
     audit = with_retains(with_control(plain))
     audit.save(tmp_path / "a")
     manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
-    assert manifest["version"] == 3 and len(manifest["retains"]) == 2
+    assert manifest["version"] == 5 and len(manifest["retains"]) == 2
     again = DepthAudit.load(tmp_path / "a")
     assert repr(again.summary()) == repr(audit.summary())
     assert torch.equal(again.control_s2_delta, audit.control_s2_delta)

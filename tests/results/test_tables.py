@@ -63,8 +63,8 @@ def test_the_examples_frame(audit):
     frame = audit.examples_frame()
     assert list(frame) == [
         *("example_id", "row", "type", "subject", "question", "answer", "prefix", "entity", "n_tokens"),
-        *("s_full", "s_unlearned", "space_added", "n_ke", "first_ke", "last_ke", "first_erased", "last_erased", "uds"),
-        "reason",
+        *("s_full", "s_unlearned", "s_retain", "output_depth", "space_added", "n_ke", "first_ke", "last_ke"),
+        *("first_erased", "last_erased", "uds", "reason"),
     ]
     assert frame["example_id"].tolist() == ["e0", "e1", "e2"]
     assert frame["question"].tolist() == ["Q0?", "Q1?", "Q2?"]
@@ -237,7 +237,6 @@ SAME = "retain and the audited model have identical weights."
         (lambda: made(KNOWN, HALF, skipped=3), "3 of 43 rows were skipped: no entity is given (3)", "3 skipped"),
         (lambda: made(*SWAPPED), "Are full and retain swapped? On 60% of", "full and retain swapped?"),
         (lambda: made(KNOWN, HALF, s_full=UNKNOWN), "full hardly knows the forget", "hardly known to full"),
-        (lambda: made(KNOWN, [[1.2, 0.5]] * MANY), "Over-erasure: on 50% of the", "50% over-erased"),
         (lambda: made(KNOWN, [[-0.2, 0.5]] * MANY), "On 50% of the knowledge-encoding", "50% negative LER"),
         (lambda: made(KNOWN, HALF, s2_cosine=lines(0.4)), "Off-distribution patches", "off-distribution"),
         (lambda: made(KNOWN, HALF, s2_norm_ratio=lines(2.5)), "Off-distribution patches", "off-distribution"),
@@ -253,11 +252,11 @@ def test_each_warning_has_its_cause(audit, words, mark):
 
 def test_tables_of_models_name_prompts_and_mark_cautions():
     chat = AuditConfig(protocol="chat", n_bootstrap=200)
-    plain, over = made(KNOWN, HALF, skipped=1), made(KNOWN, [[1.2, 0.5]] * MANY, config=chat)
-    frame = models_frame({"plain": plain, "over": over})
+    plain, off = made(KNOWN, HALF, skipped=1), made(KNOWN, HALF, s2_cosine=lines(0.4), config=chat)
+    frame = models_frame({"plain": plain, "off": off})
     assert frame["prompts"].tolist() == ["raw", "chat template"]
-    assert frame["marks"].tolist() == ["", "50% over-erased"], "notes do not mark a row"
-    assert "chat template" in over._repr_html_()
+    assert frame["marks"].tolist() == ["", "off-distribution"], "notes do not mark a row"
+    assert "chat template" in off._repr_html_()
 
 
 def test_reasons_of_skipped_rows_are_counted_without_their_texts():

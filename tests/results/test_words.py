@@ -22,7 +22,7 @@ def in_words(audit, words, **config):
 
 
 def audits(words):
-    """Audits that between them have most warnings: over-erased, damaged, other prompts, swapped, not measurable ..."""
+    """Audits that between them have most warnings: damaged, other prompts, swapped, not measurable ..."""
     swapped, empty = (synthetic_audit(n=4, seed=seed, name=f"ckpt/{name}") for seed, name in ((2, "c"), (3, "d")))
     made = {
         "a": with_retains(synthetic_audit(n=8, erased=1.2, name="ckpt/a")),
@@ -73,18 +73,22 @@ def test_no_sentence_speaks_of_unlearning(words, capsys, tmp_path):
 def test_words_of_unlearning_are_found_where_they_belong():
     """The test above can fail: it finds what an unlearning says."""
     audit = audits("unlearning")["a"]
-    assert wrong(audit.reading) and wrong(" ".join(audit.warnings)) and wrong(audit._repr_html_())
+    assert (
+        wrong(audit.verdict.why + audits("unlearning")["b"].verdict.why)
+        and wrong(" ".join(audit.warnings))
+        and wrong(audit._repr_html_())
+    )
     assert wrong(texts_of(audit.plot_layers()))
 
 
 def test_numbers_stay_and_comparisons_across_words_are_refused():
     audit = in_words(synthetic_audit(), "unlearning")
     edit = in_words(audit, "edit")
-    texts = ("reading", "warnings", "warning_marks", "config")
+    texts = ("reading", "reason", "warnings", "warning_marks", "config")
     for name, value in audit.summary().items():
         if name not in texts:
             assert edit.summary()[name] == value or (isinstance(value, float) and math.isnan(value)), name
-    assert (audit.reading, edit.reading) == ("partly erased", "partly lost")
+    assert worded("erased as far as tested", "edit") == "lost as far as tested"
     with pytest.raises(ConfigError, match="they differ in words"):
         ul.results.compare(audit, edit)
     with pytest.raises(ConfigError, match="speak of unlearning only"):

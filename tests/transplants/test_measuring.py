@@ -72,6 +72,7 @@ def test_a_retain_model_has_a_depth_of_1_and_hides_nothing(world, exact):
     assert found.output_depth == found.host_depth == 1.0
     assert found.hidden == 0.0
     assert found.host_depth_interval == (1.0, 1.0)
+    assert found.evidence[:3] == (1.0, *found.hidden_interval[:1], 0.1)
     assert found.localisation[0].value == pytest.approx(found.localisation[0].retain)
 
 

@@ -85,7 +85,8 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 _LEGEND = (
     "UDS 0 = knowledge intact (as in full), 1 = erased (as in retain). "
-    "Interval: bootstrap over subjects, or over examples where there are none. N: examples measured. "
+    "Interval: bootstrap over subjects, or over examples where there are none; it knows no kind of subject that was "
+    "not asked. N: examples measured. "
     "NaN: examples that are not measurable, because full encodes no more than retain at any layer (S1 <= tau). "
     "layers: knowledge-encoding layers, mean over examples."
 )
@@ -101,8 +102,8 @@ _DAMAGE = (
     "--retain-data."
 )
 _PROB = (
-    " Prob: probability per token that the model itself gives the entity, after the correct beginning of its answer "
-    "(full: {})."
+    " Output: output depth, what the models' unpatched answers say on the same scale. Prob: probability per token that "
+    "the model itself gives the entity, after the correct beginning of its answer (full: {})."
 )
 _RETAINS = (
     "Each row takes its scale from one retain model. The spread of the scores shows how much that choice matters."
@@ -122,8 +123,8 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
 
     `cautions_of` names those whose warnings are printed; None prints those of all.
     """
-    from uds_lens.results._cautions import WITHHELD
     from uds_lens.results._frames import thirds_in_words
+    from uds_lens.results._verdict import WITHHELD
     from uds_lens.results._words import worded, words_of
 
     words_used = words_of(audits.values())
@@ -136,16 +137,16 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     for name, audit in audits.items():
         summary = audit.summary()
         row = [name, _score(audit.uds), interval(summary["uds_low"], summary["uds_high"])]
-        row += [_score(audit.entity_prob.unlearned)] * beside
+        row += [_score(audit.output_depth), _score(audit.entity_prob.unlearned)] * beside
         if sampled:
             error = audit.sample_error
             low_high = "unknown" if error is None else interval(*error.interval)
             row.append("measured" if error is None else "unknown" if low_high == "-" else low_high)
         row += [str(summary["n_measured"]), str(summary["n_not_measurable"])]
         row.append(f"{summary['ke_layers_mean']:.1f} of {summary['n_layers']}")
-        rows.append([*row, f"{WITHHELD} (!!)" if audit.reading == WITHHELD else audit.reading])
-    titles += [*["Prob"] * beside, *["all examples"] * sampled, "N", "NaN", "layers", "verdict"]
-    print_table(titles, rows, right=("UDS", "Prob", "N", "NaN", "layers"), bold="UDS")
+        rows.append([*row, f"{WITHHELD} (!!)" if audit.verdict.word == WITHHELD else audit.reading])
+    titles += [*["output", "Prob"] * beside, *["all examples"] * sampled, "N", "NaN", "layers", "verdict"]
+    print_table(titles, rows, right=("UDS", "output", "Prob", "N", "NaN", "layers"), bold="UDS")
     by_weight = grouped((thirds_in_words(audit), name) for name, audit in audits.items())
     for words, names in by_weight.items():
         if words:
@@ -258,7 +259,8 @@ def score_in_words(audit: DepthAudit) -> str:
     low, high = audit.uds_interval
     interval = "" if math.isnan(low) else f", {audit.config.confidence * 100:g}% interval {low:.3f} to {high:.3f}"
     sample = "" if audit.sample_error is None else f"; {audit.sample_error.words}"
-    return f"UDS {audit.uds:.3f}{interval}{sample}{'; its verdict is withheld' if audit.fatal else ''}"
+    output = "" if math.isnan(audit.output_depth) else f", output depth {audit.output_depth:.3f}"
+    return f"UDS {audit.uds:.3f}{interval}{sample}{output}{'; its verdict is withheld' if audit.fatal else ''}"
 
 
 def print_transplants(transplants: Mapping[str, Transplant]) -> None:

@@ -68,6 +68,16 @@ def is_4bit_config(config: object) -> bool:
     return bool(_quantisation(config).get("load_in_4bit"))
 
 
+def quantised_as(config: object) -> str | None:
+    """Return how a config says that the weights are quantised, such as "4 bits (nf4)"; None if they are not."""
+    if not (settings := _quantisation(config)):
+        return None
+    if is_4bit_config(config):
+        return f"4 bits ({settings.get('bnb_4bit_quant_type', 'fp4')})"
+    method = settings.get("quant_method", "unknown")
+    return "8 bits" if settings.get("load_in_8bit") else str(getattr(method, "value", method))
+
+
 def _quantisation(config: object) -> dict[str, Any]:
     """Return the quantisation settings of a config: a dictionary from a file, or a record that becomes one."""
     settings: Any = getattr(config, "quantization_config", None) or {}

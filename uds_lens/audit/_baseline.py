@@ -40,6 +40,7 @@ SAVED = SavedKind(
     "Baseline",
     roles=("full", "retain"),
     tensors=("n_tokens", "s_full", "s1_delta", "s1_norm_ratio", "s1_cosine"),
+    own=("s_retain",),
     control=(),
     more="key",
 )
@@ -225,7 +226,7 @@ class Baseline(Stage1):
             provenance={**self.provenance, "ids_hash": hash_of(plan.encoded, kept)},
             retains=retains,
             control=part,
-            **{name: taken(name, self, kept) for name in ("n_tokens", "s_full", *S1_TENSORS)},
+            **{name: taken(name, self, kept) for name in ("n_tokens", "s_full", "s_retain", *S1_TENSORS)},
         )
 
     def with_full(self, full: ModelSource) -> Baseline:
@@ -346,6 +347,7 @@ class RecordedBaseline:
 def baseline_of(
     target: Target | StreamedTarget,
     s_full: Tensor,
+    s_retain: Tensor,
     scores: Sequence[PatchScores],
     retains: Sequence[ModelRecord],
     inputs: AuditInputs,
@@ -396,6 +398,7 @@ def baseline_of(
         },
         n_tokens=_n_tokens(plan.encoded),
         s_full=s_full[:n],
+        s_retain=s_retain[:n],
         **{name: mean_of_models([getattr(retain, name) for retain in by_retain]) for name in S1_TENSORS},
         retains=by_retain if len(by_retain) > 1 else (),
         control=control,
@@ -434,6 +437,10 @@ def join_stages(
         delta, ratio, cosine = (getattr(same or baseline, name) for name in S1_TENSORS)
         control = None if baseline.control is None else baseline.control.s1_delta
         control = same.control_s1_delta if same else control
+    # Output depth of a reference is exactly 0 or 1, as its score: in another pass rounding may differ.
+    known = {baseline.models["full"].fingerprint: baseline.s_full}
+    if baseline.s_retain is not None and not baseline.retains:
+        known[baseline.models["retain"].fingerprint] = baseline.s_retain
     partly = {"stage_2": {"layers": "knowledge", "tau": baseline.config.tau}} if delta.isnan().any() else {}
     trained = trained_with({"unlearned": unlearned}, before=baseline.provenance)
     stage_1: dict[str, Any] = {part.name: getattr(baseline, part.name) for part in dataclasses.fields(Stage1)}
@@ -445,7 +452,7 @@ def join_stages(
         s2_norm_ratio=ratio,
         s2_cosine=cosine,
         control_s2_delta=control,
-        s_unlearned=None if s_unlearned is None else s_unlearned[:n],
+        s_unlearned=known.get(unlearned.fingerprint, None if s_unlearned is None else s_unlearned[:n]),
         control_s_unlearned=None if s_unlearned is None or plan.control is None else s_unlearned[n:],
     )
     _warn_if_unmeasurable(audit, baseline)

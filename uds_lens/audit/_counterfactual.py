@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,15 +44,19 @@ def _read_draws(
     """Read `full` on all counterfactuals; a row with fewer draws than others begins again with its first."""
     counterfactual = plan.counterfactual
     assert counterfactual is not None
-    read = read_source(full, counterfactual.plan, role="counterfactuals", config=config, options=options, share=share)
+    of = partial(read_source, full, counterfactual.plan, config=config, options=options, share=share)
+    read = of(role="counterfactuals", own_logprobs=True)
     record = replace(
         read.record,
         name=f"{read.record.name} on counterfactuals",
         fingerprint=counterfactual.fingerprint(read.record.fingerprint),
     )
-    read = replace(read, record=record, logprobs=None)  # the latter are of other questions
-    places, count = counterfactual.places, counterfactual.draws
-    return [replace(read, rows=[rows[n % len(rows)] for rows in places]) for n in range(count)]
+    assert read.logprobs is not None
+    draws = []
+    for n in range(counterfactual.draws):
+        rows = [rows[n % len(rows)] for rows in counterfactual.places]
+        draws.append(replace(read, record=record, rows=rows, logprobs=read.logprobs[rows]))
+    return draws
 
 
 def with_mean_of_draws(scores: list[PatchScores], counterfactual: CounterfactualPlan) -> list[PatchScores]:

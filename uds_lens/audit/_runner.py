@@ -55,7 +55,7 @@ def read_sources(
                 role, label = source.role, f"{PurePath(source.model).name} ({number} of {len(sources)})"
             with about(label) if label else nullcontext():
                 read = partial(read_source, source.model, plan, role=role, config=config, options=options, share=share)
-                states.append(read(own_logprobs=source.role == "unlearned"))
+                states.append(read(own_logprobs=True))
         if len(plan.fallen) == n_fallen or len(states) == 1:
             return states
 

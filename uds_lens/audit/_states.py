@@ -131,7 +131,8 @@ class SourceStates:
     """The row of the store for each row of the plan, where the source read other rows; None where they are the same."""
 
     logprobs: Float[Tensor, "row"] | None = None
-    """Mean log-probability that the source gives the entity's tokens itself, nats per token; None where not read."""
+    """Mean log-probability that the source gives the entity's tokens itself, nats per token, for each row of the plan
+    (on the rows that it read); None where not read."""
 
     def cache(self, batch: TokenBatch, layers: slice = slice(None)) -> SpanCache:
         """Return the states of a batch's rows, padded to its window by repeating each row's last position."""

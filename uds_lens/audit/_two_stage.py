@@ -73,10 +73,17 @@ def measure_stages(
             s_full, scores = patch_sources(target, [*states[:n_retains], *new], n_stage_1=n_stage_1)
             if draws:
                 scores, retains = with_mean_of_draws(scores, draws), retains[:1]
-            baseline = baseline_of(target, s_full, scores, retains, inputs, full=full)
+            s_retain = _mean_logprobs(states[:n_retains], plan)
+            baseline = baseline_of(target, s_full, s_retain, scores, retains, inputs, full=full)
     if unlearned is None:
         return baseline, None
     return baseline, join_stages(baseline, states[-1], scores[-1] if new else None, plan, baseline.provenance)
+
+
+def _mean_logprobs(retains: Sequence[SourceStates], plan: Plan) -> Float[Tensor, "row"]:
+    """Average what the retain models, or `full` on the draws that stand in for one, give the entities themselves."""
+    own = torch.stack([source.logprobs for source in retains if source.logprobs is not None])
+    return mean_stage_1(own[..., None], range(len(plan.rows)), plan)[:, 0]
 
 
 def _only_knowledge(options: RunOptions, plan: Plan) -> bool:

@@ -89,7 +89,7 @@ def read_audits(
 
     Returns:
         One row per audit: `model`, `checkpoint` (the unlearned model's path or Hub id), `uds`, `uds_low`, `uds_high`,
-        `n_measured`, `conditions` (as in `read_metrics`).
+        `output_depth`, `n_measured`, `conditions` (as in `read_metrics`).
 
     Raises:
         ResultFormatError: A directory is not a complete audit, or the folder holds none.
@@ -119,7 +119,7 @@ def read_audits(
             withheld[name] = {"uds": "no example is measurable"}
         value, (low, high) = audit.uds, audit.uds_interval
         row = {"model": name, "checkpoint": audit.models["unlearned"].name, "uds": value, "uds_low": low}
-        row |= {"uds_high": high, "n_measured": audit.n_measured}
+        row |= {"uds_high": high, "output_depth": audit.output_depth, "n_measured": audit.n_measured}
         rows.append(row | {"conditions": as_text({f"audit's {k}": v for k, v in conditions_of(audit).items()})})
         values = {
             "example_id": [example.id for example in audit.examples],
@@ -167,7 +167,9 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
     partners = _partners(table, audits.frame, pairs or {})
     frame, saved = table.frame.copy(), audits.frame.set_index("model")
     audit = frame["model"].astype(str).map(partners)
-    for column in ("uds", "uds_low", "uds_high"):
+    for column in ("uds", "uds_low", "uds_high", "output_depth"):
+        if column not in audits.frame:
+            continue
         before = frame[column] if column in frame.columns else math.nan
         frame[column] = audit.map(saved[column]).where(audit.notna(), before)
     why = dict(zip(audits.reasons["model"], audits.reasons["reason"], strict=True))

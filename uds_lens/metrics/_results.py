@@ -34,7 +34,7 @@ from uds_lens.metrics._options import MetricOptions
 from uds_lens.results import Interval, ModelRecord, RunOptions, bootstrap_interval
 from uds_lens.results._cautions import FEW
 from uds_lens.results._conditions import marks
-from uds_lens.results._intervals import FEW_CLUSTERS, SampleError, interval_basis, sample_error
+from uds_lens.results._intervals import FEW_CLUSTERS, IntervalBasis, SampleError, interval_basis, sample_error
 from uds_lens.results._records import fingerprint_of
 
 if TYPE_CHECKING:
@@ -141,13 +141,15 @@ class MetricValue:
         return bootstrap_interval(values, clusters=self.subjects or None, bounds=bounds)
 
     @property
+    def basis(self) -> IntervalBasis | None:
+        """What the interval resamples; None where there can be none."""
+        values = self._averaged
+        return None if values is None or not self.subjects else interval_basis(values, self.subjects)
+
+    @property
     def n_subjects(self) -> int | None:
         """Subjects that the interval rests on; None where it is over examples, or there can be none."""
-        values = self._averaged
-        if values is None or not self.subjects:
-            return None
-        basis = interval_basis(values, self.subjects)
-        return basis.n if basis.by == "subject" else None
+        return self.basis.n if self.basis is not None and self.basis.by == "subject" else None
 
     @property
     def _averaged(self) -> torch.Tensor | None:
@@ -251,22 +253,21 @@ class MetricResults:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Cautions to read before quoting the numbers."""
-        few_subjects: dict[int, list[str]] = {}
+        few_subjects: dict[IntervalBasis, list[str]] = {}
         few: dict[int, list[str]] = {}
         trusts: list[tuple[str, Trust]] = []
         for metric in self:
-            if (n := metric.n_subjects) is not None and n < FEW_CLUSTERS:
-                few_subjects.setdefault(n, []).append(metric.label)
+            if (basis := metric.basis) is not None and basis.few:
+                few_subjects.setdefault(basis, []).append(metric.label)
             if metric.per_example and metric.n < FEW:
                 few.setdefault(metric.n, []).append(metric.label)
             if not math.isnan(metric.value) and (trust := studied().get(metric.name)) is not None:
                 trusts.append((metric.label, trust))
         messages = [self._about_sample()] if self.provenance.get("sample") is not None else []
-        for n, labels in sorted(few_subjects.items()):
+        for basis, labels in sorted(few_subjects.items()):
             rough = f"treat subject-level intervals as rough ({FEW_CLUSTERS} or more are needed)"
             messages.append(
-                f"Only {_count(n, 'subject')} behind {', '.join(labels)}: "
-                f"{'there is no interval' if n == 1 else rough}."
+                f"Only {basis.counted} behind {', '.join(labels)}: {'there is no interval' if basis.n == 1 else rough}."
             )
         for n, labels in sorted(few.items()):
             messages.append(

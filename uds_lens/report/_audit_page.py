@@ -36,12 +36,13 @@ from uds_lens.report._payload import (
 )
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, compare_all, site_groups
 from uds_lens.results._cards import number as score
-from uds_lens.results._cautions import DAMAGED, LEVELS, OVER_SHARE, WITHHELD, Level
+from uds_lens.results._cautions import LEVELS, Level, damage_signs
 from uds_lens.results._comparing import differing_settings, references_of, score_settings
 from uds_lens.results._conditions import weights_of
 from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
 from uds_lens.results._intervals import FEW_CLUSTERS
+from uds_lens.results._verdict import WITHHELD
 from uds_lens.results._words import role as role_in_words, worded, words_of
 from uds_lens.transplants import Transplant
 
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TITLE = "How deep did unlearning go?"
-MOSTLY = 0.65  # UDS from which on a reading says "mostly erased"
 
 
 def percent(value: float) -> str:
@@ -73,7 +73,6 @@ def headlines(
     rows, utility = [], utility_metric(metrics)
     for index, (name, audit) in enumerate(audits.items()):
         low, high = audit.uds_interval
-        over, damage, says_less = audit.over_erased_share, audit.damage, _says_less(audit)
         cautions = [caution for caution in audit.cautions if caution.level == "caution"]
         value = None
         if metrics is not None and utility is not None:
@@ -90,10 +89,11 @@ def headlines(
                 "basis": str(audit.interval_basis),
                 "if_all": None if audit.sample_error is None else audit.sample_error.words,
                 "confidence": f"{audit.config.confidence * 100:g}%",
+                "output": "" if math.isnan(audit.output_depth) else score(audit.output_depth),
                 "reading": audit.reading,
-                "withheld": audit.reading == WITHHELD,
-                # over-erasure is a sign of damage only as long as damage itself was not measured
-                "damaged": over >= OVER_SHARE if math.isnan(damage) else damage > DAMAGED or bool(says_less),
+                "why": worded(audit.verdict.why, audit.config.words),
+                "withheld": audit.verdict.word == WITHHELD,
+                "damaged": bool(damage_signs(audit)),
                 "fatal": " ".join(audit.fatal),
                 "cautions": [caution.mark for caution in cautions],
                 "reference": name in references,
@@ -102,12 +102,9 @@ def headlines(
                 "measured": audit.n_measured,
                 "not_measurable": audit.n_not_measurable,
                 "skipped": len(audit.skipped),
-                "over": percent(over),
-                "over_marked": over >= OVER_SHARE,
                 "utility": "" if value is None or math.isnan(value.value) else f"{value.value:.3f}",
                 "retains": _retains(audit),
                 "damage": _damage(audit),
-                "says_less": says_less,
                 "prob": "" if math.isnan(audit.entity_prob.unlearned) else f"{audit.entity_prob.unlearned:.3f}",
                 "prob_full": f"{audit.entity_prob.full:.3f}",
             }
@@ -122,8 +119,8 @@ def _sentence(audit: DepthAudit) -> str:
     if audit.fatal:
         return f"The number is not a valid score. {audit.fatal[0]}"
     on_average = (
-        f"On average over {count(audit.n_measured, 'example')}, {percent(audit.uds)} of the knowledge that full has "
-        f"and retain lacks is gone from the unlearned model's layers. {thirds_in_words(audit)}"
+        f"{audit.verdict.why} On average over {count(audit.n_measured, 'example')}, the unlearned model's states cost "
+        f"full {percent(audit.uds)} of what those of retain cost. {thirds_in_words(audit)}"
     )
     return worded(on_average, audit.config.words)
 
@@ -183,65 +180,21 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
         "value": "undefined" if damage.reason else f"{damage.value:.3f}",
         "interval": _interval(*damage.interval),
         "words": worded(f"Undefined: {damage.reason}." if damage.reason else losses, audit.config.words),
-        "marked": damage.value > DAMAGED,
     }
-
-
-LEAST_SAID = 0.8
-"""Probability of the retained entities under the unlearned model itself, as a share of that under full, below which
-the model shows damage, whatever full makes of its states."""
-
-
-def _says_less(audit: DepthAudit) -> str:
-    """Say that the model itself gives retained entities clearly less than full does; empty where not measured."""
-    prob = audit.entity_prob
-    if not prob.control_unlearned < LEAST_SAID * prob.control_full:
-        return ""
-    against = f"{prob.control_unlearned:.3f}, against {prob.control_full:.3f} in full"
-    return worded(f"gives retained entities a probability of {against}", audit.config.words)
 
 
 # The first page: a verdict in a sentence, and what to do next.
 
 
 def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None) -> list[str]:
-    """Say which models are mostly erased, with what signs of damage, and what order can be told."""
+    """Say which models have which verdict, with the reason where they share one, and what order can be told."""
     own = [model for model in models if not model["reference"]]
-    scored = [model for model in own if model["uds"] is not None and not model["fatal"]]
-    withheld = [model for model in own if model["fatal"]]
-    erased = [model for model in scored if model["uds"] >= MOSTLY]
     sentences = []
-    if erased:
-        some = "All" if len(erased) == len(own) else f"{len(erased)} of {len(own)}"
-        verb = "has" if len(erased) == 1 else "have"
-        models_have = f"{some} models {verb}" if len(own) > 1 else "The model has"
-        sentences.append(f"{models_have} lost most of the knowledge: {_scores(erased)}.")
-    elif scored:
-        which = "highest" if len(scored) > 1 else "only"
-        sentences.append(f"No model has lost most of the knowledge; the {which} score is {_scores(scored[:1])}.")
-    if withheld:
-        names = ", ".join(model["name"] for model in withheld[:4])
-        sentences.append(f"The verdict is withheld for {names} (fatal warning).")
-    damaged = [model for model in erased if model["damaged"]]
-    spared = [model for model in erased if model["over_marked"] and not model["damaged"]]
-    if spared:
-        costs = ((model["name"], model["over"], model["damage"]["value"]) for model in spared[:4])
-        who = ", ".join(f"{name} (on {over} of the layers; measured damage {cost})" for name, over, cost in costs)
-        sentences.append(f"Over-erased: {who}.")
-    if damaged:
-        who = ", ".join(f"{model['name']} ({_signs(model)})" for model in damaged[:4])
-        sentences.append(f"Signs of damage rather than forgetting: {who}.")
-    elif erased and not spared:
-        unjudged = [model for model in erased if not (model["damage"] and model["damage"]["defined"])]
-        unknown = [model["name"] for model in unjudged if not model["utility"]]
-        if unknown:
-            sentences.append(f"Neither damage nor utility was measured for {', '.join(unknown[:4])}.")
-        elif unjudged:
-            values = ", ".join(f"{model['name']} {model['utility']}" for model in unjudged[:4])
-            sentences.append(f"Damage was not measured; utility: {values}.")
-        else:
-            none = "It shows no sign" if len(erased) == 1 else "None of them shows signs"
-            sentences.append(f"{none} of damage.")
+    for word in dict.fromkeys(model["reading"] for model in own):
+        alike = [model for model in own if model["reading"] == word]
+        reasons = {model["why"] for model in alike}
+        sentences.append(f"{word[0].upper()}{word[1:]}: {_scores(alike)}.")
+        sentences += reasons if len(reasons) == 1 else []
     tested = None if pairs is None else _tested(pairs)
     if tested is not None and len(tested):
         real = int((tested["p_holm"] < LEVEL).sum())
@@ -256,17 +209,9 @@ def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None) -> 
 
 
 def _scores(models: Sequence[Mapping[str, Any]]) -> str:
-    names = ", ".join(f"{model['name']} ({model['uds']:.2f})" for model in models[:5])
+    scores = ("no score" if model["uds"] is None else f"{model['uds']:.2f}" for model in models[:5])
+    names = ", ".join(f"{model['name']} ({value})" for model, value in zip(models, scores, strict=False))
     return names + (f" and {len(models) - 5} more" if len(models) > 5 else "")
-
-
-def _signs(model: Mapping[str, Any]) -> str:
-    signs = [f"over-erased on {model['over']} of the layers"] if model["over_marked"] else []
-    if model["damage"] and model["damage"]["marked"]:
-        signs.append(f"damage {model['damage']['value']}")
-    if model["says_less"]:
-        signs.append(model["says_less"])
-    return ", ".join(signs)
 
 
 class Step(NamedTuple):
@@ -311,12 +256,12 @@ def next_steps(
             f"uds-lens elicit {model} {full} {retain} --examples forget.json --out elicited\n"
             "uds-lens report audits --elicitation elicited",
         )
-    subjects = min((a.interval_basis.n for a in own.values() if a.interval_basis.by == "subject"), default=99)
+    few = min((a.interval_basis for a in own.values() if a.interval_basis.few), key=lambda b: b.effective, default=None)
     needed = None if pairs is None else _subjects_needed(pairs)
     if needed is not None:
         yield Step(f"Add subjects, so that the models can be ranked. {needed}", "")
-    elif subjects < FEW_CLUSTERS:
-        yield Step(f"Add subjects: there are only {subjects}, and reliable intervals need {FEW_CLUSTERS} or more.", "")
+    elif few is not None:
+        yield Step(f"Add subjects: there are only {few.counted}; reliable intervals need {FEW_CLUSTERS} or more.", "")
 
 
 def _quoted(name: str) -> str:

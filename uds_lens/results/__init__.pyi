@@ -32,3 +32,9 @@ from ._scores import (
 )
 from ._settings import AuditConfig as AuditConfig, RunOptions as RunOptions
 from ._statistics import Correlation as Correlation, Interval as Interval, holm as holm, spearman as spearman
+from ._verdict import (
+    ReturnEvidence as ReturnEvidence,
+    TransplantEvidence as TransplantEvidence,
+    Verdict as Verdict,
+    verdict as verdict,
+)

@@ -48,7 +48,11 @@ def audit_card(audit: DepthAudit) -> str:
     low, high = audit.uds_interval
     words = audit.config.words
     interval = f"{audit.config.confidence * 100:g}% CI {number(low)} to {number(high)}, {audit.interval_basis}"
-    rows = [("UDS", f"<b>{number(audit.uds)}</b> ({interval})"), ("verdict", escape(audit.reading))]
+    rows = [("UDS", f"<b>{number(audit.uds)}</b> ({interval})")]
+    if not math.isnan(audit.output_depth):
+        low, high = audit.output_depth_interval
+        rows.append(("output depth", f"{number(audit.output_depth)} ({number(low)} to {number(high)})"))
+    rows.append(("verdict", worded(f"{escape(audit.reading)}. {escape(audit.verdict.why)}", words)))
     if audit.retains:
         least, most, deviation = audit.retain_spread
         spread = f"{number(least)} to {number(most)} over {len(audit.retains)} {worded('retain models', words)}"

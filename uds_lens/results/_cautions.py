@@ -1,4 +1,4 @@
-"""The verdict in words, the warnings to read before quoting it, and which of them withhold it."""
+"""The warnings to read before quoting a score, and which of them withhold the verdict."""
 
 from __future__ import annotations
 
@@ -29,16 +29,24 @@ FEW = 30  # below this many measurable examples an interval over examples is wid
 HARDLY_KNOWN = 0.1
 """Probability per token (geometric mean) that `full` gives the entities, below which it hardly knows them."""
 
-DAMAGED = 0.5
-"""Loss on retained facts, as a share of that on forget facts, above which most of the loss is not about the forget
-set."""
+DAMAGED = 5.0
+"""Loss on retained facts from the unlearned states over that from retain's, above which these facts are lost: in the
+study of SmolLM2 it was 16 to 75 in the three damaged models, and at most 1.9 in the others."""
+
+LEAST_LOSS = 0.01  # nats per token that retain's states cost on retained facts at least, in that quotient
+
+LEAST_SAID = 0.8
+"""Probability of the retained entities under the unlearned model itself, as a share of that under full, below which
+the model is damaged, whatever full makes of its states."""
+
+AS_ANSWERS = 0.06  # difference of UDS and output depth up to which they say the same
 
 UNKNOWN_TO_RETAIN = 0.5
 """Loss from retain's states on control facts, as a share of that on forget facts, above which retain does not know the
 control facts either."""
 
 RETAINS_APART = 0.1  # difference of the scores against several retain models that deserves a warning
-OVER_SHARE = 0.25  # share of over-erased KE layers that deserves a warning
+NEGATIVE_SHARE = 0.25  # share of KE layers with a negative LER that deserves a warning
 COSINE = 0.5  # mean cosine between patched and original state below which the patch is off-distribution
 NORM_FACTOR = 2.0  # mean norm ratio beyond which (either way) the patch is off-distribution
 
@@ -50,32 +58,7 @@ class Caution(NamedTuple):
     text: str
     """A sentence or two."""
     mark: str
-    """The same in a few words, for a row of a table: "43% over-erased"."""
-
-
-WITHHELD = "withheld"  # the verdict where a warning is fatal: the number exists but cannot be read as a score
-
-STANDS_IN = {"base": "base", "no_question": "the answer without its question", "other": "another subject"}
-"""What 1 is like, in a reading, by the stand-in for a retain model or by what its counterfactuals ask."""
-
-_READINGS = (
-    (0.05, "intact, as in full"),
-    (0.35, "mostly intact"),
-    (0.65, "partly erased"),
-    (0.95, "mostly erased"),
-    (math.inf, "erased, as in retain"),
-)
-
-
-def reading(uds: float) -> str:
-    """Put a score into words.
-
-    >>> [reading(uds) for uds in (0.0, 0.2, 0.5, 0.8, 1.0, float("nan"))]
-    ['intact, as in full', 'mostly intact', 'partly erased', 'mostly erased', 'erased, as in retain', 'not measurable']
-    """
-    if math.isnan(uds):
-        return "not measurable"
-    return next(words for bound, words in _READINGS if uds < bound)
+    """The same in a few words, for a row of a table: "off-distribution"."""
 
 
 def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
@@ -224,16 +207,16 @@ def _measurable(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _few_subjects(audit: DepthAudit) -> Iterator[Caution]:
-    by, n = audit.interval_basis
-    if by == "subject" and n == 1:
+    basis = audit.interval_basis
+    if basis.by == "subject" and basis.n == 1:
         text = (
             "All measurable examples are about one subject: there is no interval, since nothing shows how other "
             "subjects would differ."
         )
         yield Caution("caution", text, "1 subject")
-    elif by == "subject" and n < FEW_CLUSTERS:
-        text = f"Only {n} subjects: treat the subject-level interval as rough ({FEW_CLUSTERS} or more are needed)."
-        yield Caution("caution", text, f"{n} subjects")
+    elif basis.few:
+        text = f"Only {basis.counted}: treat the subject-level interval as rough ({FEW_CLUSTERS} or more are needed)."
+        yield Caution("caution", text, str(basis))
 
 
 def _space_added(audit: DepthAudit) -> Iterator[Caution]:
@@ -312,20 +295,8 @@ def _without_specifics(reason: str) -> str:
 # What the unlearned states cost, on forget facts and on retained ones.
 
 
-def _beyond_the_clip(audit: DepthAudit) -> Iterator[Caution]:
-    over, negative = audit.over_erased_share, audit.negative_share  # NaN is not above a bound
-    is_retain = any(a.startswith("retain") and b == "unlearned" for a, b in audit.equal_weights)
-    if over >= OVER_SHARE and not is_retain:
-        advice = "Check that the model still works on what it should retain."
-        if not math.isnan(audit.damage):
-            damage = round(audit.damage, 2) + 0.0  # not -0
-            advice = f"On retained facts, the unlearned states cost {damage:.0%} of what they cost on the forget facts."
-        text = (
-            f"Over-erasure: on {over:.0%} of the knowledge-encoding layers, patching in the unlearned state costs more "
-            f"log-probability than patching in retain's (raw LER above 1). {advice}"
-        )
-        yield Caution("caution", text, f"{over:.0%} over-erased")
-    if negative >= OVER_SHARE:
+def _negative(audit: DepthAudit) -> Iterator[Caution]:
+    if (negative := audit.negative_share) >= NEGATIVE_SHARE:
         text = (
             f"On {negative:.0%} of the knowledge-encoding layers, patching in the unlearned state helps full to recall "
             "the answer (raw LER below 0)."
@@ -384,15 +355,26 @@ def _off_distribution(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution("caution", text, "off-distribution")
 
 
-def _damage(audit: DepthAudit) -> Iterator[Caution]:
-    damage = audit.damage_estimate
-    if damage.value > DAMAGED:
-        text = (
-            f"Mostly damage: on retained facts, the unlearned states cost {damage.control_loss:.2f} nats per token, "
-            f"{damage.value:.0%} of the {damage.forget_loss:.2f} that they cost on the forget facts (retain's states: "
-            f"{damage.retain_loss:.2f}). Much of what the score counts as erased has nothing to do with the forget set."
+def damage_signs(audit: DepthAudit) -> tuple[str, ...]:
+    """Say what shows that the model lost retained facts, too; empty without a sign, and without a control."""
+    damage, prob, signs = audit.damage_estimate, audit.entity_prob, []
+    if damage.control_loss > DAMAGED * max(damage.retain_loss, LEAST_LOSS):
+        signs.append(
+            f"the unlearned states cost {damage.control_loss:.2f} nats per token on them, and those of retain "
+            f"{damage.retain_loss:.2f}"
         )
-        yield Caution("caution", text, f"{damage.value:.0%} damage")
+    if prob.control_unlearned < LEAST_SAID * prob.control_full:
+        signs.append(
+            f"the model itself gives the retained entities a probability of {prob.control_unlearned:.3f}, and full "
+            f"{prob.control_full:.3f}"
+        )
+    return tuple(signs)
+
+
+def _damage(audit: DepthAudit) -> Iterator[Caution]:
+    if signs := damage_signs(audit):
+        text = f"Retained facts are lost: {'; '.join(signs)}. The score may show damage rather than forgetting."
+        yield Caution("caution", text, "damaged")
 
 
 def _control(audit: DepthAudit) -> Iterator[Caution]:
@@ -418,14 +400,11 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
             "on the forget facts. Damage needs facts that full and retain both know."
         )
         yield Caution("caution", text, "weak control")
-    elif (basis.by == "subject" and basis.n < FEW_CLUSTERS) or known == 1:
+    elif basis.few or known == 1:
         facts = "The one control fact that counts concerns"
         if known > 1:
             facts = f"The {known} control facts that count concern"
-        text = (
-            f"{facts} only {basis.n} subject{'s' * (basis.n != 1)}: the interval of damage is "
-            f"{'missing' if basis.n == 1 else 'rough'}."
-        )
+        text = f"{facts} only {basis.counted}: the interval of damage is {'missing' if basis.n == 1 else 'rough'}."
         yield Caution("caution", text, f"control: {basis}")
     if (sample := control.sample) is not None:
         part = f"{sample['limit']} of {sample['of']} control facts"
@@ -444,6 +423,25 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
 
 
 # How it was measured.
+
+
+def _as_the_answers(audit: DepthAudit) -> Iterator[Caution]:
+    reference = any(b == "unlearned" for _, b in audit.equal_weights)  # both follow from the definition
+    if not reference and abs(audit.uds - audit.output_depth) <= AS_ANSWERS:
+        text = f"The depth score says what the model's unpatched answers say (output depth, within {AS_ANSWERS:g})."
+        yield Caution("note", text, "as the answers")
+
+
+def _quantised(audit: DepthAudit) -> Iterator[Caution]:
+    stored = {role: record.storage for role, record in audit.roles.items()}
+    unlike = [role for role, storage in stored.items() if storage != stored["unlearned"]]
+    if stored["unlearned"] and unlike:
+        text = (
+            f"The audited model is quantised ({stored['unlearned']}), but {' and '.join(unlike)} "
+            f"{'is' if len(unlike) == 1 else 'are'} not in the same way. Quantising alone moves the score (4 bits "
+            "raised that of full itself by 0.09 in our study): audit full and retain, quantised alike, next to it."
+        )
+        yield Caution("caution", text, "quantised")
 
 
 def _precision(audit: DepthAudit) -> Iterator[Caution]:
@@ -474,9 +472,9 @@ _CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # those of o
         _space_added,
         _prefix_ends_in_space,
         _begins_answer,
-        _beyond_the_clip,
         _answers_opened,
+        _negative,
         _off_distribution,
     ),
-    *(_precision, _engines),
+    *(_quantised, _as_the_answers, _precision, _engines),
 )

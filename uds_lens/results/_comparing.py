@@ -116,7 +116,8 @@ def site_groups(audits: Iterable[Audit]) -> list[dict[str, Audit]]:
 
 
 _MODEL_COLUMNS = (
-    *("uds", "uds_low", "uds_high", "prob_full", "prob_unlearned", "n_measured", "n_not_measurable", "n_skipped"),
+    *("uds", "uds_low", "uds_high", "output_depth", "output_depth_low", "output_depth_high"),
+    *("prob_full", "prob_unlearned", "n_measured", "n_not_measurable", "n_skipped"),
     *("over_erased_share", "negative_share", "reading", "n_warnings", "prompts"),
 )
 
@@ -128,10 +129,11 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
         audits: Name to audit.
 
     Returns:
-        `model`, `uds`, `uds_low`, `uds_high`, `prob_full` and `prob_unlearned` (of the entity under the models
+        `model`, `uds`, `uds_low`, `uds_high`, `output_depth` with its interval (what the unpatched answers say, see
+        `DepthAudit.output_depth`), `prob_full` and `prob_unlearned` (of the entity under the models
         themselves, see `DepthAudit.entity_prob`), `n_measured`, `n_not_measurable`, `n_skipped`, `over_erased_share`,
         `negative_share`, `reading` (the verdict; "withheld" where a warning is fatal), `n_warnings`, `prompts` ("raw"
-        or "chat template"), `marks` (cautions and fatal warnings in a few words each, such as "43% over-erased");
+        or "chat template"), `marks` (cautions and fatal warnings in a few words each, such as "off-distribution");
         NaN where undefined.
 
     Example:
@@ -220,8 +222,8 @@ _ALIKE_WITHIN = 0.02
 in 50 is of another kind, this catches what the mean alone does not (`benchmarks/sign_flips.py`)."""
 
 _ALIKE = (
-    "All but a few subjects differ in the same way, and the difference is small: a kind of subject that was not asked "
-    "could turn its sign, so the interval may be too narrow and p too small."
+    "All but a few subjects differ in the same way: a kind of subject that was not asked, as common as so few subjects "
+    "allow, could turn the sign, so the interval may be too narrow and p too small."
 )
 
 

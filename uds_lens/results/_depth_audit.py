@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -17,7 +19,7 @@ from uds_lens.data import ExamplesLike
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.results import _frames
 from uds_lens.results._cards import audit_card
-from uds_lens.results._cautions import STANDS_IN, WITHHELD, Caution, cautions, reading
+from uds_lens.results._cautions import Caution, cautions
 from uds_lens.results._comparing import audit_names, models_frame, site_groups
 from uds_lens.results._intervals import (
     ROUNDING,
@@ -29,7 +31,7 @@ from uds_lens.results._intervals import (
 )
 from uds_lens.results._records import equal_weights, references_among
 from uds_lens.results._saving import AUDIT, load_audit, save_result
-from uds_lens.results._scores import layer_erasure_ratio, mean_uds, uds_per_example
+from uds_lens.results._scores import layer_erasure_ratio, mean_uds, output_depth, uds_per_example
 from uds_lens.results._settings import AuditConfig, RunOptions
 from uds_lens.results._stage_1 import (
     Damage,
@@ -38,10 +40,12 @@ from uds_lens.results._stage_1 import (
     Stage1,
     damage_of,
     entity_prob_of,
+    retain_ceiling,
     spread_of,
     uds_against,
 )
 from uds_lens.results._statistics import Interval
+from uds_lens.results._verdict import Verdict, verdict
 from uds_lens.results._words import figure_in_words, worded
 
 if TYPE_CHECKING:
@@ -217,6 +221,48 @@ class DepthAudit(Stage1):
             bounds=(0.0, 1.0),
         )
 
+    @cached_property
+    def output_depth_per_example(self) -> Float[Tensor, "example"]:
+        """Depth of each example in the models' unpatched answers, in [0, 1] (see `uds_lens.results.output_depth`).
+
+        NaN where `full` gives the entity at most `tau` nats per token more than `retain` does, and where
+        `output_depth_reason` says so.
+        """
+        if self.s_retain is None or self.s_unlearned is None:
+            return torch.full_like(self.s_full, torch.nan)
+        return output_depth(self.s_full, self.s_unlearned, self.s_retain, self.config.tau)
+
+    @property
+    def output_depth(self) -> float:
+        """What the answers alone say: 0 the unlearned model gives the entities as `full` does, 1 as `retain`.
+
+        No state is patched. Without a retain model its stand-in says what 1 is: the base, or `full` on counterfactuals.
+        NaN: see `output_depth_reason`.
+        """
+        return mean_uds(self.output_depth_per_example)
+
+    @cached_property
+    def output_depth_interval(self) -> Interval:
+        """Bootstrap interval of `output_depth`, as `uds_interval`."""
+        return self.interval_of(self.output_depth_per_example, self.subjects)
+
+    @property
+    def output_depth_reason(self) -> str | None:
+        """Why `output_depth` is NaN."""
+        if self.s_retain is None or self.s_unlearned is None:
+            return "the audit was saved before the models' own answers were measured: measure it again"
+        if not math.isnan(self.output_depth):
+            return None
+        return f"full gives no entity {self.config.tau:g} nats per token more than retain does"
+
+    @cached_property
+    def retain_ceiling(self) -> float:
+        """The least score of one of several retain models on the scale of another: what retraining reaches.
+
+        NaN with one retain model, or where nothing is measurable.
+        """
+        return retain_ceiling(self)
+
     @property
     def n_measured(self) -> int:
         """Examples with at least one KE layer."""
@@ -289,14 +335,18 @@ class DepthAudit(Stage1):
         """The warnings that withhold the verdict, such as full and retain swapped."""
         return tuple(caution.text for caution in self.cautions if caution.level == "fatal")
 
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What the audit alone may say, with its reason: intact, damaged, undecided or withheld.
+
+        `uds_lens.results.verdict` takes what a transplant, relearning and elicitation found, too.
+        """
+        return verdict(self)
+
     @property
     def reading(self) -> str:
-        """The verdict, such as "mostly erased"; "withheld" where a warning is fatal."""
-        config, words = self.config, reading(self.uds)
-        stand_in = config.counterfactual if config.stand_in == "counterfactual" else config.stand_in
-        if self.fatal and self.n_measured:
-            return WITHHELD
-        return worded(words.replace("retain", STANDS_IN.get(stand_in or "", "retain")), config.words)
+        """The verdict in a word; "withheld" where a warning is fatal."""
+        return worded(str(self.verdict), self.config.words)
 
     def with_tau(self: Audit, tau: float) -> Audit:
         """Score the same measurement with another threshold; runs no model."""
@@ -361,6 +411,10 @@ class DepthAudit(Stage1):
             "uds": self.uds,
             "uds_low": interval.low,
             "uds_high": interval.high,
+            "output_depth": self.output_depth,
+            "output_depth_low": self.output_depth_interval.low,
+            "output_depth_high": self.output_depth_interval.high,
+            "output_depth_reason": self.output_depth_reason,
             "confidence": self.config.confidence,
             "interval_by": self.interval_basis.by,
             "interval_degrees_of_freedom": self.interval_basis.degrees_of_freedom,
@@ -395,6 +449,7 @@ class DepthAudit(Stage1):
             "models": {role: record.to_dict() for role, record in self.roles.items()},
             "equal_weights": [list(pair) for pair in self.equal_weights],
             "reading": self.reading,
+            "reason": self.verdict.why,
             "n_warnings": len(self.cautions),
             "n_fatal": len(self.fatal),
             "warnings": list(self.warnings),
@@ -549,9 +604,10 @@ class DepthAudit(Stage1):
         least, most, _ = self.retain_spread
         retains = f"retains={len(self.retains)} [{least:.3f}, {most:.3f}], " if self.retains else ""
         damage = "" if self.control is None else f"damage={self.damage:.3f}, "
-        fatal = f" ({len(self.fatal)} fatal, verdict withheld)" if self.fatal else ""
+        fatal = f" ({len(self.fatal)} fatal)" if self.fatal else ""
         return (
-            f"DepthAudit(uds={self.uds:.3f} [{low:.3f}, {high:.3f}], measured={self.n_measured}, "
+            f"DepthAudit(uds={self.uds:.3f} [{low:.3f}, {high:.3f}], output_depth={self.output_depth:.3f}, "
+            f"verdict={self.reading!r}, measured={self.n_measured}, "
             f"not_measurable={self.n_not_measurable}, skipped={len(self.skipped)}, layers={self.n_layers}, "
             f"{retains}{damage}warnings={len(self.warnings)}{fatal}, unlearned={self.models['unlearned'].name!r})"
         )

@@ -72,6 +72,8 @@ def examples_frame(audit: DepthAudit) -> pd.DataFrame:
             "n_tokens": audit.n_tokens.numpy(),
             "s_full": audit.s_full.numpy(),
             "s_unlearned": np.nan if audit.s_unlearned is None else audit.s_unlearned.numpy(),
+            "s_retain": np.nan if audit.s_retain is None else audit.s_retain.numpy(),
+            "output_depth": audit.output_depth_per_example.numpy(),
             "space_added": [example.id in spaced for example in audit.examples],
             "n_ke": ke.sum(-1).numpy(),
             "first_ke": layers(_first_true(ke)),

@@ -11,6 +11,7 @@ from uds_lens._compat.transformers import is_offline
 from uds_lens._storage import SpillFolder
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError, UdsLensError
 from uds_lens.results._cards import number
+from uds_lens.results._words import worded
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard
@@ -182,8 +183,13 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
         ("tokens", f"`{_plain(str(audit.provenance.get('ids_hash')))}`"),
         ("versions", ", ".join(f"{k} {v}" for k, v in audit.provenance.get("versions", {}).items())),
     ]
+    if not math.isnan(audit.output_depth):
+        rows.insert(
+            2, ("output depth", f"{number(audit.output_depth)}, what the unpatched answers say, on the same scale")
+        )
     if audit.sample_error is not None:
         rows.insert(2, ("sampling error", f"UDS {audit.sample_error.words}"))
+    why = _plain(_without_paths(worded(audit.verdict.why, audit.config.words), audit))
     cautions = [
         f"- {'**Fatal.** ' if caution.level == 'fatal' else ''}{_plain(_without_paths(caution.text, audit))}"
         for caution in audit.cautions
@@ -192,7 +198,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
         [
             _HEADING,
             "",
-            f"**UDS {number(audit.uds)}**{interval}: {audit.reading}.",
+            f"**UDS {number(audit.uds)}**{interval}: {audit.reading}. {why}",
             "",
             "0 = knowledge intact (hidden states as in full, the model before unlearning), 1 = erased (as in retain, a "
             "model that never saw the forget set). A high score does not make a good model: check its utility.",

@@ -33,6 +33,20 @@ class IntervalBasis(NamedTuple):
     """Subjects, where two examples share one; examples otherwise."""
     n: int
     """How many there are among the measurable examples."""
+    effective: float
+    """How many of equal size they count as, `(sum n_g)^2 / sum n_g^2`: 3.6 where one of ten has half of the rows."""
+
+    @property
+    def few(self) -> bool:
+        """Whether so few subjects count that an interval over them is rough."""
+        return self.by == "subject" and self.effective < FEW_CLUSTERS
+
+    @property
+    def counted(self) -> str:
+        """Show as "6 subjects" or "12 subjects, which count as 3.6 since some have more examples than others"."""
+        if self.n < FEW_CLUSTERS:
+            return str(self)
+        return f"{self}, which count as {self.effective:.1f} since some have more examples than others"
 
     @property
     def degrees_of_freedom(self) -> int:
@@ -49,11 +63,12 @@ def interval_basis(values: Float[Tensor, "example"], clusters: Sequence[Hashable
 
     >>> import torch
     >>> interval_basis(torch.tensor([0.1, 0.2, torch.nan]), ["Ada", "Ada", "Bo"])
-    IntervalBasis(by='subject', n=1)
+    IntervalBasis(by='subject', n=1, effective=1.0)
     """
     kept = [name for name, missing in zip(clusters, values.isnan().tolist(), strict=True) if not missing]
-    n = int(cluster_codes(kept).max(initial=-1)) + 1
-    return IntervalBasis("example" if n == len(kept) else "subject", n)
+    sizes = np.bincount(cluster_codes(kept))
+    effective = float(sizes.sum() ** 2 / (sizes**2).sum()) if kept else 0.0
+    return IntervalBasis("example" if len(sizes) == len(kept) else "subject", len(sizes), effective)
 
 
 def cluster_codes(clusters: Sequence[Hashable | None]) -> Codes:
@@ -541,7 +556,8 @@ def sample_error(
     `uds_lens.data.sample_examples` gives each subject its share, s^2 is taken within subjects (pooled); where their
     shares had to be rounded, sum e_g^2 / (6 n_m^2) is added, with the mean residual e_g of each subject less its
     own noise. Without subjects s^2 is the variance over all, and so it is where fewer than 5 degrees of freedom are
-    left within subjects, as an upper bound.
+    left within subjects, as an upper bound. Where all scores are equal, examples that were not drawn may be of another
+    kind: of these there may be as many as `of_equal_scores` allows, on the farther of the `bounds`.
 
     References:
         Cochran (1977), Sampling Techniques, chapters 2, 5 and 6: finite populations, strata, ratios.
@@ -575,5 +591,10 @@ def sample_error(
                 rounding = ROUNDED * float(np.maximum(middle**2 - left * square / sizes, 0.0).sum())
     error = math.sqrt(left * n * square + rounding) / count
     reach = student(confidence, free) * error
+    if np.ptp(scores[measured]) < ROUNDING and left and all(map(math.isfinite, bounds)):
+        # Others may be of another kind, as in the interval of the mean; only those not drawn.
+        ends = of_equal_scores(mean, np.arange(count), bounds, confidence)
+        reach = left * max(mean - ends.low, ends.high - mean)
+        error = reach / student(confidence, free)
     interval = Interval(max(mean - reach, bounds[0]), min(mean + reach, bounds[1]))
     return SampleError(error, interval, of, at_most and bool(left))

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from uds_lens._compat.bitsandbytes import quantised_as
 from uds_lens._types import DType
 from uds_lens.models import HookedModel, open_model
 
@@ -46,7 +47,7 @@ class ModelRecord:
     """Width of the residual stream."""
 
     storage: str | None = None
-    """How a GGUF file stored the weights (`Q4_1 (79%), Q8_0, F32`); None for other checkpoints."""
+    """How the weights are quantised: `Q4_1 (79%), Q8_0, F32` of a GGUF file, `4 bits (nf4)`; None if they are not."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
@@ -61,7 +62,7 @@ class ModelRecord:
             dtype=str(model.dtype).removeprefix("torch."),
             n_layers=model.n_layers,
             d_model=model.d_model,
-            storage=model.storage,
+            storage=model.storage or quantised_as(model.hf.config),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -44,13 +44,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-VERSION = 4  # version of the format of audits that know the unlearned model's own probabilities
-CONTROLLED = 3  # version of results without them, with control facts or several retain models
-PLAIN = 2  # version of results without any of it
+VERSION = 5  # version of the format; results of earlier ones lack some of `SavedKind.own`
 
 _MANIFEST, _TENSORS, _EXAMPLES = "manifest.json", "tensors.safetensors", "examples.parquet"
 _CONTROL = "control.parquet"
-_OWN = ("s_unlearned", "control_s_unlearned")  # the second where there is a control
 
 
 @dataclass(frozen=True)
@@ -60,6 +57,7 @@ class SavedKind:
     name: str  # its class
     roles: tuple[str, ...]  # models it records
     tensors: tuple[str, ...]  # names of its tensors; the first axis of each is the example
+    own: tuple[str, ...]  # names of what models say themselves, one number an example, where it was measured
     control: tuple[str, ...]  # names of its tensors on control facts
     more: str  # name of the manifest's entry for human readers, which is not read back
 
@@ -76,6 +74,7 @@ AUDIT = SavedKind(
         *("n_tokens", "s_full", "s1_delta", "s2_delta"),
         *("s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine"),
     ),
+    own=("s_retain", "s_unlearned", "control_s_unlearned"),
     control=("control_s2_delta",),
     more="summary",
 )
@@ -129,13 +128,13 @@ def save_result(result: Stage1, path: str | os.PathLike[str], kind: SavedKind, *
         optional["retains"] = [retain.model.to_dict() for retain in result.retains]
         for name in (*S1_TENSORS, *(() if control is None else ("control_s1_delta",))):
             tensors[f"retains_{name}"] = torch.stack([getattr(retain, name) for retain in result.retains])
-    own = {name: tensor for name in _OWN if (tensor := getattr(result, name, None)) is not None}
+    own = {name: tensor for name in kind.own if (tensor := getattr(result, name)) is not None}
     tensors |= own
     content = save({name: tensor.clone().contiguous() for name, tensor in tensors.items()})
     files = {_TENSORS: content} | {name: examples_to_parquet(rows) for name, rows in tables.items()}
     manifest = {
         "format": kind.format,
-        "version": VERSION if own else CONTROLLED if optional else PLAIN,
+        "version": VERSION,
         "config": result.config.to_dict(),
         "models": {role: record.to_dict() for role, record in result.models.items()},
         "provenance": plain(result.provenance),
@@ -243,7 +242,7 @@ class _Provenance(_Origin):
 
 def _read_manifest(folder: Path, kind: SavedKind) -> _Manifest:
     where = repr(str(folder))
-    versions = (PLAIN, CONTROLLED, VERSION)
+    versions = tuple(range(2, VERSION + 1))
     record = checked_record(read_file(folder / _MANIFEST), where=where, format=kind.format, versions=versions)
     members = {name: value for name, value in record.items() if name not in ("format", kind.more)}
     settings = members.get("config")
@@ -276,7 +275,10 @@ def _fields(manifest: _Manifest, folder: Path, kind: SavedKind) -> dict[str, Any
     stored, examples = content(_TENSORS), table(_EXAMPLES)
     facts = table(_CONTROL) if manifest.control else ()
     shapes = _shapes(kind, manifest, len(examples), len(facts))
-    tensors = tensors_from(stored, shapes, where=repr(str(folder / _TENSORS)))
+    own: dict[str, Shape] = {name: (len(examples),) for name in kind.own if not name.startswith("control")}
+    if manifest.control:
+        own |= {name: (len(facts),) for name in kind.own if name not in own}
+    tensors = tensors_from(stored, shapes, where=repr(str(folder / _TENSORS)), optional=own)
     optional: dict[str, Any] = {}
     if manifest.control:
         if manifest.control.sample is not None:
@@ -306,8 +308,6 @@ def _shapes(kind: SavedKind, manifest: _Manifest, n: int, n_facts: int) -> dict[
     if manifest.control:
         shapes |= {"control_n_tokens": (n_facts,), "control_s_full": (n_facts,)}
         shapes |= dict.fromkeys(("control_s1_delta", *kind.control), (n_facts, None))
-    if manifest.version == VERSION:
-        shapes |= {_OWN[0]: (n,)} | ({_OWN[1]: (n_facts,)} if manifest.control else {})
     if manifest.retains is not None:
         several = len(manifest.retains)
         shapes |= {f"retains_{name}": (several, n, None) for name in S1_TENSORS}
@@ -316,8 +316,10 @@ def _shapes(kind: SavedKind, manifest: _Manifest, n: int, n_facts: int) -> dict[
     return shapes
 
 
-def tensors_from(content: bytes, shapes: Mapping[str, Shape], *, where: str) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file."""
+def tensors_from(
+    content: bytes, shapes: Mapping[str, Shape], *, where: str, optional: Mapping[str, Shape] | None = None
+) -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file, and those of `optional` that it holds."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -325,6 +327,7 @@ def tensors_from(content: bytes, shapes: Mapping[str, Shape], *, where: str) -> 
         tensors = load(content)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise ResultFormatError(f"{where} holds no tensors: {str(error)[:160]}.") from error
+    shapes = {**shapes, **{name: shape for name, shape in (optional or {}).items() if name in tensors}}
     if wrong := sorted(set(shapes) ^ set(tensors)):
         raise ResultFormatError(f"{where} must hold {', '.join(shapes)[:300]}; see {wrong[0][:60]!r}.")
     first = tensors.get("s1_delta")

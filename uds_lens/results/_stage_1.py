@@ -17,7 +17,7 @@ from uds_lens.errors import ConfigError, Setting
 from uds_lens.results._cards import stage_1_card
 from uds_lens.results._intervals import ratio_interval
 from uds_lens.results._records import ModelRecord
-from uds_lens.results._scores import ke_mask, layer_erasure_ratio, uds_per_example
+from uds_lens.results._scores import ke_mask, layer_erasure_ratio, mean_uds, uds_per_example
 from uds_lens.results._settings import AuditConfig
 from uds_lens.results._statistics import NO_INTERVAL, Interval
 
@@ -114,6 +114,11 @@ class Stage1(ScoredFacts):
     retains: tuple[RetainStage1, ...] = ()
     """Stage 1 of each of several retain models; empty with one."""
 
+    s_retain: Float[Tensor, "example"] | None = None
+    """Mean log-probability of the entity under `retain` itself, unpatched, nats per token: the mean over several retain
+    models, or over the counterfactuals of `full` that stand in for one. None where it was saved before it was
+    measured."""
+
     control: ControlFacts | None = None
     """Facts that `full` and `retain` both know, measured in the same way; None without."""
 
@@ -189,6 +194,18 @@ def uds_against(audit: DepthAudit, s1_delta: Float[Tensor, "example layer"]) -> 
     """
     layers = audit.ke_mask & (s1_delta > 0)
     return uds_per_example(s1_delta, layer_erasure_ratio(s1_delta, audit.s2_delta, layers), layers)
+
+
+def retain_ceiling(stage: Stage1) -> float:
+    """Return the least score of a retain model on another's scale (`DepthAudit.retain_ceiling`)."""
+    scores = [
+        mean_uds(uds_per_example(scale, layer_erasure_ratio(scale, other.s1_delta, layers), layers))
+        for own in stage.retains
+        for other in stage.retains
+        if own is not other
+        for scale, layers in [(own.s1_delta, ke_mask(own.s1_delta, stage.config.tau))]
+    ]
+    return min((score for score in scores if not math.isnan(score)), default=math.nan)
 
 
 # Damage: how much of the loss in the layers falls on retained facts, too.

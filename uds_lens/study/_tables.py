@@ -171,6 +171,9 @@ class StudyFrames:
     quantised: pd.DataFrame
     """The same in 4 bits."""
 
+    quantised_references: pd.DataFrame
+    """`full` and the retain models in 4 bits, where they were measured: what quantising alone does to a metric."""
+
     relearned: pd.DataFrame
     """The same after relearning, one row per seed."""
 
@@ -241,6 +244,7 @@ def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: An
         pools=of("pool", "before"),
         before=with_utility(of("unlearned", "before"), full, utility),
         quantised=of("unlearned", "quantised"),
+        quantised_references=pd.concat([of(role, "quantised") for role in ("full", "retain")], ignore_index=True),
         relearned=of("unlearned", "relearned"),
         retain_before=with_utility(of("retain", "before"), full, utility),
         retain_relearned=of("retain", "relearned"),

@@ -18,10 +18,18 @@ from torch import Tensor
 
 from uds_lens import plots
 from uds_lens.data import ForgetExample, SkippedExample
-from uds_lens.results import AuditConfig, Interval, ModelRecord, bootstrap_interval, mean_uds, output_depth
+from uds_lens.results import (
+    AuditConfig,
+    Interval,
+    ModelRecord,
+    TransplantEvidence,
+    bootstrap_interval,
+    mean_uds,
+    output_depth,
+)
 from uds_lens.results._cards import card, number
 from uds_lens.results._cautions import Caution
-from uds_lens.results._intervals import FEW_CLUSTERS, ROUNDING, cluster_codes, interval_basis, studentised
+from uds_lens.results._intervals import ROUNDING, cluster_codes, interval_basis, studentised
 from uds_lens.results._stage_1 import LEAST_KNOWN, Spread, spread_of
 from uds_lens.results._statistics import NO_INTERVAL
 from uds_lens.transplants._candidates import Candidate
@@ -371,6 +379,17 @@ class Transplant:
             return None
         return self.hidden_interval.low > self.hidden_bound
 
+    @property
+    def evidence(self) -> TransplantEvidence:
+        """What `uds_lens.results.verdict` takes; `hidden_reference` is `hidden_bound`."""
+        local = max((part.value for part in self.localisation if not math.isnan(part.value)), default=math.nan)
+        return TransplantEvidence(
+            host_depth=self.host_depth,
+            hidden_low=self.hidden_interval.low,
+            hidden_reference=self.hidden_bound,
+            localisation=local,
+        )
+
     # Where it was changed.
 
     @cached_property
@@ -605,8 +624,8 @@ def _cautions(found: Transplant) -> Sequence[Caution]:
         )
         cautions.append(Caution("note", text, "one retain"))
     basis = interval_basis(found.output_depth_per_example, found.subjects)
-    if basis.by == "subject" and basis.n < FEW_CLUSTERS:
-        text = f"Only {basis.n} subject{'s' * (basis.n != 1)}: intervals are rough or missing"
+    if basis.few:
+        text = f"Only {basis.counted}: intervals are rough or missing"
         text += ", and blocks were chosen on other examples of the same subject." if basis.n == 1 else "."
         cautions.append(Caution("caution", text, f"{basis.n} subjects"))
     return cautions
