@@ -213,6 +213,7 @@ class MetricResults:
         Options, prompts, a hash of what was asked, and the weights of `retain` and `full` where they were used.
         """
         found = {name: value for name, value in self.options.to_dict().items() if name not in _SPEED}
+        found["repetition_penalty"] = self.options.repetition_penalty  # a condition that is absent differs from none
         found |= {role: record.fingerprint for role, record in self.models.items() if role != "model"}
         sets = ", ".join(name for name, size in self.sizes.items() if size)
         asked = {

@@ -173,7 +173,8 @@ class WorkKeys:
         self._audit, self._metrics = audit_settings(plan.measure), metric_settings(plan.measure)
         elicitation = elicitation_settings(plan.measure)
         self._options: dict[str, Any] = {
-            "metrics": asdict(_with_defaults(self._metrics, _NO_VALUE["metrics"])) | {"fluency": plan.measure.fluency},
+            "metrics": _with_defaults(self._metrics, _NO_VALUE["metrics"]).to_dict()
+            | {"fluency": plan.measure.fluency},
             AUDIT: None if self._audit is None else _settings_of(self._audit),
             ELICITATION: None
             if elicitation is None
