@@ -190,7 +190,7 @@ def test_relative_utility_by_hand(trio, data, monkeypatch):
     from uds_lens import generation
     from uds_lens.metrics._definitions import aggregates
 
-    monkeypatch.setattr(generation, "rouge_l_recall", lambda references, answers: [0.5] * len(references))
+    monkeypatch.setattr(generation, "rouge_l_recall", lambda references, answers, words: [0.5] * len(references))
     monkeypatch.setattr(aggregates, "kept_truth", lambda correct, wrong: 0.5)
     models, few = trio("llama"), data.limited(3)
     unlearned, full = (
