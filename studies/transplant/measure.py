@@ -23,7 +23,8 @@ from transformers import AutoTokenizer, PreTrainedModel
 import uds_lens as ul
 from uds_lens.data import ForgetExample
 from uds_lens.results import AuditConfig, RunOptions, mean_uds, output_depth
-from uds_lens.transplants import Transplant, transplant
+from uds_lens.transplants import Transplant
+from uds_lens.transplants._measuring import each_transplant
 from uds_lens.transplants._scores import least_on_others, taken
 
 RESULTS = HERE / "results"
@@ -34,6 +35,8 @@ RELEARNING: dict[bool, dict[str, Any]] = {
     False: {"rate": 1e-4, "batch_size": 8},
 }
 """Of the small worlds, and of SmolLM2's."""
+CONTROL_STEP = {True: 3, False: 1}
+"""Of the rows to keep every third is a control fact in the small worlds, 4 of each author; all in SmolLM2's."""
 MOST_EPOCHS = 20
 RETURNED_AT = 0.1
 """Output depth of the relearned rows at which `retain-0` has learnt them."""
@@ -186,32 +189,34 @@ def measure(world: str, only: Sequence[str] | None) -> None:
                 asked[f"retain-{seed}-by-{donor}"] = (f"retain-{seed}", "full", f"retain-{donor}")
     if (folder / "planted" / "done").exists():
         asked["removed"] = ("retain-0", "planted", "retain-1")
+    groups: dict[tuple[str, str], dict[str, str]] = {}
     for name, (model, known, by) in asked.items():
-        if name in done or (only and name not in only) or model == by:
-            continue
-        found = transplant(
+        if name not in done and (not only or name in only) and model != by:
+            groups.setdefault((known, by), {})[name] = model
+    for (known, by), models in groups.items():
+        transplants = each_transplant(
             folder / known,
             folder / by,
-            folder / model,
+            [folder / model for model in models.values()],
             rows["forget"],
-            control=rows["control"],
+            control=rows["control"][:: CONTROL_STEP[is_small(world)]],
             config=CONFIG,
             options=OPTIONS,
         )
-        found.save(folder / "transplants" / name)
-        row = {"world": world, "model": name, "kind": kind_of(name), "unit": unit_of(name), **transplant_row(found)}
-        if known == "full" and name == model:
-            weights, _ = opened(world, model)
-            row |= {"uds": baseline.audit(folder / model, options=OPTIONS).uds}
-            row |= {"distance": distance(weights, full) / whole, **criterion.relearned(weights, epochs)}
-        elif known != "full":
-            row |= {"uds": ul.DepthAudit.run(
-                folder / known, folder / by, folder / model, rows["forget"], config=CONFIG, options=OPTIONS
-            ).uds}  # fmt: skip
-        table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
-        table.to_csv(file, index=False, float_format="%.6f")
-        shown = ("uds", "output_depth", "host_depth", "hidden", "localisation_1", "returned")
-        print(world, name, *(f"{key} {row.get(key, math.nan):.3f}" for key in shown), flush=True)
+        for (name, model), found in zip(models.items(), transplants, strict=True):
+            found.save(folder / "transplants" / name)
+            row = {"world": world, "model": name, "kind": kind_of(name), "unit": unit_of(name), **transplant_row(found)}
+            if known == "full" and name == model:
+                weights, _ = opened(world, model)
+                row |= {"uds": baseline.audit(folder / model, options=OPTIONS).uds}
+                row |= {"distance": distance(weights, full) / whole, **criterion.relearned(weights, epochs)}
+            elif known != "full":
+                places = (folder / known, folder / by, folder / model)
+                row |= {"uds": ul.DepthAudit.run(*places, rows["forget"], config=CONFIG, options=OPTIONS).uds}
+            table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
+            table.to_csv(file, index=False, float_format="%.6f")
+            shown = ("uds", "output_depth", "host_depth", "hidden_difference", "localisation_1", "returned")
+            print(world, name, *(f"{key} {row.get(key, math.nan):.3f}" for key in shown), flush=True)
 
 
 def main() -> None:
