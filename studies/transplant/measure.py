@@ -17,8 +17,8 @@ from typing import Any
 
 import pandas as pd
 import torch
-from models import HERE, OUT, SEEDS, WORLDS, blocks_of, draw_rows, is_small, learn, opened, start_of
 from transformers import AutoTokenizer, PreTrainedModel
+from worlds import HERE, OUT, SEEDS, WORLDS, blocks_of, draw_rows, is_small, learn, opened, start_of
 
 import uds_lens as ul
 from uds_lens.data import ForgetExample
@@ -162,7 +162,7 @@ def names_in(world: str) -> list[str]:
 
 
 def is_whole(folder: Path) -> bool:
-    """Return whether a model is finished: written by the library at once, or marked by models.py."""
+    """Return whether a model is finished: written by the library at once, or marked by worlds.py."""
     return any((folder / name).exists() for name in ("finetuning.json", "unlearning.json", "done"))
 
 

@@ -1,8 +1,8 @@
 """Make the models of the study; claims.md says which. Run again, it goes on where it was stopped.
 
-    python studies/transplant/models.py small-0
-    python studies/transplant/models.py small-1
-    python studies/transplant/models.py smollm2      # needs: python studies/smollm2/models.py base
+    python studies/transplant/worlds.py small-0
+    python studies/transplant/worlds.py small-1
+    python studies/transplant/worlds.py smollm2      # needs: python studies/smollm2/models.py base
 
 A world's data and models lie in `runs/transplant/WORLD`.
 """
