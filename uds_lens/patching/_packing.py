@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -167,13 +168,13 @@ def plain_attention(
 ) -> Float[Tensor, "batch group copy head pos d_value"]:
     """Attend `softmax(scaling Q K^T + mask) V` for copies of every row, each to the keys before all and to its own."""
     batch, groups, copies, heads, width = query.shape[:5]
-    own_keys, own_values = (t.flatten(0, 1).unflatten(1, (copies, width)).flatten(0, 1) for t in (key, value))
-    scores = _products(query.flatten(0, 2).flatten(1, 2), own_keys, scaling)
+    own_keys, own_values = (rearrange(t, "b g (c p) d -> (b g c) p d", c=copies) for t in (key, value))
+    scores = _products(rearrange(query, "b g c h p d -> (b g c) (h p) d"), own_keys, scaling)
     before = 0
     if past is not None:
-        keys, values = (t.flatten(0, 1) for t in past)
+        keys, values = (rearrange(t, "b g k d -> (b g) k d") for t in past)
         before = keys.shape[1]
-        earlier = _products(query.flatten(0, 1).flatten(1, 3), keys, scaling)
+        earlier = _products(rearrange(query, "b g c h p d -> (b g) (c h p) d"), keys, scaling)
         scores = torch.cat([earlier.view(*scores.shape[:2], before), scores], dim=2)
     scores.view(batch, -1, width, before + width).add_(mask)
     weights = scores.softmax(-1)
@@ -231,9 +232,9 @@ def _agree(
     query = query * torch.tensor([1.0, 4.0, 16.0, 64.0], device=device, dtype=exact)[:, None]
     mask = torch.full((1, 1, 4, 4), torch.finfo(torch.float32).min, device=device, dtype=exact).triu(1)
     theirs = eager(module, query, key, value, mask, **options)[0]
-    by_group = query.unflatten(1, (groups, 1, -1))
+    by_group = rearrange(query, "b (g c h) p d -> b g c h p d", g=groups, c=1)
     ours = plain_attention(by_group, key, value, mask, scaling=scaling_of(query, options))
-    ours = ours.flatten(1, 3).transpose(1, 2)
+    ours = rearrange(ours, "b g c h p d -> b p (g c h) d")
     return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
