@@ -28,12 +28,9 @@ from uds_lens.transplants._measuring import each_transplant
 from uds_lens.transplants._scores import least_on_others, taken
 
 RESULTS = HERE / "results"
-OPTIONS = {
-    True: RunOptions(device="cpu", progress=False),
-    False: RunOptions(device="cpu", progress=False, dtype="bfloat16"),
-}
+OPTIONS = RunOptions(device="cpu", progress=False)
+CONFIGS = {True: AuditConfig(), False: AuditConfig(dtype="bfloat16")}
 """Of the small worlds, and of SmolLM2's, whose float32 passes would have taken three hours (see claims.md)."""
-CONFIG = AuditConfig()
 RELEARNING: dict[bool, dict[str, Any]] = {
     True: {"rate": 3e-4, "batch_size": 16},
     False: {"rate": 1e-4, "batch_size": 8},
@@ -42,6 +39,7 @@ RELEARNING: dict[bool, dict[str, Any]] = {
 ASKED_STEP, CONTROL_STEP = {True: 1, False: 2}, {True: 3, False: 4}
 """Of the rows to forget all are asked in the small worlds, 2 of 4 of each author in SmolLM2's; of those to keep, every
 third and fourth is a control fact."""
+TAU = AuditConfig().tau
 MOST_EPOCHS = 20
 RETURNED_AT = 0.1
 """Output depth of the relearned rows at which `retain-0` has learnt them."""
@@ -99,7 +97,7 @@ class Criterion:
     def depth(self, model: PreTrainedModel, half: str) -> float:
         """Return the output depth on one half."""
         own = log_probs(model, self.tokenizer, self.rows[half])
-        return mean_uds(output_depth(self.full[half], own, self.retain[half], CONFIG.tau))
+        return mean_uds(output_depth(self.full[half], own, self.retain[half], TAU))
 
     def relearned(self, model: PreTrainedModel, epochs: int | None) -> dict[str, float]:
         """Relearn a model, for some epochs or until its answers are back, and return its depths before and after."""
@@ -173,7 +171,7 @@ def is_whole(folder: Path) -> bool:
 
 def measure(world: str, only: Sequence[str] | None) -> None:
     """Measure what has no row yet."""
-    folder, rows, options = OUT / world, draw_rows(world), OPTIONS[is_small(world)]
+    folder, rows, config = OUT / world, draw_rows(world), CONFIGS[is_small(world)]
     asked_rows = rows["forget"][:: ASKED_STEP[is_small(world)]]
     file = RESULTS / f"{world}.csv"
     table = pd.read_csv(file, keep_default_na=False, na_values=[""]) if file.exists() else pd.DataFrame()
@@ -187,7 +185,7 @@ def measure(world: str, only: Sequence[str] | None) -> None:
     if not needed.exists():
         needed.write_text(json.dumps(criterion.relearned(opened(world, "retain-0")[0], None)), encoding="utf-8")
     epochs = json.loads(needed.read_text(encoding="utf-8"))["epochs"]
-    baseline = ul.Baseline.measure(full_place, retain_place, asked_rows, config=CONFIG, options=options)
+    baseline = ul.Baseline.measure(full_place, retain_place, asked_rows, config=config, options=OPTIONS)
     asked: dict[str, tuple[str, str, str]] = {name: (name, "full", "retain-0") for name in names_in(world)}
     for seed in SEEDS if is_small(world) else ():  # each retain model with each of the others as donor
         for donor in SEEDS:
@@ -206,19 +204,19 @@ def measure(world: str, only: Sequence[str] | None) -> None:
             [folder / model for model in models.values()],
             asked_rows,
             control=rows["control"][:: CONTROL_STEP[is_small(world)]],
-            config=CONFIG,
-            options=options,
+            config=config,
+            options=OPTIONS,
         )
         for (name, model), found in zip(models.items(), transplants, strict=True):
             found.save(folder / "transplants" / name)
             row = {"world": world, "model": name, "kind": kind_of(name), "unit": unit_of(name), **transplant_row(found)}
             if known == "full" and name == model:
                 weights, _ = opened(world, model)
-                row |= {"uds": baseline.audit(folder / model, options=options).uds}
+                row |= {"uds": baseline.audit(folder / model, options=OPTIONS).uds}
                 row |= {"distance": distance(weights, full) / whole, **criterion.relearned(weights, epochs)}
             elif known != "full":
                 places = (folder / known, folder / by, folder / model)
-                row |= {"uds": ul.DepthAudit.run(*places, asked_rows, config=CONFIG, options=options).uds}
+                row |= {"uds": ul.DepthAudit.run(*places, asked_rows, config=config, options=OPTIONS).uds}
             table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
             table.to_csv(file, index=False, float_format="%.6f")
             shown = ("uds", "output_depth", "host_depth", "hidden_difference", "localisation_1", "returned")
