@@ -181,6 +181,14 @@ def refused(theme: Theme) -> go.Figure:
     return ul.plots.patch_heatmap(rows[["layer", "lost"]].assign(cell=cells), theme=theme)
 
 
+def transplants(theme: Theme, world: str = "small-0") -> go.Figure:
+    """Output depth and host depth of the fresh models of the study of transplants."""
+    rows = pd.read_csv(HERE.parents[1] / "studies" / "transplant" / "results" / f"{world}.csv")
+    rows = rows[~rows["model"].str.contains("-by-")]
+    known = rows["kind"].isin(["reference", "made: retain", "made: removed"])
+    return ul.plots.host_depths(rows, references=rows.loc[known, "model"].tolist(), theme=theme, title=None)
+
+
 def main() -> None:
     """Write the pictures beside this file."""
     for theme in ("light", "dark"):
@@ -194,6 +202,7 @@ def main() -> None:
             "results_smollm2.svg": smollm2_models(theme),
             "results_smollm2_layers.svg": smollm2_layers(theme),
             "results_refusal.svg": refused(theme),
+            "transplants_small.svg": transplants(theme),
         }
         for name, figure in figures.items():
             ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)

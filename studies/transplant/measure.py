@@ -139,6 +139,8 @@ def transplant_row(found: Transplant) -> dict[str, Any]:
     row = {
         "output_depth": found.output_depth,
         "host_depth": found.host_depth,
+        "host_depth_low": found.host_depth_interval.low,
+        "host_depth_high": found.host_depth_interval.high,
         "hidden": found.hidden,
         "hidden_low": found.hidden_interval.low,
         "hidden_high": found.hidden_interval.high,

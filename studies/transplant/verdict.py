@@ -36,6 +36,7 @@ def read() -> pd.DataFrame:
     table = pd.concat(
         [pd.read_csv(file, keep_default_na=False, na_values=[""]) for file in files if file.exists()], ignore_index=True
     )
+    table = table[~table["model"].str.endswith("-by-0")].copy()  # the same as without: retain-0 is everybody's donor
     # only models that unlearned something, and whose answers on the tested half can come back
     counts = (table["output_depth"] >= LEAST_DEPTH) & (table["tested_before"] >= LEAST_DEPTH)
     returned = table["returned"].where(counts)
@@ -59,11 +60,15 @@ def auc(table: pd.DataFrame, score: str) -> float:
 def resampled(table: pd.DataFrame, statistic: Callable[[pd.DataFrame], float]) -> tuple[float, float]:
     """Return the 95 % interval of a statistic over resamples of the units, within world."""
     rng = np.random.default_rng(0)
-    worlds = [[unit for _, unit in world.groupby("unit")] for _, world in table.groupby("world")]
+    table = table.reset_index(drop=True)
+    places = [
+        [world.index.to_numpy()[rows] for rows in world.groupby("unit").indices.values()]
+        for _, world in table.groupby("world")
+    ]
     values = []
     for _ in range(RESAMPLES):
-        drawn = [units[i] for units in worlds for i in rng.integers(len(units), size=len(units))]
-        values.append(statistic(pd.concat(drawn)))
+        drawn = [units[i] for units in places for i in rng.integers(len(units), size=len(units))]
+        values.append(statistic(table.loc[np.concatenate(drawn)]))
     found = np.array(values)
     found = found[~np.isnan(found)]
     return (float(np.quantile(found, 0.025)), float(np.quantile(found, 0.975))) if len(found) else (math.nan, math.nan)
@@ -272,10 +277,11 @@ def main() -> None:
     lines += [f"| {each.claim} | {each.verdict} | {each.why} |" for each in ruled]
     lines += [
         "",
-        "AUC of other scores for hiding against forgotten models (post hoc):",
+        "Post hoc, AUC of scores for hiding against forgotten models; on the right without the models made to fool: "
+        "relearning on half of the subjects calls them forgotten although most of their blocks are those of `full`.",
         "",
-        "| score | small | SmolLM2 |",
-        "|---|---|---|",
+        "| score | small | SmolLM2 | small, unspoiled | SmolLM2, unspoiled |",
+        "|---|---|---|---|---|",
     ]
     scored = table.assign(
         low_uds=-table["uds"], relative=1 - table["host_depth"] / table["output_depth"], near=-table["distance"]
@@ -289,8 +295,12 @@ def main() -> None:
         ("near", "nearness to full in weights"),
         ("low_uds", "low UDS"),
     ):
-        values = [auc(scored[scored["world"].isin(worlds)], name) for worlds in (SMALL, LORA)]
-        lines.append(f"| {told} | {values[0]:.3f} | {values[1]:.3f} |")
+        values = [
+            auc(rows[rows["world"].isin(worlds)], name)
+            for rows in (scored, scored[scored["kind"] != "made: spoiled"])
+            for worlds in (SMALL, LORA)
+        ]
+        lines.append(f"| {told} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
     for world, rows in table.groupby("world", sort=False):
         lines += ["", f"## {world}", "", *markdown(rows[list(COLUMNS)])]
     (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
