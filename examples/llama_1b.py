@@ -3,8 +3,9 @@
     python examples/llama_1b.py --out runs/llama-1b
     python examples/llama_1b.py --models GradDiff AltPO --offline
 
-Downloads about 2.5 GB for each checkpoint on first use (Llama 3.2 licence), and needs 5 GB of GPU memory for the
-weights in float32; on a CPU it runs too, slowly. The forget set is TOFU's forget10 with its entities.
+Downloads about 2.5 GB for each checkpoint on first use (Llama 3.2 licence), and needs 2.5 GB of GPU memory for the
+weights; on a CPU it runs too, slowly. The settings are the preset `paper`: raw prompts, bfloat16, and the last layer as
+in the paper's script. The forget set is TOFU's forget10 with its entities.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def main() -> None:
     asked = parser.parse_args()
 
     examples = ul.load_examples(asked.examples, limit=asked.limit)
-    options = ul.RunOptions(device=asked.device, offline=asked.offline)
-    baseline = ul.Baseline.measure(FULL, RETAIN, examples, options=options)
+    config, options = ul.AuditConfig.preset("paper"), ul.RunOptions(device=asked.device, offline=asked.offline)
+    baseline = ul.Baseline.measure(FULL, RETAIN, examples, config=config, options=options)
     baseline.save(asked.out / "baseline")
     audits = {}
     for name in asked.models:

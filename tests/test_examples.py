@@ -45,6 +45,24 @@ def test_compare_methods_on_the_toy_world(tmp_path: Path, monkeypatch, capsys) -
     assert (tmp_path / "report.html").stat().st_size > 1_000_000
 
 
+def test_the_papers_setting_is_its_preset(monkeypatch) -> None:
+    """It said so, and ran chat prompts in float32."""
+    asked = {}
+
+    class Reached(Exception):
+        pass
+
+    def measure(*models, config=None, **given):
+        asked["config"] = config
+        raise Reached
+
+    monkeypatch.setattr(ul, "load_examples", lambda *source, **given: [])
+    monkeypatch.setattr(ul.Baseline, "measure", measure)
+    with pytest.raises(Reached):
+        run_here(monkeypatch, EXAMPLES / "llama_1b.py")
+    assert asked["config"] == ul.AuditConfig.preset("paper")
+
+
 def test_compare_methods_wants_all_or_nothing(tmp_path: Path, monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
         run_here(monkeypatch, EXAMPLES / "compare_methods.py", "--full", tmp_path)

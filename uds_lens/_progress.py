@@ -15,6 +15,8 @@ from contextvars import ContextVar
 from shutil import get_terminal_size
 from typing import TypeVar
 
+from uds_lens._quoting import printable
+
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -112,7 +114,7 @@ def _plural(unit: str) -> str:
 
 def _named(message: str, what: str | None = None) -> str:
     what = _about.get() if what is None else what
-    return f"{what}: {message}" if what else message
+    return printable(f"{what}: {message}" if what else message)
 
 
 def shortened(text: str, room: int) -> str:

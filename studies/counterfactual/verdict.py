@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from uds_lens.results import ke_mask, layer_erasure_ratio, uds_per_example
 
 HERE = Path(__file__).resolve().parent
 TAU, FAR = 0.05, 0.15
+SAME = 1e-3  # nats by which log-probabilities of the same fact under the same model may differ: rounding
 ENOUGH = 9
 """Unlearned models that claims.md speaks of at least; claims about their scores are not judged from fewer."""
 CANDIDATES = ("other-3", "invented-3", "other-8", "invented-8", "other-1", "invented-1", "no_question")
@@ -49,6 +51,7 @@ class Study:
 
     def _join(self, measured: Path) -> None:
         """Take S2, and S1 of true scales, from the audits of `../smollm2`; S2 is the same on each of its scales."""
+        self._require_the_same_models(measured)
         layers = pd.read_parquet(measured / "layers.parquet")
         order = layers.sort_values(["scale", "model", "example_id", "layer"], key=_by_number)
         ids = list(dict.fromkeys(order["example_id"].astype(str)))
@@ -65,6 +68,20 @@ class Study:
             if model not in known
         }
         self.content |= {"ids": ids, "s2": s2, "probability": {}}
+
+    def _require_the_same_models(self, measured: Path) -> None:
+        """Stop unless `full` gives each fact the log-probability that it has here: there are two sets of models."""
+        scores = pd.read_csv(measured / "scores.csv", dtype={"example_id": str})
+        full = scores[(scores["scale"] == "retain-0") & (scores["model"] == "full")].set_index("example_id")["s_full"]
+        here = dict(zip(self.content["ids"], self.content["s_full"], strict=True))
+        apart = [abs(value - full.get(id_, np.inf)) for id_, value in here.items()]
+        if max(apart) > SAME:
+            raise SystemExit(
+                f"audit-b.json and {measured} are about different models: full gives {sum(np.array(apart) > SAME)} of "
+                f"{len(apart)} facts another log-probability. Study (b) was measured on the first set of models, whose "
+                "audits commit 0f0eb016 has: git archive 0f0eb016 studies/smollm2/measured | tar x -C FOLDER, then "
+                "--smollm2 FOLDER/studies/smollm2/measured."
+            )
 
     def scores(self, scale: str, rows: Sequence[int] | None = None) -> dict[str, float]:
         """Return UDS of each model on a scale."""
@@ -256,9 +273,9 @@ def study_a(results: Path) -> Iterator[str]:
     yield ""
 
 
-def study_b(results: Path) -> Iterator[str]:
+def study_b(results: Path, measured: Path) -> Iterator[str]:
     """Yield the page of the planted facts."""
-    study = Study(results, "b", HERE.parent / "smollm2" / "measured")
+    study = Study(results, "b", measured)
     lines, d = with_truth(study, ("retain", "base"))
     best = best_of(d)
     yield from ["## (b) SmolLM2 with planted facts", "", *lines]
@@ -411,6 +428,12 @@ def main() -> None:
     """Print the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument(
+        "--smollm2",
+        type=Path,
+        default=HERE.parent / "smollm2" / "measured",
+        help="audits of the models that study (b) was measured on",
+    )
     parser.add_argument("--studies", nargs="+", default=["a", "b", "c"], choices=("a", "b", "c"))
     given = parser.parse_args()
     pages = {}
@@ -418,7 +441,9 @@ def main() -> None:
         if not (given.results / f"audit-{name}.json").exists():
             print(f"Study ({name}) was not run: no audit-{name}.json in {given.results}.\n")
             continue
-        pages[name] = "\n".join({"a": study_a, "b": study_b, "c": study_c}[name](given.results))
+        b = partial(study_b, measured=given.smollm2)
+        ways: dict[str, Callable[[Path], Iterator[str]]] = {"a": study_a, "b": b, "c": study_c}
+        pages[name] = "\n".join(ways[name](given.results))
     head = ["# What the studies of scales without a retain model found", "", "Made by `verdict.py`.", ""]
     print("\n".join([*head, *pages.values(), *follows(pages)]))
 

@@ -1,5 +1,6 @@
 """Checkpoints in other forms: 4-bit, adapters, placed by accelerate, offloaded, unknown to TransformerLens."""
 
+import json
 import shutil
 import warnings
 from contextlib import contextmanager
@@ -219,6 +220,11 @@ def test_an_adapter_that_names_no_base_is_refused(tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": null}')
     with pytest.raises(ModelError, match="does not name its base model"):
         open_model(tmp_path)
+    for base in ("a\0b", "x" * 100_000, "own\x1b[2J"):
+        (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+        with pytest.raises(ModelError, match="of at most 1024 printable characters") as refused:
+            open_model(tmp_path)
+        assert len(str(refused.value)) < 500 and str(refused.value).isprintable()
 
 
 def test_device_map_gives_the_same_numbers(audited, trio):

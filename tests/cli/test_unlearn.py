@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from tests.unlearning.conftest import tiny  # noqa: F401 - a fixture
 from tests.unlearning.test_registry import MINE
 from uds_lens._cli.training import LEARNED
 from uds_lens.errors import ConfigError
-from uds_lens.unlearning import withdraw_objective
+from uds_lens.unlearning import METHODS, withdraw_objective
 from uds_lens.unlearning._trainer import UnlearningTrainer
 
 
@@ -115,6 +116,14 @@ def test_own_methods_are_listed_and_run(uds_lens, files, tmp_path: Path) -> None
         assert code == 0
         assert "half: Half of GradDiff." in out
         assert "npo: Negative preference optimisation" in out
+        told = " ".join(out.split())
+        assert "epochs (10), batch_size (32)" in told and "undial: Distil" in told
+        listed = {
+            method: line for line in re.split(r"(?= \w+: )", told) for method in METHODS if f" {method}: " in line
+        }
+        for method, config in METHODS.items():
+            common, _, _ = told.partition(" altpo: ")
+            assert all(f"{name} (" in common + listed[method] for name in config.__dataclass_fields__), method
         words = ("--import", file, "--method", "half", "--out", tmp_path / "half", "--set", "part=0.1")
         code, _, _ = uds_lens(*unlearning(files), *words, "--set", "epochs=1")
         assert code == 0

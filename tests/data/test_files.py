@@ -123,6 +123,7 @@ def test_devices_and_huge_files_are_refused_before_they_are_read(tmp_path, monke
         ("a.csv", "question,answer\na,b\na,b,c\n", r"a\.csv, line 3: expected 2 cells \(question, answer\); got 3"),
         ("a.csv", "question,answer\na\n", r"a\.csv, line 2: expected 2 cells .*; got 1"),
         ("a.csv", 'question,answer\n"a,b\n', r"a\.csv, line \d: broken CSV: unexpected end of data"),
+        ("a.csv", f"question,answer\na,{'b' * 200_000}\n", r"a cell has more than 131072 characters.*as JSON \(\.json"),
         ("a.csv", "answer,answer\na,b\n", r"a\.csv, line 1: column names must differ; got answer, answer"),
         ("a.parquet", b"PAR1 no", r"a\.parquet: not a readable Parquet file"),
         ("a.txt", LINE, r"unknown suffix \.txt; expected one of \.json, \.jsonl, \.csv, \.parquet"),

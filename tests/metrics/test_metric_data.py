@@ -58,6 +58,9 @@ def test_sources_of_the_command_line(tofu):
     assert open_metric_data(str(tofu)).sizes()["holdout"] == 1
     alone = open_metric_data(str(tofu / "forget10.json"), limit=2)
     assert alone.sizes() == {**dict.fromkeys(alone.sizes(), 0), "forget": 2}
+    assert open_metric_data(tofu / "forget10.json", limit=2) == alone
+    rows = [{"question": "Who?", "answer": "Ada."}, {"question": "Where?", "answer": "There."}]
+    assert open_metric_data(rows, retain=EXAMPLES[:1], holdout=rows[:1]).sizes()["forget"] == 2
 
 
 def test_limits():

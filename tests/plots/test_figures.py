@@ -182,7 +182,7 @@ def test_headings_state_what_the_numbers_say(audit, figures):
         "dumbbell": "With depth in the score, 2 of 3 methods change rank",
         "ranks": "x is first in 100% of resamples",
         "slopes": "Which metric has the highest Rob depends on the filter",
-        "relearned": "Relearning raises x more than retain in",
+        "relearned": "By x, ",
         "histogram": "x: the two pools do not overlap",
         "elicited": "Elicitation: 1 of 3 probes extracts significantly more than from retain",
         "depth": "Depth and extraction: Spearman's rho",

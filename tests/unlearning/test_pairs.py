@@ -1,5 +1,6 @@
 """The order of training pairs, how they are collated, and groups by length."""
 
+import math
 from collections import Counter
 
 import pytest
@@ -60,18 +61,37 @@ def test_nothing_to_train_on_is_said() -> None:
         PairDataset(TrainingData(forget=[]), epochs=1, seed=0)
 
 
-@given(n=st.integers(1, 30), world=st.integers(2, 4), share=st.integers(1, 5))
-def test_processes_take_each_pair_once(n: int, world: int, share: int) -> None:
+@given(
+    n=st.integers(1, 30),
+    epochs=st.integers(1, 3),
+    world=st.integers(1, 4),
+    share=st.integers(1, 5),
+    more=st.integers(1, 3),
+)
+def test_processes_take_each_pair_once_and_epochs_end_with_a_short_batch(n, epochs, world, share, more) -> None:
     """As accelerate cuts the data; fillers are run and not counted."""
-    pairs = PairDataset(TrainingData(forget=rows(n)), epochs=1, seed=0).filled_up(world * share)
+    size = world * share * more
+    data = TrainingData(forget=rows(n), retain=rows(3, 100))
+    pairs = PairDataset(data, epochs=epochs, seed=0, batch_size=size)
     collate, batches = PairCollator(pad_token_id=0), BatchSampler(range(len(pairs)), share, drop_last=False)
     shards = [BatchSamplerShard(batches, world, rank) for rank in range(world)]
     passes = [[collate([pairs[index] for index in taken]) for taken in shard] for shard in shards]
-    assert len({len(taken) for taken in passes}) == 1, "no process waits for another"
-    total = sum(batch_totals([batch])["forget"] for taken in passes for batch in taken)
-    assert SideTotals(*total.tolist()) == SideTotals(n, 2 * n, n / 2)
+    steps = math.ceil(n / size)
+    assert {len(taken) for taken in passes} == {epochs * steps * more}, "no process waits for another"
+    for step in range(epochs * steps):
+        at = slice(step * more, (step + 1) * more)
+        total = sum(batch_totals([batch])["forget"] for taken in passes for batch in taken[at])
+        expected = min(size, n - step % steps * size)
+        assert SideTotals(*total.tolist()) == SideTotals(expected, 2 * expected, expected / 2)
     real = [batch["forget"] for taken in passes for batch in taken if "filler" not in batch["forget"]]
-    assert sorted(id for batch in real for id in batch["input_ids"][:, 1].tolist()) == [*range(10, 10 + n)]
+    asked = sorted(id for batch in real for id in batch["input_ids"][:, 1].tolist())
+    assert asked == sorted([*range(10, 10 + n)] * epochs)
+    # the order of pairs is the same whatever the size of a batch
+    plain = PairDataset(data, epochs=epochs, seed=0)
+    kept = [pair for pair in map(pairs.__getitem__, range(len(pairs))) if not pair.is_filler]
+    assert [(p.forget, p.retain) for p in kept] == [
+        (p.forget, p.retain) for p in map(plain.__getitem__, range(len(plain)))
+    ]
 
 
 @given(st.lists(st.tuples(*[st.integers(2, 9)] * 3), min_size=1, max_size=9), st.integers(1, 4))

@@ -72,6 +72,40 @@ def test_it_trains_and_its_record_reads_back(mine: Path, tiny: Tiny, tmp_path: P
         u.recorded_config(record)
 
 
+def test_an_edited_method_is_another_method(mine: Path, tiny: Tiny, tmp_path: Path) -> None:
+    """Training into the same folder returned the model of the program before the edit."""
+    config = u.make_config("half", {"epochs": 1, "warmup_epochs": 0, "learning_rate": 1e-3, "batch_size": 2})
+
+    def train(text: str) -> str:
+        mine.write_text(text)
+        run_file(mine)
+        out = u.unlearn(tiny.full, tiny.forget, tiny.retain, method=config, out=tmp_path / "out", options=QUICK)
+        return u.read_record(out)["fingerprint"]
+
+    first = train(MINE)
+    assert train(f"# a comment elsewhere\n{MINE}") == first
+    with pytest.raises(ConfigError, match=r"another run .*source of the method"):
+        train(MINE.replace("config.part * loss", "2 * config.part * loss"))
+
+    helped = MINE.replace("u.gradient_ascent(passes.logits", "SIGN * cost(passes.logits").replace(
+        "@u.objective", "SIGN = -1.0\n\ndef cost(*given):\n    return u.gradient_ascent(*given)\n\n@u.objective"
+    )
+    sources = set()
+    for text in (
+        MINE,
+        helped,
+        helped.replace("SIGN = -1.0", "SIGN = 1.0"),
+        helped.replace("(*given)\n\n", "(*given) / 2\n\n"),
+    ):
+        mine.write_text(text)
+        run_file(mine)
+        sources.add(objective_named("half").source)
+        exec(compile(text, "<nowhere>", "exec"), {"__name__": "mine_half"})  # without a file: its code
+        sources.add(objective_named("half").source)
+    assert len(sources) == 8 and None not in sources
+    assert all(objective_named(word).source is None for word in OWN_WORDS)
+
+
 def test_a_cell_can_run_twice_but_a_word_is_not_taken_twice(mine: Path) -> None:
     run_file(mine)
     assert method_words().count("half") == 1

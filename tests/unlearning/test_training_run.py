@@ -197,7 +197,30 @@ def test_a_warm_up_that_never_ends_is_reported(tmp_path: Path) -> None:
     long = settings("npo", warmup_epochs=2.0)
     with pytest.warns(UdsLensWarning, match=r"warm-up takes 4 steps and the training 4: .* never reaches 0\.002"):
         training_arguments(long, QUICK, n_forget=4, folder=tmp_path)
-    with pytest.warns(UdsLensWarning, match="warm-up takes 3 steps and the training 3: "):
-        training_arguments(long, QUICK, n_forget=3, folder=tmp_path)  # a batch spans both epochs
+    with pytest.warns(UdsLensWarning, match="warm-up takes 4 steps and the training 4: "):
+        training_arguments(long, QUICK, n_forget=3, folder=tmp_path)  # each epoch ends with a short batch
     made = training_arguments(settings("npo", warmup_epochs=1.5), QUICK, n_forget=4, folder=tmp_path)
     assert made.warmup_steps == 3
+
+
+def test_an_epoch_is_a_pass_and_a_training_of_few_steps_is_reported(tiny: Tiny, tmp_path: Path) -> None:
+    """Three epochs of four rows, 32 to a step, were one step: the batches spanned epochs."""
+    n = len(tiny.forget)
+    assert n == 4
+    with pytest.warns(UdsLensWarning, match=rf"only 3 optimiser steps were made in all \(3 epochs of {n} rows, 32 to"):
+        out = train(tiny, "npo", tmp_path / "a", epochs=3, batch_size=32)
+    record = u.read_record(out)
+    assert record["steps"] == 3 and record["depends_on"]["epochs"] == "whole"
+    # batches of 3: every epoch ends with one row; in passes of one row, the same to rounding
+    out = train(tiny, "npo", tmp_path / "b", epochs=3, batch_size=3)
+    one_by_one = replace(QUICK, device_batch_size=1)
+    again = train(tiny, "npo", tmp_path / "c", epochs=3, batch_size=3, options=one_by_one)
+    assert [u.read_record(place)["steps"] for place in (out, again)] == [6, 6]
+    one, other = weights(out), weights(again)
+    start = AutoModelForCausalLM.from_pretrained(tiny.full, dtype=torch.float32).state_dict()
+    apart = sum(float((one[k] - other[k]).norm() ** 2) for k in one)
+    assert apart < 1e-4 * sum(float((one[k] - start[k]).norm() ** 2) for k in one)
+    with pytest.warns(UdsLensWarning, match="moved the weights by .*e-.* of their size, next to nothing: raise"):
+        train(tiny, "npo", tmp_path / "d", epochs=10, batch_size=4, learning_rate=1e-10)
+    whole = u.read_record(train(tiny, "npo", tmp_path / "e", epochs=2, batch_size=n))
+    assert "epochs" not in whole["depends_on"], "its key is that of earlier versions"

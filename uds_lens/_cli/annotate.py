@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import print_json, say
+from uds_lens._cli.terminal import echo, print_json, say
 from uds_lens.annotation._annotations import FORMAT, AnnotateOptions
 from uds_lens.errors import ConfigError
 
@@ -66,11 +66,11 @@ def annotate(
         print_json(record)
         return
     if set(annotations.counts) == {"given"}:
-        typer.echo(f"All {len(annotations.examples)} examples already have an entity; nothing was changed.")
+        echo(f"All {len(annotations.examples)} examples already have an entity; nothing was changed.")
     else:
         words = {"given": "already marked", "none": "without an entity"}
         counts = (f"{count} {words.get(way, f'found by {way}')}" for way, count in annotations.counts.items())
-        typer.echo(f"{len(annotations.examples)} examples: {'; '.join(counts)}.")
+        echo(f"{len(annotations.examples)} examples: {'; '.join(counts)}.")
     for reason, count in Counter(reason for _, reason in annotations.findings if reason).most_common():
-        typer.echo(f"! {count} without: {reason}")
-    typer.echo(f"\nSaved in {out}" + ("" if review is None else f"; look at {review} before you measure"))
+        echo(f"! {count} without: {reason}")
+    echo(f"\nSaved in {out}" + ("" if review is None else f"; look at {review} before you measure"))

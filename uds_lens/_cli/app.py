@@ -23,7 +23,7 @@ from uds_lens._cli.published import published
 from uds_lens._cli.rank import rank, table
 from uds_lens._cli.report import dashboard, export, report
 from uds_lens._cli.sweep import relearn_grid, sweep
-from uds_lens._cli.terminal import progress_printed, stoppable
+from uds_lens._cli.terminal import echo, progress_printed, stoppable
 from uds_lens._cli.training import finetune, quantise, relearn, unlearn
 from uds_lens._compat.typer import PlainCommand, parameters_of
 from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
@@ -64,7 +64,7 @@ def one_line_warnings(options: Mapping[str, Any]) -> Iterator[None]:
     """Print our own warnings as one line each; those of other packages only with --debug."""
 
     def show(message: Warning | str, *where: object, **more: object) -> None:
-        typer.echo(one_line("warning", message, options), err=True)
+        echo(one_line("warning", message, options), err=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -94,7 +94,7 @@ _STOPPED = 130
 
 def _print_version(wanted: bool) -> bool:
     if wanted:
-        typer.echo(f"uds-lens {__version__}")
+        echo(f"uds-lens {__version__}")
         raise typer.Exit
     return wanted
 
@@ -123,8 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 program(words, prog_name="uds-lens")
             except SystemExit as leaving:
                 if leaving.code == _STOPPED and isinstance(leaving.__context__, typer.Exit):
-                    typer.echo("Stopped before anything was done.", err=True)  # while the words were read
+                    echo("Stopped before anything was done.", err=True)  # while the words were read
                 raise
             except (UdsLensError, OSError) as error:
-                typer.echo(one_line("error", error, options), err=True)
+                echo(one_line("error", error, options), err=True)
                 raise SystemExit(1) from error

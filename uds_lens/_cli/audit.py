@@ -13,6 +13,7 @@ import typer
 
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import (
+    echo,
     print_audits,
     print_audits_as_json,
     print_transplants,
@@ -166,7 +167,7 @@ def audit(
     else:
         print_audits(audits)
         print_transplants(transplants)
-        typer.echo(f"\nSaved in {out}")
+        echo(f"\nSaved in {out}")
     if any(audit.fatal for audit in audits.values()):
         raise typer.Exit(_WITHHELD)
 
@@ -315,7 +316,7 @@ def watch(
         print_audits_as_json(audits, {name: out / name for name in audits})
     elif audits:
         print_audits(audits)
-        typer.echo(f"\nSaved in {out}")
+        echo(f"\nSaved in {out}")
     if failed or not audits:
         raise typer.Exit(1)
 
@@ -379,7 +380,7 @@ def demo(out: opt.Out = Path("runs/demo"), *, printing: opt.Printing) -> None:
     require_places([out / name for name in models], baseline=out / BASELINE)
     require_table(out)
     if not printing.json:
-        typer.echo(_introduction(world))
+        echo(_introduction(world))
     options = ul.RunOptions(device="cpu")
     baseline = ul.Baseline.measure(world.full, world.retain, world.examples, options=options)
     measured = dict(zip(models, baseline.audit_all(list(models.values()), options=options), strict=True))
@@ -393,7 +394,7 @@ def demo(out: opt.Out = Path("runs/demo"), *, printing: opt.Printing) -> None:
         print_audits_as_json(audits, {name: out / name for name in audits})
         return
     print_audits(audits, cautions_of=list(world.unlearned))
-    typer.echo(_NEXT.format(out=out))
+    echo(_NEXT.format(out=out))
 
 
 def _introduction(world: World) -> str:

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say
+from uds_lens._cli.terminal import echo, number, print_json, print_table, print_wrapped, say
+from uds_lens._quoting import csv_text
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 _MARKS = {"ok": "ok ", "note": "-  ", "problem": "!! "}
@@ -58,7 +59,7 @@ def doctor(
             if finding.fix is not None:
                 print_wrapped(f"   -> {finding.fix}")
         problems = sum(finding.verdict == "problem" for finding in findings)
-        typer.echo(f"\n{problems} to fix (!!)." if problems else "\nReady.")
+        echo(f"\n{problems} to fix (!!)." if problems else "\nReady.")
     if any(finding.verdict == "problem" for finding in findings):
         raise typer.Exit(1)
 
@@ -101,7 +102,7 @@ def weights(
     if out is not None:
         first = ["layer", "component"]
         table = tensors[[*first, *(name for name in tensors if name not in first)]]
-        atomic_write_marked(out / "weights.csv", table.to_csv(index=False))
+        atomic_write_marked(out / "weights.csv", csv_text(table))
         ler = None if audit is None else ul.DepthAudit.load(audit).layers_frame()
         ul.plots.save_figure(difference.plot(ler), out / "weights.html")
     if printing.json:
@@ -124,7 +125,7 @@ def weights(
     print_wrapped(", ".join(f"{row.component}: {_share(row.relative_norm)}" for row in apart.itertuples()))
     print_wrapped(_LEGEND)
     if out is not None:
-        typer.echo(f"\nSaved in {out}")
+        echo(f"\nSaved in {out}")
 
 
 def _share(value: float) -> str:

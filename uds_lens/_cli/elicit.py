@@ -6,10 +6,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, table_rows
+from uds_lens._cli.terminal import echo, number, print_json, print_table, print_wrapped, say, table_rows
 from uds_lens.elicitation._options import ElicitOptions
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ def elicit(
         print_json(_as_json(results))
         return
     _print_results(results)
-    typer.echo(f"\nSaved in {out}")
+    echo(f"\nSaved in {out}")
 
 
 def _as_json(results: ElicitationResults) -> dict[str, Any]:

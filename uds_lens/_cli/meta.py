@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import (
     Direction,
@@ -22,7 +20,7 @@ from uds_lens._cli.model_tables import (
     parse_directions,
     write_table_file,
 )
-from uds_lens._cli.terminal import interval, number, print_json, print_table, print_wrapped, say, table_rows
+from uds_lens._cli.terminal import echo, interval, number, print_json, print_table, print_wrapped, say, table_rows
 from uds_lens._storage import check_folder, check_writable
 from uds_lens.errors import DataError
 
@@ -113,7 +111,7 @@ def meta(
     if result.robust is not None:
         _print_robust(result.robust, result.ties)
     if out is not None:
-        typer.echo(f"\nSaved in {out}")
+        echo(f"\nSaved in {out}")
 
 
 def _runs(
@@ -145,7 +143,7 @@ def _runs(
         try:
             judgement = judged(pools, Perturbed(), min_utility=None, pairs=True, metrics=names, direction=ways or None)
         except DataError as problem:
-            typer.echo(f"note: {setup_name(group)} is not judged: {problem}", err=True)
+            echo(f"note: {setup_name(group)} is not judged: {problem}", err=True)
             continue
         parts[setup_name(group)] = judgement
     if out is not None:
@@ -163,10 +161,10 @@ def _runs(
         print_json({"source": models.source, "references": table_rows(apart), "setups": setups_json})
         return
     for name, judgement in parts.items():
-        typer.echo(f"\n{name}")
+        echo(f"\n{name}")
         assert judgement.faithful is not None
         _print_faithful(judgement.faithful, judgement.pairs)
-    typer.echo("\nfull against retain")
+    echo("\nfull against retain")
     ordered = apart.sort_values(["share", "smallest_gap"], ascending=False, na_position="last")
     rows = [
         [row.metric, number(row.share), f"{row.right} of {row.n}", str(row.tied), number(row.smallest_gap)]
@@ -179,7 +177,7 @@ def _runs(
         "differ in many ways."
     )
     if out is not None:
-        typer.echo(f"\nSaved in {out}")
+        echo(f"\nSaved in {out}")
 
 
 def _require_values(table: ModelTable, names: Sequence[str], perturbed: bool) -> None:
@@ -269,7 +267,7 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
         for name, row in main.sort_values("rob", ascending=False, na_position="last").iterrows()
     ]
     titles = ["metric", "Q", "95%", "R", "95%", "R over shift", "Rob", "first", "models", "Rob, all models"]
-    typer.echo("")
+    echo("")
     print_table(titles, rows)
     _print_reasons(main.reset_index(), "q_reason", "r_reason", "interval_reason", "caution")
     for row in [] if ties is None else ties[ties["filter"] == chosen].to_dict("records"):

@@ -15,6 +15,7 @@ import typer
 
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import (
+    echo,
     grouped,
     interval,
     print_cautions,
@@ -41,7 +42,7 @@ def print_list(*, as_json: bool) -> None:
     import uds_lens as ul
 
     if as_json:
-        typer.echo(ul.metrics.metrics_frame().to_json(orient="records", indent=2))
+        echo(ul.metrics.metrics_frame().to_json(orient="records", indent=2))
         return
     titles = ("metric", "Scale", "Data", "Requires", "Faithfulness")
     wide = min(width(), 140)
@@ -51,15 +52,15 @@ def print_list(*, as_json: bool) -> None:
     def line(*cells: str) -> None:
         columns = (wrap(cell, size, break_on_hyphens=False) for cell, size in zip(cells, widths, strict=True))
         for parts in zip_longest(*columns, fillvalue=""):
-            typer.echo(" ".join(part.ljust(size) for part, size in zip(parts, widths, strict=True)).rstrip())
+            echo(" ".join(part.ljust(size) for part, size in zip(parts, widths, strict=True)).rstrip())
 
     line(*titles)
-    typer.echo("─" * wide)
+    echo("─" * wide)
     family, above = "", ("", "", "")
     for name, spec in ul.metrics.METRICS.items():
         if spec.group != family:
             family, above = spec.group, ("", "", "")
-            typer.echo(spec.group.upper())
+            echo(spec.group.upper())
         cells = _cells(spec)
         dittos = ['"' if cell and cell == before else cell for cell, before in zip(cells, above, strict=True)]
         trust = ul.metrics.studied().get(name)
@@ -93,7 +94,7 @@ def print_results(measured: Mapping[str, MetricResults]) -> None:
     """Print the metrics with a value as a table; below it those without, by reason, and the cautions."""
     if len(measured) == 1:
         ((name, results),) = measured.items()
-        typer.echo(name)
+        echo(name)
         _print_one(results)
     else:
         _print_many(measured)
@@ -153,7 +154,7 @@ def _print_many(results: Mapping[str, MetricResults]) -> None:
         rows = [[label, higher, *values[start : start + at_once]] for label, (higher, *values) in cells.items()]
         print_table(["metric", "higher is", *(short[name] for name in shown)], rows)
         if start + at_once < len(names):
-            typer.echo("")
+            echo("")
 
 
 def _value(metric: MetricValue) -> str:
@@ -168,7 +169,7 @@ def print_files(files: Mapping[str, Path]) -> None:
     """Print saved results as JSON: one as it is, several by the names of their models."""
     texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
     if len(texts) == 1:
-        typer.echo(next(iter(texts.values())))
+        echo(next(iter(texts.values())))
     else:
         print_json({name: json.loads(text) for name, text in texts.items()})
 
@@ -302,4 +303,4 @@ def metrics(
         print_files(files)
         return
     print_results(measured)
-    typer.echo(f"\nSaved in {out}")
+    echo(f"\nSaved in {out}")

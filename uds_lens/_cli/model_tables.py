@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import grouped
+from uds_lens._cli.terminal import echo, grouped
+from uds_lens._quoting import csv_text
 from uds_lens._storage import atomic_write_marked, check_writable, did_you_mean
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
@@ -109,7 +110,7 @@ class References:
         if self.audits is not None:
             table = meta.join_audits(table, meta.read_audits(self.audits, examples=examples))
         for note in table.notes:
-            typer.echo(f"note: {note}", err=True)
+            echo(f"note: {note}", err=True)
         return table
 
     def _beside(self, place: Path) -> ModelTable:
@@ -264,7 +265,7 @@ def score_directions(
 
 def write_table_file(table: pd.DataFrame, path: Path) -> None:
     """Write a table, whole or not at all, in the place of none but our own; an empty cell is undefined."""
-    atomic_write_marked(check_writable(path, directory=False), table.to_csv(index=False))
+    atomic_write_marked(check_writable(path, directory=False), csv_text(table))
 
 
 USEFUL = 0.8

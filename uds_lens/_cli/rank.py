@@ -22,7 +22,8 @@ from uds_lens._cli.model_tables import (
     score_directions,
     write_table_file,
 )
-from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, table_rows, width
+from uds_lens._cli.terminal import echo, number, print_json, print_table, print_wrapped, say, table_rows, width
+from uds_lens._quoting import csv_text, markdown, printable
 from uds_lens._storage import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError, DataError
 
@@ -93,12 +94,12 @@ def rank(
         return
     for name, ranking in rankings.items():
         if name:
-            typer.echo(f"\n{name}")
+            echo(f"\n{name}")
         _print(ranking)
         for note in ranking.notes:
             print_wrapped(f"! {note}")
     if out is not None:
-        typer.echo(f"\nSaved in {out}")
+        echo(f"\nSaved in {out}")
 
 
 class _Ranking(NamedTuple):
@@ -181,7 +182,7 @@ def _ranking_by_setup(
             ranking = ranked(of_setup(table, group))
         except DataError as problem:
             problems.append(problem)
-            typer.echo(f"note: {setup_name(group)} is not ranked: {problem}", err=True)
+            echo(f"note: {setup_name(group)} is not ranked: {problem}", err=True)
             continue
         methods = ranking.methods.assign(base=group[0], split=group[1])
         columns = ["base", "split", *ranking.methods.columns]
@@ -206,7 +207,7 @@ def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
             "..._forget10_NPO_lr1e-05_..., and from the column 'method' of a CSV of models."
         )
     if len(rest):
-        typer.echo(f"note: without a method, and left out: {names}", err=True)
+        echo(f"note: without a method, and left out: {names}", err=True)
     return kept
 
 
@@ -305,14 +306,20 @@ def table(
     conditions = marks(conditions_in(frame))
     marked = {"conditions": conditions} if conditions else {}
     frame = frame[[*shown, *depth, *metrics]].assign(**marked).dropna(axis="columns", how="all").reset_index(drop=True)
-    text = frame.to_csv(index=False) if format_ == "csv" else _rounded(frame, format_, digits)
+    text = csv_text(frame) if format_ == "csv" else _rounded(frame, format_, digits)
+    if out is None and printing.json:
+        print_json({"source": read.source, "models": table_rows(frame), "notes": list(read.notes)})
+        return
     if out is None:
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
         return
     if located(out).resolve() == models.resolve():
         raise ConfigError("--out names the table that is read: choose another name.")
     atomic_write_marked(check_writable(out, directory=False), text)
-    typer.echo(f"{len(frame)} models in {out}")
+    if printing.json:
+        print_json({"file": str(out), "models": len(frame), "notes": list(read.notes)})
+        return
+    echo(f"{len(frame)} models in {out}")
 
 
 def _rounded(frame: pd.DataFrame, format_: str, digits: int) -> str:
@@ -321,7 +328,7 @@ def _rounded(frame: pd.DataFrame, format_: str, digits: int) -> str:
     rows = [[_cell(name, row, digits) for name in names] for row in frame.to_dict("records")]
     if format_ == "md":
         lines = [names, [":--" if name in _ORIGIN[:6] else "--:" for name in names], *rows]
-        return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+        return "".join(f"| {' | '.join(map(markdown, line))} |\n" for line in lines)
     kinds = "".join("l" if name in _ORIGIN[:6] else "r" for name in names)
     body = "".join(f"{' & '.join(map(_latex, row))} \\\\\n" for row in rows)
     head = " & ".join(map(_latex, names))
@@ -350,4 +357,4 @@ def _latex(text: str) -> str:
     >>> print(_latex("es_90% {x}"))
     es\\_90\\% \\{x\\}
     """
-    return "".join(_SPECIAL.get(sign, f"\\{sign}" if sign in "&%$#_{}" else sign) for sign in text)
+    return "".join(_SPECIAL.get(sign, f"\\{sign}" if sign in "&%$#_{}" else sign) for sign in printable(text))

@@ -21,7 +21,7 @@ from uds_lens._cli.model_tables import (
     metrics_to_judge,
     parse_directions,
 )
-from uds_lens._cli.terminal import print_json, print_wrapped, say
+from uds_lens._cli.terminal import echo, print_json, print_wrapped, say
 from uds_lens._storage import did_you_mean
 from uds_lens.errors import ConfigError, ResultFormatError
 
@@ -74,7 +74,7 @@ def export(
         print_json({"files": [str(file) for file in files]})
         return
     for file in files:
-        typer.echo(str(file))
+        echo(str(file))
 
 
 def _loaded(place: Path, kind: type[Any]) -> Any:
@@ -164,7 +164,7 @@ def report(
         written = {"report": str(out), "audits": dict(zip(audits, map(str, places), strict=True))}
         print_json(written)
         return
-    typer.echo(f"{len(audits)} {'audit' if len(audits) == 1 else 'audits'} in {out}: open it in a browser.")
+    echo(f"{len(audits)} {'audit' if len(audits) == 1 else 'audits'} in {out}: open it in a browser.")
 
 
 def _metrics_in(places: list[Path]) -> list[Path]:
@@ -196,7 +196,7 @@ def _audits_in(directories: list[Path]) -> list[Path]:
             saved.append(directory)
             if inside:
                 left = ", ".join(map(str, inside[:3])) + (", ..." if len(inside) > 3 else "")
-                typer.echo(
+                echo(
                     f"note: {directory} is a saved audit; those in folders inside it are left out unless named: {left}",
                     err=True,
                 )
@@ -283,7 +283,7 @@ def dashboard(
         print_json(written[0] if len(written) == 1 else {"dashboards": written})
         return
     for entry in written:
-        typer.echo(f"{entry['models']} models in {entry['dashboard']}: open it in a browser.")
+        echo(f"{entry['models']} models in {entry['dashboard']}: open it in a browser.")
         for note in entry["notes"]:
             print_wrapped(f"! {note}")
 

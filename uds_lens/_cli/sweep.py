@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, saying_what_is_saved
+from uds_lens._cli.terminal import echo, number, print_json, print_table, print_wrapped, say, saying_what_is_saved
+from uds_lens._quoting import csv_text
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.study._relearn_settings import RelearnGrid
@@ -85,10 +86,10 @@ def _write_table(place: str, out: Path | None, *, as_json: bool) -> None:
 
     table = study.table(place)
     if out is None:
-        typer.echo(table.to_json(orient="records", indent=1) if as_json else table.to_csv(index=False), nl=False)
+        echo(table.to_json(orient="records", indent=1) if as_json else csv_text(table), nl=False)
         return
     study.write_table(table, out)
-    typer.echo(json.dumps({"file": str(out), "rows": len(table)}) if as_json else f"{len(table)} rows in {out}")
+    echo(json.dumps({"file": str(out), "rows": len(table)}) if as_json else f"{len(table)} rows in {out}")
 
 
 def print_status(status: StudyStatus, *, as_json: bool) -> None:
@@ -148,7 +149,7 @@ def relearn_grid(
         print_json({"out": str(out), **results.summary()})
         return
     _print_grid(results)
-    typer.echo(f"\nSaved in {out}")
+    echo(f"\nSaved in {out}")
 
 
 def _print_grid(results: RelearnGridResults) -> None:

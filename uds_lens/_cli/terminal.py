@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import typer
 
 from uds_lens._progress import shortened
+from uds_lens._quoting import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     from uds_lens.transplants import Transplant
 
 K = TypeVar("K")
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, and nothing in it that a terminal obeys: names come from elsewhere. All printing goes this way."""
+    typer.echo(printable(text), err=err, nl=nl)
 
 
 class Stopped(KeyboardInterrupt):
@@ -55,7 +61,7 @@ def stoppable() -> Iterator[None]:
     except KeyboardInterrupt as stop:
         _let_go(stop)
         saved = f"; {stop.saved}" if isinstance(stop, Stopped) and stop.saved else ""
-        typer.echo(f"Stopped{saved}.", err=True)
+        echo(f"Stopped{saved}.", err=True)
         raise SystemExit(stop.code if isinstance(stop, Stopped) else 130) from None
     finally:
         if in_main:
@@ -177,7 +183,7 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
         prob = audit.entity_prob
         probs = f"{_score(prob.control_full)} -> {_score(prob.control_unlearned)}"
         rows.append([name, _score(damage.value), interval(*damage.interval), *map(_score, losses), probs])
-    typer.echo(worded("\nRetained facts", words))
+    echo(worded("\nRetained facts", words))
     measured = ("forget", "kept", "retain's") if words == "unlearning" else ("changed", "other", "ignorant's")
     titles = ("model", "damage", "interval", *measured, "Prob")
     print_table(titles, rows, right=("damage", *measured, "Prob"), bold="damage")
@@ -194,7 +200,7 @@ def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
 
     words = words_of(audits.values())
     retain = role("retain", words)
-    typer.echo(worded("\nAgainst each retain model", words))
+    echo(worded("\nAgainst each retain model", words))
     print_table(("model", retain, "UDS", "interval", "N"), rows, right=("UDS", "N"), wrapped=retain)
     print_wrapped(worded(_RETAINS, words), indent="")
 
@@ -220,7 +226,7 @@ def print_json(content: Any) -> None:
     """Print the tables of a command as strict JSON; undefined numbers are null."""
     from uds_lens._storage import plain
 
-    typer.echo(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False))
+    echo(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def table_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -323,6 +329,7 @@ def print_table(
     from rich.markup import escape
     from rich.table import Table
 
+    titles, rows = [*map(printable, titles)], [[*map(printable, row)] for row in rows]
     columns = list(zip(titles, *rows, strict=True))
     wide = [max(map(len, column)) for column in columns[1:] if column[0] != wrapped]
     least = min(shortest, max(map(len, columns[0])))
@@ -375,7 +382,7 @@ def _console() -> Console:
 def print_wrapped(text: str, *, indent: str = "  ") -> None:
     """Print a paragraph as wide as the terminal, up to a line that reads well; its later lines are indented."""
     blank = "\n" if text.startswith("\n") else ""
-    typer.echo(blank + fill(text.strip(), min(width(), _PROSE), subsequent_indent=indent, break_on_hyphens=False))
+    echo(blank + fill(text.strip(), min(width(), _PROSE), subsequent_indent=indent, break_on_hyphens=False))
 
 
 # Progress: one line per step on standard error, each with the time since the program started.
@@ -385,8 +392,7 @@ _started = time.monotonic()
 
 def say(message: str) -> None:
     """Print a line of progress at once."""
-    printable = message.encode("utf-8", "backslashreplace").decode("utf-8")  # a system's names may be no text
-    text = f"[{elapsed()}] {printable}"
+    text = f"[{elapsed()}] {printable(message)}"
     if sys.stderr.isatty():
         text = fill(text, width(), subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False)
     text += "\n"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, saying_what_is_saved
+from uds_lens._cli.terminal import echo, number, print_json, print_table, print_wrapped, say, saying_what_is_saved
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError, UdsLensError
 from uds_lens.unlearning._registry import method_words
@@ -27,10 +27,23 @@ def _list_methods(wanted: bool) -> bool:
     if wanted:
         from uds_lens.unlearning._registry import METHODS, objective_named
 
-        for method in METHODS:
-            print_wrapped(f"{method}: {objective_named(method).meaning}")
+        common = _defaults(MethodConfig)
+        print_wrapped(f"Settings of all methods (--set NAME=VALUE), with their defaults: {_listed(common)}.\n")
+        for method, config in METHODS.items():
+            own = {name: value for name, value in _defaults(config).items() if common.get(name, ...) != value}
+            print_wrapped(f"{method}: {objective_named(method).meaning}{f' Also: {_listed(own)}.' if own else ''}")
         raise typer.Exit
     return wanted
+
+
+def _defaults(config: type[Any]) -> dict[str, Any]:
+    """Return the settings of a method; a dash where one has to be given."""
+    return {field.name: "-" if field.default is MISSING else field.default for field in fields(config)}
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in settings.items()}
+    return ", ".join(f"{name} ({value})" for name, value in shown.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +102,7 @@ def print_training(directory: Path, *, before: str | None, as_json: bool) -> Non
         return
     curve = record["loss_curve"]
     if curve:
-        typer.echo(f"{record['name']}: loss {curve[0]['loss']:.3f} to {curve[-1]['loss']:.3f}")
+        echo(f"{record['name']}: loss {curve[0]['loss']:.3f} to {curve[-1]['loss']:.3f}")
     if record.get("prob"):
         rows = [
             [p["name"], "yes" if p["trained"] else "no", number(p["before"]), number(p["after"]), str(p["n"])]
@@ -102,12 +115,12 @@ def print_training(directory: Path, *, before: str | None, as_json: bool) -> Non
                     f"! {p['name']}: Prob below {LEARNED:g}. The model has not learned these answers well enough to be "
                     "audited on them: raise --epochs or --learning-rate, or the rank of adapters (--lora)."
                 )
-        typer.echo("")
+        echo("")
     if record["created"] == before:
-        typer.echo(f"Already trained, with the same model, data and settings, on {before}: {directory}")
+        echo(f"Already trained, with the same model, data and settings, on {before}: {directory}")
         return
     steps = f"{record['steps']} step{'' if record['steps'] == 1 else 's'}"
-    typer.echo(f"{steps} in {record['seconds']:.1f} s. Saved in {directory}")
+    echo(f"{steps} in {record['seconds']:.1f} s. Saved in {directory}")
 
 
 def print_depth(directory: Path) -> None:
@@ -135,12 +148,21 @@ def unlearn(
         str | None, opt.data("Questions with the answers to retain (not for ga).", "--retain-data")
     ] = None,
     set_: Annotated[
-        list[str] | None, opt.value("NAME=VALUE", "Setting of the method; repeat for more.", "--set")
+        list[str] | None,
+        opt.value(
+            "NAME=VALUE",
+            "Setting of the method; repeat for more: learning_rate, epochs (10), batch_size (32 rows to a step) and "
+            "others, see --list.",
+            "--set",
+        ),
     ] = None,
     refusals: Annotated[Path | None, opt.value("FILE", "Refusals, one per line, for idknll and idkdpo.")] = None,
     protocol: opt.AnswerProtocol = "auto",
     list_: Annotated[
-        bool, typer.Option("--list", callback=_list_methods, is_eager=True, help="List the available methods and exit.")
+        bool,
+        typer.Option(
+            "--list", callback=_list_methods, is_eager=True, help="List the methods with all their settings, and exit."
+        ),
     ] = False,
     own: Annotated[list[Path] | None, opt.own_files("method", _method_help)] = None,
     *,
@@ -279,6 +301,6 @@ def quantise(
     hub = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
     unlearning.quantise(model, out=out, device=options.device, redo=redo, **hub)
     if printing.json:
-        typer.echo((out / "quantisation.json").read_text(encoding="utf-8"))
+        echo((out / "quantisation.json").read_text(encoding="utf-8"))
         return
-    typer.echo(f"Saved in {out}")
+    echo(f"Saved in {out}")

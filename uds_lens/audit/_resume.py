@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from uds_lens._progress import about, tell
+from uds_lens._quoting import csv_text
 from uds_lens._storage import atomic_write_marked, check_folder, check_writable, refuse_to_replace
 from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import AuditInputs, Plan, audit_inputs, make_plan, retain_sources
@@ -304,5 +305,5 @@ def write_folder_table(folder: Path, audits: Mapping[str, DepthAudit]) -> Path:
         for name, audit in known.items()
     ]
     require_table(folder)
-    atomic_write_marked(folder / TABLE, pd.DataFrame(rows).to_csv(index=False))
+    atomic_write_marked(folder / TABLE, csv_text(pd.DataFrame(rows)))
     return folder / TABLE

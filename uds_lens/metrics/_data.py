@@ -13,7 +13,7 @@ from pydantic import PlainValidator
 from uds_lens._settings import validated
 from uds_lens._storage import digest
 from uds_lens._types import Sampling
-from uds_lens.data import ForgetExample, as_examples, load_tofu, sample_examples
+from uds_lens.data import ExamplesLike, ForgetExample, as_examples, load_tofu, sample_examples
 from uds_lens.data._readers import check_limit, sorted_by
 from uds_lens.errors import DataError, MissingSplitError, warn_once
 from uds_lens.results._cautions import about_first_rows
@@ -206,10 +206,10 @@ def load_tofu_data(
 
 
 def open_metric_data(
-    source: str,
+    source: ExamplesLike,
     *,
-    retain: str | None = None,
-    holdout: str | None = None,
+    retain: ExamplesLike | None = None,
+    holdout: ExamplesLike | None = None,
     split: str = "forget10",
     limit: int | None = None,
     sample: Sampling = "random",
@@ -217,7 +217,7 @@ def open_metric_data(
 ) -> MetricData:
     """Load data as written on a command line: "tofu:" and a place for `load_tofu_data`, a directory, or a forget set.
 
-    A single file, or whatever else `load_examples` reads, gives the forget set alone.
+    A single file, rows, or whatever else `load_examples` reads, give the forget set alone.
 
     Args:
         source: As above.
@@ -228,8 +228,9 @@ def open_metric_data(
         sample: "random", spread over the subjects, or "first".
         seed: Seed of the random sample.
     """
-    if source.startswith("tofu:") or Path(source).expanduser().is_dir():
-        data = load_tofu_data(source.removeprefix("tofu:"), split=split)
+    named = os.fspath(source) if isinstance(source, str | os.PathLike) else None
+    if named is not None and (named.startswith("tofu:") or Path(named).expanduser().is_dir()):
+        data = load_tofu_data(named.removeprefix("tofu:"), split=split)
     else:
         data = MetricData(forget=as_examples(source))
     given = {name: as_examples(rows) for name, rows in (("retain", retain), ("holdout", holdout)) if rows is not None}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import torch
 from pydantic import AfterValidator
 
+from uds_lens._quoting import csv_text
 from uds_lens._storage import (
     atomic_write_bytes,
     atomic_write_marked,
@@ -504,5 +505,5 @@ def write_metrics_table(results: Mapping[str, MetricResults], file: str | os.Pat
     """Write that table as CSV, of `results` and of all others saved beside it; an empty cell is undefined."""
     place = require_metrics_table(file)
     others = {name: saved for name, saved in results_in(place.parent).items() if name not in results}
-    atomic_write_marked(place, metrics_by_model({**results, **others}).to_csv(index=False))
+    atomic_write_marked(place, csv_text(metrics_by_model({**results, **others})))
     return place

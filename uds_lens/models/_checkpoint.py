@@ -42,6 +42,7 @@ from uds_lens._compat.transformers import (
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
 from uds_lens._storage import did_you_mean
+from uds_lens.data._examples import short
 from uds_lens.errors import ModelError, Setting, UdsLensError, warn_once
 from uds_lens.models import _gguf as gguf
 from uds_lens.models._anatomy import set_plain_outputs
@@ -164,6 +165,9 @@ def storage_of(source: Place) -> str | None:
     return None if file is None else storage(file)
 
 
+_LONGEST_NAME = 1024
+
+
 def adapter_base(source: Place) -> str:
     """Return the checkpoint an adapter was trained on: a path (relative to the adapter's), a package, or a Hub id."""
     path = place_of(source)
@@ -175,6 +179,11 @@ def adapter_base(source: Place) -> str:
         raise ModelError(
             f"{os.fspath(source)!r} does not name its base model: set base_model_name_or_path in adapter_config.json, "
             "or merge the adapter and save the whole model."
+        )
+    if len(base) > _LONGEST_NAME or not base.isprintable():
+        raise ModelError(
+            f"{os.fspath(source)!r} has a broken adapter_config.json: base_model_name_or_path must be a path or a Hub "
+            f"id of at most {_LONGEST_NAME} printable characters; got {short(base, 60)}."
         )
     beside = path / base
     return os.path.normpath(beside) if beside.exists() else base

@@ -543,8 +543,10 @@ def perturbation_scatter(
     axis = {"range": ends, "showgrid": True, "constrain": "domain"}
     figure.update_xaxes(**axis, title_text=f"{shown(metric, limit=30)} before (m, higher: known)")
     figure.update_yaxes(**axis, title_text=f"m {state}")
-    done, by = ("Quantisation", "") if state == "quantised" else ("Relearning", " more than retain")
-    finding = f"{done} raises {short(metric)}{by} in {above} of {count(int(is_kept.sum()), 'model')}"
+    # Words that hold for both directions: m rises where an erasure metric, such as UDS, falls.
+    done = "quantisation" if state == "quantised" else "relearning"
+    by = "" if shift is None else ", beyond retain's shift"
+    finding = f"By {short(metric)}, {above} of {count(int(is_kept.sum()), 'model')} know more after {done}{by}"
     subtitle = f"{count(int(is_kept.sum()), 'model')} after filtering: {above} above the line, {below} below."
     return style(figure, theme, title, finding, subtitle, height=440)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._compat.transformers import is_offline
+from uds_lens._quoting import markdown
 from uds_lens._storage import SpillFolder
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError, UdsLensError
 from uds_lens.results._cards import number
@@ -69,7 +70,7 @@ def model_card(
         raise ConfigError(Setting("dataset"), " must name the forget set; got an empty text.")
     name = shared_name(audit.models["unlearned"].name)
     if card is None:
-        new = ModelCard(f"---\n{ModelCardData(tags=['unlearning']).to_yaml()}\n---\n\n# {_plain(name)}\n")
+        new = ModelCard(f"---\n{ModelCardData(tags=['unlearning']).to_yaml()}\n---\n\n# {markdown(name)}\n")
     else:
         try:
             new = ModelCard(card)
@@ -175,13 +176,16 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
         confidence = f"{audit.config.confidence * 100:g}%"
         interval = f" ({confidence} CI {low:.3f} to {high:.3f}, {audit.interval_basis})"
     rows = [
-        ("forget set", _plain(dataset if config is None else f"{dataset}, {config}")),
+        ("forget set", markdown(dataset if config is None else f"{dataset}, {config}")),
         ("measured", f"{audit.n_measured} of {len(audit.examples) + len(audit.skipped)} examples"),
         ("not measurable, skipped", f"{audit.n_not_measurable}, {len(audit.skipped)}"),
-        *((role, f"`{_plain(shared_name(m.name))}`, weights `{m.fingerprint}`") for role, m in audit.models.items()),
-        ("settings", ", ".join(f"{key}={_plain(str(value))}" for key, value in _settings(audit).items())),
-        ("tokens", f"`{_plain(str(audit.provenance.get('ids_hash')))}`"),
-        ("versions", ", ".join(f"{k} {v}" for k, v in audit.provenance.get("versions", {}).items())),
+        *(
+            (role, f"`{markdown(shared_name(m.name))}`, weights `{markdown(m.fingerprint)}`")
+            for role, m in audit.models.items()
+        ),
+        ("settings", ", ".join(f"{key}={markdown(str(value))}" for key, value in _settings(audit).items())),
+        ("tokens", f"`{markdown(str(audit.provenance.get('ids_hash')))}`"),
+        ("versions", markdown(", ".join(f"{k} {v}" for k, v in audit.provenance.get("versions", {}).items()))),
     ]
     if not math.isnan(audit.output_depth):
         rows.insert(
@@ -191,7 +195,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
         rows.insert(2, ("sampling error", f"UDS {audit.sample_error.words}"))
     why = _plain(_without_paths(worded(audit.verdict.why, audit.config.words), audit))
     cautions = [
-        f"- {'**Fatal.** ' if caution.level == 'fatal' else ''}{_plain(_without_paths(caution.text, audit))}"
+        f"- {'**Fatal.** ' if caution.level == 'fatal' else ''}{markdown(_without_paths(caution.text, audit))}"
         for caution in audit.cautions
     ]
     return "\n".join(
@@ -225,11 +229,6 @@ def _settings(audit: DepthAudit) -> dict[str, Any]:
     """Return the settings that change what is measured."""
     settings = audit.config.to_dict()
     return {name: settings[name] for name in _SETTINGS if settings.get(name) is not None}
-
-
-def _plain(text: str) -> str:
-    """Escape a text so that it is no markup in a table of Markdown."""
-    return re.sub(r"[<>|`\[\]]", lambda match: f"&#{ord(match[0])};", " ".join(text.split()))
 
 
 def _first_line(error: Exception) -> str:

@@ -38,7 +38,6 @@ def write_eval_results(
     """
     text = eval_results_yaml(audit, dataset=dataset, config=config)
     file = check_folder(folder) / EVAL_RESULTS
-    file.parent.mkdir(parents=True, exist_ok=True)
     check_writable(file, directory=False)
     atomic_write_marked(file, text)
     return file

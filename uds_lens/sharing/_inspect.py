@@ -48,7 +48,6 @@ def write_inspect_logs(
         https://inspect.aisi.org.uk/eval-logs.html
     """
     place = check_folder(folder)
-    place.mkdir(parents=True, exist_ok=True)
     contents = {}
     for part in results.parts:
         log = _log(results, part, dataset)

@@ -178,7 +178,6 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
         1.0
     """
     place = check_folder(folder)
-    place.mkdir(parents=True, exist_ok=True)
     detailed, short = place / "UDS_EVAL.json", place / "UDS_SUMMARY.json"
     check_writable(detailed, directory=False)
     check_writable(short, directory=False)

@@ -59,6 +59,7 @@ from uds_lens.study._plan import (
     style_of,
     training_settings,
 )
+from uds_lens.unlearning._registry import DECLARED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -201,6 +202,9 @@ class WorkKeys:
                     "retain": [self._rows(part) for part in model.retain],
                     "options": self._training(),
                 }
+                declared = DECLARED.get(model.config.method)
+                if declared is not None and declared.source is not None:
+                    parts["source of the method"] = declared.source
             if state.state == "quantised":
                 parts["quantised"] = "nf4"
             if state.state == "relearned":

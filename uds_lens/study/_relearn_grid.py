@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from uds_lens._progress import about, tell
+from uds_lens._quoting import csv_text
 from uds_lens._settings import as_settings
 from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain
 from uds_lens._types import Protocol
@@ -160,11 +161,10 @@ class RelearnGridResults:
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write `settings.csv` and `summary.json` into a folder; return it."""
         place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
         table, short = place / "settings.csv", place / "summary.json"
         check_writable(table, directory=False)
         check_writable(short, directory=False)
-        atomic_write_marked(table, self.frame.to_csv(index=False))
+        atomic_write_marked(table, csv_text(self.frame))
         atomic_write_marked(short, json.dumps(plain(self.summary()), indent=1, allow_nan=False) + "\n")
         return place
 
@@ -314,7 +314,6 @@ class _Attack:
         folder = self.place / "models" / f"{role}-{setting.name}-{key}"
         relearn(model, list(rows), out=folder, config=config, lora=lora, options=self.options)
         after = self._measured(str(folder))
-        file.parent.mkdir(parents=True, exist_ok=True)
         after.save(file)
         shutil.rmtree(folder)
         return after, trained

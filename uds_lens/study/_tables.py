@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from uds_lens._quoting import csv_text
 from uds_lens._storage import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import Tables
@@ -112,7 +113,7 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     place = located(path)
     content: str | bytes
     if place.suffix == ".csv":
-        content = table.to_csv(index=False)
+        content = csv_text(table)
     elif place.suffix == ".parquet":
         content = table.astype({"knows": "boolean"}).to_parquet(index=False)
     else:

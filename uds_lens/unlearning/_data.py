@@ -5,7 +5,6 @@ Then what is prepared for it: tokens, the answers to prefer, and reference log-p
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import re
@@ -56,7 +55,7 @@ class TrainingPair:
     # Log-probability of the forget answer under `full`, nats; NaN where the method does not need it.
     forget_reference: float
     winner_reference: float  # log-probability of the winner under `full`
-    is_filler: bool = False  # whether it only fills up the last batch of a process, and is not counted
+    is_filler: bool = False  # whether it only fills up the last batch of an epoch, and is not counted
 
 
 @dataclass(frozen=True)
@@ -77,30 +76,31 @@ class PairDataset(Dataset):
     Each epoch takes every forget example once, in an order of its own; the retain examples beside them cycle in the
     same way, all of them before the first comes again. The index of a pair decides its content, so that a killed run
     resumes with exactly the pairs that were left.
+
+    An epoch ends with its last batch, however short: fillers, which are not counted, make it as long as the others. So
+    several processes get equally many pairs, too; accelerate would repeat the first ones, and count them twice.
     """
 
-    def __init__(self, data: TrainingData, *, epochs: int, seed: int) -> None:
+    def __init__(self, data: TrainingData, *, epochs: int, seed: int, batch_size: int = 1) -> None:
         if not data.forget:
             raise DataError("there is no forget example to train on.")
-        self._data, self._seed = data, seed
-        self._n_pairs, self._n_fillers = epochs * len(data.forget), 0
+        self._data, self._seed, self._epochs = data, seed, epochs
+        self._epoch = math.ceil(len(data.forget) / batch_size) * batch_size  # pairs of an epoch, fillers included
         self._orders: dict[tuple[str, int], list[int]] = {}
 
-    def filled_up(self, multiple_of: int) -> PairDataset:
-        """Return the same pairs with fillers at the end, so that several processes get equally many.
-
-        Without them accelerate would repeat the first pairs, and count them twice.
-        """
-        other = copy.copy(self)
-        other._n_fillers = -self._n_pairs % multiple_of
-        return other
-
     def __len__(self) -> int:
-        return self._n_pairs + self._n_fillers
+        return self._epochs * self._epoch
 
     def __getitem__(self, index: int) -> TrainingPair:
-        if index >= self._n_pairs:  # the last pair again: its loss is finite if the batch's is
-            return replace(self[self._n_pairs - 1], is_filler=True)
+        if index >= len(self):
+            raise IndexError(index)
+        epoch, place = divmod(index, self._epoch)
+        n = len(self._data.forget)
+        if place >= n:  # the last pair again: its loss is finite if the batch's is
+            return replace(self._pair(epoch * n + n - 1), is_filler=True)
+        return self._pair(epoch * n + place)
+
+    def _pair(self, index: int) -> TrainingPair:
         data = self._data
         epoch, row = self._at("forget", index, len(data.forget))
         retain = data.retain[self._at("retain", index, len(data.retain))[1]] if data.retain else None

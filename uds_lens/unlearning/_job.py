@@ -149,6 +149,11 @@ class Job:
             "mixed_precision": options.mixed_precision,
             "device_batch_size": options.device_batch_size,
         }
+        if (source := self.objective.source) is not None:
+            parts["source of the method"] = source
+        rows, size = len(self.forget), self.config.batch_size
+        if rows % size and (self.config.epochs > 1 or self.config.warmup_epochs):  # earlier, batches spanned epochs
+            parts["epochs"] = "whole"
         if "alternates" in self.objective.needs:  # sampling depends on the machine
             parts["device"] = parent.model.device.type
         if self.saves_adapter:

@@ -344,6 +344,7 @@ def _train(
         options = replace(options, device_batch_size=1)  # each row alone, accumulated to the same batch
     checked = [(part, encoded(parent, config, pairs_of(_some(part.rows)))) for part in job.checked]
     before = [_prob(parent.model, rows, parent) for _, rows in checked]
+    start = None if job.lora else _sampled(parent.model)
     model = parent.model.requires_grad_(True)
     forgetting = forget_longer_texts(model)
     caching = getattr(model.config, "use_cache", None)
@@ -352,7 +353,7 @@ def _train(
         trained,
         config,
         job.objective,
-        PairDataset(data, epochs=config.epochs, seed=config.seed),
+        PairDataset(data, epochs=config.epochs, seed=config.seed, batch_size=config.batch_size),
         arguments=training_arguments(config, options, n_forget=len(data.forget), folder=folder, name=job.out.name),
         more=[*training_logs(options, job.out), *options.callbacks],
         pad_token_id=parent.pad_token_id,
@@ -369,6 +370,8 @@ def _train(
         ) from error
     for handle in forgetting:
         handle.remove()
+    if processes.is_first:
+        _caution(job, steps=trainer.state.global_step, moved=None if start is None else _moved(start, _sampled(model)))
     if caching is not None:
         model.config.use_cache = caching  # Trainer turned it off, and generation would stay slow
     prob = [
@@ -391,6 +394,48 @@ def _train(
         **({"prob": prob} if prob else {}),
         "seconds": round(time.perf_counter() - started, 2),
     }
+
+
+_FEW_STEPS, _HARDLY = 10, 1e-5
+
+
+def _caution(job: Job, *, steps: int, moved: float | None) -> None:
+    """Warn of a training that can have done little: few steps, or weights that moved by next to nothing."""
+    config, of = job.config, type(job.config).__name__
+    if steps < _FEW_STEPS:
+        many = f"{steps} optimiser step{' was' if steps == 1 else 's were'}"
+        n, epochs = len(job.forget), f"{config.epochs} epoch{'' if config.epochs == 1 else 's'}"
+        warnings.warn(
+            UdsLensWarning(
+                f"only {many} made in all ({epochs} of {n} rows, {config.batch_size} to a step), which may be too few "
+                "for any effect: lower ",
+                Setting("batch_size", ..., of=of),
+                " or raise ",
+                Setting("epochs", ..., of=of),
+                ".",
+            ),
+            stacklevel=3,
+        )
+    if moved is not None and 0 < moved < _HARDLY:
+        warnings.warn(
+            UdsLensWarning(
+                f"training moved the weights by {moved:.0e} of their size, next to nothing: raise ",
+                Setting("learning_rate", ..., of=of),
+                " or ",
+                Setting("epochs", ..., of=of),
+                ", and train in float32.",
+            ),
+            stacklevel=3,
+        )
+
+
+def _sampled(model: torch.nn.Module) -> torch.Tensor:
+    """Return the first thousand values of every weight, in double precision."""
+    return torch.cat([p.detach().flatten()[:1000].double().cpu() for p in model.parameters()])
+
+
+def _moved(before: torch.Tensor, after: torch.Tensor) -> float:
+    return float((after - before).norm() / before.norm())
 
 
 def _require_base_elsewhere(job: Job) -> None:

@@ -48,7 +48,7 @@ class MethodConfig:
     """Peak learning rate of AdamW."""
 
     epochs: PositiveInt = 10
-    """Passes over the forget set."""
+    """Passes over the forget set; each ends with its last batch, however short."""
 
     batch_size: PositiveInt = 32
     """Forget examples per optimiser step, over all devices and passes; as many retain examples where those are used."""

@@ -17,6 +17,7 @@ from transformers import TrainerCallback, TrainingArguments
 
 from uds_lens._compat.transformers_trainer import OrderedTrainer, checkpoint_activations, one_device_each
 from uds_lens._progress import progress
+from uds_lens._quoting import csv_text
 from uds_lens._storage import atomic_write_marked
 from uds_lens.errors import ConfigError, ModelError, Setting, UdsLensWarning
 from uds_lens.unlearning._data import PairCollator, PairDataset, length_groups
@@ -58,11 +59,10 @@ class UnlearningTrainer(OrderedTrainer):
         self._totals: dict[str, SideTotals] = {}
         self._parts: dict[str, list[Tensor]] = defaultdict(list)
         self._n_batches = 0
-        at_once = arguments.per_device_train_batch_size * arguments.world_size
         super().__init__(
             model=model,
             args=arguments,
-            train_dataset=pairs.filled_up(at_once) if arguments.world_size > 1 else pairs,
+            train_dataset=pairs,
             data_collator=PairCollator(pad_token_id),
             callbacks=[_Bar(show_progress), _LastStep(), _Sealing(), *more],
         )
@@ -89,6 +89,8 @@ class UnlearningTrainer(OrderedTrainer):
 
     def part_of_loss(self, model: nn.Module, inputs: Any) -> Tensor:
         """Return the objective's terms on one pass, weighted by their share of the batch."""
+        if self.args.world_size == 1 and all(FILLER in side for side in inputs.values()):  # others wait for its pass
+            return next(p for p in model.parameters() if p.requires_grad).sum() * 0.0
         if self._by_length is None:
             random = torch.get_rng_state()
             whole = self._part(model, inputs)
@@ -151,7 +153,7 @@ def training_arguments(
         gradient_accumulation_steps=config.batch_size // (share * world),
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
-        warmup_steps=_warmup_steps(config, n_forget),
+        warmup_steps=_warmup_steps(config, steps_per_epoch),
         lr_scheduler_type=config.schedule,
         max_grad_norm=config.max_grad_norm,
         optim="adamw_torch",
@@ -178,10 +180,9 @@ def training_arguments(
     return checkpoint_activations(arguments) if options.gradient_checkpointing else arguments
 
 
-def _warmup_steps(config: MethodConfig, n_forget: int) -> int:
+def _warmup_steps(config: MethodConfig, steps_per_epoch: int) -> int:
     """Return the steps over which the learning rate rises; warn where it never reaches its peak."""
-    steps = math.ceil(config.epochs * n_forget / config.batch_size)  # a batch may span two epochs
-    rising = round(config.warmup_epochs * n_forget / config.batch_size)
+    steps, rising = config.epochs * steps_per_epoch, round(config.warmup_epochs * steps_per_epoch)
     if rising and rising >= steps:
         warnings.warn(
             UdsLensWarning(
@@ -270,7 +271,7 @@ class _CsvLog(TrainerCallback):
             import pandas as pd
 
             curve = pd.DataFrame(loss_curve(state.log_history), columns=COLUMNS)
-            atomic_write_marked(self._path, curve.to_csv(index=False, lineterminator="\n"))
+            atomic_write_marked(self._path, csv_text(curve))
 
 
 class _EndWandbRun(TrainerCallback):

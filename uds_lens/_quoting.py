@@ -1,0 +1,66 @@
+"""Texts from elsewhere (names in somebody's data, model cards, options) on their way to terminals and tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Control characters but tab and line feed, marks and overrides of the direction of writing, and half surrogate pairs.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
+
+
+def printable(text: str) -> str:
+    r"""Write what a terminal would obey, or what turns a line around, as escapes of JSON.
+
+    >>> print(printable("a\x1b[2Jb\u202e\nc"))
+    a\u001b[2Jb\u202e
+    c
+    """
+    return _CONTROL.sub(lambda match: json.dumps(match[0])[1:-1], text)
+
+
+def markdown(text: str) -> str:
+    """Escape a text so that it is neither markup nor the end of a cell in a table of Markdown.
+
+    >>> markdown("<b> | [x](javascript:y)")
+    '&#60;b&#62; &#124; &#91;x&#93;(javascript:y)'
+    """
+    return re.sub(r"[<>|`\\[\]]", lambda match: f"&#{ord(match[0])};", printable(" ".join(text.split())))
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """Write a table as CSV, without its index: no text is a formula of a spreadsheet.
+
+    A text that begins as one does (`=`, `+`, `-`, `@`, a tab) gets an apostrophe in front, which `unquoted` takes away;
+    numbers stay numbers.
+    """
+    texts = {name: column.map(_quoted) for name, column in frame.items() if column.dtype.kind not in "biufc"}
+    return (
+        frame.assign(**{str(n): c for n, c in texts.items()})
+        .rename(columns=_quoted)
+        .to_csv(index=False, lineterminator="\n")
+    )
+
+
+def unquoted(value: Any) -> Any:
+    """Take away the apostrophe that `csv_text` put before a text.
+
+    >>> unquoted("'=1+1"), unquoted("'tis"), unquoted(1.0)
+    ('=1+1', "'tis", 1.0)
+    """
+    return value[1:] if isinstance(value, str) and value[:1] == "'" and _FORMULA.match(value) else value
+
+
+def _quoted(value: Any) -> Any:
+    """Quote a cell; what already looks quoted is quoted again, so that it comes back as it was.
+
+    >>> _quoted("=1+1"), _quoted("-0.5"), _quoted("'-x"), _quoted("npo-1")
+    ("'=1+1", '-0.5', "''-x", 'npo-1')
+    """
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value) else value
