@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,12 +41,21 @@ def csv_text(frame: pd.DataFrame) -> str:
     A text that begins as one does (`=`, `+`, `-`, `@`, a tab) gets an apostrophe in front, which `unquoted` takes away;
     numbers stay numbers.
     """
-    texts = {name: column.map(_quoted) for name, column in frame.items() if column.dtype.kind not in "biufc"}
-    return (
-        frame.assign(**{str(n): c for n, c in texts.items()})
-        .rename(columns=_quoted)
-        .to_csv(index=False, lineterminator="\n")
-    )
+    quoted = _each_text(frame, _quoted)
+    return quoted.rename(columns=_quoted).to_csv(index=False, lineterminator="\n")
+
+
+def read_quoted(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table that was read from CSV with the texts that `csv_text` had."""
+    return _each_text(frame, unquoted).rename(columns=unquoted)
+
+
+def _each_text(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
+    changed = frame.copy()
+    for name, column in frame.items():
+        if column.dtype.kind not in "biufc":
+            changed[name] = column.map(change)
+    return changed
 
 
 def unquoted(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from uds_lens._quoting import unquoted
+from uds_lens._quoting import read_quoted
 from uds_lens._storage import read_file
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, warn_once
 from uds_lens.meta import _hydra as hydra
@@ -294,8 +294,7 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
         frame = pd.read_csv(file, dtype=dict.fromkeys(_TEXT, str), encoding="utf-8-sig")
     except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
         raise DataError(f"{str(file)!r} is not a CSV table: {str(error)[:200]}") from error
-    frame = frame.rename(columns=unquoted)
-    frame = frame.assign(**{str(n): c.map(unquoted) for n, c in frame.items() if c.dtype.kind not in "biufc"})
+    frame = read_quoted(frame)
     if "model" not in frame.columns or not len(frame):
         raise DataError(f"{str(file)!r} needs a header with the column 'model' and at least one row below it.")
     wrong = frame["model"].isna() | frame["model"].duplicated()
