@@ -284,7 +284,7 @@ def print_transplants(transplants: Mapping[str, Transplant]) -> None:
         warnings[name] = [(_MARKS[level], text) for level, text, _ in found.cautions] + [
             (_MARKS["note"], text) for text in texts[:1]
         ]
-    typer.echo("\nWith blocks of other models")
+    echo("\nWith blocks of other models")
     titles = ["model", "output", "host", "interval", "hidden", "interval", "back", "retain", "blocks"]
     print_table(titles, rows, right=("output", "host", "hidden", "back", "retain"), bold="hidden")
     print_cautions(warnings)
