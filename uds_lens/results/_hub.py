@@ -193,7 +193,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
         )
     if audit.sample_error is not None:
         rows.insert(2, ("sampling error", f"UDS {audit.sample_error.words}"))
-    why = _plain(_without_paths(worded(audit.verdict.why, audit.config.words), audit))
+    why = markdown(_without_paths(worded(audit.verdict.why, audit.config.words), audit))
     cautions = [
         f"- {'**Fatal.** ' if caution.level == 'fatal' else ''}{markdown(_without_paths(caution.text, audit))}"
         for caution in audit.cautions
