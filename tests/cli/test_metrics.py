@@ -72,6 +72,7 @@ def test_an_evaluation(trio, metrics, tmp_path):
         f"{low:.3f} - {high:.3f}",
         "a standard error of at most",
         f"{reason}: MIA-LOSS.",
+        "Prompts: chat template (white-box metrics: raw).",
     ):
         assert told in printed, told
     frame = saved.to_frame().set_index("metric")["sample_standard_error"]
@@ -139,7 +140,7 @@ def test_several_models_in_one_table(trio, metrics, tmp_path, uds_lens):
     told = [found["em"] for found in saved.values()]
     assert row.endswith(" ".join(f"{em.value:.3f} [{em.interval.low:.2f}, {em.interval.high:.2f}]" for em in told))
     assert "! all: Only" in printed and f"behind {label}" in " ".join(printed.split())
-    assert "\nPrompts: chat template (white-box metrics: raw).\n" in printed
+    assert "\nPrompts: chat template.\n" in printed, "no white-box metric was asked for"
     assert [line for line in uds_lens.doing if "saved, " in line] == [
         "npo: 2 metrics; saved, 1 of 2",
         "before: 2 metrics; saved, 2 of 2",
@@ -183,3 +184,12 @@ def test_data_and_a_classifier_are_looked_at_first(metrics, examples, tmp_path, 
     code, _, err = metrics(*words, out=tmp_path / "o.json", names="fluency")
     assert code == 1 and err.count("\n") == 1
     assert "cannot be loaded" in err and "--fluency heuristic" in err
+
+
+def test_without_the_classifier_of_the_hub_the_other_metrics_are_measured(trio, examples, uds_lens, tmp_path):
+    words = ("metrics", "--model", trio("llama").full, "--examples", examples, "--out", tmp_path / "o.json")
+    code, printed, _ = uds_lens(*words, "--device", "cpu", "--offline", "--max-new-tokens", 2, "--limit", 2)
+    assert code == 0 and "NaN, because the fluency classifier" in " ".join(printed.split())
+    assert any(line.startswith("fluency is left out, and what is made of it: the fluency") for line in uds_lens.doing)
+    saved = ul.metrics.MetricResults.load(tmp_path / "o.json")
+    assert saved["es"].reason is None and "cannot be loaded" in saved.reasons["fluency"]

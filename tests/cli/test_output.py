@@ -60,6 +60,15 @@ def test_what_only_some_audits_have_gets_tables_of_its_own(printed) -> None:
     ]
 
 
+def test_damage_that_is_undefined_has_its_reason(make_audit, printed) -> None:
+    known = with_control(synthetic_audit(n=40), lost=0.1)
+    unknown = replace(known, control=replace(known.control, s_full=known.control.s_full - 9))
+    reason = unknown.damage_estimate.reason
+    assert reason and math.isnan(unknown.damage)
+    assert f"npo: damage is NaN, because {reason}." in " ".join(printed({"npo": unknown, "rmu": known}).split())
+    assert "damage is NaN" not in printed({"rmu": known})
+
+
 def test_names_stay_apart_in_80_columns_without_colour(make_audit, printed) -> None:
     name = "unlearn_tofu_Llama-3.2-1B-Instruct_forget10_{}_lr2e-05_alpha5_epoch5".format
     named = {name(method): make_audit(0.2) for method in ("NPO", "UNDIAL", "UNDO")} | {"b[red]": make_audit(0.7)}

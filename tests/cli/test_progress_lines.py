@@ -70,7 +70,7 @@ def test_a_line_per_step_and_per_model(sweep: Path, tmp_path: Path, uds_lens) ->
     assert f"two (2 of 2): opening {sweep / 'full'}" in lines
     (done,) = [line for line in lines if line.startswith("one: UDS")]
     assert done.endswith("; saved, 1 of 2")
-    assert lines[-1] == "two: UDS 0.000, 95% interval 0.000 to 0.000; saved, 2 of 2"
+    assert lines[-1] == "two: UDS 0.000, 95% interval 0.000 to 0.000, output depth 0.000; saved, 2 of 2"
     assert sum(line.startswith("memory: the audit needs") for line in lines) == 1
     assert {path.name for path in (tmp_path / "out").glob("[!.]*")} == {"baseline", "one", "two", "table.csv"}
     table = pd.read_csv(tmp_path / "out" / "table.csv").set_index("model")["uds"]

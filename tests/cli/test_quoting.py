@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from hypothesis import given, strategies as st
 from synthetic_audits import record, synthetic_audit
 
@@ -15,6 +16,7 @@ from uds_lens import meta
 from uds_lens._cli.terminal import echo, print_audits, print_json, print_table, print_wrapped, say
 from uds_lens._quoting import _quoted, csv_text, markdown, printable, unquoted
 from uds_lens.report import model_card
+from uds_lens.results._hub import eval_results_yaml
 
 HOSTILE = "npo\x1b]0;owned\x07\x9b31m\u202etxt.exe\u2066"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -55,8 +57,11 @@ def test_a_model_card_holds_no_control_characters_and_no_markup() -> None:
     audit = synthetic_audit(name=hostile)
     roles = {role: record(hostile, "f" * 32, 6) for role in audit.models}
     audit = replace(audit, models=roles, provenance={**audit.provenance, "versions": {hostile: hostile}})
-    text = model_card(audit, dataset=f"x {hostile}").text
-    assert not OBEYED.search(text) and "<script" not in text and "](javascript" not in text and "owned" in text
+    card = model_card(audit, dataset=f"x {hostile}", config=HOSTILE)
+    assert not OBEYED.search(str(card)) and "owned" in card.text
+    assert "<script" not in card.text and "](javascript" not in card.text
+    entry = eval_results_yaml(audit, dataset="a/b", config=HOSTILE)
+    assert not OBEYED.search(entry) and yaml.safe_load(entry)[0]["dataset"]["task_id"].startswith("npo")
 
 
 def test_cells_are_no_formulas_and_come_back_as_they_were(tmp_path: Path) -> None:

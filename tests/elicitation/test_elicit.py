@@ -123,6 +123,42 @@ def test_finished_parts_are_not_asked_again(opened, tmp_path, monkeypatch):
     assert ask().summary().equals(first.summary()) and len(calls) <= 1
 
 
+PROBE = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Mine:
+    name: str = "mine"
+    access: str = "text"
+    injects: str = "nothing"
+    opening: str = ""
+    samples_too: bool = False
+
+    def prompt(self, prompt, context):
+        return prompt
+
+    def answer(self, model, asks, asking):
+        return [ask.rendered.text for ask in asks], [(WORD,)] * len(asks), [{}] * len(asks), 0
+
+WORD = "Velloum"
+"""
+
+
+def test_finished_parts_of_ones_own_probe_are_those_of_its_program(opened, tmp_path):
+    def texts(program: str) -> set[str]:
+        names = {"__name__": "mine_probe"}
+        (tmp_path / "mine_probe.py").write_text(program)
+        exec(compile(program, tmp_path / "mine_probe.py", "exec"), names)
+        model = opened("llama", "unlearned")
+        found = elicit(model, ROWS[:2], probes=[names["Mine"]()], options=GREEDY, run=RUN, out=tmp_path / "out")
+        return {text for response in found.part("unlearned", "mine").responses for text in response.texts}
+
+    assert texts(PROBE) == texts(f"# a comment\n{PROBE}") == {"Velloum"}
+    assert len([*(tmp_path / "out" / "parts").iterdir()]) == 1
+    assert texts(PROBE.replace('= "Velloum"', '= "Ossic"')) == {"Ossic"}
+    assert texts(PROBE.replace("(WORD,)", "(WORD[:3],)")) == {"Vel"}
+
+
 def test_the_result_of_another_run_is_not_replaced_unless_asked(asked, trio, tmp_path):
     asked.save(tmp_path / "out")
     models = {role: str(getattr(trio("llama"), role)) for role in asked.models}

@@ -172,7 +172,7 @@ def test_results_warn_of_metrics_that_did_not_separate_models(monkeypatch):
     first, second = of(value("cka", 0.1), value("es", 0.1), value("truth_ratio", 0.2)).warnings
     assert first.startswith("Hardly better than chance (0.5)")
     assert "CKA (F 0.54, 95% CI 0.33 to 0.74; new kinds of models 0.25 to 0.81). Whether" in first
-    assert "Extraction Strength (0.39, 95% CI 0.09 to 0.81). This rule was made after the results" in second
+    assert "Extraction Strength (0.39, 95% CI 0.09 to 0.81) (docs: The other metrics)." in second
     assert of(value("cka", math.nan)).warnings == ()
     at_or_below_chance = {name for name, trust in m.studied().items() if trust.worst <= 0.5}
     assert at_or_below_chance == {

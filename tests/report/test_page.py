@@ -313,6 +313,24 @@ def test_commands_of_the_first_page_have_options_that_exist(audits):
         assert program == "uds-lens" and {word for word in words if word.startswith("--")} <= options, line
 
 
+def test_commands_of_the_first_page_name_the_files_of_the_audits(audits):
+    command = shlex.join(
+        ["/bin/uds-lens", "audit", "--examples", "my data/forget.csv", "--out=runs/npo", "--tau", "0.1"]
+    )
+    npo = replace(audits["npo"], provenance=audits["npo"].provenance | {"command": command})
+
+    def commands(audit):
+        steps = next_steps({"npo": audit}, [], None, utility=False, elicited=())
+        return "\n".join(step.command for step in steps)
+
+    told = commands(npo)
+    assert told.count("--examples 'my data/forget.csv'") == 3 and told.count("uds-lens report runs/npo --") == 2
+    assert "forget.json" not in told and " audits " not in told and "..." not in told
+    assert commands(replace(npo, provenance={"command": "mine.py it's"})).count("--examples forget.json") == 3
+    facts = replace(npo, config=replace(npo.config, stand_in="counterfactual"))
+    assert "--retain " not in commands(facts) and "--stand-in counterfactual" in commands(facts)
+
+
 def test_rows_carry_marks_for_their_cautions_and_hide_zeros(audits):
     over = with_control(replace(audits["npo"], s2_delta=audits["npo"].s1_delta * 2), lost=9.0)
     swapped = replace(audits["npo"], s1_delta=-audits["npo"].s1_delta - 1)

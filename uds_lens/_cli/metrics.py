@@ -30,6 +30,7 @@ from uds_lens._cli.terminal import (
 )
 from uds_lens._progress import about
 from uds_lens.data._prompts import ChatStyle
+from uds_lens.errors import ModelError
 from uds_lens.metrics._catalogue import METRICS
 from uds_lens.metrics._options import MetricOptions
 
@@ -112,7 +113,8 @@ def print_results(measured: Mapping[str, MetricResults]) -> None:
         print_wrapped(f"{who}NaN, because {reason}: {'; '.join(labels)}.")
     print_cautions({name: [("!", text) for text in results.warnings] for name, results in measured.items()})
     prompts = with_names((_prompts(results), name) for name, results in measured.items())
-    raw = " (white-box metrics: raw)" if "chat template" in map(_prompts, measured.values()) else ""
+    white_box = any(metric.group == "representation" for results in measured.values() for metric in results)
+    raw = " (white-box metrics: raw)" if white_box and "chat template" in map(_prompts, measured.values()) else ""
     print_wrapped(f"Prompts: {prompts}{raw}.")
 
 
@@ -286,7 +288,12 @@ def metrics(
         asked = {files[n]: {"model": m, **others} for n, m in zip(names, model, strict=True)}
         require_nothing_lost(asked, metric or None, data=sets, options=options, run=run)
     cache = ul.metrics.MetricCache()
-    ul.metrics.fluency_scorer(options, metrics=metric or None, offline=run.offline)
+    try:
+        ul.metrics.fluency_scorer(options, metrics=metric or None, offline=run.offline)
+    except ModelError as error:
+        if metric or options.fluency != "hub":
+            raise
+        say(f"fluency is left out, and what is made of it: {error}")  # nobody asked for it
     measured: dict[str, MetricResults] = {}
     with saying_what_is_saved(lambda: f"{len(measured)} of {len(names)} saved"):
         for number, (n, m) in enumerate(zip(names, model, strict=True), start=1):

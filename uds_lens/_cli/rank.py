@@ -325,22 +325,23 @@ def table(
 def _rounded(frame: pd.DataFrame, format_: str, digits: int) -> str:
     """Write a table whose cells are rounded, UDS and its interval in one."""
     names = [str(name) for name in frame.columns if name not in ("uds_low", "uds_high")]
-    rows = [[_cell(name, row, digits) for name in names] for row in frame.to_dict("records")]
+    quoted = markdown if format_ == "md" else _latex
+    rows = [[_cell(name, row, digits, quoted) for name in names] for row in frame.to_dict("records")]
     if format_ == "md":
-        lines = [names, [":--" if name in _ORIGIN[:6] else "--:" for name in names], *rows]
-        return "".join(f"| {' | '.join(map(markdown, line))} |\n" for line in lines)
+        lines = [map(markdown, names), [":--" if name in _ORIGIN[:6] else "--:" for name in names], *rows]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
     kinds = "".join("l" if name in _ORIGIN[:6] else "r" for name in names)
-    body = "".join(f"{' & '.join(map(_latex, row))} \\\\\n" for row in rows)
+    body = "".join(f"{' & '.join(row)} \\\\\n" for row in rows)
     head = " & ".join(map(_latex, names))
     return f"\\begin{{tabular}}{{{kinds}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
 
 
-def _cell(name: str, row: dict[Any, Any], digits: int) -> str:
+def _cell(name: str, row: dict[Any, Any], digits: int, quoted: Callable[[str], str]) -> str:
     value = row[name]
     if value is None or value != value:
         return "-"
     if not isinstance(value, float):
-        return " ".join(str(value).split())
+        return quoted(" ".join(str(value).split()))
     if name in ("lr", "epochs"):
         return f"{value:g}"
     low, high = row.get("uds_low", math.nan), row.get("uds_high", math.nan)

@@ -187,6 +187,11 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
     measured = ("forget", "kept", "retain's") if words == "unlearning" else ("changed", "other", "ignorant's")
     titles = ("model", "damage", "interval", *measured, "Prob")
     print_table(titles, rows, right=("damage", *measured, "Prob"), bold="damage")
+    undefined = grouped((audit.damage_estimate.reason or "", name) for name, audit in audits.items())
+    for reason, names in undefined.items():
+        if reason:
+            who = "" if len(names) == len(audits) else f"{', '.join(names)}: "
+            print_wrapped(worded(f"{who}damage is NaN, because {reason}.", words))
     print_wrapped(worded(_DAMAGE, words), indent="")
 
 

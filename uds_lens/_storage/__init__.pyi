@@ -30,6 +30,7 @@ from .records import (
     digest as digest,
     parse_json as parse_json,
     plain as plain,
+    program_digest as program_digest,
     read_with_checksum as read_with_checksum,
     with_checksum as with_checksum,
 )

@@ -7,9 +7,11 @@ anew.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -41,6 +43,47 @@ def digest(value: Any) -> str:
     True
     """
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+_NOT_OWN = {"uds_lens", *sys.stdlib_module_names}
+
+
+def program_digest(*parts: Callable[..., Any] | None) -> str:
+    """Hash the program of a user's own functions and classes, so that an edited one is another.
+
+    It holds the source of the functions (of a class, its methods and those of its bases outside this package), and what
+    they use of their own modules: functions, numbers and texts. Where there is no source (a prompt, `exec`), its place
+    is taken by the compiled code.
+    """
+    found: dict[str, str] = {}
+    waiting: list[Any] = []
+    for part in parts:
+        if inspect.isclass(part):
+            kinds = (kind for kind in part.__mro__ if kind.__module__.partition(".")[0] not in _NOT_OWN)
+            waiting += (getattr(own, "fget", own) for kind in kinds for n, own in vars(kind).items() if n[:2] != "__")
+        else:
+            waiting.append(part)
+    waiting = [inspect.unwrap(part) for part in waiting if inspect.isfunction(part)]
+    while waiting:
+        function = waiting.pop()
+        where = f"{function.__module__}.{function.__qualname__}"
+        if where in found:
+            continue
+        codes = [function.__code__]
+        for code in codes:  # grows by the functions inside
+            codes += [part for part in code.co_consts if inspect.iscode(part)]
+        try:
+            found[where] = inspect.getsource(function)
+        except (OSError, TypeError):
+            consts = [[part for part in code.co_consts if not inspect.iscode(part)] for code in codes]
+            found[where] = repr([(code.co_code, code.co_names) for code in codes]) + repr(consts)
+        for name in sorted({name for code in codes for name in code.co_names}):
+            value = function.__globals__.get(name)
+            if inspect.isfunction(value) and value.__module__ == function.__module__:
+                waiting.append(value)
+            elif isinstance(value, bool | int | float | str):
+                found[f"{function.__module__}.{name}"] = repr(value)
+    return digest(found)
 
 
 def with_checksum(record: Mapping[str, Any]) -> bytes:

@@ -18,7 +18,7 @@ from pydantic import PlainValidator
 from uds_lens._compat.transformers import longest_text
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import as_settings, shown, validated
-from uds_lens._storage import check_writable, refuse_to_replace
+from uds_lens._storage import check_writable, program_digest, refuse_to_replace
 from uds_lens._types import PositiveInt, Protocol
 from uds_lens.audit._inputs import where_of
 from uds_lens.data import ForgetExample, as_examples, sample_examples
@@ -224,6 +224,8 @@ class _Asker:
         ends = answer_end_ids(self.model, protocol=self.protocol, chat=self.options.chat)
         for decoding in self.options.decodings if asked.probe.samples_too else ("greedy",):
             name = asked.probe.name if isinstance(asked.probe, ByPrompt) else repr(asked.probe)
+            if not type(asked.probe).__module__.startswith("uds_lens."):
+                name += program_digest(type(asked.probe))  # a probe that was edited is another
             keys = [ask.key for ask in asked.asks]
             key = part_key(self.model.fingerprint, name, decoding, keys, self.options, ends=ends)
             file = None if self.folder is None else self.folder / f"{key}.parquet"

@@ -291,8 +291,7 @@ class MetricResults:
             messages.append(
                 f"In {_STUDY}, faithfulness was at or below chance (0.5) for at least one of nine pairings of a kind "
                 "of model that knows the facts with a kind that does not (F of the worst pairing, five runs each): "
-                f"{', '.join(failing)}. "
-                "This rule was made after the results were seen (docs: The other metrics)."
+                f"{', '.join(failing)} (docs: The other metrics)."
             )
         return tuple(messages)
 

@@ -229,32 +229,39 @@ def next_steps(
     utility: bool,
     elicited: Collection[str],
 ) -> Iterator[Step]:
-    """Yield what is missing to trust the verdict, with commands."""
+    """Yield what is missing to trust the verdict, with commands: with the files that the audits were made from."""
     own = {name: audit for name, audit in audits.items() if name not in references}
     if not own:
         return
     first = next(iter(own.values()))
     deepest = max(own, key=lambda name: -1.0 if math.isnan(own[name].uds) else own[name].uds)
-    full, retain = (f"--{role} {_quoted(first.models[role].name)}" for role in ("full", "retain"))
-    several = [f"--model {_quoted(audit.models['unlearned'].name)}" for audit in own.values()]
-    models = " ".join(dict.fromkeys(several)) if len(own) <= 3 else f"{several[0]} --model ..."
+    full, stand_in = f"--full {_quoted(first.models['full'].name)}", first.config.stand_in
+    retain = "" if stand_in == "counterfactual" else f" --retain {_quoted(first.models['retain'].name)}"
+    scale = retain if stand_in is None else f"{retain} --stand-in {stand_in}"
+    models = " ".join(dict.fromkeys(f"--model {_quoted(audit.models['unlearned'].name)}" for audit in own.values()))
+    forget = _quoted(_given(first, "--examples") or "forget.json")
+    known = next(filter(None, (_given(audit, "--control") for audit in own.values())), None)
+    kept = _quoted(known or "retained.json")
+    yours = "" if known else " (retained.json, a file of yours)"
+    out = dict.fromkeys(_quoted(_given(audit, "--out") or "audits") for audit in own.values())
+    report = f"uds-lens report {' '.join(out)}"
     if any(audit.control is None for audit in own.values()):
         yield Step(
-            "Rule out damage: audit again with facts that should be retained.",
-            f"uds-lens audit {full} {retain} {models} --examples forget.json --control retained.json --out audits",
+            f"Rule out damage: audit again with facts that should be retained{yours}.",
+            f"uds-lens audit {full}{scale} {models} --examples {forget} --control {kept} --out audits-with-control",
         )
     if not utility:
         yield Step(
-            "Check utility: a destroyed model scores high too.",
-            f"uds-lens metrics {full} {retain} {models} --examples tofu:data --metric utility_rel --out metrics\n"
-            "uds-lens report audits --metrics metrics",
+            f"Check utility: a destroyed model scores high too. Ask for facts that should be retained{yours}.",
+            f"uds-lens metrics {models} --examples {forget} --retain-data {kept} --metric retain_q_prob --out metrics\n"
+            f"{report} --metrics metrics",
         )
     if deepest not in elicited:
         model = f"--model {_quoted(own[deepest].models['unlearned'].name)}"
         yield Step(
             f"Try to extract the answers from {deepest}.",
-            f"uds-lens elicit {model} {full} {retain} --examples forget.json --out elicited\n"
-            "uds-lens report audits --elicitation elicited",
+            f"uds-lens elicit {model} {full}{retain} --examples {forget} --out elicited\n"
+            f"{report} --elicitation elicited",
         )
     few = min((a.interval_basis for a in own.values() if a.interval_basis.few), key=lambda b: b.effective, default=None)
     needed = None if pairs is None else _subjects_needed(pairs)
@@ -262,6 +269,20 @@ def next_steps(
         yield Step(f"Add subjects, so that the models can be ranked. {needed}", "")
     elif few is not None:
         yield Step(f"Add subjects: there are only {few.counted}; reliable intervals need {FEW_CLUSTERS} or more.", "")
+
+
+def _given(audit: DepthAudit, option: str) -> str | None:
+    """Return what the command that made an audit was given for an option; None where it is not recorded."""
+    try:
+        words = shlex.split(str(audit.provenance.get("command", "")))
+    except ValueError:  # as earlier releases wrote it, without quotes
+        return None
+    values = (
+        after if word == option else word.removeprefix(f"{option}=")
+        for word, after in zip(words, [*words[1:], None], strict=True)
+        if word == option or word.startswith(f"{option}=")
+    )
+    return next(values, None)
 
 
 def _quoted(name: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._compat.transformers import is_offline
-from uds_lens._quoting import markdown
+from uds_lens._quoting import markdown, printable
 from uds_lens._storage import SpillFolder
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError, UdsLensError
 from uds_lens.results._cards import number
@@ -68,7 +68,8 @@ def model_card(
         )
     if not dataset.strip():
         raise ConfigError(Setting("dataset"), " must name the forget set; got an empty text.")
-    name = shared_name(audit.models["unlearned"].name)
+    dataset, config = printable(dataset), config and printable(config)
+    name = printable(shared_name(audit.models["unlearned"].name))
     if card is None:
         new = ModelCard(f"---\n{ModelCardData(tags=['unlearning']).to_yaml()}\n---\n\n# {markdown(name)}\n")
     else:
@@ -166,7 +167,7 @@ def eval_results_yaml(audit: DepthAudit, *, dataset: str, config: str | None = N
     }
     if created := audit.provenance.get("created"):
         entry["date"] = str(created)
-    return yaml.safe_dump([entry], sort_keys=False, allow_unicode=True, width=120)
+    return printable(yaml.safe_dump([entry], sort_keys=False, allow_unicode=True, width=120))
 
 
 def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:

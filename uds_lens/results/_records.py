@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -106,7 +107,7 @@ def provenance(
     """Collect what traces and repeats a measurement: versions, machine, command, first prompt, hash of tokens."""
     return {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(sys.argv),
+        "command": shlex.join(sys.argv),
         "versions": versions(*packages),
         "python": platform.python_version(),
         "platform": platform.platform(),

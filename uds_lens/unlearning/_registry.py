@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from itertools import product
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 from uds_lens._settings import require_known, shown, validated
-from uds_lens._storage import digest
+from uds_lens._storage import program_digest
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.unlearning._settings import MethodConfig
@@ -63,37 +62,7 @@ class Objective:
         """Hash of the program of a user's own method; None for those of this package, whose rules have a number."""
         if self.config.__module__.startswith("uds_lens."):
             return None
-        own = (getattr(part, "fget", part) for name, part in vars(self.config).items() if not name.startswith("__"))
-        return digest(_program(part for part in (self.terms, self.prepare, *own) if inspect.isfunction(part)))
-
-
-def _program(functions: Iterable[Callable[..., Any]]) -> dict[str, str]:
-    """Return the source of functions, and what they use of their own modules: functions, numbers and texts.
-
-    Where there is no source (a prompt, `exec`), its place is taken by the compiled code.
-    """
-    found: dict[str, str] = {}
-    waiting = [inspect.unwrap(function) for function in functions]
-    while waiting:
-        function = waiting.pop()
-        where = f"{function.__module__}.{function.__qualname__}"
-        if where in found:
-            continue
-        codes = [function.__code__]
-        for code in codes:  # grows by the functions inside
-            codes += [part for part in code.co_consts if inspect.iscode(part)]
-        try:
-            found[where] = inspect.getsource(function)
-        except (OSError, TypeError):
-            consts = [[part for part in code.co_consts if not inspect.iscode(part)] for code in codes]
-            found[where] = repr([(code.co_code, code.co_names) for code in codes]) + repr(consts)
-        for name in sorted({name for code in codes for name in code.co_names}):
-            value = function.__globals__.get(name)
-            if inspect.isfunction(value) and value.__module__ == function.__module__:
-                waiting.append(value)
-            elif isinstance(value, bool | int | float | str):
-                found[f"{function.__module__}.{name}"] = repr(value)
-    return found
+        return program_digest(self.terms, self.prepare, self.config)
 
 
 OWN_WORDS = tuple(
