@@ -59,6 +59,9 @@ def test_aggregates_by_hand(results):
     assert found["memorization"] == pytest.approx(harmonic_mean(parts))
     assert found["mia_agg"] == pytest.approx(harmonic_mean([found[name] for name in S_MIA]))
     assert found["privacy"] == found["mia_agg"]
+    assert found["privacy_uds"] == pytest.approx(harmonic_mean([found["mia_agg"], found["uds"]]))
+    with_uds = [found[name] for name in ("memorization", "privacy_uds", "utility_rel")]
+    assert found["overall_uds"] == pytest.approx(harmonic_mean(with_uds), nan_ok=True)
     parts = [found[f"{s}_{w}"] for s in ("retain", "ra", "wf") for w in ("q_prob", "q_rouge", "truth_ratio")]
     assert found["model_utility"] == pytest.approx(harmonic_mean(parts))
     assert found["utility"] == pytest.approx(harmonic_mean([found["model_utility"], found["fluency"]]))

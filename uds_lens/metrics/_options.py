@@ -93,7 +93,7 @@ class MetricOptions:
     """Threshold of a layer's delta for UDS and Logit Lens, nats per token."""
 
     uds_in_privacy: bool = False
-    """Privacy as the harmonic mean of MIA_agg and UDS instead of MIA_agg alone."""
+    """The metrics `privacy` and `overall` with UDS, as `privacy_uds` and `overall_uds` are in any case, not without."""
 
     fluency: str | FluencyScorer = "hub"
     """Fluency scorer: hub (a classifier from the Hub), heuristic (offline rules of thumb), or a classifier's directory

@@ -237,3 +237,9 @@ add_metric(
 
 _NO_LIMIT = Meaning("utility", "one part is 0", "all parts are 1", high=math.inf)
 _declare_mean("overall", "Overall", "aggregate", _NO_LIMIT, uses=("memorization", "privacy", "utility_rel"))
+_declare_mean(
+    "privacy_uds", "Privacy with UDS", "aggregate", Meaning("erasure", "leaks", "as retain"), uses=("mia_agg", "uds")
+)
+_declare_mean(
+    "overall_uds", "Overall with UDS", "aggregate", _NO_LIMIT, uses=("memorization", "privacy_uds", "utility_rel")
+)
