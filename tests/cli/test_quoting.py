@@ -55,7 +55,7 @@ def test_names_in_other_scripts_stay() -> None:
 def test_a_model_card_holds_no_control_characters_and_no_markup() -> None:
     hostile = f"{HOSTILE}<script>alert(1)<script>[x](javascript:alert(1))"
     audit = synthetic_audit(name=hostile)
-    roles = {role: record(hostile, "f" * 32, 6) for role in audit.models}
+    roles = {role: record(hostile, role[0] * 32, 6) for role in audit.models}
     audit = replace(audit, models=roles, provenance={**audit.provenance, "versions": {hostile: hostile}})
     card = model_card(audit, dataset=f"x {hostile}", config=HOSTILE)
     assert not OBEYED.search(str(card)) and "owned" in card.text
