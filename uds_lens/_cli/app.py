@@ -83,8 +83,27 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for _command in (
-    *(annotate, audit, dashboard, demo, doctor, elicit, export, finetune, meta, metrics),
-    *(published, quantise, rank, relearn, relearn_grid, report, sweep, table, unlearn, watch, weights),
+    annotate,
+    audit,
+    dashboard,
+    demo,
+    doctor,
+    elicit,
+    export,
+    finetune,
+    meta,
+    metrics,
+    published,
+    quantise,
+    rank,
+    relearn,
+    relearn_grid,
+    report,
+    sweep,
+    table,
+    unlearn,
+    watch,
+    weights,
 ):
     app.command(_command.__name__.replace("_", "-"), cls=PlainCommand)(stoppable()(with_records(_command)))
 

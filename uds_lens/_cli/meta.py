@@ -260,9 +260,15 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
     rows = [
         [
             str(name),
-            *(number(row["q"]), _interval(row, "q_"), number(row["r"]), _interval(row, "r_")),
-            *(_interval(row, "r_shift_"), number(row["rob"]), _percent(row["p_first"], "")),
-            *(number(row["n"], 0), number(free.get(name))),
+            number(row["q"]),
+            _interval(row, "q_"),
+            number(row["r"]),
+            _interval(row, "r_"),
+            _interval(row, "r_shift_"),
+            number(row["rob"]),
+            _percent(row["p_first"], ""),
+            number(row["n"], 0),
+            number(free.get(name)),
         ]
         for name, row in main.sort_values("rob", ascending=False, na_position="last").iterrows()
     ]

@@ -271,8 +271,17 @@ BENCHMARKS: dict[str, Benchmark] = {
         parts={
             name: Part(name, "train", (f"{name}.*",))
             for name in (
-                *("forget10", "forget05", "forget01", "retain90", "retain95", "retain99", "full", "holdout10"),
-                *("retain_perturbed", "real_authors", "world_facts"),
+                "forget10",
+                "forget05",
+                "forget01",
+                "retain90",
+                "retain95",
+                "retain99",
+                "full",
+                "holdout10",
+                "retain_perturbed",
+                "real_authors",
+                "world_facts",
             )
         },
         read=lambda row: [dict(row)],

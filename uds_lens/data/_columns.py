@@ -21,7 +21,12 @@ _LISTS = {
 }
 _TEXTS = ("prefix", "entity", "id", "idx", "type", "subject", "paraphrased_question")
 OPTIONAL = (
-    *("prefix", "entity", "id (or idx)", "type", "subject", "paraphrased_question"),
+    "prefix",
+    "entity",
+    "id (or idx)",
+    "type",
+    "subject",
+    "paraphrased_question",
     *(f"{name} (or {alias})" for name, alias in _LISTS.values()),
 )
 KNOWN = frozenset((*REQUIRED, *_TEXTS, *(alias for aliases in _LISTS.values() for alias in aliases)))

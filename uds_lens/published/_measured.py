@@ -297,8 +297,19 @@ def _layers(record: Mapping[str, Any], count: int, where: str) -> list[int]:
 
 
 COLUMNS = (
-    *("group", "model", "role", "metric", "state", "measured", "reason"),
-    *("prompts", "dtype", "last_layer", "otherwise", "sampled", "at"),
+    "group",
+    "model",
+    "role",
+    "metric",
+    "state",
+    "measured",
+    "reason",
+    "prompts",
+    "dtype",
+    "last_layer",
+    "otherwise",
+    "sampled",
+    "at",
 )
 
 _TAU = 0.05  # of every published UDS

@@ -645,10 +645,7 @@ def _difference_row(row: Any, words: Words) -> dict[str, Any]:
 
 # The method as a picture: one layer's state patched from a source into `full`.
 
-_COLOURS = (
-    *("ink", "text", "faint", "line", "grid", "card", "wash"),
-    *("retain", "unlearned", "erased", "known", "mixed"),
-)
+_COLOURS = ("ink", "text", "faint", "line", "grid", "card", "wash", "retain", "unlearned", "erased", "known", "mixed")
 _LIGHT = {"card": "#ffffff", "wash": "#f4f5f7", "line": "#c9cdd5", "known": "#8fbde0", "mixed": "#b8a9a0"}
 _DARK = {"card": "#1b1f26", "wash": "#1d2229", "line": "#434a56", "known": "#2f6d9c", "mixed": "#7d6a5c"}
 
@@ -670,10 +667,7 @@ def _drawn(
     return template("method.svg.j2", words).render(c=colours, paper=paper, narrow=narrow).strip() + "\n"
 
 
-_SCRIPTS = (
-    *("elements.js", "data.js", "drawing.js", "figures.js", "detail.js", "elicited.js", "examples.js"),
-    "main.js",
-)
+_SCRIPTS = ("elements.js", "data.js", "drawing.js", "figures.js", "detail.js", "elicited.js", "examples.js", "main.js")
 
 
 def write(

@@ -116,9 +116,22 @@ def site_groups(audits: Iterable[Audit]) -> list[dict[str, Audit]]:
 
 
 _MODEL_COLUMNS = (
-    *("uds", "uds_low", "uds_high", "output_depth", "output_depth_low", "output_depth_high"),
-    *("prob_full", "prob_unlearned", "n_measured", "n_not_measurable", "n_skipped"),
-    *("over_erased_share", "negative_share", "reading", "n_warnings", "prompts"),
+    "uds",
+    "uds_low",
+    "uds_high",
+    "output_depth",
+    "output_depth_low",
+    "output_depth_high",
+    "prob_full",
+    "prob_unlearned",
+    "n_measured",
+    "n_not_measurable",
+    "n_skipped",
+    "over_erased_share",
+    "negative_share",
+    "reading",
+    "n_warnings",
+    "prompts",
 )
 
 
@@ -390,8 +403,24 @@ def differ_alike(differences: Float[np.ndarray, "question"], groups: Int[np.ndar
 # Is one model erased deeper than another? Audits compared on the examples that both measured.
 
 _PAIR_COLUMNS = (
-    *("one", "other", "uds_one", "uds_other", "difference", "low", "high", "p", "p_holm", "p_holm_least"),
-    *("n", "n_subjects", "n_left_out", "left_out", "reference", "reason", "fatal", "caution"),
+    "one",
+    "other",
+    "uds_one",
+    "uds_other",
+    "difference",
+    "low",
+    "high",
+    "p",
+    "p_holm",
+    "p_holm_least",
+    "n",
+    "n_subjects",
+    "n_left_out",
+    "left_out",
+    "reference",
+    "reason",
+    "fatal",
+    "caution",
 )
 
 _FLIPS_PER_PAIR = 400

@@ -34,9 +34,18 @@ _SECTION = re.compile(  # a begin mark without our heading is the user's, and so
 )
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SETTINGS = (
-    *("tau", "site", "scope", "last_layer", "protocol", "dtype", "stand_in"),
-    *("counterfactual", "draws"),
-    *("limit", "sample", "seed"),
+    "tau",
+    "site",
+    "scope",
+    "last_layer",
+    "protocol",
+    "dtype",
+    "stand_in",
+    "counterfactual",
+    "draws",
+    "limit",
+    "sample",
+    "seed",
 )
 
 

@@ -70,10 +70,7 @@ class SavedKind:
 AUDIT = SavedKind(
     "DepthAudit",
     roles=("full", "retain", "unlearned"),
-    tensors=(
-        *("n_tokens", "s_full", "s1_delta", "s2_delta"),
-        *("s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine"),
-    ),
+    tensors=("n_tokens", "s_full", "s1_delta", "s2_delta", "s1_norm_ratio", "s1_cosine", "s2_norm_ratio", "s2_cosine"),
     own=("s_retain", "s_unlearned", "control_s_unlearned"),
     control=("control_s2_delta",),
     more="summary",
