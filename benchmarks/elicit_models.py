@@ -27,7 +27,7 @@ OTHERS = (
     "rmu_lr1e-03_alpha5_layer4_scale30_epoch2",
     "graddiff_lr2e-04_alpha5_epoch3",
 )
-"""The settings of docs/results.md."""
+"""The settings of docs/results/elicitation.md."""
 
 
 def trained(name: str, models: Path, shared: Path) -> Path:

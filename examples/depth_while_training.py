@@ -1,4 +1,4 @@
-"""Follow depth, damage, utility and forget answers while a small TOFU model unlearns, as docs/results.md tells.
+"""Follow depth, damage, utility and forget answers while a small TOFU model unlearns, as docs/results/methods.md tells.
 
     python examples/depth_while_training.py --shared ../shared --out runs/depth_while_training
     python examples/depth_while_training.py --out runs/depth_while_training --draw

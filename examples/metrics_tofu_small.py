@@ -1,4 +1,4 @@
-"""All metrics for four small TOFU checkpoints: the table in docs/results.md.
+"""All metrics for four small TOFU checkpoints: the table in docs/results/metrics.md.
 
     python examples/metrics_tofu_small.py --shared ../shared --out runs/metrics-tofu-small
 

@@ -1,4 +1,4 @@
-"""Relearn four unlearned models over a grid of settings, with retain90 as control, as docs/results.md tells.
+"""Relearn four unlearned models over a grid of settings, with retain90 as control, as docs/results/methods.md tells.
 
     python examples/depth_while_training.py --shared ../shared --out runs/depth_while_training --seeds 0
     python examples/relearn_grid_tofu_small.py --shared ../shared --models runs/depth_while_training/models

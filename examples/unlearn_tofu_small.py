@@ -1,4 +1,4 @@
-"""Unlearn a small TOFU model with every method, audit each result, and print the table of docs/results.md.
+"""Unlearn a small TOFU model with every method, audit each result, and print the table of docs/results/methods.md.
 
     python examples/unlearn_tofu_small.py --shared ../shared --out runs/tofu_small
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/results.md from its tables and from studies: `python docs/images/draw_results.py`.
+"""Draw the pictures of docs/results from the tables there and from studies: `python docs/images/draw_results.py`.
 
 Needs `uds-lens[static]` and a Chrome or Chromium.
 """
@@ -17,13 +17,13 @@ import uds_lens as ul
 from uds_lens.plots._style import Theme, palette, style
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "results.md"
+PAGES = sorted((HERE.parent / "results").glob("*.md"))
 REFERENCES = ("full", "retain90", "retain95", "retain99")
 
 
 def table(*columns: str) -> pd.DataFrame:
-    """The first table of the page that has these columns, as texts."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    """The first table of the results that has these columns, as texts."""
+    lines = [line for page in PAGES for line in page.read_text(encoding="utf-8").splitlines()]
     for place, line in enumerate(lines):
         titles = _cells(line)
         if set(columns) <= set(titles):
@@ -33,7 +33,7 @@ def table(*columns: str) -> pd.DataFrame:
                     break
                 rows.append(_cells(row))
             return pd.DataFrame(rows, columns=titles)
-    raise SystemExit(f"no table with the columns {', '.join(columns)} in {PAGE.name}")
+    raise SystemExit(f"no table with the columns {', '.join(columns)} in docs/results")
 
 
 def _cells(line: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Print what the three studies decide: the tables of docs/results.md, and each claim of claims.md with its numbers.
+"""Print what the three studies decide: the tables of docs/results/scales.md, and each claim with its numbers.
 
 python studies/counterfactual/verdict.py --results studies/counterfactual/results
 """

@@ -77,7 +77,7 @@ class AuditConfig:
 
     dtype: DType = "float32"
     """Dtype of the models. Log-probabilities are always float32; half precision hardly changes means, single examples
-    more (docs/results.md)."""
+    more (docs/results/order.md)."""
 
     stand_in: StandIn | None = None
     """What replaces a missing retain model: "base", the model before fine-tuning (given as `retain`; the numbers stay
