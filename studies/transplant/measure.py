@@ -120,6 +120,20 @@ class Criterion:
         }
 
 
+def whole_model(world: str, name: str) -> Path:
+    """Return where a model lies whole: an adapter in half precision would be merged into a base that was rounded."""
+    place = OUT / world / name
+    if is_small(world) or not (place / "adapter_config.json").exists():
+        return place
+    merged = OUT / world / "merged" / name
+    if not (merged / "done").exists():
+        model, tokenizer = opened(world, name)
+        model.save_pretrained(merged)
+        tokenizer.save_pretrained(merged)
+        (merged / "done").touch()
+    return merged
+
+
 def distance(one: PreTrainedModel, other: PreTrainedModel) -> float:
     """Return the Frobenius distance of two models' blocks."""
     pairs = zip(blocks_of(one).parameters(), blocks_of(other).parameters(), strict=True)
@@ -162,7 +176,9 @@ def names_in(world: str) -> list[str]:
     """Return the models of a world that are there, references first."""
     folder = OUT / world
     there = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and is_whole(path)]
-    others = [name for name in there if name not in ("planted", "transplants") and not name.startswith("full")]
+    others = [
+        name for name in there if name not in ("planted", "transplants", "merged") and not name.startswith("full")
+    ]
     return sorted(others, key=lambda name: (kind_of(name) != "reference", kind_of(name) == "method", name))
 
 
@@ -180,7 +196,7 @@ def measure(world: str, only: Sequence[str] | None) -> None:
     done = set(table["model"]) if len(table) else set()
     (folder / "transplants").mkdir(exist_ok=True)
     RESULTS.mkdir(exist_ok=True)
-    full_place, retain_place = folder / "full", folder / "retain-0"
+    full_place, retain_place = whole_model(world, "full"), whole_model(world, "retain-0")
     full, retain = (opened(world, name)[0] for name in ("full", "retain-0"))
     criterion, whole = Criterion(world, full, retain), distance(full, retain)
     needed = folder / "relearning.json"
@@ -201,9 +217,9 @@ def measure(world: str, only: Sequence[str] | None) -> None:
             groups.setdefault((known, by), {})[name] = model
     for (known, by), models in groups.items():
         transplants = each_transplant(
-            folder / known,
-            folder / by,
-            [folder / model for model in models.values()],
+            whole_model(world, known),
+            whole_model(world, by),
+            [whole_model(world, model) for model in models.values()],
             asked_rows,
             control=rows["control"][:: CONTROL_STEP[is_small(world)]],
             config=config,
@@ -214,7 +230,7 @@ def measure(world: str, only: Sequence[str] | None) -> None:
             row = {"world": world, "model": name, "kind": kind_of(name), "unit": unit_of(name), **transplant_row(found)}
             if known == "full" and name == model:
                 weights, _ = opened(world, model)
-                row |= {"uds": baseline.audit(folder / model, options=OPTIONS).uds}
+                row |= {"uds": baseline.audit(whole_model(world, model), options=OPTIONS).uds}
                 row |= {"distance": distance(weights, full) / whole, **criterion.relearned(weights, epochs)}
             elif known != "full":
                 places = (folder / known, folder / by, folder / model)

@@ -21,6 +21,7 @@ from uds_lens.unlearning._settings import Save
 NEW = people(("Gil Tarr", "Hal Uhl"))
 SHORT = FinetuneConfig(protocol="raw", batch_size=2, learning_rate=1e-2, epochs=60, seed=1)
 LORA = LoraSettings(rank=4, alpha=32)
+LORA_ALONE = LoraSettings(rank=2, save="adapter")
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +74,28 @@ def test_an_adapter_keeps_to_its_base_in_another_dtype(taught: Path, tmp_path: P
     folder = tmp_path / "moved"
     shutil.copytree(taught / "base", folder / "base")
     options = type(QUICK)(device="cpu", progress=False, dtype=trained)
-    lora = LoraSettings(rank=2, save="adapter")
-    out = unlearn(folder / "base", NEW[:2], method="ga", out=folder / "ga", lora=lora, options=options)
+    out = unlearn(folder / "base", NEW[:2], method="ga", out=folder / "ga", lora=LORA_ALONE, options=options)
     with open_model(out, device="cpu", dtype=opened) as model:
         assert str(model.dtype) == f"torch.{opened}"
     shutil.rmtree(folder / "base")
     unlearn(taught / "base", people(("Ada Vey",)), method="ga", out=folder / "base", options=QUICK)
     with pytest.raises(ModelError, match=r"trained on weights with fingerprint .* another model, or has changed"):
         open_model(out, device="cpu", dtype=opened)
+
+
+@pytest.mark.parametrize(("trained", "opened"), [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_an_adapter_on_an_adapter_opens_in_another_dtype(
+    taught: Path, tmp_path: Path, trained: str, opened: str
+) -> None:
+    moved = shutil.copytree(taught, tmp_path / "moved")
+    options = type(QUICK)(device="cpu", progress=False, dtype=trained)
+    out = unlearn(moved / "taught", NEW[:2], method="ga", out=moved / "ga", lora=LORA_ALONE, options=options)
+    with open_model(out, device="cpu", dtype=trained) as model:
+        as_trained = {name: weight.clone() for name, weight in model.hf.named_parameters()}
+    with open_model(out, device="cpu", dtype=opened) as model:
+        assert str(model.dtype) == f"torch.{opened}"
+        for name, weight in model.hf.named_parameters():
+            assert torch.equal(weight, as_trained[name].to(weight.dtype)), name
 
 
 def test_an_adapter_is_not_saved_in_the_place_of_its_base(taught: Path, tmp_path: Path) -> None:

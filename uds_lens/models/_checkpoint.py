@@ -292,7 +292,7 @@ def load_weights(
                 "adapter_model.safetensors beside them. Copy the whole directory again, or train the adapter again."
             )
         # merged on the CPU, so that the same adapter gives the same bytes wherever it is used afterwards
-        more = {"dtype": dtype, "device": "cpu", "device_map": device_map}
+        more = {"dtype": _dtype_of_base(source, dtype), "device": "cpu", "device_map": device_map}
         base = _of_base(load_weights, source, trust_remote_code=trust_remote_code, **more)
         with LOADING, plain_errors(source, offline=True), quiet_files():
             require_its_base(source, base)
@@ -307,6 +307,10 @@ def load_weights(
                     f"the adapter {name!r} does not fit its base {base_folder(source)!r} ({mismatch[0].strip()}): it "
                     "was trained on another model. Correct base_model_name_or_path in adapter_config.json."
                 ) from error
+        if more["dtype"] != dtype:
+            for weight in adapted.parameters():  # buffers, such as those of rotary positions, keep their precision
+                weight.data = weight.data.to(dtype)
+            adapted.config.dtype = dtype
         return _on_device(adapted.eval().requires_grad_(False), device, device_map)
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
     if is_bitsandbytes(config):
@@ -351,6 +355,21 @@ def _on_device(model: PreTrainedModel, device: str, device_map: str | dict[str, 
 def _of_base(load: Callable[..., Any], source: Place, **options: Any) -> Any:
     """Load a part of an adapter's base."""
     return load(base_folder(source), revision=None, offline=True, **options)
+
+
+def _dtype_of_base(source: Place, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which an adapter's base is opened.
+
+    A base that is an adapter itself is opened as it was when this one was trained on it: merged in another dtype, it
+    would have other weights.
+    """
+    if not is_adapter(base_folder(source)):
+        return dtype
+    options = checkpoint_record(source).get("options")
+    trained = options.get("dtype") if isinstance(options, dict) else None
+    return (
+        {"float32": torch.float32, **_LOWER}.get(trained, torch.float32) if isinstance(trained, str) else torch.float32
+    )
 
 
 _LOWER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
