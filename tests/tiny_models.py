@@ -220,11 +220,11 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def save_trio(family: str, folder: Path) -> Trio:
-    """Write the three checkpoints of a family, each with the tokenizer."""
-    tokenizer = build_tokenizer()
+    """Write the three checkpoints of a family, each with the tokenizer as transformers builds it for that family."""
     for version in VERSIONS:
         build_model(family, version).save_pretrained(folder / version)
-        tokenizer.save_pretrained(folder / version)
+        build_tokenizer().save_pretrained(folder / version)
+        AutoTokenizer.from_pretrained(folder / version).save_pretrained(folder / version)
     return Trio(family, *(folder / version for version in VERSIONS))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -364,13 +367,15 @@ def chat_text(
     system = [("system", chat.system_prompt)] if chat.system_prompt is not None else []
     messages = [{"role": role, "content": text} for role, text in (*system, *turns)]
     try:
-        text = str(
-            tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=answer_next,
-                date_string=chat.chat_date,
-                **json.loads(template_kwargs(chat.template_kwargs) or "{}"),
+        text = _within_limit(
+            lambda: str(
+                tokenizer.apply_chat_template(
+                    messages,
+                    tokenize=False,
+                    add_generation_prompt=answer_next,
+                    date_string=chat.chat_date,
+                    **json.loads(template_kwargs(chat.template_kwargs) or "{}"),
+                )
             )
         )
         if len(text) > _TEMPLATE_LENGTH + sum(len(turn["content"]) for turn in messages):
@@ -391,6 +396,33 @@ def chat_text(
 
 
 _TEMPLATE_LENGTH = 1_000_000  # characters that a template may add to the turns it is given
+_TEMPLATE_SECONDS = 10.0  # for one rendering; templates take thousandths of one
+
+
+def _within_limit(rendering: Callable[[], str]) -> str:
+    """Render a template in a thread that is ended after a while: loops in loops would run for hours.
+
+    Jinja limits the length of a range, and no more.
+    """
+    written: Future[str] = Future()
+
+    def run() -> None:
+        try:
+            written.set_result(rendering())
+        except BaseException as error:
+            written.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        thread.join(_TEMPLATE_SECONDS)
+    finally:  # after Ctrl-C, too
+        if running := thread.is_alive():
+            number, ended = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ended)  # raised there at its next step
+    if running:
+        raise TimeoutError(f"it ran for more than {_TEMPLATE_SECONDS:g} seconds")
+    return written.result()
 
 
 # The assistant's turn. Templates that reason open an answer that they ask for otherwise than one that is there, and
