@@ -108,17 +108,17 @@ def llama(opened: Callable) -> Callable:
 
 
 @pytest.fixture
-def broken(trio: Callable, tmp_path: Path) -> Path:
-    """A checkpoint whose logits are NaN."""
+def broken(trio: Callable) -> Any:
+    """A live model whose logits are NaN; a checkpoint like that is refused when it is opened."""
     import torch
     from tiny_models import load_plain
+
+    from uds_lens.models import HookedModel
 
     model, tokenizer = load_plain(trio("llama").full)
     with torch.no_grad():
         model.model.norm.weight.fill_(torch.nan)
-    model.save_pretrained(tmp_path / "broken")
-    tokenizer.save_pretrained(tmp_path / "broken")
-    return tmp_path / "broken"
+    return HookedModel(model, tokenizer, name="broken", owned=False)
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,14 @@ def test_a_configuration_tells_who_quantised() -> None:
     assert not ours.is_bitsandbytes(config) and ours.quantised_as(config) == "gptq"
 
 
+def test_a_layer_for_packed_weights_that_holds_plain_ones_is_named() -> None:
+    plain = four_bit(64, 32)
+    plain.weight = torch.nn.Parameter(torch.zeros(32, 64))
+    model = torch.nn.Sequential(four_bit(64, 64), torch.nn.Linear(64, 64), plain)
+    assert ours.plain_in_packed(model) == "2", "Linear4bit is called otherwise: see bitsandbytes/nn/modules.py"
+    assert ours.plain_in_packed(model[:2]) is None
+
+
 def test_a_quantised_layer_tells_its_format() -> None:
     layer = four_bit(64, 32)
     assert ours.block_size(layer) == layer.weight.quant_state.blocksize == 64, (

@@ -8,8 +8,10 @@ import pytest
 import torch
 from huggingface_hub import constants
 from tiny_models import GEMMA3N, GEMMA4, build_model, with_config
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AttentionInterface,
+    AutoTokenizer,
     BitsAndBytesConfig,
     Gemma3nTextConfig,
     Gemma4TextConfig,
@@ -148,6 +150,24 @@ def test_an_entry_that_differs_between_blocks_is_the_largest() -> None:
     )
     assert ours.largest_entry(build_model("gpt2").config, "num_attention_heads") == 4
     assert ours.largest_entry(build_model("gpt2").config, "head_dim") is None
+
+
+def test_a_tokenizer_that_is_built_anew_follows_its_file(tmp_path) -> None:
+    written = Tokenizer(models.BPE(vocab={"1": 0, "9": 1, "19": 2}, merges=[("1", "9")]))
+    written.pre_tokenizer = pre_tokenizers.Digits(individual_digits=True)
+    written.enable_padding(length=400)
+    written.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    built = AutoTokenizer.from_pretrained(tmp_path)
+    assert built.tokenize("19") == ["19"], "transformers reads GPT-2's tokenizers as they are: follow_file may go"
+    where = {"revision": None, "offline": True}
+    assert ours.follow_file(built, str(tmp_path), **where)
+    assert built.tokenize("19") == ["1", "9"]
+    assert not ours.follow_file(built, str(tmp_path), **where)
+    (tmp_path / "tokenizer.json").unlink()
+    assert not ours.follow_file(built, str(tmp_path), **where)
+    assert not ours.follow_file(built, "nobody/has-this", **where)
 
 
 def test_the_hub_is_asked_as_the_environment_says() -> None:
@@ -300,7 +320,9 @@ def test_loading_tells_which_weights_stayed_unset_or_were_not_used(tmp_path, lla
         ({"quant_method": "foo"}, "foo"),
         ({"quant_method": "gptq"}, None),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, None),
-        ({}, None),
+        ({"load_in_4bit": True}, None),
+        ({"quant_method": "foo", "load_in_4bit": True}, "foo"),
+        ({}, ""),
         (None, None),
     ],
 )

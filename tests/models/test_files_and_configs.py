@@ -1,5 +1,6 @@
 """What a checkpoint's files and config.json say beside the weights: used, compared, refused, or never run."""
 
+import json
 import os
 import pickle
 import shutil
@@ -11,11 +12,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from tiny_models import EXAMPLES, Touch, build_model, build_tokenizer, load_plain, with_config
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from uds_lens.data import encode, make_batch, render
+from uds_lens.data import _prompts, encode, make_batch, render
+from uds_lens.doctor import examine_inputs
 from uds_lens.errors import DataError, ModelBusyError, ModelError, UdsLensWarning, forget_warnings
 from uds_lens.models import checkpoint_files, checkpoint_folders, open_model, read_checkpoint_info
+from uds_lens.models._streamed import StreamedModel
 from uds_lens.patching import capture
+from uds_lens.weights import difference
 
 
 def with_weights(folder, **more):
@@ -54,6 +59,125 @@ def test_unused_weights_of_the_decoder_are_refused_and_others_reported(copy_of):
     folder = with_weights(copy_of(name="other"), **{"model.layers.1.self_attn.q_proj.bias": torch.ones(32)})
     with pytest.raises(ModelError, match=r"holds 1 weights that LlamaForCausalLM .*q_proj\.bias.*Correct"):
         open_model(folder, device="cpu")
+
+
+def test_weights_that_disagree_are_refused_and_both_are_named(copy_of, tmp_path):
+    """transformers reads model.safetensors first, whatever is newer."""
+    folder = copy_of()
+    model, _ = load_plain(folder)
+    weights = model.state_dict()
+    old = tmp_path / "old.safetensors"
+    shutil.move(folder / "model.safetensors", old)
+    model.save_pretrained(folder, max_shard_size="20KB")
+    assert not (folder / "model.safetensors").exists()
+    shutil.copy(old, folder / "model.safetensors")
+    torch.save({name: weight.bfloat16() for name, weight in weights.items()}, folder / "pytorch_model.bin")
+    open_model(folder, device="cpu").close()  # they agree, up to rounding
+    torch.save({**weights, "model.norm.weight": weights["model.norm.weight"] + 0.1}, folder / "pytorch_model.bin")
+    words = r"two sets of weights that differ: model.safetensors is read, and {} has another 'model.norm.weight'"
+    with pytest.raises(ModelError, match=words.format("pytorch_model.bin")):
+        open_model(folder, device="cpu")
+    (folder / "pytorch_model.bin").unlink()
+    with_weights(folder, **{"model.norm.weight": weights["model.norm.weight"] - 0.1})
+    for read in (open_model, StreamedModel):
+        with pytest.raises(ModelError, match=words.format("model.safetensors.index.json")):
+            read(folder, device="cpu", **({"dtype": torch.float32} if read is StreamedModel else {}))
+    with pytest.raises(ModelError, match=words.format("model.safetensors.index.json")):
+        difference(folder, folder, show_progress=False)
+    (finding,) = [each for each in examine_inputs({"full": str(folder)}) if each.what == "full weights"]
+    assert finding.verdict == "problem" and "two sets of weights" in finding.found
+    next(folder.glob("model-00001*")).unlink()  # an index whose files are gone is nobody's model
+    open_model(folder, device="cpu").close()
+
+
+def test_an_adapter_with_two_weights_that_disagree_is_refused(trio, tmp_path):
+    folder = save_adapter(tmp_path / "adapter", trio("llama").full)
+    weights = load_file(folder / "adapter_model.safetensors")
+    torch.save(weights, folder / "adapter_model.bin")
+    open_model(folder, device="cpu").close()
+    torch.save({name: weight + 1 for name, weight in weights.items()}, folder / "adapter_model.bin")
+    with pytest.raises(ModelError, match=r"adapter_model.safetensors is read, and adapter_model.bin has another"):
+        open_model(folder, device="cpu")
+
+
+def test_weights_lie_in_regular_files_of_their_folder(copy_of, tmp_path):
+    """A FIFO would be waited for without end, and /dev/zero fills the memory; a Hub cache links to its files."""
+    folder = copy_of()
+    index = folder / "model.safetensors.index.json"
+    (folder / "model.safetensors").rename(tmp_path / "blob")
+    os.mkfifo(folder / "fifo.safetensors")
+    (folder / "zero.safetensors").symlink_to("/dev/zero")
+    shutil.copy(tmp_path / "blob", folder.parent / "outside.safetensors")
+    names = {
+        "fifo.safetensors": "no regular file 'fifo.safetensors'",
+        "zero.safetensors": "no regular file 'zero.safetensors'",
+        "gone.safetensors": "no regular file 'gone.safetensors'",
+        "../outside.safetensors": "names '../outside.safetensors': expected files in the same directory",
+    }
+    for name, words in names.items():
+        index.write_text(json.dumps({"metadata": {}, "weight_map": {"model.norm.weight": name}}))
+        for read in (open_model, StreamedModel):
+            with pytest.raises(ModelError, match=words):
+                read(folder, device="cpu", **({"dtype": torch.float32} if read is StreamedModel else {}))
+        assert "problem" in [each.verdict for each in examine_inputs({"full": str(folder)})]
+    index.unlink()
+    with_config(folder, transformers_weights="fifo.safetensors")
+    with pytest.raises(ModelError, match=r"no regular file 'fifo\.safetensors'"):
+        open_model(folder, device="cpu")
+    with_config(folder, transformers_weights=None)
+    (folder / "model.safetensors").symlink_to(tmp_path / "blob")
+    open_model(folder, device="cpu").close()
+
+
+def test_weights_that_are_no_numbers_are_refused(copy_of):
+    folder, place = copy_of(), "model.layers.1.mlp.up_proj.weight"
+    shape = load_plain(folder)[0].get_parameter(place).shape
+    for value in (torch.nan, torch.inf):
+        with_weights(folder, **{place: torch.full(shape, value)})
+        with pytest.raises(ModelError, match=rf"holds NaN or infinite weights \({place}\)"):
+            open_model(folder, device="cpu")
+    model = StreamedModel(folder, dtype=torch.float32, device="cpu")
+    with model, pytest.raises(ModelError, match="holds NaN"):
+        model.fingerprint()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+        {"quant_method": "bitsandbytes", "load_in_8bit": True},
+        {"load_in_4bit": True},
+    ],
+)
+def test_a_config_that_calls_plain_weights_quantised_is_refused_in_words(copy_of, settings):
+    """bitsandbytes would fail in the first pass, with an AssertionError that says nothing."""
+    folder = with_config(copy_of(), quantization_config=settings)
+    with pytest.raises(ModelError, match=r"quantised by bitsandbytes, and its files hold plain ones .*: remove quant"):
+        open_model(folder, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "GPT2TokenizerFast", "Qwen2Tokenizer", "GPTNeoXTokenizerFast"])
+def test_the_tokenizer_is_that_of_the_file(copy_of, name):
+    """transformers builds the tokenizer of these classes anew, with a pre-tokenizer of its own."""
+    folder = copy_of()
+    tokens = [*"<>0123456789", "19", "90", "1990", "99", "Ġ", "a", "Ġa"]
+    merges = [("1", "9"), ("9", "0"), ("19", "90"), ("9", "9"), ("Ġ", "a")]
+    written = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=merges))
+    digits, rest = pre_tokenizers.Split(Regex(r"0|1|99"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    written.pre_tokenizer, written.decoder = pre_tokenizers.Sequence([digits, rest]), decoders.ByteLevel()
+    written.save(str(folder / "tokenizer.json"))
+    special = {"bos_token": "<", "eos_token": ">", "unk_token": "<"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, **special}))
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match="splits texts in another way than its tokenizer.json"):
+        tokenizer = read_checkpoint_info(folder).tokenizer
+    assert tokenizer.tokenize("1990 a") == ["1", "99", "0", "Ġa"] == written.encode("1990 a").tokens
+    assert (tokenizer.eos_token, tokenizer.chat_template) == (">", build_tokenizer().chat_template)
+    tokenizer.save_pretrained(folder)
+    assert read_checkpoint_info(folder).tokenizer.tokenize("1990 a") == ["1", "99", "0", "Ġa"]
+    with_config(folder, file="tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    forget_warnings()
+    assert read_checkpoint_info(folder).tokenizer.tokenize("1990 a") == ["1", "99", "0", "Ġa"]
 
 
 def refused(folder, words):
@@ -171,18 +295,30 @@ def test_pickled_weights_run_nothing(copy_of, tmp_path):
         assert not mark.exists()
 
 
+MANY = "range(99999)"
+
+
 @pytest.mark.parametrize(
     ("template", "words"),
     [
         ("{% for a in range(9999) %}{{ 'x' * 999 }}{% endfor %}", "it wrote 9989001 characters"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "cannot render"),
+        (f"{{% for a in {MANY} %}}{{% for b in {MANY} %}}{{% endfor %}}{{% endfor %}}", "it ran for more than"),
+        (f"{{% for a in {MANY} %}}{{{{ {MANY} | list | sum * 0 }}}}{{% endfor %}}", "it ran for more than"),
+        ("{% macro f() %}{% for a in messages * 9 %}{{ f() }}{% endfor %}{% endmacro %}{{ f() }}", "cannot render"),
+        (f"{{{{ {MANY} | map('string') | join | length }}}}{{% for a in {MANY} if a < 0 %}}{{% endfor %}}", "contain"),
     ],
 )
-def test_chat_templates_have_limits(template, words):
+def test_chat_templates_have_limits(template, words, monkeypatch):
+    monkeypatch.setattr(_prompts, "_TEMPLATE_SECONDS", 1.5)
     tokenizer = build_tokenizer()
     tokenizer.chat_template = template
+    before = set(threading.enumerate())
     with pytest.raises(DataError, match=words):
         render(EXAMPLES[0], protocol="chat", tokenizer=tokenizer)
+    for left in set(threading.enumerate()) - before:
+        left.join(5)
+        assert not left.is_alive(), "a template that is given up goes on running"
 
 
 # Threads, and torch.autocast.

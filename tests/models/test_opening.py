@@ -151,7 +151,7 @@ LOADING = r"cannot load the checkpoint in '.*copy': "
             lambda folder: with_config(folder, quantization_config={"quant_method": "foo"}),
             "quantised by 'foo', which transformers",
         ),
-        (lambda folder: with_config(folder, quantization_config={}), LOADING),
+        (lambda folder: with_config(folder, quantization_config={}), "quantised and not by which method: remove"),
         (truncated, LOADING),
         (lambda folder: (folder / "config.json").write_text("{"), LOADING),
         (lambda folder: (folder / "config.json").write_text("[]"), LOADING),

@@ -91,6 +91,20 @@ def plain_weight(module: Any) -> Tensor:
     return dequantize_4bit(module.weight.data, module.weight.quant_state)
 
 
+def plain_in_packed(model: nn.Module) -> str | None:
+    """Name a layer for packed weights that holds plain ones, and fails when it is run; None where there is none."""
+    return next(
+        (
+            name
+            for name, module in model.named_modules()
+            if type(module).__name__ in ("Linear4bit", "Linear8bitLt")
+            and module.weight.is_floating_point()
+            and getattr(module.weight, "quant_state", None) is None
+        ),
+        None,
+    )
+
+
 def is_repacked(module: nn.Module) -> bool:
     """Tell whether the first pass on a CPU has repacked the module's 4-bit weights, which cannot be undone exactly."""
     return bool(getattr(_state(module), "packing_format_for_cpu", False))

@@ -262,15 +262,20 @@ def upcasts_attention(config: Any) -> bool:
 
 
 def unknown_quantisation(config: Any) -> str | None:
-    """Return the quantisation that a config names and transformers does not know: it would ignore it."""
+    """Return the quantisation that a config names and transformers does not know: it would ignore it.
+
+    An empty string where it names none.
+    """
     settings = getattr(config, QUANTISED_ENTRY, None)
-    if not isinstance(settings, dict) or settings.get("load_in_4bit") or settings.get("load_in_8bit"):
+    if not isinstance(settings, dict):
         return None
     from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
     method = settings.get("quant_method")
-    known = isinstance(method, str) and method in AUTO_QUANTIZATION_CONFIG_MAPPING
-    return None if method is None or known else str(method)
+    four_or_eight = settings.get("load_in_4bit") or settings.get("load_in_8bit")
+    if method in (None, "bitsandbytes") and four_or_eight:  # early checkpoints do not name it
+        return None
+    return None if isinstance(method, str) and method in AUTO_QUANTIZATION_CONFIG_MAPPING else str(method or "")
 
 
 def forget_quantisation(model: Any) -> None:
@@ -315,6 +320,42 @@ def dequantised(model: Any) -> Any:
     forget_quantisation(plain)
     vars(plain).pop("_weight_conversions", None)  # else `save_pretrained` would try to quantise them again
     return plain
+
+
+_TEXT = "Question, it's (1990) or 12:45?\n\nÜber «Ada  Vey»\t$3.50 e\u0301 — don't_I 你好 x=7."
+"""Kinds of characters that pre-tokenizers treat in their own ways."""
+
+
+def follow_file(tokenizer: Any, place: str, *, revision: str | None, offline: bool) -> bool:
+    """Make a tokenizer split texts as its tokenizer.json says, and tell whether it did not before.
+
+    transformers builds some classes anew from the vocabulary (GPT-2's, Qwen2's), with steps that their first models
+    had. The first word is not compared: whether a space is put before it is a setting of its own.
+    """
+    from tokenizers import Tokenizer
+    from transformers.utils import cached_file
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not type(tokenizer).__module__.startswith("transformers.models."):
+        return False
+    options: dict[str, Any] = {"revision": revision, "local_files_only": offline}
+    quiet = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors", "gated_repo")}
+    file = cached_file(place, "tokenizer.json", **options, **quiet)
+    if file is None:
+        return False
+    written = Tokenizer.from_file(file)
+
+    def split(by: Tokenizer) -> list[int]:
+        by.no_padding()  # set by every call of the tokenizer
+        by.no_truncation()
+        found = by.encode(_TEXT, add_special_tokens=False)
+        return [number for number, (begin, _) in zip(found.ids, found.offsets, strict=True) if begin >= 8]
+
+    if split(written) == split(backend):
+        return False
+    for part in ("model", "normalizer", "pre_tokenizer", "decoder"):
+        setattr(backend, part, getattr(written, part))
+    return True
 
 
 def set_place(config: Any, place: str) -> None:

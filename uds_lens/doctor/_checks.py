@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from uds_lens._optional_packages import EXTRA_OF, distribution_of, install_command
-from uds_lens.errors import IncompatibleModelsError, Setting, UdsLensError, UdsLensWarning
+from uds_lens._storage import weight_files
+from uds_lens.errors import IncompatibleModelsError, ModelError, Setting, UdsLensError, UdsLensWarning
 from uds_lens.results import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
@@ -248,20 +249,20 @@ def _model(role: str, model: str, options: RunOptions, infos: dict[str, Checkpoi
 
 
 def _weights(what: str, folder: Path) -> Iterator[Finding]:
-    """Report pickled weights, those that would run code, and files that are cut; reads no tensor."""
-    # The names that models are opened by, or those of an index: others beside pickled weights would hide them.
-    names = ("*",) if (folder / "model.safetensors.index.json").is_file() else ("model*", "adapter_model*")
-    files = [file for name in names for file in sorted(folder.glob(f"{name}.safetensors"))]
-    if not files:
-        pickled = sorted(folder.glob("pytorch_model*.bin")) + sorted(folder.glob("adapter_model*.bin"))
-        if not pickled:
-            yield Finding(what, "problem", f"{folder} holds no weights", "expected model*.safetensors in it")
-        for file in pickled:
-            yield _pickled(what, file)
-        return
+    """Report pickled weights, those that would run code, and files that are cut or differ from others beside them."""
     from safetensors import SafetensorError, safe_open
 
+    try:
+        files = weight_files(folder, str(folder), of_adapter=(folder / "adapter_config.json").is_file())
+    except ModelError as error:
+        yield Finding(what, "problem", _short(error))
+        return
+    if not files:
+        yield Finding(what, "problem", f"{folder} holds no weights", "expected model*.safetensors in it")
     for file in files:
+        if file.suffix != ".safetensors":
+            yield _pickled(what, file)
+            continue
         try:
             with safe_open(file, framework="pt"):
                 pass

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,13 +23,16 @@ from uds_lens._compat.bitsandbytes import (
     may_repack,
     never_repack,
     no_hub_kernels,
+    plain_in_packed,
 )
 from uds_lens._compat.huggingface_hub import asking_the_hub, is_reachable
 from uds_lens._compat.peft import merged
 from uds_lens._compat.transformers import (
     QUANTISED_ENTRY,
+    WEIGHTS_ENTRY,
     dequantised,
     downloaded,
+    follow_file,
     forget_quantisation,
     is_offline,
     quiet_loading,
@@ -41,7 +44,7 @@ from uds_lens._compat.transformers import (
 )
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
-from uds_lens._storage import did_you_mean
+from uds_lens._storage import did_you_mean, weight_files
 from uds_lens.data._examples import short
 from uds_lens.errors import ModelError, Setting, UdsLensError, warn_once
 from uds_lens.models import _gguf as gguf
@@ -253,17 +256,46 @@ def load_tokenizer(
         if not is_adapter(source):
             return None
         return _of_base(load_tokenizer, source, trust_remote_code=trust_remote_code)
+    where = _where(source, revision, offline, trust_remote_code)
     with plain_errors(source, offline):
-        return AutoTokenizer.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
+        tokenizer = AutoTokenizer.from_pretrained(_place(source), **where)
+        changed = follow_file(tokenizer, _place(source), revision=revision, offline=where["local_files_only"])
+    if changed:
+        warn_once(
+            f"transformers splits texts in another way than its tokenizer.json for {os.fspath(source)!r} (class "
+            f"{type(tokenizer).__name__}): the file is followed, as PreTrainedTokenizerFast.from_pretrained does."
+        )
+    return tokenizer
 
 
 def require_known_quantisation(config: Any, name: str) -> None:
     """Raise `ModelError` where transformers does not know how a config says that the weights are quantised."""
     if (method := unknown_quantisation(config)) is not None:
+        how = f"by {method[:60]!r}, which transformers does not know" if method else "and not by which method"
         raise ModelError(
-            f"config.json of {name!r} says that its weights are quantised by {method[:60]!r}, which transformers does "
-            "not know: remove quantization_config if they are not, or save the model unquantised."
+            f"config.json of {name!r} says that its weights are quantised {how}: remove quantization_config if they "
+            "are not, or save the model unquantised."
         )
+
+
+def require_packed(model: PreTrainedModel, name: str) -> None:
+    """Raise `ModelError` where layers expect weights packed by bitsandbytes, and the files hold plain numbers."""
+    if (layer := plain_in_packed(model)) is not None:
+        raise ModelError(
+            f"config.json of {name!r} says that its weights are quantised by bitsandbytes, and its files hold plain "
+            f"ones ({layer}): remove quantization_config from config.json."
+        )
+
+
+def require_finite(weights: Iterable[tuple[str, Tensor]], name: str) -> None:
+    """Raise `ModelError` where weights that were read from files hold NaN or infinity."""
+    for place, weight in weights:
+        plain = weight.is_floating_point() and weight.dtype.itemsize > 1 and not weight.is_meta
+        if plain and not weight.sum(dtype=torch.float32).isfinite():
+            raise ModelError(
+                f"{name!r} holds NaN or infinite weights ({place}): the model is broken. Save or download it again; a "
+                "training that made it so needs a lower learning rate, or another dtype."
+            )
 
 
 def load_weights(
@@ -286,7 +318,7 @@ def load_weights(
     name = os.fspath(source)
     if is_adapter(source):
         require_package("peft", needed_by="an adapter needs")
-        if not any(place_of(source).glob("adapter_model*")):  # PEFT would ask the Hub for them, by this path
+        if not weight_files(place_of(source), name, of_adapter=True):  # PEFT would ask the Hub for them, by this path
             raise ModelError(
                 f"{name!r} has the settings of a PEFT adapter (adapter_config.json) without its weights: expected "
                 "adapter_model.safetensors beside them. Copy the whole directory again, or train the adapter again."
@@ -318,6 +350,8 @@ def load_weights(
     require_known_quantisation(config, name)
     placement = {"device_map": device_map} if device_map is not None else {}
     file = _gguf(source)
+    if file is None and is_local(source):
+        weight_files(place_of(source), name, named=getattr(config, WEIGHTS_ENTRY, None))
     reading = _where(source, revision, offline, trust_remote_code) if file is None else gguf.reading(file)
     with LOADING, plain_errors(source, offline), quiet_files():
         if file is not None:
@@ -333,6 +367,8 @@ def load_weights(
             **reading,
         )
     require_complete(info, source, type(model).__name__)
+    require_packed(model, name)
+    require_finite(model.named_parameters(), name)
     if file is not None:
         forget_quantisation(model)
         set_place(model.config, str(file))

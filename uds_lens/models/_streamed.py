@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from uds_lens._compat.glibc import give_back_memory
 from uds_lens._compat.transformers import QUANTISED_ENTRY, WEIGHTS_ENTRY, empty_model, fill_weights
 from uds_lens._progress import tell
+from uds_lens._storage import ALONE, INDEX, weight_files
 from uds_lens.errors import ModelError
 from uds_lens.models._anatomy import set_plain_outputs
 from uds_lens.models._checkpoint import (
@@ -42,6 +43,7 @@ from uds_lens.models._checkpoint import (
     plain_errors,
     quiet_files,
     require_complete,
+    require_finite,
     storage_of,
 )
 from uds_lens.models._fingerprint import (
@@ -59,8 +61,6 @@ Part: TypeAlias = "int | Literal['around', 'embedding', 'head']"
 
 _PIECE = 1 << 22
 """Numbers of a large weight that are converted at one time while it is read."""
-
-_INDEX, _ALONE = "model.safetensors.index.json", "model.safetensors"
 
 _DTYPES = {
     "BOOL": torch.bool,
@@ -85,10 +85,10 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
     if getattr(config, QUANTISED_ENTRY, None):
         return "its weights are quantised, and only plain ones are read block by block"
     if (named := getattr(config, WEIGHTS_ENTRY, None)) is not None:
-        return f"its config names the file of its weights ({str(named)[:60]}): call that {_ALONE}, or save it again"
+        return f"its config names the file of its weights ({str(named)[:60]}): call that {ALONE}, or save it again"
     folder = _folder(source, revision=revision, offline=offline)
-    if not (folder / _INDEX).is_file() and not (folder / _ALONE).is_file():
-        return f"it has neither {_ALONE} nor {_INDEX}: save it with save_pretrained, as safetensors"
+    if not (folder / INDEX).is_file() and not (folder / ALONE).is_file():
+        return f"it has neither {ALONE} nor {INDEX}: save it with save_pretrained, as safetensors"
     return None
 
 
@@ -100,8 +100,7 @@ def files_of(source: Place, *, revision: str | None, offline: bool) -> Checkpoin
 
 def weight_files_of(source: Place, *, revision: str | None, offline: bool) -> list[Path]:
     """List the files that a checkpoint which can be streamed is read from; others may lie beside them."""
-    folder = _folder(source, revision=revision, offline=offline)
-    return [folder / file for file in _weight_files(folder, os.fspath(source))]
+    return weight_files(_folder(source, revision=revision, offline=offline), os.fspath(source))
 
 
 class StreamedModel:
@@ -318,6 +317,7 @@ class StreamedModel:
         self._digests.update(digests_of(new))
         if self._stored_twice is not None and (head := there.get(self._stored_twice[0])) is not None:
             self._head_as_embedding = digests_of({self._stored_twice[1]: head})[self._stored_twice[1]]
+        require_finite(there.items(), self.model.name)
         self._put(there)
 
     def _room(self, kind: str, part: Part, size: int) -> Tensor:
@@ -380,7 +380,7 @@ class _Files:
         """Dtypes of those that are none of unquantised weights (that of a mask, say, which the model computes)."""
         self._loaded: dict[str, Tensor] = {}
         self._places: dict[str, tuple[str, int]] = {}
-        for file in _weight_files(folder, name):
+        for file in (path.name for path in weight_files(folder, name)):
             try:
                 with safe_open(folder / file, framework="pt", backend="pread"):  # its header is sound
                     pass
@@ -509,20 +509,3 @@ def _folder(source: Place, *, revision: str | None, offline: bool) -> Path:
                 ignore_patterns=["*/*", "consolidated*"],  # the same weights once more, in other layouts
             )
         )
-
-
-def _weight_files(folder: Path, name: str) -> list[str]:
-    """Names of the files with weights; as for transformers, a single file comes before an index beside it.
-
-    Raises:
-        ModelError: The index is broken, or names a file elsewhere.
-    """
-    if (folder / _ALONE).is_file() or not (folder / _INDEX).is_file():
-        return [_ALONE]
-    try:
-        files = sorted(set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise ModelError(f"{name!r} has a broken {_INDEX}: {error}") from error
-    if strange := [file for file in files if not isinstance(file, str) or Path(file).name != file]:
-        raise ModelError(f"{_INDEX} of {name!r} names {strange[0]!r}: expected files in the same directory.")
-    return files

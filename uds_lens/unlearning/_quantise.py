@@ -22,6 +22,7 @@ from uds_lens._storage import (
     located,
     read_with_checksum,
     refuse_to_replace,
+    weight_files,
     with_checksum,
     writing,
 )
@@ -130,6 +131,8 @@ def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
         if getattr(config, "quantization_config", None) is not None:
             raise ModelError(f"{source!r} is quantised already.")
         set_attention(config, "eager")  # a checkpoint must not choose it: it may name a kernel on the Hub
+        if Path(source).is_dir():
+            weight_files(Path(source), source)
         four_bit = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )

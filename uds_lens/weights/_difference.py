@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -17,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens._progress import progress
+from uds_lens._storage import ALONE, weight_files
 from uds_lens.errors import IncompatibleModelsError, ModelError
 
 if TYPE_CHECKING:
@@ -270,10 +270,8 @@ class _Weights:
         folder = _folder(self.name)
         if (folder / "adapter_config.json").is_file():
             raise ModelError(f"{self.name!r} is an adapter: merge it into its model, and compare that.")
-        index = folder / "model.safetensors.index.json"
+        files = weight_files(folder, self.name) or [folder / ALONE]
         try:
-            shards = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else None
-            files = [folder / name for name in sorted(shards or ["model.safetensors"])]
             opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
             raise ModelError(f"{self.name!r} has no whole safetensors weights to compare: {error}") from error

@@ -1,0 +1,110 @@
+"""Which files of a directory hold a checkpoint's weights, and whether others in it say the same."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uds_lens.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+INDEX, ALONE = "model.safetensors.index.json", "model.safetensors"
+
+_OF_MODELS = (ALONE, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
+_OF_ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
+"""Names that weights are looked for by, in the order of transformers and PEFT: the first that is there is read."""
+
+
+def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: bool = False) -> list[Path]:
+    """List the files that the weights of a checkpoint are read from; none where it has none of the usual names.
+
+    Args:
+        folder: Its directory.
+        name: How the checkpoint is called in errors.
+        named: File of weights that its config names in place of the usual ones.
+        of_adapter: Whether it is a PEFT adapter.
+
+    Raises:
+        ModelError: An index is broken, a file is no regular one inside the directory, or the directory holds other
+            weights, too, and they differ: an old model.safetensors beside new shards, for example.
+    """
+    names = _OF_ADAPTERS if of_adapter else _OF_MODELS if named is None else (str(named),)
+    there = [each for each in names if (folder / each).exists()]
+    if not there:
+        return []
+    first, *others = there
+    files = _files(folder, first, name)
+    for other in others:
+        try:
+            more = _files(folder, other, name)
+        except ModelError:  # an index whose files are gone: nobody can mean it
+            continue
+        if (where := _difference(_state(files), _state(more))) is not None:
+            raise ModelError(
+                f"{name!r} holds two sets of weights that differ: {first} is read, and {other} has another {where!r}. "
+                "Move the one that is not meant to another directory."
+            )
+    return files
+
+
+def _files(folder: Path, first: str, name: str) -> list[Path]:
+    """Return a file of weights, or those that an index names: each a regular one (Hub caches link to theirs)."""
+    shards: Any = [first]
+    if first.endswith(".index.json"):
+        try:
+            shards = sorted(set(json.loads((folder / first).read_text("utf-8"))["weight_map"].values()))
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+            raise ModelError(f"{name!r} has a broken {first}: {error}") from error
+    for shard in shards:
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise ModelError(f"{first} of {name!r} names {shard!r}: expected files in the same directory.")
+        if not (folder / shard).is_file():
+            raise ModelError(
+                f"{name!r} has no regular file {shard!r}, where its weights should lie ({first}): copy or save the "
+                "complete model again."
+            )
+    return [folder / shard for shard in shards]
+
+
+def _state(files: Sequence[Path]) -> tuple[tuple[Path, int, int], ...]:
+    return tuple((file, (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files)
+
+
+@lru_cache(maxsize=16)  # each model is opened several times in a run, and comparing reads all of both
+def _difference(one: tuple[tuple[Path, int, int], ...], two: tuple[tuple[Path, int, int], ...]) -> str | None:
+    """Name a weight that two sets of files have in common and that differs, beyond the rounding to the lower dtype."""
+    try:
+        here, there = (_tensors(file for file, *_ in files) for files in (one, two))
+        common = here.keys() & there.keys()
+        if not common:
+            return next(iter(there), "(nothing)")
+        return next((key for key in sorted(common) if not _same(here[key](), there[key]())), None)
+    except Exception as error:  # whatever broken files raise
+        raise ModelError(f"cannot compare {one[0][0].name!r} with {two[0][0].name!r} beside it: {error}") from error
+
+
+def _tensors(files: Iterable[Path]) -> dict[str, Callable[[], Any]]:
+    """Return how the tensors of some files are read, each when it is asked for."""
+    import torch
+    from safetensors import safe_open
+
+    read: dict[str, Callable[[], Any]] = {}
+    for file in files:
+        if file.suffix == ".safetensors":
+            opened = safe_open(file, framework="pt").__enter__()
+            read |= {key: lambda opened=opened, key=key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+        else:
+            stored = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+            read |= {key: lambda tensor=tensor: tensor for key, tensor in stored.items()}
+    return read
+
+
+def _same(one: Tensor, two: Tensor) -> bool:
+    lower = min(one.dtype, two.dtype, key=lambda dtype: dtype.itemsize)
+    return one.to(lower).equal(two.to(lower))
