@@ -90,6 +90,36 @@ def test_weights_that_disagree_are_refused_and_both_are_named(copy_of, tmp_path)
     open_model(folder, device="cpu").close()
 
 
+def hub_cache(folder, monkeypatch, tmp_path):
+    """Put a checkpoint into a cache of the Hub, as owner/base."""
+    place = tmp_path / "hub" / "models--owner--base"
+    snapshot = shutil.copytree(folder, place / "snapshots" / ("0" * 40))
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return snapshot
+
+
+def test_weights_of_a_download_that_disagree_are_refused(monkeypatch, trio, tmp_path):
+    snapshot = hub_cache(trio("llama").full, monkeypatch, tmp_path)
+    weights = load_file(snapshot / "model.safetensors")
+    torch.save(weights, snapshot / "pytorch_model.bin")
+    open_model("owner/base", device="cpu", offline=True).close()
+    torch.save({**weights, "model.norm.weight": weights["model.norm.weight"] + 1}, snapshot / "pytorch_model.bin")
+    for revision in (None, "0" * 40):
+        with pytest.raises(ModelError, match=r"'owner/base' holds two sets of weights that differ"):
+            open_model("owner/base", device="cpu", offline=True, revision=revision)
+
+
+@pytest.mark.parametrize("blocks", [5000, 10**12])
+def test_blocks_that_the_weights_cannot_have_are_refused_at_once(copy_of, blocks):
+    folder = with_config(copy_of(), num_hidden_layers=blocks)
+    refused(folder, rf"names {blocks} blocks, and its weights hold \d\d tensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": torch.zeros(1)}, folder / "pytorch_model.bin")
+    refused(folder, rf"names {blocks} blocks, and its weights hold 1 tensors")
+
+
 def test_an_adapter_with_two_weights_that_disagree_is_refused(trio, tmp_path):
     folder = save_adapter(tmp_path / "adapter", trio("llama").full)
     weights = load_file(folder / "adapter_model.safetensors")
@@ -209,11 +239,7 @@ def test_an_adapter_on_a_hub_model_never_asks_the_network(tmp_path, monkeypatch)
 
 
 def test_an_adapter_finds_a_base_that_was_downloaded(tmp_path, monkeypatch, trio):
-    snapshot = tmp_path / "hub" / "models--owner--base" / "snapshots" / ("0" * 40)
-    shutil.copytree(trio("llama").full, snapshot)
-    (tmp_path / "hub" / "models--owner--base" / "refs").mkdir()
-    (tmp_path / "hub" / "models--owner--base" / "refs" / "main").write_text("0" * 40)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    snapshot = hub_cache(trio("llama").full, monkeypatch, tmp_path)
     folder = save_adapter(tmp_path / "adapter", "owner/base")
     assert checkpoint_folders(folder) == [folder, str(snapshot)]
     with open_model(folder, device="cpu") as model:

@@ -74,11 +74,11 @@ def is_offline() -> bool:
     return bool(is_offline_mode())
 
 
-def downloaded(name: str) -> str | None:
+def downloaded(name: str, revision: str | None = None) -> str | None:
     """Return the directory in the Hub's cache that holds a model, without the network; None where there is none."""
     from transformers.utils.hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(name, "config.json")
+    config = try_to_load_from_cache(name, "config.json", revision=revision)
     return os.path.dirname(config) if isinstance(config, str) else None
 
 

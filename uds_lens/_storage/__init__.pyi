@@ -35,4 +35,4 @@ from .records import (
     with_checksum as with_checksum,
 )
 from .tables import read_table_rows as read_table_rows
-from .weights import ALONE as ALONE, INDEX as INDEX, weight_files as weight_files
+from .weights import ALONE as ALONE, INDEX as INDEX, require_blocks as require_blocks, weight_files as weight_files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -51,6 +52,28 @@ def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: b
                 "Move the one that is not meant to another directory."
             )
     return files
+
+
+def require_blocks(folder: Path, name: str) -> None:
+    """Raise `ModelError` where a config names far more blocks than the weights hold tensors.
+
+    They would be built without end. Where there are no weights, nothing is checked.
+    """
+    try:
+        named = max(map(int, _BLOCKS.findall((folder / "config.json").read_text("utf-8"))), default=0)
+    except (OSError, ValueError):  # transformers says what is wrong with it
+        return
+    if named <= _MANY or not (files := weight_files(folder, name)):
+        return
+    if named > (stored := len(_tensors(files))):
+        raise ModelError(
+            f"config.json of {name!r} names {named} blocks, and its weights hold {stored} tensors: correct it, or copy "
+            "the complete model again."
+        )
+
+
+_BLOCKS = re.compile(r'"(?:num_hidden_layers|num_layers|n_layers?)"\s*:\s*(\d+)')
+_MANY = 1000  # blocks that no published model has; fewer are built in seconds, and the weights that lack are named
 
 
 def _files(folder: Path, first: str, name: str) -> list[Path]:

@@ -44,7 +44,7 @@ from uds_lens._compat.transformers import (
 )
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
-from uds_lens._storage import did_you_mean, weight_files
+from uds_lens._storage import did_you_mean, require_blocks, weight_files
 from uds_lens.data._examples import short
 from uds_lens.errors import ModelError, Setting, UdsLensError, warn_once
 from uds_lens.models import _gguf as gguf
@@ -237,6 +237,8 @@ def load_config(source: Place, *, revision: str | None, offline: bool, trust_rem
         set_attention(config, "eager")
         return config
     with plain_errors(source, offline):
+        if is_local(source):
+            require_blocks(place_of(source), os.fspath(source))
         config = AutoConfig.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
     set_attention(config, "eager")  # a checkpoint must not choose it: it may name a kernel on the Hub
     return config
@@ -366,6 +368,8 @@ def load_weights(
             **placement,
             **reading,
         )
+    if not is_local(source) and (snapshot := downloaded(name, revision)) is not None:
+        weight_files(Path(snapshot), name, named=getattr(config, WEIGHTS_ENTRY, None))
     require_complete(info, source, type(model).__name__)
     require_packed(model, name)
     require_finite(model.named_parameters(), name)
