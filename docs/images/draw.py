@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import plotly.graph_objects as go
 from narrow_figures import save_narrow
 from photograph import beside, narrow, photograph
 from terminal_picture import terminal_picture
@@ -21,6 +22,7 @@ from uds_lens.report._audit_page import method_picture
 
 HERE = Path(__file__).parent
 COLUMNS = 96
+REFERENCES = ["full", "half", "retain"]
 COMMAND = "uds-lens audit --full full --retain retain --model npo --model idkdpo --examples forget.json --out runs"
 
 
@@ -30,23 +32,29 @@ def main() -> None:
     baseline = ul.Baseline.measure(world.full, world.retain, world.examples)
     models = {"full": world.full, "half": world.half, **world.unlearned, "retain": world.retain}
     audits = dict(zip(models, baseline.audit_all(list(models.values())), strict=True))
+    transplants = ul.transplants.transplant_all(world.full, world.retain, list(models.values()), world.examples)
+    hidden = ul.transplants.transplants_frame(dict(zip(models, transplants, strict=True)))
     printed = terminal(world)
     for theme in ("light", "dark"):
         figures = {
             "toy_layers.png": audits["idkdpo"].plot_layers(theme=theme),
             "toy_heatmap.svg": audits["idkdpo"].plot_heatmap(theme=theme),
-            "toy_ranking.png": ul.plots.ranking(
-                ul.results.models_frame(audits), references=["full", "half", "retain"], theme=theme
-            ),
+            "toy_ranking.png": ul.plots.ranking(ul.results.models_frame(audits), references=REFERENCES, theme=theme),
+            "toy_hidden.png": ul.plots.host_depths(hidden, references=REFERENCES, theme=theme),
         }
         for name, figure in figures.items():
-            ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)
-            if name != "toy_heatmap.svg":  # too much for a phone
-                save_narrow(figure, HERE / beside(narrow(name), theme))
+            draw(name, figure, theme)
         write(beside("method.svg", theme), method_picture(theme))
         write(beside(narrow("method.svg"), theme), method_picture(theme, narrow=True))
         write(beside("terminal.svg", theme), terminal_picture(printed, theme=theme, columns=COLUMNS))
     photographs(audits)
+
+
+def draw(name: str, figure: go.Figure, theme: ul.plots.Theme) -> None:
+    """A figure as a picture, and for narrow screens."""
+    ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)
+    if name != "toy_heatmap.svg":  # too much for a phone
+        save_narrow(figure, HERE / beside(narrow(name), theme))
 
 
 def photographs(audits: dict[str, ul.DepthAudit]) -> None:

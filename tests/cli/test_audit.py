@@ -182,12 +182,19 @@ def test_transplants_are_saved_printed_kept_and_on_the_report(audit, uds_lens, t
     saved = ul.Transplant.load(tmp_path / "out" / "transplant")
     assert f"{saved.host_depth:.3f}" in text
     assert saved.belongs_to(ul.DepthAudit.load(tmp_path / "out"))
+    judged = saved.beside(ul.DepthAudit.load(tmp_path / "out"))
+    assert judged.verdict.word == "hidden"
+    assert "hidden" in next(line for line in text.splitlines() if line.split()[:1] == ["npo"]).split()[-1]
+    assert ul.meta.read_audits(tmp_path / "out").frame["hidden"].tolist() == [saved.hidden]
     monkeypatch.setattr("uds_lens.transplants._measuring.run_host", lambda *_, **__: pytest.fail("measured again"))
     code, again, _ = audit("--transplant", "--n-bootstrap", 100, "--json")
     assert code == 0
-    assert json.loads(again)["audits"][0]["transplant"]["host_depth"] == pytest.approx(saved.host_depth)
+    row = json.loads(again)["audits"][0]
+    assert row["transplant"]["host_depth"] == row["host_depth"] == pytest.approx(saved.host_depth)
+    assert (row["reading"], row["reason"]) == ("hidden", judged.verdict.why)
     code, _, _ = uds_lens("report", tmp_path / "out", "--out", tmp_path / "report.html")
     assert code == 0
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "Blocks of other models" in page
+    assert '<b class="reading">Hidden' in page
     assert f">{saved.hidden:.3f}</td>" in page

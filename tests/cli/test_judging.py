@@ -109,6 +109,22 @@ def test_rank_is_the_librarys(models: Path, study, uds_lens, tmp_path) -> None:
     assert pd.read_csv(tmp_path / "ranking.csv")["method"].iloc[0] == first
 
 
+def test_rank_and_table_show_what_stands_next_to_depth(study, uds_lens, tmp_path) -> None:
+    words = ("--resamples", 0)
+    plain = uds_lens("rank", written(tmp_path / "m.csv", study.models), *words).out
+    assert " host " not in plain
+    frame = study.models.assign(output_depth=study.models["uds"], host_depth=0.125)
+    frame["hidden"] = np.linspace(0.0, 0.5, len(frame))
+    table = written(tmp_path / "n.csv", frame)
+    out = " ".join(uds_lens("rank", table, *words).out.split())
+    assert " depth output host hidden utility " in out and "They are no part of the score." in out
+    hidden = frame.set_index("model")["hidden"]
+    for row in json.loads(uds_lens("rank", table, *words, "--json").out)["methods"]:
+        assert row["hidden"] == pytest.approx(hidden[row["model"]])
+        assert row["host_depth"] == 0.125
+    assert {"output_depth", "host_depth", "hidden"} <= {*pd.read_csv(io.StringIO(uds_lens("table", table).out))}
+
+
 UNDEFINED = "no model has a value for"
 
 

@@ -27,7 +27,7 @@ from uds_lens.meta._tables import conditions_in
 from uds_lens.metrics import METRICS, MetricValue
 from uds_lens.metrics._results import metrics_by_model
 from uds_lens.report import render_dashboard
-from uds_lens.results import AuditConfig
+from uds_lens.results import AuditConfig, TransplantEvidence
 from uds_lens.results._comparing import why_not_comparable
 from uds_lens.results._conditions import mixed
 from uds_lens.unlearning import NPOConfig, RMUConfig
@@ -106,6 +106,19 @@ def test_audits_beside_metrics(tmp_path):
         join_audits(ModelTable(frame=frame.iloc[1:], reasons=EMPTY, source="runs"), audits)
     with pytest.raises(ResultFormatError, match="no saved audit"):
         read_audits(tmp_path / "nothing")
+
+
+def test_host_depth_comes_along_and_a_model_without_a_transplant_has_none():
+    first, second = synthetic_audit(seed=1, name="ckpt/npo"), synthetic_audit(seed=2, name="ckpt/rmu")
+    assert "hidden" not in read_audits([first, second]).frame
+    first = replace(first, transplant=TransplantEvidence(host_depth=0.25, hidden_low=0.125, hidden=0.5))
+    audits = read_audits([first, second])
+    assert audits.notes == ()
+    frame = pd.DataFrame({"model": ["runs/rmu", "runs/npo"], "es": [0.1, 0.2]})
+    joined = join_audits(ModelTable(frame=frame, reasons=EMPTY, source="runs"), audits).frame
+    assert joined["host_depth"].tolist() == pytest.approx([math.nan, 0.25], nan_ok=True)
+    assert joined["hidden"].tolist() == pytest.approx([math.nan, 0.5], nan_ok=True)
+    assert joined["output_depth"].tolist() == pytest.approx([second.output_depth, first.output_depth], nan_ok=True)
 
 
 def other_options(result, **options):

@@ -85,6 +85,15 @@ def test_own_values_are_judged_and_ranked(own, figures):
     assert "it comes first in 72% of resamples." in " ".join(findings(sure))
 
 
+def test_host_depth_has_a_column_where_there_is_one():
+    frame = made.models(40)
+    assert "hidden" not in payload(tables(frame))["models"]["fields"]
+    data = payload(tables(frame.assign(host_depth=0.125, hidden=0.5)))["models"]
+    place = data["fields"].index("hidden")
+    assert {row[place] for row in data["rows"]} == {0.5}
+    assert "output_depth" not in data["fields"]
+
+
 def test_the_words_follow_the_settings_the_page_opens_with():
     frame = made.models(40)
     told = [

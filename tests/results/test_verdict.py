@@ -48,6 +48,26 @@ def test_models_with_the_numbers_that_were_measured(name, uds, found, word):
     assert verdict(scored(uds), transplant=found).word == word, name
 
 
+@pytest.mark.parametrize("uds", [0.03, 0.2, 0.97])
+@pytest.mark.parametrize("found", [None, transplant(0.1, math.nan, reason="the model still answers")])
+def test_a_model_that_still_answers_is_intact_or_partly_erased(uds, found):
+    """Nothing can be called hidden that it says; no transplant is missing."""
+    s_full = torch.full((MANY,), -0.1, dtype=torch.float64)
+    answers = {"s_full": s_full, "s_retain": s_full - 4}
+    answering, mute = (scored(uds, **answers, s_unlearned=s_full - 4 * lost) for lost in (0.14, 0.16))
+    assert verdict(answering, transplant=found).word == ("intact" if uds < 0.05 else "partly erased")
+    assert verdict(mute, transplant=found).word == ("intact" if uds < 0.05 else "undecided")
+
+
+def test_an_audit_takes_its_transplant_and_a_reason_why_there_is_none():
+    audit = scored(0.977, transplant=transplant(0.09, 0.80))
+    assert audit.verdict.word == "hidden" and "transplant" in audit.verdict.tested
+    assert verdict(audit, transplant=transplant(0.95, -0.1)).word == "erased as far as tested"
+    none = scored(0.977, transplant=transplant(math.nan, math.nan, reason="no candidate is admitted"))
+    assert none.reading == "undecided" and "no result (no candidate is admitted)" in none.verdict.why
+    assert "no candidate is admitted" in none._repr_html_()
+
+
 @pytest.mark.parametrize("uds", [0.0, 0.04, 0.06, 0.46, 0.93, 1.0])
 def test_nobody_is_erased_from_uds_alone(uds):
     audit = scored(uds)

@@ -155,13 +155,14 @@ def audit(
         elif left:
             folder.audit_many(question, left, out, redo=redo, keep_full=keep_full, on_saved=report)
     audits = {name: audits[name] for name in names}
+    transplants = _transplants(question, models, audits, places, redo=redo) if transplant else {}
+    audits |= {name: found.beside(audits[name]) for name, found in transplants.items()}
     if run is not None:
         for label, folder_of in zip(names, run.checkpoints.values(), strict=True):
             written, _ = sharing.write_uds_eval(audits[label], folder_of / "evals")
             say(f"{label}: written to {written} and UDS_SUMMARY.json")
     if len(names) > 1:
         write_folder_table(out, audits)
-    transplants = _transplants(question, models, audits, places, redo=redo) if transplant else {}
     if printing.json:
         print_audits_as_json(audits, places, transplants)
     else:
@@ -178,10 +179,11 @@ def _transplants(
     """Measure transplants of audited models, but those that were saved for the same inputs; each is saved at once."""
     from uds_lens.transplants import Transplant
     from uds_lens.transplants._measuring import each_transplant
+    from uds_lens.transplants._results import FOLDER
 
     found: dict[str, Transplant] = {}
     for name, audit in audits.items():
-        place = places[name] / "transplant"
+        place = places[name] / FOLDER
         if place.is_dir() and not redo:
             try:
                 saved = Transplant.load(place)
@@ -204,7 +206,7 @@ def _transplants(
             options=question.options,
         )
         for name, one in zip(left, measured if left else (), strict=True):
-            one.save(places[name] / "transplant")
+            one.save(places[name] / FOLDER)
             found[name] = one
             say(f"{name}: transplant saved")
     return {name: found[name] for name in audits}

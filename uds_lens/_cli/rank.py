@@ -132,6 +132,7 @@ def _ranking(
 ) -> _Ranking:
     """Rank the models of one base model and split."""
     from uds_lens import meta
+    from uds_lens.meta._columns import BESIDE
     from uds_lens.meta._ranking import score_cautions
 
     frame, parts = table.frame, references.parts(score, table.frame)
@@ -162,6 +163,8 @@ def _ranking(
                 p_first[str(way)] = {method: None if math.isnan(p) else float(p) for method, p in shares}
         varying = stable.varying
         notes += stable.cautions
+    beside = [name for name in BESIDE if name in frame.columns and frame[name].notna().any()]
+    methods = methods.join(frame.set_index("model")[beside], on="model")
     shifts = meta.shifts(frame, **given)
     if depthless:
         methods[["depth", "score_with", "rank_with"]] = math.nan
@@ -214,11 +217,19 @@ def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
 _WIDE = 110
 """Columns of a terminal in which names of configurations fit into the table."""
 
+_BESIDE = (
+    " Output: depth of the unpatched answers; host: what stays lost with blocks of retain in the model; hidden: the "
+    "difference. They are no part of the score."
+)
+
 _RESAMPLED = {"configurations": "each method's configurations", "examples": "the examples"}
 
 
 def _print(ranking: _Ranking) -> None:
+    from uds_lens.meta._columns import BESIDE
+
     rows = []
+    beside = [name for name in BESIDE if name in ranking.methods.columns]
     ways = ranking.varying or tuple(ranking.p_first)[:1]  # where nothing can vary, one column of dashes
     for row in ranking.methods.to_dict("records"):
         scores = (f"{number(row[f'score_{view}'])} ({number(row[f'rank_{view}'], 0)})" for view in ("with", "without"))
@@ -227,12 +238,13 @@ def _print(ranking: _Ranking) -> None:
                 f"{'=' if row['n_tied_rank'] > 1 else ''}{number(row['rank'], 0)}",
                 str(row["method"]),
                 *scores,
-                *(number(row[name]) for name in ("memorization", "mia", "depth", "utility_rel")),
+                *(number(row[name]) for name in ("memorization", "mia", "depth", *beside, "utility_rel")),
                 *(number(ranking.p_first[way].get(row["method"]), 2) for way in ways),
                 "-" if row["model"] is None or row["model"] != row["model"] else str(row["model"]),
             ]
         )
-    titles = ["", "method", "with depth", "without", "Mem", "MIA", "depth", "utility"]
+    titles = ["", "method", "with depth", "without", "Mem", "MIA", "depth"]
+    titles += [*(name.removesuffix("_depth") for name in beside), "utility"]
     titles += ["P(first)"] if len(ways) == 1 else [f"P(first), {way}" for way in ways]
     if width() < _WIDE:
         print_table(titles, [row[:-1] for row in rows])
@@ -250,9 +262,10 @@ def _print(ranking: _Ranking) -> None:
             )
     resampled = " or ".join(_RESAMPLED[way] for way in ranking.varying)
     how = f" P(first): share of resamples in first place, resampling {resampled}." if resampled else ""
+    note = _BESIDE if beside else ""
     print_wrapped(
         f"\n{ranking.n_models} models, ranked {ranking.by} depth. Score: harmonic mean of memorization, privacy (MIA; "
-        f"with depth, MIA and UDS) and utility, of each method's best configuration; rank in brackets.{how}"
+        f"with depth, MIA and UDS) and utility, of each method's best configuration; rank in brackets.{how}{note}"
     )
 
 

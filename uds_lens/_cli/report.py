@@ -138,6 +138,7 @@ def report(
     """
     say(f"reading {', '.join(map(str, directories))} ...")
     import uds_lens as ul
+    from uds_lens.transplants._results import with_saved
 
     places = _audits_in(directories)
     loaded = [ul.DepthAudit.load(place) for place in places]
@@ -145,11 +146,7 @@ def report(
     lens = [ul.metrics.MetricResults.load(file) for file in logit_lens or []]
     asked = [ul.elicitation.ElicitationResults.load(place) for place in elicitation or []]
     measured = [ul.metrics.MetricResults.load(file) for file in _metrics_in(metrics or [])]
-    transplants = [
-        found
-        for place, audit in zip(places, loaded, strict=True)
-        if (place / "transplant").is_dir() and (found := ul.Transplant.load(place / "transplant")).belongs_to(audit)
-    ]
+    transplants = [found for _, found in map(with_saved, loaded, places) if found is not None]
     ul.report.write(
         audits,
         out,

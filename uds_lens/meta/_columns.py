@@ -19,6 +19,13 @@ MODELS = {
 }
 """Columns of a table of models besides its metrics: one row per model. All but `model` are needed only where used."""
 
+BESIDE = {
+    "output_depth": "what the unpatched answers say on the scale of UDS",
+    "host_depth": "what stays lost with blocks of retain in the model, where a transplant was measured",
+    "hidden": "output_depth - host_depth",
+}
+"""Columns next to UDS, from audits and their transplants; no part of a score."""
+
 REASONS = {
     "model": "name of the model",
     "metric": "name of the metric",

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from uds_lens.errors import DataError, ResultFormatError
+from uds_lens.meta._columns import BESIDE
 from uds_lens.meta._tables import ModelTable, conditions_in, conditions_note, origin, reasons_frame
 from uds_lens.results._conditions import conditions_of
 
@@ -89,7 +90,8 @@ def read_audits(
 
     Returns:
         One row per audit: `model`, `checkpoint` (the unlearned model's path or Hub id), `uds`, `uds_low`, `uds_high`,
-        `output_depth`, `n_measured`, `conditions` (as in `read_metrics`).
+        `output_depth`, `n_measured`, `conditions` (as in `read_metrics`), and `host_depth` and `hidden` where an audit
+        has a transplant, or one is saved next to it.
 
     Raises:
         ResultFormatError: A directory is not a complete audit, or the folder holds none.
@@ -103,6 +105,7 @@ def read_audits(
     """
     from uds_lens.results import DepthAudit, audit_names
     from uds_lens.results._saving import audits_in, is_audit
+    from uds_lens.transplants._results import with_saved
 
     source = "audits in memory"
     if isinstance(audits, str | os.PathLike):
@@ -110,7 +113,9 @@ def read_audits(
         audits = [Path(audits)] if is_audit(audits) else audits_in(audits)
         if not audits:
             raise ResultFormatError(f"no saved audit in {source!r}: expected directories written by DepthAudit.save.")
-    loaded = [given if isinstance(given, DepthAudit) else DepthAudit.load(given) for given in audits]
+    loaded = [
+        given if isinstance(given, DepthAudit) else with_saved(DepthAudit.load(given), given)[0] for given in audits
+    ]
     rows: list[dict[str, Any]] = []
     tables = []
     withheld: dict[str, dict[str, str]] = {}
@@ -120,6 +125,8 @@ def read_audits(
         value, (low, high) = audit.uds, audit.uds_interval
         row = {"model": name, "checkpoint": audit.models["unlearned"].name, "uds": value, "uds_low": low}
         row |= {"uds_high": high, "output_depth": audit.output_depth, "n_measured": audit.n_measured}
+        if audit.transplant is not None:
+            row |= {"host_depth": audit.transplant.host_depth, "hidden": audit.transplant.hidden}
         rows.append(row | {"conditions": as_text({f"audit's {k}": v for k, v in conditions_of(audit).items()})})
         values = {
             "example_id": [example.id for example in audit.examples],
@@ -150,7 +157,8 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
         pairs: Names of models with the names of their audits, where the rule does not find them.
 
     Returns:
-        `table` with the columns `uds`, `uds_low`, `uds_high`, and the audits' examples added where both have some.
+        `table` with the columns `uds`, `uds_low`, `uds_high`, `output_depth`, `host_depth` and `hidden` as far as the
+        audits have them, and the audits' examples added where both have some.
 
     Raises:
         DataError: A name in `pairs` does not exist, two audits fit one model, or none fits any.
@@ -167,7 +175,7 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
     partners = _partners(table, audits.frame, pairs or {})
     frame, saved = table.frame.copy(), audits.frame.set_index("model")
     audit = frame["model"].astype(str).map(partners)
-    for column in ("uds", "uds_low", "uds_high", "output_depth"):
+    for column in ("uds", "uds_low", "uds_high", *BESIDE):
         if column not in audits.frame:
             continue
         before = frame[column] if column in frame.columns else math.nan

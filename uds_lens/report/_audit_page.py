@@ -750,6 +750,11 @@ def render(
     results, elicited = measured(named, metrics), elicited_beside(named, elicitations)
     deltas = lens_deltas(named, [*lens, *lens_among(named, metrics)])
     transplants = transplants_among(named, metrics)
+    named |= {
+        name: found.beside(named[name])
+        for name, found in transplants.items()
+        if found.differs_from(named[name]) is None
+    }
     pairs, words = differences(named, grey), words_of(named.values())
     models = headlines(named, grey, results)
     utility = utility_metric(results) is not None

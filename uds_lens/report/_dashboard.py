@@ -14,6 +14,7 @@ from uds_lens._progress import tell
 from uds_lens._storage import atomic_write_text, check_writable, located
 from uds_lens.errors import ConfigError
 from uds_lens.meta import ModelTable
+from uds_lens.meta._columns import BESIDE
 from uds_lens.metrics import METRICS
 from uds_lens.plots._style import recolouring
 from uds_lens.report._dashboard_tables import (
@@ -240,7 +241,8 @@ def _models(frame: pd.DataFrame, tables: Tables) -> dict[str, Any]:
     """Return rows by position, with the names of the columns once."""
     parts = [item["name"] for items in groups(tables).values() for item in items]
     wanted = ["model", "method", "config", "lr", "epochs", "reason", *_SCORES, *parts]
-    fields = [name for name in dict.fromkeys(wanted) if name in frame.columns]
+    beside = [name for name in BESIDE if name in frame.columns and frame[name].notna().any()]
+    fields = [name for name in dict.fromkeys([*wanted, *beside]) if name in frame.columns]
     lists = [[plain(value) for value in frame[name]] for name in fields]
     return {"fields": fields, "rows": [list(row) for row in zip(*lists, strict=True)]}
 

@@ -104,7 +104,7 @@ def _sources(metrics: MetricSources) -> list[MetricSource]:
 
 
 def transplants_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> dict[str, Transplant]:
-    """Match transplants to the audits of their models."""
+    """Match transplants to the audits of their models: of several audits of one, to those they can be read with."""
     found: dict[str, Transplant] = {}
     for source in _sources(metrics):
         if not isinstance(source, Transplant):
@@ -116,7 +116,8 @@ def transplants_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) 
                 f"the transplant of {source.models['unlearned'].name!r} belongs to none of the audits: its model has "
                 "other weights."
             )
-        found |= dict.fromkeys(names, source)
+        fitting = [name for name in names if source.differs_from(audits[name]) is None]
+        found |= dict.fromkeys(fitting or [name for name in names if name not in found], source)
     return {name: found[name] for name in audits if name in found}
 
 

@@ -52,6 +52,10 @@ def audit_card(audit: DepthAudit) -> str:
     if not math.isnan(audit.output_depth):
         low, high = audit.output_depth_interval
         rows.append(("output depth", f"{number(audit.output_depth)} ({number(low)} to {number(high)})"))
+    if audit.transplant is not None:
+        found = audit.transplant
+        hidden = escape(found.reason) if math.isnan(found.hidden) else number(found.hidden)
+        rows += [("host depth", number(found.host_depth)), ("hidden", hidden)]
     rows.append(("verdict", worded(f"{escape(audit.reading)}. {escape(audit.verdict.why)}", words)))
     if audit.retains:
         least, most, deviation = audit.retain_spread

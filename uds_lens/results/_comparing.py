@@ -122,6 +122,8 @@ _MODEL_COLUMNS = (
     "output_depth",
     "output_depth_low",
     "output_depth_high",
+    "host_depth",
+    "hidden",
     "prob_full",
     "prob_unlearned",
     "n_measured",
@@ -143,7 +145,8 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
 
     Returns:
         `model`, `uds`, `uds_low`, `uds_high`, `output_depth` with its interval (what the unpatched answers say, see
-        `DepthAudit.output_depth`), `prob_full` and `prob_unlearned` (of the entity under the models
+        `DepthAudit.output_depth`), `host_depth` and `hidden` (where the audit has a transplant, see
+        `Transplant.beside`), `prob_full` and `prob_unlearned` (of the entity under the models
         themselves, see `DepthAudit.entity_prob`), `n_measured`, `n_not_measurable`, `n_skipped`, `over_erased_share`,
         `negative_share`, `reading` (the verdict; "withheld" where a warning is fatal), `n_warnings`, `prompts` ("raw"
         or "chat template"), `marks` (cautions and fatal warnings in a few words each, such as "off-distribution");

@@ -45,7 +45,7 @@ from uds_lens.results._stage_1 import (
     uds_against,
 )
 from uds_lens.results._statistics import Interval
-from uds_lens.results._verdict import Verdict, verdict
+from uds_lens.results._verdict import TransplantEvidence, Verdict, verdict
 from uds_lens.results._words import figure_in_words, worded
 
 if TYPE_CHECKING:
@@ -88,6 +88,9 @@ class DepthAudit(Stage1):
 
     control_s_unlearned: Float[Tensor, "fact"] | None = None
     """The same on the control facts; None without a control too."""
+
+    transplant: TransplantEvidence | None = None
+    """Findings of a transplant, which the verdict takes; put there by `Transplant.beside`, not saved with the audit."""
 
     def __post_init__(self) -> None:
         missing = self.ke_mask & self.s2_delta.isnan()
@@ -337,9 +340,9 @@ class DepthAudit(Stage1):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """What the audit alone may say, with its reason: intact, damaged, undecided or withheld.
+        """What may be said about the model, with its reason (`uds_lens.results.verdict`).
 
-        `uds_lens.results.verdict` takes what a transplant, relearning and elicitation found, too.
+        Without a `transplant` intact, partly erased (it still answers), damaged, undecided or withheld.
         """
         return verdict(self)
 
@@ -415,6 +418,8 @@ class DepthAudit(Stage1):
             "output_depth_low": self.output_depth_interval.low,
             "output_depth_high": self.output_depth_interval.high,
             "output_depth_reason": self.output_depth_reason,
+            "host_depth": nan if self.transplant is None else self.transplant.host_depth,
+            "hidden": nan if self.transplant is None else self.transplant.hidden,
             "confidence": self.config.confidence,
             "interval_by": self.interval_basis.by,
             "interval_degrees_of_freedom": self.interval_basis.degrees_of_freedom,

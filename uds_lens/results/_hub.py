@@ -201,6 +201,10 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
         rows.insert(
             2, ("output depth", f"{number(audit.output_depth)}, what the unpatched answers say, on the same scale")
         )
+    if audit.transplant is not None:
+        found = audit.transplant
+        hidden = found.reason if math.isnan(found.hidden) else number(found.hidden)
+        rows.insert(3, ("host depth, hidden", f"{number(found.host_depth)}, {hidden}"))
     if audit.sample_error is not None:
         rows.insert(2, ("sampling error", f"UDS {audit.sample_error.words}"))
     why = markdown(_without_paths(worded(audit.verdict.why, audit.config.words), audit))

@@ -23,6 +23,9 @@ REACHED = 0.9
 """Depth that retrained models reach on the scale of another one: .92 and .93 in the study of SmolLM2. It is the bound
 where only one retain model is at hand; with several it is `DepthAudit.retain_ceiling`."""
 
+ANSWERS = 0.15
+"""Output depth below which a model still answers: it hides nothing, and is not erased either."""
+
 LOCAL = 0.75  # localisation from which a few blocks of `full` bring the answers back: local, erased or undecided
 
 
@@ -43,6 +46,12 @@ class TransplantEvidence(NamedTuple):
 
     control_lost: bool = False
     """Whether control facts are lost, so that there is no reading."""
+
+    hidden: float = math.nan
+    """Output depth minus h; NaN where that was withheld."""
+
+    reason: str = ""
+    """Why there is no `hidden`, in words."""
 
 
 class ReturnEvidence(NamedTuple):
@@ -96,18 +105,19 @@ def verdict(
     2. *damaged*: retained facts are lost (`damage_signs`, or the transplant's control).
     3. *hidden*: the lower bound of output depth minus host depth exceeds the largest among reference models.
     4. *intact*: UDS below 0.05.
-    5. *undecided*: no transplant, or one without a result: patched states alone cannot tell a model that forgot half
+    5. *partly erased*: the model still answers (output depth below 0.15), so no test is needed to find what is left.
+    6. *undecided*: no transplant, or one without a result: patched states alone cannot tell a model that forgot half
        of the facts from one that hides all of them. Also with a stand-in for `retain`, where nobody knows what a
        retrained model would reach.
-    6. *partly erased*: UDS or host depth is below what retrained models reach (`DepthAudit.retain_ceiling`; 0.9 with
+    7. *partly erased*: UDS or host depth is below what retrained models reach (`DepthAudit.retain_ceiling`; 0.9 with
        one retain model).
-    7. *undecided*: relearning or elicitation brings back more than in `retain`; or a few blocks of `full` bring the
+    8. *undecided*: relearning or elicitation brings back more than in `retain`; or a few blocks of `full` bring the
        answers back, and nobody tried to relearn.
-    8. *erased as far as tested*.
+    9. *erased as far as tested*.
 
     Args:
         audit: The audit.
-        transplant: Findings of a transplant; None where none was done.
+        transplant: Findings of a transplant; None takes those of the audit (`Transplant.beside`), if there are some.
         relearning: What relearning brings back; None where nobody tried.
         elicitation: What the best probe brings back; None where nobody tried.
 
@@ -121,6 +131,7 @@ def verdict(
         >>> verdict(audit).word, verdict(audit, transplant=TransplantEvidence(host_depth=0.48, hidden_low=-0.1)).word
         ('undecided', 'partly erased')
     """
+    transplant = audit.transplant if transplant is None else transplant
     tests = {"states": True, "transplant": transplant, "relearning": relearning, "elicitation": elicitation}
     tested = tuple(name for name, found in tests.items() if found)
     word, why = _decide(audit, transplant, relearning, elicitation)
@@ -138,7 +149,10 @@ def _decide(
     if signs := damage_signs(audit):
         return "damaged", f"Retained facts are lost: {'; '.join(signs)}."
     if transplant is not None and transplant.control_lost:
-        return "damaged", "The transplant loses control facts, so it says nothing about the forgotten ones."
+        return "damaged", (
+            "Blocks of retain that cost full none of its control facts cost this model some, wherever they stand, so "
+            "nothing can be said about the forgotten ones."
+        )
     if transplant is not None and transplant.hidden_low > transplant.hidden_reference:
         return "hidden", (
             f"With blocks of retain in its place, the rest of the model answers again: output depth exceeds host depth "
@@ -147,11 +161,15 @@ def _decide(
         )
     if audit.uds < INTACT:
         return "intact", "The states hold the knowledge as those of full do."
-    if transplant is None or math.isnan(transplant.hidden_low):
-        return (
-            "undecided",
-            "Patched states alone cannot tell knowledge that is gone from knowledge that is hidden: a transplant can.",
+    if audit.output_depth < ANSWERS:
+        return "partly erased", (
+            f"The model still answers (output depth {audit.output_depth:.2f}): little is erased, and nothing hidden."
         )
+    if transplant is None or math.isnan(transplant.hidden_low):
+        why = "Patched states alone cannot tell knowledge that is gone from knowledge that is hidden"
+        if transplant is None:
+            return "undecided", f"{why}: a transplant can."
+        return "undecided", f"{why}, and the transplant has no result ({transplant.reason or 'too few subjects'})."
     if audit.config.stand_in is not None:
         return "undecided", "What a retrained model would reach is not known without a retain model."
     several = len(audit.retains) > 1

@@ -6,9 +6,10 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from uds_lens import plots
 from uds_lens.data import ForgetExample, SkippedExample
+from uds_lens.errors import ConfigError
 from uds_lens.results import (
     AuditConfig,
     Interval,
@@ -29,9 +31,11 @@ from uds_lens.results import (
 )
 from uds_lens.results._cards import card, number
 from uds_lens.results._cautions import Caution
+from uds_lens.results._conditions import QUESTIONS, SCORE_SETTINGS, conditions_of, differing, mixed
 from uds_lens.results._intervals import ROUNDING, cluster_codes, interval_basis, studentised
 from uds_lens.results._stage_1 import LEAST_KNOWN, Spread, spread_of
 from uds_lens.results._statistics import NO_INTERVAL
+from uds_lens.results._verdict import ANSWERS
 from uds_lens.transplants._candidates import Candidate
 from uds_lens.transplants._saving import load_transplant, save_transplant
 from uds_lens.transplants._scores import host_depth, least_on_others, nanmean_over, taken
@@ -44,14 +48,13 @@ if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
 
 
+FOLDER = "transplant"  # of an audit's directory, where its transplant is saved
+
 ADMITTED_COST = 0.1
 """Largest share of what `retain` lacks that its blocks may cost `full` itself, for a candidate to be admitted."""
 
 ADMITTED_LOSS = 0.1
 """Largest loss on control facts, beyond that of the host, for a candidate to be admitted; nats per token."""
-
-LEAST_OUTPUT_DEPTH = 0.15
-"""Output depth below which `hidden` is withheld: an answer that is there hides nothing."""
 
 HIDDEN_ABOVE = 0.1
 """Lower bound of `hidden` above which a model hides, where one retain model is all there is to compare with."""
@@ -196,6 +199,52 @@ class Transplant:
             and self.control_examples == facts
         )
 
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What the scores depend on besides the unlearned model, as in tables of audits; no site, scope or last layer.
+
+        Settings, the weights of `full` and `retain`, and a hash of what was asked.
+        """
+        unused = ("site", "scope", "last_layer")
+        found = {name: getattr(self.config, name) for name in SCORE_SETTINGS if name not in unused}
+        found["full"] = self.models["full"].fingerprint
+        found["retain"] = " ".join(sorted(self.models[role].fingerprint for role in self.retains))
+        return found | {QUESTIONS: self.provenance.get("ids_hash")}
+
+    def differs_from(self, audit: DepthAudit) -> str | None:
+        """Say in what the transplant differs from an audit, so that they are not to be read together; else None."""
+        both = [("the audit", conditions_of(audit)), ("the transplant", self.conditions)]
+        weights = [("", {"unlearned": of.models["unlearned"].fingerprint}) for of in (audit, self)]
+        return "the unlearned model's weights" if differing(weights) else mixed(both)
+
+    def beside(self, audit: DepthAudit) -> DepthAudit:
+        """Return the audit with these findings: its verdict takes them, its tables have host depth and hidden.
+
+        They are not saved with the audit; save the transplant in the directory `transplant` of the audit's, where the
+        command line looks for it.
+
+        Args:
+            audit: An audit of the same models with the same settings; site, scope and last layer may differ.
+
+        Returns:
+            Another audit of the same numbers.
+
+        Raises:
+            ConfigError: They differ in more.
+
+        Example:
+            >>> import uds_lens as ul
+            >>> world = ul.toy.load()
+            >>> trio = world.full, world.retain, world.unlearned["idkdpo"]
+            >>> audit = ul.DepthAudit.run(*trio, world.examples[::2])
+            >>> found = ul.transplant(*trio, world.examples[::2])
+            >>> audit.verdict.word, found.beside(audit).verdict.word
+            ('undecided', 'hidden')
+        """
+        if (why := self.differs_from(audit)) is not None:
+            raise ConfigError(f"the transplant belongs to another audit: they differ in {why}.")
+        return replace(audit, transplant=self.evidence)
+
     # What the answers alone say.
 
     @cached_property
@@ -286,7 +335,10 @@ class Transplant:
 
     @property
     def host_depth(self) -> float:
-        """Host depth h in [0, 1], mean over examples: 0 the rest of the model holds the answers, 1 it holds none."""
+        """Host depth h in [0, 1], mean over examples: 0 the rest of the model holds the answers, 1 it holds none.
+
+        The ends of the scale follow from the definition: 0 for `full`, with whose blocks c is measured, 1 for `retain`.
+        """
         return mean_uds(self.host_depth_per_example)
 
     @cached_property
@@ -340,9 +392,9 @@ class Transplant:
         """Why `hidden` is withheld; None where it is not."""
         if math.isnan(self.output_depth):
             return "full knows no answer better than retain"
-        if self.output_depth < LEAST_OUTPUT_DEPTH:
+        if self.output_depth < ANSWERS:
             return (
-                f"the model still answers (output depth {self.output_depth:.2f}, less than {LEAST_OUTPUT_DEPTH:g}): "
+                f"the model still answers (output depth {self.output_depth:.2f}, less than {ANSWERS:g}): "
                 "there is nothing to hide"
             )
         return self.host_depth_reason
@@ -381,14 +433,28 @@ class Transplant:
 
     @property
     def evidence(self) -> TransplantEvidence:
-        """What `uds_lens.results.verdict` takes; `hidden_reference` is `hidden_bound`."""
+        """What `uds_lens.results.verdict` takes; `hidden_reference` is `hidden_bound`.
+
+        Control facts are lost where some blocks of `retain` cost `full` little, on forget and control facts, and all
+        of them cost this model more than 0.1 nats per token of the control facts.
+        """
         local = max((part.value for part in self.localisation if not math.isnan(part.value)), default=math.nan)
         return TransplantEvidence(
             host_depth=self.host_depth,
             hidden_low=self.hidden_interval.low,
             hidden_reference=self.hidden_bound,
             localisation=local,
+            control_lost=bool(self._affordable.any() and not self.admitted.any()),
+            hidden=self.hidden,
+            reason=self.hidden_reason or "",
         )
+
+    @property
+    def _affordable(self) -> Bool[Tensor, "donor candidate"]:
+        """Candidates that cost `full` little, on control facts too."""
+        facts = self.control
+        control = None if facts is None else (facts.s_full, facts.full_with_retain)
+        return self._depths(self.answers.full_with_retain, control, list(range(len(self.retains)))).admitted
 
     # Where it was changed.
 
@@ -577,6 +643,20 @@ class Transplant:
         s_full = self.control.s_full
         lost = s_full[:, None] - s
         return lost[..., s_full >= math.log(LEAST_KNOWN), :].mean(-2)
+
+
+def with_saved(audit: DepthAudit, place: str | os.PathLike[str]) -> tuple[DepthAudit, Transplant | None]:
+    """Return an audit with the findings of the transplant saved next to it, and that; as it is without one of its own.
+
+    Args:
+        audit: A saved audit.
+        place: Its directory, which may have a directory `transplant`.
+    """
+    folder = Path(place) / FOLDER
+    if not folder.is_dir():
+        return audit, None
+    found = Transplant.load(folder)
+    return (audit, None) if found.differs_from(audit) else (found.beside(audit), found)
 
 
 def transplants_frame(found: Mapping[str, Transplant]) -> pd.DataFrame:

@@ -4,6 +4,7 @@ const PAGE = 40;
 const hasScores = "score_with" in (MODELS[0] ?? {});
 const COLUMNS = hasScores
   ? [["score_without", "without"], ["score_with", "with depth"], ["memorization", "Mem"], ["privacy", "Privacy"], ["utility_rel", "utility"], ["depth", "depth"],
+    ...["output_depth", "host_depth", "hidden"].filter((name) => name in MODELS[0]).map((name) => [name, name.replace("_depth", "")]),
     ...OTHERS.slice(0, 1).map((name) => [name, DATA.groups.Privacy.find((part) => part.name === name).label])]
   : Object.values(DATA.groups).flat().slice(0, 8).map((part) => [part.name, part.label]);
 const CRITERION_WORDS = { score_without: "score without depth", score_with: "score with depth", memorization: "memorization", privacy: "privacy", utility_rel: "utility", depth: "depth" };
