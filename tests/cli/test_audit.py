@@ -176,7 +176,8 @@ def test_counterfactuals_need_no_retain_model(tmp_path: Path, uds_lens) -> None:
 
 
 def test_transplants_are_saved_printed_kept_and_on_the_report(audit, uds_lens, tmp_path, monkeypatch):
-    code, text, _ = audit("--transplant", "--n-bootstrap", 100)
+    words = ("--examples", written(tmp_path / "all.json", WORLD.examples[::6]), "--n-bootstrap", 100)
+    code, text, _ = audit("--transplant", *words)
     assert code == 0
     assert "With blocks of other models" in text
     saved = ul.Transplant.load(tmp_path / "out" / "transplant")
@@ -184,10 +185,10 @@ def test_transplants_are_saved_printed_kept_and_on_the_report(audit, uds_lens, t
     assert saved.belongs_to(ul.DepthAudit.load(tmp_path / "out"))
     judged = saved.beside(ul.DepthAudit.load(tmp_path / "out"))
     assert judged.verdict.word == "hidden"
-    assert "hidden" in next(line for line in text.splitlines() if line.split()[:1] == ["npo"]).split()[-1]
+    assert "hidden" in text.partition("With blocks of other models")[0]
     assert ul.meta.read_audits(tmp_path / "out").frame["hidden"].tolist() == [saved.hidden]
     monkeypatch.setattr("uds_lens.transplants._measuring.run_host", lambda *_, **__: pytest.fail("measured again"))
-    code, again, _ = audit("--transplant", "--n-bootstrap", 100, "--json")
+    code, again, _ = audit("--transplant", *words, "--json")
     assert code == 0
     row = json.loads(again)["audits"][0]
     assert row["transplant"]["host_depth"] == row["host_depth"] == pytest.approx(saved.host_depth)

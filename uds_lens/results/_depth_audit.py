@@ -409,7 +409,7 @@ class DepthAudit(Stage1):
         """Return the headline numbers and counts as plain values; NaN where undefined."""
         interval, spread, damage = self.uds_interval, self.retain_spread, self.damage_estimate
         sample = self.sample_error or SampleError(0.0, Interval(self.uds, self.uds), 0, False)
-        some, nan = len(self.examples) > 0, float("nan")
+        some, nan = len(self.examples) > 0, math.nan
         return {
             "uds": self.uds,
             "uds_low": interval.low,
