@@ -134,8 +134,8 @@ def test_small_tofu_models_as_in_the_pilot(shared_dir):
 
 def test_control_facts_are_lost_where_every_block_that_full_bears_costs_this_model_some(world):
     """By hand: two candidates, one that `full` bears on both kinds of facts, one that costs it control facts itself."""
-    few = world.examples[::8]
-    found = ul.transplant(world.full, world.retain, world.half, few, config=CONFIG, control=few[:2])
+    few, kept = world.examples[::8], world.retain_examples[:2]
+    found = ul.transplant(world.full, world.retain, world.half, few, config=CONFIG, control=kept)
     assert not found.evidence.control_lost
     zeros = torch.zeros_like(found.control.s_full)
 
@@ -171,7 +171,7 @@ def test_a_transplant_goes_with_audits_that_can_be_compared_with_it(world):
     other_site = replace(audit, config=replace(audit.config, site="mlp_out"))
     assert found.beside(other_site).transplant == found.evidence
     other_tau = replace(audit, config=replace(audit.config, tau=0.1))
-    with pytest.raises(ul.errors.ConfigError, match=r"differ in tau \(0\.05: `the transplant`; 0\.1: `the audit`\)"):
+    with pytest.raises(ul.errors.ConfigError, match=r"differ in tau \(0\.1: `the audit`; 0\.05: `the transplant`\)"):
         found.beside(other_tau)
     other_model = replace(audit, models={**audit.models, "unlearned": audit.models["full"]})
     with pytest.raises(ul.errors.ConfigError, match="the unlearned model's weights"):
