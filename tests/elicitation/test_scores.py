@@ -13,6 +13,7 @@ from uds_lens.elicitation._asking import Ask, Asked
 from uds_lens.elicitation._probes import Rendered
 from uds_lens.elicitation._run import estimate_hours
 from uds_lens.elicitation._scoring import best_of, budgets, cut, leak_at, score_texts
+from uds_lens.errors import UdsLensWarning, forget_warnings
 
 GROUPS = np.repeat(np.arange(12), 5)
 scores = st.lists(st.floats(0, 1), min_size=1, max_size=8)
@@ -31,7 +32,9 @@ def test_scores_by_hand():
     assert full.recall == pytest.approx(2 / 3) and full.precision == pytest.approx(2 / 3)
     assert (full.entity, full.words) == (1.0, 3)
     assert empty.recall == odd.recall == 0.0 and empty.words == 0
-    assert math.isnan(score_texts(["x"], "東京", None)[0].recall)
+    forget_warnings()
+    with pytest.warns(UdsLensWarning, match="most of a reference is not"):
+        assert math.isnan(score_texts(["x"], "東京", None)[0].recall)
 
 
 @given(scores, st.integers(1, 8), st.floats(0.01, 1))

@@ -1,6 +1,6 @@
 """Judge every claim of claims.md from `results/WORLD.csv`, and write `results/README.md`; needs no model.
 
-python studies/transplant/verdict.py
+python studies/transplant/judge_claims.py
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def main() -> None:
     lines = [
         "# What the study of transplants found",
         "",
-        "Computed by `verdict.py` from the tables in this folder. The claims, and when they were made: claims.md.",
+        "Computed by `judge_claims.py` from the tables in this folder. The claims, and when they were made: claims.md.",
         "",
     ]
     lines += ["| claim | verdict | why |", "|---|---|---|"]
