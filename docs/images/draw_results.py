@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/results from the tables there and from studies: `python docs/images/draw_results.py`.
+"""Draw the pictures of docs/results from its tables and from studies: `python docs/images/draw_results.py`.
 
 Needs `uds-lens[static]` and a Chrome or Chromium.
 """
@@ -17,27 +17,13 @@ import uds_lens as ul
 from uds_lens.plots._style import Theme, palette, style
 
 HERE = Path(__file__).parent
-PAGES = sorted((HERE.parent / "results").glob("*.md"))
+TABLES = HERE.parent / "results" / "tables"
 REFERENCES = ("full", "retain90", "retain95", "retain99")
 
 
-def table(*columns: str) -> pd.DataFrame:
-    """The first table of the results that has these columns, as texts."""
-    lines = [line for page in PAGES for line in page.read_text(encoding="utf-8").splitlines()]
-    for place, line in enumerate(lines):
-        titles = _cells(line)
-        if set(columns) <= set(titles):
-            rows = []
-            for row in lines[place + 2 :]:
-                if not row.startswith("|"):
-                    break
-                rows.append(_cells(row))
-            return pd.DataFrame(rows, columns=titles)
-    raise SystemExit(f"no table with the columns {', '.join(columns)} in docs/results")
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+def table(name: str) -> pd.DataFrame:
+    """A table of the results, as texts."""
+    return pd.read_csv(TABLES / f"{name}.csv", dtype=str, keep_default_na=False)
 
 
 def number(text: str) -> float:
@@ -55,7 +41,7 @@ def ends(text: str) -> tuple[float, float]:
 
 def audited(theme: Theme) -> go.Figure:
     """Four checkpoints trained on different parts of the forget set."""
-    rows = table("dtype", "unlearned", "UDS", "95% interval", "measured")
+    rows = table("order")
     rows = rows[rows["dtype"] == "float32"]
     low, high = zip(*rows["95% interval"].map(ends), strict=True)
     frame = pd.DataFrame({"model": rows["unlearned"], "uds": rows["UDS"].map(number), "uds_low": low, "uds_high": high})
@@ -66,7 +52,7 @@ def audited(theme: Theme) -> go.Figure:
 
 def unlearned(theme: Theme) -> go.Figure:
     """Methods by probability of the retain answers and by depth."""
-    rows = table("model", "retain Prob", "of full's", "UDS", "95% interval")
+    rows = table("methods")
     low, high = zip(*rows["95% interval"].map(ends), strict=True)
     frame = pd.DataFrame(
         {
@@ -84,7 +70,7 @@ def unlearned(theme: Theme) -> go.Figure:
 
 def by_layer(theme: Theme) -> go.Figure:
     """Erasure by layer, one panel per method."""
-    rows = table("model", "layer 0", "layer 1")
+    rows = table("layers")
     layers = [name for name in rows.columns if name.startswith("layer ")]
     frames = {
         short(row["model"]): pd.DataFrame(
@@ -107,7 +93,7 @@ def short(model: str) -> str:
 
 def coverage(theme: Theme) -> go.Figure:
     """Coverage of 95% intervals: bootstrap over subjects and over examples."""
-    rows, colours = table("scores", "ICC", "by subject", "by example"), palette(theme)
+    rows, colours = table("coverage_scores"), palette(theme)
     figure = go.Figure()
     for column, unit, colour in (
         ("by example", "examples", colours.unlearned),
