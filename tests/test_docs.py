@@ -1,12 +1,15 @@
 """What the documentation shows is true: its code runs, its commands exist, its error messages are the real ones."""
 
 import ast
+import contextlib
 import dataclasses
+import io
 import json
 import re
 import shlex
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import typer
 
@@ -123,12 +126,21 @@ def test_number_of_the_metrics() -> None:
 
 
 def test_numbers_of_the_readme() -> None:
-    world = ul.toy.load()
     told = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    (score,) = re.findall(r"the model's depth score is (\d\.\d+)", told)
-    (probability,) = re.findall(r"a probability of (\d+)%", told)
-    (reference,) = re.findall(r"a model that never saw them \((\d+)%\)", told)
-    audit = ul.DepthAudit.run(world.full, world.retain, world.unlearned["idkdpo"], world.examples)
-    assert score == f"{audit.uds:.2f}"
-    assert probability == f"{100 * world.recall['idkdpo']['forget']:.0f}"
-    assert reference == f"{100 * world.recall['retain']['forget']:.0f}"
+    program, printed = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", told, re.DOTALL).groups()
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(compile(program, "README.md", "exec"), {})
+    assert output.getvalue() == printed
+    results = REPOSITORY / "studies" / "transplant" / "results" / "smollm2.csv"
+    if results.is_file():
+        rows = pd.read_csv(results).set_index("model")
+        for name, start in (
+            ("half", "`half`, never"),
+            ("undial", "UNDIAL"),
+            ("rmu-12", "RMU"),
+            ("noised-1-at-10", "noise"),
+        ):
+            cells = re.search(rf"^\| {start}[^|]*\|(.*)\|$", told, re.MULTILINE)[1].replace("*", "").split("|")
+            measured = rows.loc[name, ["uds", "output_depth", "host_depth", "returned"]]
+            for cell, value in zip(cells, measured, strict=True):
+                assert float(cell.replace("none", "0")) == pytest.approx(max(value, 0), abs=0.006)
