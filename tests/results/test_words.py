@@ -1,7 +1,6 @@
-"""Audits of an edit or a refusal: no sentence speaks of unlearning, and no number moves."""
+"""Audits of an edit or a refusal: sentences name a knowing, an ignorant and a changed model, and no number moves."""
 
 import dataclasses
-import json
 import math
 import re
 
@@ -11,10 +10,10 @@ from synthetic_audits import synthetic_audit, with_control, with_retains
 import uds_lens as ul
 from uds_lens._cli.terminal import print_audits
 from uds_lens.errors import ConfigError
-from uds_lens.results._words import worded
+from uds_lens.results._settings import Roles
 
-# Whole words; not in options, files, code, or in the names of models ('ckpt/retain').
-WRONG = re.compile(r"(?<![\w./='\"-])(unlearn\w*|retain\w*|eras\w+|forg[eo]t\w*|full)(?![\w/=\"-]|\.\w)", re.I)
+# Roles as words of a sentence; not in options, paths, or the names of models ('ckpt/retain').
+ROLES = re.compile(r"(?<![\w./='-])(full|retain|unlearned|retain models?)(?![\w/=]|\.\w)", re.IGNORECASE)
 
 
 def in_words(audit, words, **config):
@@ -35,50 +34,46 @@ def audits(words):
     return {name: in_words(audit, words, stand_in="base" if name == "b" else None) for name, audit in made.items()}
 
 
-def wrong(text):
-    """Words of unlearning with what stands around them, in text or HTML."""
-    bare = re.sub(r"(?s)<(style|script|pre|code)\b.*?</\1>", " ", text)
-    bare = " ".join(re.sub(r"<[^>]*>", " ", bare).replace("&#39;", "'").split())
-    return [bare[max(0, match.start() - 50) : match.end() + 20] for match in WRONG.finditer(bare)]
-
-
-def texts_of(figure):
-    layout, traces = figure.layout, figure.data
-    texts = [layout.title.text, layout.title.subtitle.text, layout.xaxis.title.text, layout.yaxis.title.text]
-    texts += [note.text for note in layout.annotations] + [trace.name for trace in traces]
-    return " | ".join(filter(None, [*texts, *(trace.hovertemplate for trace in traces)]))
+def sentences(audit):
+    """Return what an audit says of itself, its card included; marks stand in tables, which keep the roles."""
+    card = re.sub(r"<[^>]*>", " ", audit._repr_html_()).replace("&#x27;", "'")
+    return " ".join((audit.reading, audit.verdict.why, *audit.warnings, card))
 
 
 @pytest.mark.parametrize("words", ["edit", "refusal"])
-def test_no_sentence_speaks_of_unlearning(words, capsys, tmp_path):
+def test_sentences_name_the_models_of_a_change(words, capsys):
     named = audits(words)
-    for audit in named.values():
-        assert not wrong(" ".join((audit.reading, *audit.warnings, *(caution.mark for caution in audit.cautions))))
-        assert not wrong(audit._repr_html_())
-    for audit in (named["a"], named["b"]):
-        for draw in (audit.plot_layers, audit.plot_heatmap, audit.plot_examples, audit.plot_length, audit.plot_clip):
-            assert not wrong(texts_of(draw())), draw
-    assert not wrong(texts_of(named["b"].plot_control()))
+    for name, audit in named.items():
+        assert not ROLES.findall(sentences(audit)), name
+    said = " ".join(map(sentences, named.values()))
+    for expected in (
+        "Are the knowing model and the ignorant model swapped?",
+        "the knowing model and the audited model were trained with the chat template",
+        "No ignorant model: 'ckpt/retain'",
+        "but not with scores against an ignorant model",
+        "the changed states cost 3",
+    ):
+        assert expected in said, expected
     print_audits(named)
-    assert not wrong(capsys.readouterr().out)
-    some = {name: named[name] for name in ("ab" if words == "edit" else "a")}
-    page = ul.report.write(some, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert wrong(page) == []
-    data = json.loads(re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
-    drawn = {**data["figures"], **data["models"][0]["figures"]}
-    names = json.dumps([part["name"] for key in ("example", "layers") for part in drawn[key]["data"] if "name" in part])
-    assert "ignorant" in names and not wrong(names.replace('"', " "))
-
-
-def test_words_of_unlearning_are_found_where_they_belong():
-    """The test above can fail: it finds what an unlearning says."""
-    audit = audits("unlearning")["a"]
-    assert (
-        wrong(audit.verdict.why + audits("unlearning")["b"].verdict.why)
-        and wrong(" ".join(audit.warnings))
-        and wrong(audit._repr_html_())
+    assert "(as in the knowing model), 1 = erased (as in the ignorant model)" in " ".join(
+        capsys.readouterr().out.split()
     )
-    assert wrong(texts_of(audit.plot_layers()))
+
+
+def test_sentences_of_unlearning_name_full_and_retain():
+    """The test above can fail: it finds what an audit of unlearning says."""
+    said = {name: set(ROLES.findall(sentences(audit))) for name, audit in audits("unlearning").items()}
+    assert said["a"] == {"full", "retain", "unlearned"} and all(said.values())
+    assert "Are full and retain swapped?" in sentences(audits("unlearning")["c"])
+
+
+@pytest.mark.parametrize("words", ["unlearning", "edit"])
+def test_a_page_says_what_its_figures_call_the_models(words, tmp_path):
+    named = {name: audit for name, audit in audits(words).items() if name in "ab"}
+    page = ul.report.write(named, tmp_path / "page.html").read_text(encoding="utf-8")
+    other = "Figures and tables call these two and the changed model full, retain and unlearned."
+    assert (other in page) == (words == "edit")
+    assert ("as in full, the model before unlearning" in page) == (words == "unlearning")
 
 
 def test_numbers_stay_and_comparisons_across_words_are_refused():
@@ -88,16 +83,9 @@ def test_numbers_stay_and_comparisons_across_words_are_refused():
     for name, value in audit.summary().items():
         if name not in texts:
             assert edit.summary()[name] == value or (isinstance(value, float) and math.isnan(value)), name
-    assert worded("erased as far as tested", "edit") == "lost as far as tested"
+    assert edit.config.roles[:3] == ("the knowing model", "the ignorant model", "changed")
+    assert audit.config.roles == Roles()
     with pytest.raises(ConfigError, match="they differ in words"):
         ul.results.compare(audit, edit)
     with pytest.raises(ConfigError, match="speak of unlearning only"):
         ul.report.model_card(edit)
-
-
-def test_names_in_quotes_options_and_files_stay_and_the_longer_phrase_comes_first():
-    text = "Measure 'runs/full' with --retain x and forget.json; `full` and retain_loss stay."
-    assert worded(text, "edit") == text
-    told = "Unlearning depth report: 1 model has lost most of the knowledge (as in retain, a model that never saw it)."
-    expected = "Depth report: 1 model has lost most of the knowledge (as in the ignorant model)."
-    assert worded(told, "edit") == expected

@@ -90,10 +90,10 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 _LEGEND = (
-    "UDS 0 = knowledge intact (as in full), 1 = erased (as in retain). "
+    "UDS 0 = knowledge intact (as in {full}), 1 = erased (as in {retain}). "
     "Interval: bootstrap over subjects, or over examples where there are none; it knows no kind of subject that was "
     "not asked. N: examples measured. "
-    "NaN: examples that are not measurable, because full encodes no more than retain at any layer (S1 <= tau). "
+    "NaN: examples that are not measurable, because {full} encodes no more than {retain} at any layer (S1 <= tau). "
     "layers: knowledge-encoding layers, mean over examples."
 )
 _SAMPLED = (
@@ -101,18 +101,18 @@ _SAMPLED = (
     "before it also covers subjects or examples that are not in the data."
 )
 _DAMAGE = (
-    "Loss: mean log-probability lost when the unlearned states are patched in, nats per token, on forget facts and on "
-    "retained facts; then the same with retain's states. Damage: loss on retained facts as a share of the loss on "
+    "Loss: mean log-probability lost when the {unlearned} states are patched in, nats per token, on forget facts and "
+    "on retained facts; then the same with {retain}'s states. Damage: loss on retained facts as a share of the loss on "
     "forget facts. It is measured at the entities, after the correct beginning of the answer. Prob: probability of "
-    "the retained entities under full and under the model itself; for whole answers, see uds-lens metrics "
+    "the retained entities under {full} and under the model itself; for whole answers, see uds-lens metrics "
     "--retain-data."
 )
 _PROB = (
     " Output: output depth, what the models' unpatched answers say on the same scale. Prob: probability per token that "
-    "the model itself gives the entity, after the correct beginning of its answer (full: {})."
+    "the model itself gives the entity, after the correct beginning of its answer ({full}: {})."
 )
 _RETAINS = (
-    "Each row takes its scale from one retain model. The spread of the scores shows how much that choice matters."
+    "Each row takes its scale from one {retain_model}. The spread of the scores shows how much that choice matters."
 )
 _TRANSPLANTS = (
     "output: what the answers lack of what retain lacks (0 as full, 1 as retain). host: what stays lost when blocks of "
@@ -130,10 +130,10 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     `cautions_of` names those whose warnings are printed; None prints those of all.
     """
     from uds_lens.results._frames import thirds_in_words
+    from uds_lens.results._settings import roles_of
     from uds_lens.results._verdict import WITHHELD
-    from uds_lens.results._words import worded, words_of
 
-    words_used = words_of(audits.values())
+    roles = roles_of(audits.values())._asdict()
     levels = {audit.config.confidence for audit in audits.values()}
     titles = ["model", "UDS", f"{levels.pop() * 100:g}% interval" if len(levels) == 1 else "interval"]
     sampled = any(audit.sample_error is not None for audit in audits.values())
@@ -167,15 +167,16 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     )
     prompts = with_names((audit.prompts, name) for name, audit in audits.items())
     of_full = ", ".join(dict.fromkeys(_score(prob.full) for prob in probs))
-    legend = _LEGEND + (_PROB.format(of_full) if beside else "") + (_SAMPLED if sampled else "")
+    legend = (
+        _LEGEND.format(**roles) + (_PROB.format(of_full, **roles) if beside else "") + (_SAMPLED if sampled else "")
+    )
     legend += f" Prompts: {prompts}."
-    print_wrapped("\n" + worded(legend, words_used), indent="")
+    print_wrapped("\n" + legend, indent="")
 
 
 def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
-    from uds_lens.results._words import worded, words_of
+    from uds_lens.results._settings import roles_of
 
-    words = words_of(audits.values())
     rows = []
     for name, audit in audits.items():
         damage = audit.damage_estimate
@@ -183,16 +184,16 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
         prob = audit.entity_prob
         probs = f"{_score(prob.control_full)} -> {_score(prob.control_unlearned)}"
         rows.append([name, _score(damage.value), interval(*damage.interval), *map(_score, losses), probs])
-    echo(worded("\nRetained facts", words))
-    measured = ("forget", "kept", "retain's") if words == "unlearning" else ("changed", "other", "ignorant's")
+    echo("\nRetained facts")
+    measured = ("forget", "kept", "retain's")
     titles = ("model", "damage", "interval", *measured, "Prob")
     print_table(titles, rows, right=("damage", *measured, "Prob"), bold="damage")
     undefined = grouped((audit.damage_estimate.reason or "", name) for name, audit in audits.items())
     for reason, names in undefined.items():
         if reason:
             who = "" if len(names) == len(audits) else f"{', '.join(names)}: "
-            print_wrapped(worded(f"{who}damage is NaN, because {reason}.", words))
-    print_wrapped(worded(_DAMAGE, words), indent="")
+            print_wrapped(f"{who}damage is NaN, because {reason}.")
+    print_wrapped(_DAMAGE.format(**roles_of(audits.values())._asdict()), indent="")
 
 
 def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
@@ -201,13 +202,12 @@ def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
         for name, audit in audits.items()
         for row in audit.retains_frame().itertuples()
     ]
-    from uds_lens.results._words import role, worded, words_of
+    from uds_lens.results._settings import roles_of
 
-    words = words_of(audits.values())
-    retain = role("retain", words)
-    echo(worded("\nAgainst each retain model", words))
-    print_table(("model", retain, "UDS", "interval", "N"), rows, right=("UDS", "N"), wrapped=retain)
-    print_wrapped(worded(_RETAINS, words), indent="")
+    roles = roles_of(audits.values())._asdict()
+    echo("\nAgainst each {retain_model}".format(**roles))
+    print_table(("model", "retain", "UDS", "interval", "N"), rows, right=("UDS", "N"), wrapped="retain")
+    print_wrapped(_RETAINS.format(**roles), indent="")
 
 
 def number(value: float | None, digits: int = 3, *, undefined: str = "-") -> str:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._progress import tell
 from uds_lens._storage import atomic_write_text, check_writable, located
-from uds_lens._types import Words
 from uds_lens.data._columns import check_unique
 from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
@@ -42,8 +41,8 @@ from uds_lens.results._conditions import weights_of
 from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
 from uds_lens.results._intervals import FEW_CLUSTERS
+from uds_lens.results._settings import Roles, roles_of
 from uds_lens.results._verdict import WITHHELD
-from uds_lens.results._words import role as role_in_words, worded, words_of
 from uds_lens.transplants import Transplant
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def headlines(
                 "confidence": f"{audit.config.confidence * 100:g}%",
                 "output": "" if math.isnan(audit.output_depth) else score(audit.output_depth),
                 "reading": audit.reading,
-                "why": worded(audit.verdict.why, audit.config.words),
+                "why": audit.verdict.why,
                 "withheld": audit.verdict.word == WITHHELD,
                 "damaged": bool(damage_signs(audit)),
                 "fatal": " ".join(audit.fatal),
@@ -113,16 +112,15 @@ def headlines(
 
 
 def _sentence(audit: DepthAudit) -> str:
+    full, retain, unlearned, *_ = audit.config.roles
     if math.isnan(audit.uds):
-        nothing = "Nothing could be measured: full and retain do not differ enough on any example, at any layer."
-        return worded(nothing, audit.config.words)
+        return f"Nothing could be measured: {full} and {retain} do not differ enough on any example, at any layer."
     if audit.fatal:
         return f"The number is not a valid score. {audit.fatal[0]}"
-    on_average = (
-        f"{audit.verdict.why} On average over {count(audit.n_measured, 'example')}, the unlearned model's states cost "
-        f"full {percent(audit.uds)} of what those of retain cost. {thirds_in_words(audit)}"
+    return (
+        f"{audit.verdict.why} On average over {count(audit.n_measured, 'example')}, the {unlearned} model's states "
+        f"cost {full} {percent(audit.uds)} of what those of {retain} cost. {thirds_in_words(audit)}"
     )
-    return worded(on_average, audit.config.words)
 
 
 def _transplant(name: str, found: Transplant) -> dict[str, Any]:
@@ -164,13 +162,13 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     """Return loss on retained facts beside loss on forget facts, in words; None without a control."""
     if audit.control is None:
         return None
-    damage, prob, own = audit.damage_estimate, audit.entity_prob, ""
+    damage, prob, own, roles = audit.damage_estimate, audit.entity_prob, "", audit.config.roles
     facts = int(audit.control.known.sum())
     if not math.isnan(prob.control_unlearned):
-        said = f"{prob.control_unlearned:.3f} under the model itself, {prob.control_full:.3f} under full"
+        said = f"{prob.control_unlearned:.3f} under the model itself, {prob.control_full:.3f} under {roles.full}"
         own = f" (probability of the retained entities: {said})"
     losses = (
-        f"Loss: {damage.control_loss:.3f} nats/token on {facts} retained facts (with retain's states: "
+        f"Loss: {damage.control_loss:.3f} nats/token on {facts} retained facts (with {roles.retain}'s states: "
         f"{damage.retain_loss:.3f}), and {damage.forget_loss:.3f} on the forget facts. Measured only at the "
         f"entities, after the correct beginning of the answer{own}; for whole answers, see uds-lens metrics "
         "--retain-data."
@@ -179,7 +177,7 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
         "defined": not damage.reason,
         "value": "undefined" if damage.reason else f"{damage.value:.3f}",
         "interval": _interval(*damage.interval),
-        "words": worded(f"Undefined: {damage.reason}." if damage.reason else losses, audit.config.words),
+        "words": f"Undefined: {damage.reason}." if damage.reason else losses,
     }
 
 
@@ -355,7 +353,7 @@ def checkpoints(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
     for name, audit in audits.items():
         for role, record in audit.roles.items():
             audit_name = name if role == "unlearned" else ""
-            row = {"role": role_in_words(role, audit.config.words), "audit": audit_name, **record.to_dict()}
+            row = {"role": role, "audit": audit_name, **record.to_dict()}
             rows.setdefault((role, record.fingerprint, audit_name), row)
     order = {"full": 0, "retain": 1}
     return [row for (role, *_), row in sorted(rows.items(), key=lambda item: order.get(item[0][0].split()[0], 2))]
@@ -365,13 +363,13 @@ def provenance(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
     """Return where and with what the numbers were made; audits with the same answers share a row."""
     entries: dict[str, dict[str, Any]] = {}
     for name, audit in audits.items():
-        answers = _answers(audit.provenance, words=audit.config.words)
+        answers = _answers(audit.provenance)
         key = repr(sorted(answers.items(), key=lambda item: item[0]))
         entries.setdefault(key, {"names": [], "answers": answers})["names"].append(name)
     return list(entries.values())
 
 
-def _answers(record: Mapping[str, Any], before: str = "", *, words: Words = "unlearning") -> dict[str, Any]:
+def _answers(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Flatten a record; versions and prompts of training as one answer each, without the prompt, which has its place.
 
     >>> _answers({"created": "today", "stage_1": {"created": "before", "versions": {"torch": "2"}}})
@@ -382,9 +380,9 @@ def _answers(record: Mapping[str, Any], before: str = "", *, words: Words = "unl
         if key == "versions" and isinstance(value, Mapping):
             answers[before + key] = ", ".join(f"{package} {version}" for package, version in value.items())
         elif key == "trained_with" and isinstance(value, Mapping):
-            answers[before + key] = ", ".join(f"{role_in_words(role, words)}: {word}" for role, word in value.items())
+            answers[before + key] = ", ".join(f"{role}: {word}" for role, word in value.items())
         elif isinstance(value, Mapping):
-            answers |= _answers(value, f"{before}{key}, ", words=words)
+            answers |= _answers(value, f"{before}{key}, ")
         elif key != "first_prompt":
             answers[before + key] = value
     return answers
@@ -573,11 +571,11 @@ def _tested(pairs: pd.DataFrame) -> pd.DataFrame:
     return pairs[pairs["p_holm"].notna() & ~pairs["fatal"].astype(bool)]
 
 
-def difference_words(pairs: pd.DataFrame | None, confidence: str, words: Words = "unlearning") -> dict[str, Any] | None:
+def difference_words(pairs: pd.DataFrame | None, confidence: str) -> dict[str, Any] | None:
     """Return the table and the sentence above it; None where there is nothing to compare."""
     if pairs is None:
         return None
-    rows, tested = [_difference_row(row, words) for row in pairs.itertuples()], _tested(pairs)
+    rows, tested = [_difference_row(row) for row in pairs.itertuples()], _tested(pairs)
     sentence = "No pair could be tested; the table says why."
     if len(tested):
         real = int((tested["p_holm"] < LEVEL).sum())
@@ -615,7 +613,7 @@ def _subjects_needed(pairs: pd.DataFrame) -> str | None:
     )
 
 
-def _difference_row(row: Any, words: Words) -> dict[str, Any]:
+def _difference_row(row: Any) -> dict[str, Any]:
     """Return a pair as the table shows it, the deeper model first."""
     defined, tested = not math.isnan(row.difference), not math.isnan(row.p_holm)
     one, other, low, high = row.one, row.other, row.low, row.high
@@ -639,7 +637,7 @@ def _difference_row(row: Any, words: Words) -> dict[str, Any]:
         "n": row.n,
         "n_subjects": row.n_subjects,
         # a column of texts holds NaN where there is none
-        "why": worded("; ".join(part for part in why if isinstance(part, str) and part), words),
+        "why": "; ".join(part for part in why if isinstance(part, str) and part),
     }
 
 
@@ -661,10 +659,8 @@ def method_picture(theme: Theme = "light", *, narrow: bool = False) -> str:
     return _drawn(named, paper=True, narrow=narrow)
 
 
-def _drawn(
-    colours: Mapping[str, Any], *, paper: bool = False, narrow: bool = False, words: Words = "unlearning"
-) -> str:
-    return template("method.svg.j2", words).render(c=colours, paper=paper, narrow=narrow).strip() + "\n"
+def _drawn(colours: Mapping[str, Any], *, paper: bool = False, narrow: bool = False) -> str:
+    return template("method.svg.j2").render(c=colours, paper=paper, narrow=narrow).strip() + "\n"
 
 
 _SCRIPTS = ("elements.js", "data.js", "drawing.js", "figures.js", "detail.js", "elicited.js", "examples.js", "main.js")
@@ -688,7 +684,7 @@ def write(
     Args:
         audits: An audit; several by name; or several, named after their unlearned models.
         path: File to write (`.html`), written atomically.
-        title: Heading of the page; the default follows the audits' words.
+        title: Heading of the page; by default the page's own.
         lens: Logit Lens results to draw beside UDS in the view of an example: of
             `metrics.compare_logit_lens(audit, example)`, or of `metrics.evaluate(...)` with `logit_lens`; each finds
             its audit by itself.
@@ -755,46 +751,42 @@ def render(
         for name, found in transplants.items()
         if found.differs_from(named[name]) is None
     }
-    pairs, words = differences(named, grey), words_of(named.values())
+    pairs = differences(named, grey)
     models = headlines(named, grey, results)
     utility = utility_metric(results) is not None
     prompts = (audit.provenance.get("first_prompt") for audit in named.values())
     context = {
-        "title": worded(title, words) if title == TITLE else title,
+        "title": title,
+        "roles": roles_of(named.values()),
+        "renamed": roles_of(named.values()) != Roles(),
         "models": models,
-        "verdict": [worded(sentence, words) for sentence in verdict(models, pairs)],
-        "steps": [
-            step._replace(text=worded(step.text, words))
-            for step in next_steps(named, grey, pairs, utility=utility, elicited=elicited)
-        ],
-        "differences": difference_words(pairs, f"{next(iter(named.values())).config.confidence * 100:g}%", words),
+        "verdict": verdict(models, pairs),
+        "steps": list(next_steps(named, grey, pairs, utility=utility, elicited=elicited)),
+        "differences": difference_words(pairs, f"{next(iter(named.values())).config.confidence * 100:g}%"),
         "has_prob": any(model["prob"] for model in models),
         "has_damage": any(model["damage"] for model in models),
         "has_retains": any(model["retains"] for model in models),
         "references": grey,
-        "sections": [
-            (place, worded(name, words))
-            for place, name in sections(
-                named, metrics=results is not None, elicited=bool(elicited), transplants=bool(transplants)
-            )
-        ],
+        "sections": sections(
+            named, metrics=results is not None, elicited=bool(elicited), transplants=bool(transplants)
+        ),
         "transplants": [_transplant(name, found) for name, found in transplants.items()],
         "metrics": None
         if results is None
         else metrics_table(named, results, [model["name"] for model in models], grey),
         "elicited": bool(elicited),
-        "notes": [note._replace(text=worded(note.text, words)) for note in notes(named)],
+        "notes": notes(named),
         "skipped": skipped_rows(named),
         "settings": settings(named),
         "checkpoints": checkpoints(named),
         "provenance": provenance(named),
-        "picture": Markup("".join(_drawn(_ON_PAGE, narrow=narrow, words=words) for narrow in (False, True))),
+        "picture": Markup("".join(_drawn(_ON_PAGE, narrow=narrow) for narrow in (False, True))),
         "prompts": list(dict.fromkeys(prompt for prompt in prompts if prompt)),
         "recipe": recipe(named),
-        "components": [worded(caption, words) for caption in site_captions(named)],
+        "components": site_captions(named),
     }
     data = payload(named, deltas, pairs, references=grey, metrics=results, elicited=elicited)
-    return fill("report.html.j2", scripts=_SCRIPTS, styles=("report.css",), data=data, context=context, words=words)
+    return fill("report.html.j2", scripts=_SCRIPTS, styles=("report.css",), data=data, context=context)
 
 
 _ON_PAGE = {name: f"var(--{name})" for name in _COLOURS}

@@ -6,8 +6,7 @@ import base64
 import functools
 import hashlib
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,8 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens._types import Words
-from uds_lens.results._words import worded
-
 if TYPE_CHECKING:
-    from jinja2 import Environment, Template
+    from jinja2 import Template
 
 _PAGE = Path(__file__).parent / "page"
 
@@ -64,16 +60,8 @@ def script_hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def fill(
-    name: str,
-    *,
-    scripts: Sequence[str],
-    styles: Sequence[str],
-    data: Any,
-    context: dict[str, Any],
-    words: Words = "unlearning",
-) -> str:
-    """Fill a template with plotly, scripts, styles and numbers; its own sentences are put into the words given."""
+def fill(name: str, *, scripts: Sequence[str], styles: Sequence[str], data: Any, context: dict[str, Any]) -> str:
+    """Fill a template with plotly, scripts, styles and numbers."""
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
@@ -85,7 +73,7 @@ def fill(
         f"default-src 'none'; script-src {script_hash(library)} {script_hash(script)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    return template(name, words).render(
+    return template(name).render(
         version=__version__,
         policy=policy,
         style=Markup(_joined(styles)),
@@ -96,39 +84,15 @@ def fill(
     )
 
 
-def template(name: str, words: Words = "unlearning") -> Template:
-    """Return a template of `page/`: texts are escaped, and an undefined name is an error."""
-    return _environment(words).get_template(name)
-
-
 @functools.cache
-def _environment(words: Words) -> Environment:
+def template(name: str) -> Template:
+    """Return a template of `page/`: texts are escaped, and an undefined name is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from jinja2.ext import Extension
-    from jinja2.lexer import Token, TokenStream
 
-    class InWords(Extension):
-        """Rewrites the sentences that stand in a template: the text between its tags, and what figures are called."""
-
-        def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
-            for token in stream:
-                if token.type == "data":
-                    parts = re.split(r"(<[^>]*>)", token.value)
-                    value = "".join(part if part.startswith("<") else worded(part, words) for part in parts)
-                    yield Token(token.lineno, token.type, value)
-                elif token.type == "string" and (" " in token.value or token.value == "full"):  # others are keys
-                    yield Token(token.lineno, token.type, worded(token.value, words))
-                else:
-                    yield token
-
-    return Environment(
-        loader=FileSystemLoader(_PAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[] if words == "unlearning" else [InWords],
+    pages = Environment(
+        loader=FileSystemLoader(_PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    return pages.get_template(name)
 
 
 def _joined(names: Sequence[str]) -> str:

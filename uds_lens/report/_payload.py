@@ -24,7 +24,7 @@ from uds_lens.plots._models import by_score
 from uds_lens.plots._style import LIGHT, SUBTITLE_HEIGHT, TITLE_HEIGHT, number, recolouring
 from uds_lens.report._page import deltas, floats
 from uds_lens.results import DepthAudit, site_groups
-from uds_lens.results._words import figure_in_words, patterns, worded, words_of
+from uds_lens.results._settings import roles_of
 from uds_lens.transplants import Transplant
 
 if TYPE_CHECKING:
@@ -239,11 +239,7 @@ def _model_figures(audit: DepthAudit, layers: pd.DataFrame) -> dict[str, Any]:
         "types": plots.type_bars(audit.types_frame()) if examples["type"].notna().any() else None,
         "control": None if audit.control is None else plots.forget_and_kept(audit.control_layers_frame()),
     }
-    words = audit.config.words
-    return {
-        name: None if figure is None else plain_figure(figure_in_words(figure, words))
-        for name, figure in figures.items()
-    }
+    return {name: None if figure is None else plain_figure(figure) for name, figure in figures.items()}
 
 
 def _shared_figures(
@@ -256,27 +252,24 @@ def _shared_figures(
     """Draw the figures of all audits together, and patterns whose numbers the page fills in."""
     import pandas as pd
 
-    def in_words(figure: Any, *, labels: bool = False) -> dict[str, Any]:
-        return plain_figure(figure_in_words(figure, words_of(audits.values()), labels=labels))
-
     first = next(iter(audits.values()))
     chosen = next((name for name in audits if name not in references), None)
     figures: dict[str, Any] = {
-        "compare": in_words(plots.compare_layers(layers, chosen=chosen, references=references)),
+        "compare": plain_figure(plots.compare_layers(layers, chosen=chosen, references=references)),
         "differences": None,
         "utility": None if metrics is None else _utility_figure(audits, metrics, references),
     }
     if pairs is not None:
-        figures["differences"] = in_words(plots.audit_differences(pairs))
+        figures["differences"] = plain_figure(plots.audit_differences(pairs))
         grey = [place for place, name in enumerate(by_score(pairs, "uds")) if name in references]
         figures["differences"]["layout"]["meta"] = {"references": grey}
     names = {id(audit): name for name, audit in audits.items()}
     for place, sites in enumerate(site_groups(audits.values())):
         frames = {site: layers[names[id(audit)]] for site, audit in sites.items()}
-        figures[f"components{place}"] = in_words(plots.component_profile(frames))
+        figures[f"components{place}"] = plain_figure(plots.component_profile(frames))
     long = pd.DataFrame({"layer": [0], "s1_delta": [1.0], "s2_delta": [0.0], "ler": [0.0]})
     examples = pd.DataFrame({"example_id": [""], "question": [""], "entity": [""], "uds": [0.0]})
-    heatmap = in_words(plots.ler_heatmap(long, examples, title=None), labels=True)
+    heatmap = plain_figure(plots.ler_heatmap(long, examples, title=None))
     for key in ("x", "z", "text", "customdata"):
         heatmap["data"][0].pop(key)
     zeros = np.zeros(max(first.n_layers, 1))
@@ -285,9 +278,9 @@ def _shared_figures(
     lens = pd.DataFrame({"layer": [0], **{name: [np.nan] for name in columns}})
     return figures | {
         "heatmap": heatmap,
-        "example": in_words(plots.example_profile(one, tau=first.config.tau, title=None), labels=True),
+        "example": plain_figure(plots.example_profile(one, tau=first.config.tau, title=None)),
         # its headings say `undefined` where the page puts the scores
-        "lens": in_words(plots.lens_against_uds(lens, tau=first.config.tau, title=None), labels=True),
+        "lens": plain_figure(plots.lens_against_uds(lens, tau=first.config.tau, title=None)),
         "template": jsonable(plots.template("light")),
     }
 
@@ -630,7 +623,7 @@ def payload(
                 "tau": tau,
                 "layers": audit.n_layers,
                 "cluster": order.tolist(),
-                "erased": worded(erased_words(audit.uds_per_example.numpy()), audit.config.words),
+                "erased": erased_words(audit.uds_per_example.numpy()),
                 "figures": figures,
                 "elicited": None if results is None else elicited_values(audit, results),
             }
@@ -638,7 +631,7 @@ def payload(
     return plain(
         {
             "models": models,
-            "words": patterns(words_of(audits.values())),
+            "roles": roles_of(audits.values())._asdict(),
             "sets": sets,
             "stage1": stage1,
             "figures": _shared_figures(audits, layers, pairs, references, metrics),

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from uds_lens.results._words import role, worded
-
 if TYPE_CHECKING:
     from uds_lens.results._cautions import Caution
     from uds_lens.results._depth_audit import DepthAudit
@@ -29,24 +27,24 @@ def stage_1_card(stage: Stage1) -> str:
     n, measurable = len(stage.examples), int(stage.ke_mask.any(-1).sum())
     layers = f"{float(stage.ke_mask.sum(-1).double().mean()):.1f} of {stage.n_layers}" if n else "none"
     retains = [retain.model.name for retain in stage.retains] or [stage.models["retain"].name]
-    words = stage.config.words
+    roles, control = stage.config.roles, stage.control
     rows = [
-        (role("full", words), escape(stage.models["full"].name)),
-        (role("retain", words), escape(", ".join(retains))),
+        (roles.full, escape(stage.models["full"].name)),
+        (roles.retain, escape(", ".join(retains))),
         ("prompts", stage.prompts),
         ("measurable", f"{measurable} of {n + len(stage.skipped)} examples"),
         ("skipped", str(len(stage.skipped))),
         ("KE layers", f"{layers} (mean over examples, S1 &gt; {stage.config.tau:g})"),
     ]
-    if stage.control is not None:
-        rows.append(("control", worded(f"{int(stage.control.known.sum())} retained facts", words)))
+    if control is not None:
+        rows.append(("control", f"{int(control.known.sum())} retained facts"))
     return card(rows)
 
 
 def audit_card(audit: DepthAudit) -> str:
     """Show an audit's headline, counts and warnings."""
     low, high = audit.uds_interval
-    words = audit.config.words
+    roles = audit.config.roles
     interval = f"{audit.config.confidence * 100:g}% CI {number(low)} to {number(high)}, {audit.interval_basis}"
     rows = [("UDS", f"<b>{number(audit.uds)}</b> ({interval})")]
     if not math.isnan(audit.output_depth):
@@ -56,29 +54,29 @@ def audit_card(audit: DepthAudit) -> str:
         found = audit.transplant
         hidden = escape(found.reason) if math.isnan(found.hidden) else number(found.hidden)
         rows += [("host depth", number(found.host_depth)), ("hidden", hidden)]
-    rows.append(("verdict", worded(f"{escape(audit.reading)}. {escape(audit.verdict.why)}", words)))
+    rows.append(("verdict", f"{escape(audit.reading)}. {escape(audit.verdict.why)}"))
     if audit.retains:
         least, most, deviation = audit.retain_spread
-        spread = f"{number(least)} to {number(most)} over {len(audit.retains)} {worded('retain models', words)}"
-        rows.append((worded("UDS by retain", words), f"{spread} (standard deviation {number(deviation)})"))
+        spread = f"{number(least)} to {number(most)} over {len(audit.retains)} {roles.retain_model}s"
+        rows.append((f"UDS by {roles.retain}", f"{spread} (standard deviation {number(deviation)})"))
     if audit.control is not None:
         damage = audit.damage_estimate
         least, most = damage.interval
         text = damage.reason or f"{damage.value:.3f} ({number(least)} to {number(most)})"
-        rows.append(("damage", worded(f"{escape(text)}, from {int(audit.control.known.sum())} retained facts", words)))
+        rows.append(("damage", f"{escape(text)}, from {int(audit.control.known.sum())} retained facts"))
     prob = audit.entity_prob
     if not math.isnan(prob.unlearned):
-        text = f"{prob.unlearned:.3f} under the unlearned model itself, {prob.full:.3f} under full"
+        text = f"{prob.unlearned:.3f} under the {roles.unlearned} model itself, {prob.full:.3f} under {roles.full}"
         if not math.isnan(prob.control_unlearned):
             text += f"; on retained facts {prob.control_unlearned:.3f} and {prob.control_full:.3f}"
-        rows.append(("entity's probability", worded(text, words)))
-    rows.append((role("unlearned", words), escape(audit.models["unlearned"].name)))
+        rows.append(("entity's probability", text))
+    rows.append((roles.unlearned, escape(audit.models["unlearned"].name)))
     if audit.sample_error is not None:
         rows.append(("sampling error", f"UDS {audit.sample_error.words}"))
     rows += [
         ("prompts", audit.prompts),
         ("measured", f"{audit.n_measured} of {len(audit.examples) + len(audit.skipped)} examples"),
-        ("not measurable", worded(f"{audit.n_not_measurable} (no layer where full encodes more than retain)", words)),
+        ("not measurable", f"{audit.n_not_measurable} (no layer where {roles.full} encodes more than {roles.retain})"),
         ("skipped", str(len(audit.skipped))),
         ("layers", str(audit.n_layers)),
     ]

@@ -13,7 +13,6 @@ from uds_lens.data._examples import entity_span
 from uds_lens.data._prompts import spaces_added
 from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis
 from uds_lens.results._stage_1 import LEAST_KNOWN, mean_loss, of_rows
-from uds_lens.results._words import worded
 
 if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
@@ -63,13 +62,9 @@ class Caution(NamedTuple):
 
 def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
     """Return all warnings about an audit, most serious first."""
-    words = audit.config.words
-    found = [
-        Caution(level, worded(text, words), worded(mark, words))
-        for check in _CHECKS
-        for level, text, mark in check(audit)
-    ]
-    return tuple(sorted(found, key=lambda caution: LEVELS.index(caution.level)))
+    return tuple(
+        sorted((found for check in _CHECKS for found in check(audit)), key=lambda caution: LEVELS.index(caution.level))
+    )
 
 
 # The models and the forget set.
@@ -79,10 +74,15 @@ def _equal_weights(audit: DepthAudit) -> Iterator[Caution]:
     """Two references of equal weights make all scores meaningless; the audit of a reference is a known number."""
     for a, b in audit.equal_weights:
         level: Level = "fatal" if _both_references(a, b) else "note"
-        yield Caution(level, f"{a} and {_THE_UNLEARNED.get(b, b)} have identical weights.", f"{a} = {b}")
+        yield Caution(level, f"{_named(audit, a)} and {_named(audit, b)} have identical weights.", f"{a} = {b}")
 
 
-_THE_UNLEARNED = {"unlearned": "the audited model"}  # a role that is no name, in a sentence
+def _named(audit: DepthAudit, role: str) -> str:
+    """Name a model in a sentence; with several retain models each keeps its number."""
+    first, _, number = role.partition(" ")
+    if first == "unlearned":
+        return "the audited model"
+    return f"{audit.config.roles._asdict().get(first, first)} {number}".rstrip()
 
 
 def _both_references(a: str, b: str) -> bool:
@@ -93,64 +93,67 @@ def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
     """Warn unless `full` knows what `retain` does not; the other way round, they were probably swapped."""
     if not audit.examples or any(_both_references(a, b) for a, b in audit.equal_weights):
         return
-    probability = math.exp(float(audit.s_full.mean()))
+    probability, (full, retain, *_) = math.exp(float(audit.s_full.mean())), audit.config.roles
     helped = float((audit.s1_delta.mean(-1) < -audit.config.tau).double().mean())
     if helped > 0.5 and audit.config.stand_in == "counterfactual":
         text = (
-            f"On {helped:.0%} of the examples, full's states on {_ASKED[audit.config.counterfactual]} make the entity "
-            "more likely in full, not less: they still encode the entity fully, so there is no scale to measure on."
+            f"On {helped:.0%} of the examples, {full}'s states on {_ASKED[audit.config.counterfactual]} make the "
+            f"entity more likely in {full}, not less: they still encode the entity fully, so there is no scale to "
+            "measure on."
         )
         yield Caution("fatal", text, "no scale")
     elif helped > 0.5:
         first = f"{_about_added(audit)}. " if spaces_added(audit.examples, audit.config.entity_space) else ""
         text = (
-            f"Are full and retain swapped? {first}On {helped:.0%} of the examples, retain's states make the answer "
-            f"more likely in full, not less: retain knows what full does not (full gives the entities a probability of "
-            f"{probability:.2g} per token). A score is meaningful only if full was trained on the forget set and "
-            "retain was not."
+            f"Are {full} and {retain} swapped? {first}On {helped:.0%} of the examples, {retain}'s states make the "
+            f"answer more likely in {full}, not less: {retain} knows what {full} does not ({full} gives the entities a "
+            f"probability of {probability:.2g} per token). A score is meaningful only if {full} was trained on the "
+            f"forget set and {retain} was not."
         )
-        yield Caution("fatal", text, "full and retain swapped?")
+        yield Caution("fatal", text, f"{full} and {retain} swapped?")
     elif probability < HARDLY_KNOWN:
         text = (
-            f"full hardly knows the forget set: it gives the entities a probability of {probability:.2g} per token. "
+            f"{full} hardly knows the forget set: it gives the entities a probability of {probability:.2g} per token. "
             "Check that it was trained on these examples, with prompts of this form."
         )
-        yield Caution("caution", text, "hardly known to full")
+        yield Caution("caution", text, f"hardly known to {full}")
 
 
 _ASKED = {"other": "the same question about another subject", "no_question": "the answer without the question"}
 
 
 def _stand_in(audit: DepthAudit) -> Iterator[Caution]:
+    roles = audit.config.roles
     if audit.config.stand_in == "counterfactual":
         drawn, counted = audit.provenance.get("counterfactual", {}), ""
         if audit.config.counterfactual != "no_question":
             fewest, most = drawn.get("fewest", "?"), drawn.get("draws", "?")
             counted = f" ({most if fewest == most else f'{fewest} to {most}'} for each example)"
         text = (
-            f"No retain model: full's own states on {_ASKED[audit.config.counterfactual]} stand in for it{counted}, so "
-            "a score of 1 means as little knowledge as in those states. Such scores can be compared with each other, "
-            "but not with scores against a retain model."
+            f"No {roles.retain_model}: {roles.full}'s own states on {_ASKED[audit.config.counterfactual]} stand in for "
+            f"it{counted}, so a score of 1 means as little knowledge as in those states. Such scores can be compared "
+            f"with each other, but not with scores against {roles.a_retain_model}."
         )
-        yield Caution("caution", text, "no retain model")
+        yield Caution("caution", text, f"no {roles.retain_model}")
     elif audit.config.stand_in == "base":
         text = (
-            f"No retain model: {audit.models['retain'].name!r}, the model before fine-tuning, stands in for it. A "
-            "score of 1 means as little knowledge as in that model, which never learned the retained facts either. "
-            "Such scores can be compared with each other, but not with scores against a retain model."
+            f"No {roles.retain_model}: {audit.models['retain'].name!r}, the model before fine-tuning, stands in for "
+            "it. A score of 1 means as little knowledge as in that model, which never learned the retained facts "
+            f"either. Such scores can be compared with each other, but not with scores against {roles.a_retain_model}."
         )
-        yield Caution("caution", text, "no retain model")
+        yield Caution("caution", text, f"no {roles.retain_model}")
 
 
 def _several_retains(audit: DepthAudit) -> Iterator[Caution]:
     low, high, _ = audit.retain_spread
-    text = f"Measured against {len(audit.retains)} retain models"
+    one = audit.config.roles.retain_model
+    text = f"Measured against {len(audit.retains)} {one}s"
     if audit.retains and math.isnan(low):
-        yield Caution("note", f"{text}; against at least one of them nothing is measurable.", "several retain models")
+        yield Caution("note", f"{text}; against at least one of them nothing is measurable.", f"several {one}s")
     elif audit.retains:
         text += f": the scores against them range from {low:.3f} to {high:.3f}."
         level: Level = "caution" if high - low > RETAINS_APART else "note"
-        yield Caution(level, text, f"{low:.2f}-{high:.2f} by retain model")
+        yield Caution(level, text, f"{low:.2f}-{high:.2f} by {one}")
 
 
 # Which examples were measured, and how many can be.
@@ -186,13 +189,14 @@ def about_first_rows(sorted_by: str | None) -> str:
 
 
 def _measurable(audit: DepthAudit) -> Iterator[Caution]:
-    n, missing = audit.n_measured, audit.n_not_measurable
+    n, missing, (full, retain, *_) = audit.n_measured, audit.n_not_measurable, audit.config.roles
     if not audit.examples:
         yield Caution("fatal", "No example could be scored.", "no example scored")
     elif n == 0:
         text = (
-            "No example is measurable: patching in retain's state never costs more than tau = "
-            f"{audit.config.tau:g} nats per token. Either full does not know the forget set, or retain knows it too."
+            f"No example is measurable: patching in {retain}'s state never costs more than tau = "
+            f"{audit.config.tau:g} nats per token. Either {full} does not know the forget set, or {retain} knows it "
+            "too."
         )
         yield Caution("fatal", text, "not measurable")
     elif n < FEW:
@@ -200,8 +204,8 @@ def _measurable(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution("caution", text, f"{n} measurable")
     elif missing > len(audit.examples) / 4:
         text = (
-            f"{missing} of {len(audit.examples)} examples are not measurable (no layer where full encodes more than "
-            "retain) and do not count."
+            f"{missing} of {len(audit.examples)} examples are not measurable (no layer where {full} encodes more than "
+            f"{retain}) and do not count."
         )
         yield Caution("caution", text, f"{missing / len(audit.examples):.0%} not measurable")
 
@@ -229,7 +233,8 @@ def _about_added(audit: DepthAudit) -> str:
     added = len(spaces_added(audit.examples, audit.config.entity_space))
     return (
         f"{added} of {len(audit.examples)} entities directly follow an opening quote or another character, where "
-        "entity_space='always' inserts a space that the answer lacks, so full may seem not to know them"
+        f"entity_space='always' inserts a space that the answer lacks, so {audit.config.roles.full} may seem not to "
+        "know them"
     )
 
 
@@ -237,8 +242,8 @@ def _prefix_ends_in_space(audit: DepthAudit) -> Iterator[Caution]:
     if spaced := [example.id for example in audit.examples if (example.prefix or "").endswith(" ")]:
         text = (
             f"{len(spaced)} of {len(audit.examples)} prefixes end in a space, which is a token of its own there that "
-            f"models hardly ever see, so full may seem not to know these entities ({_some(spaced)}): let a prefix end "
-            "in its last word."
+            f"models hardly ever see, so {audit.config.roles.full} may seem not to know these entities "
+            f"({_some(spaced)}): let a prefix end in its last word."
         )
         yield Caution("caution", text, f"{len(spaced)} spaces before")
 
@@ -264,9 +269,10 @@ def _begins_answer(audit: DepthAudit) -> Iterator[Caution]:
     if first and others and fmean(first) < fmean(others) / 2:
         text = (
             f"{len(first)} of {len(audit.examples)} entities begin their answer, so the raw prompt before them ends in "
-            f"a space that is a token of its own. full gives them a probability of {fmean(first):.3f} and the others "
-            f"{fmean(others):.3f}, so it seems not to know them (`prefix` is empty in the table of examples). "
-            f"{len(counted)} of them are measurable{f', with a mean UDS of {fmean(counted):.3f}' if counted else ''}."
+            f"a space that is a token of its own. {audit.config.roles.full} gives them a probability of "
+            f"{fmean(first):.3f} and the others {fmean(others):.3f}, so it seems not to know them (`prefix` is empty "
+            f"in the table of examples). {len(counted)} of them are "
+            f"measurable{f', with a mean UDS of {fmean(counted):.3f}' if counted else ''}."
         )
         yield Caution("note", text, f"{len(first)} at the start")
 
@@ -296,10 +302,11 @@ def _without_specifics(reason: str) -> str:
 
 
 def _negative(audit: DepthAudit) -> Iterator[Caution]:
+    roles = audit.config.roles
     if (negative := audit.negative_share) >= NEGATIVE_SHARE:
         text = (
-            f"On {negative:.0%} of the knowledge-encoding layers, patching in the unlearned state helps full to recall "
-            "the answer (raw LER below 0)."
+            f"On {negative:.0%} of the knowledge-encoding layers, patching in the {roles.unlearned} state helps "
+            f"{roles.full} to recall the answer (raw LER below 0)."
         )
         yield Caution("caution", text, f"{negative:.0%} negative LER")
 
@@ -313,7 +320,7 @@ def _other_prompts(audit: DepthAudit) -> Iterator[Caution]:
     others = [role for role, word in trained.items() if word != asked]
     if not others:
         return
-    who = " and ".join(_THE_UNLEARNED.get(role, role) for role in others)
+    who = " and ".join(_named(audit, role) for role in others)
     were, seem = ("were", "they may seem to know less than they do")
     if len(others) == 1:
         were, seem = "was", "it may seem to know less than it does"
@@ -348,25 +355,25 @@ def _off_distribution(audit: DepthAudit) -> Iterator[Caution]:
     off = (cosine < COSINE) | (ratio > NORM_FACTOR) | (ratio < 1 / NORM_FACTOR)
     if layers := off.nonzero()[:, 0].tolist():
         text = (
-            f"Off-distribution patches at layer{'s' if len(layers) > 1 else ''} {_some(layers)}: the unlearned states "
-            "are far from those they replace (mean cosine below 0.5, or norm off by more than a factor of 2), so a "
-            "high delta there may show damage rather than erasure."
+            f"Off-distribution patches at layer{'s' if len(layers) > 1 else ''} {_some(layers)}: the "
+            f"{audit.config.roles.unlearned} states are far from those they replace (mean cosine below 0.5, or norm "
+            "off by more than a factor of 2), so a high delta there may show damage rather than erasure."
         )
         yield Caution("caution", text, "off-distribution")
 
 
 def damage_signs(audit: DepthAudit) -> tuple[str, ...]:
     """Say what shows that the model lost retained facts, too; empty without a sign, and without a control."""
-    damage, prob, signs = audit.damage_estimate, audit.entity_prob, []
+    damage, prob, roles, signs = audit.damage_estimate, audit.entity_prob, audit.config.roles, []
     if damage.control_loss > DAMAGED * max(damage.retain_loss, LEAST_LOSS):
         signs.append(
-            f"the unlearned states cost {damage.control_loss:.2f} nats per token on them, and those of retain "
-            f"{damage.retain_loss:.2f}"
+            f"the {roles.unlearned} states cost {damage.control_loss:.2f} nats per token on them, and those of "
+            f"{roles.retain} {damage.retain_loss:.2f}"
         )
     if prob.control_unlearned < LEAST_SAID * prob.control_full:
         signs.append(
-            f"the model itself gives the retained entities a probability of {prob.control_unlearned:.3f}, and full "
-            f"{prob.control_full:.3f}"
+            f"the model itself gives the retained entities a probability of {prob.control_unlearned:.3f}, and "
+            f"{roles.full} {prob.control_full:.3f}"
         )
     return tuple(signs)
 
@@ -379,7 +386,7 @@ def _damage(audit: DepthAudit) -> Iterator[Caution]:
 
 def _control(audit: DepthAudit) -> Iterator[Caution]:
     """Control facts that `full` or `retain` does not know say nothing about damage."""
-    control = audit.control
+    control, (full, retain, *_) = audit.control, audit.config.roles
     if control is None:
         return
     known, n, n_skipped = int(control.known.sum()), len(control.examples), len(control.skipped)
@@ -390,14 +397,14 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution("caution", text, "no control")
     elif known < n / 2:
         text = (
-            f"full hardly knows the control facts: it gives {n - known} of {n} entities a probability of less than "
-            f"{LEAST_KNOWN:g} per token, so they do not count. Damage needs facts that full and retain both know."
+            f"{full} hardly knows the control facts: it gives {n - known} of {n} entities a probability of less than "
+            f"{LEAST_KNOWN:g} per token, so they do not count. Damage needs facts that {full} and {retain} both know."
         )
         yield Caution("caution", text, "weak control")
     elif here > UNKNOWN_TO_RETAIN * there:
         text = (
-            f"retain hardly knows the control facts: its states cost {here:.2f} nats per token there, and {there:.2f} "
-            "on the forget facts. Damage needs facts that full and retain both know."
+            f"{retain} hardly knows the control facts: its states cost {here:.2f} nats per token there, and "
+            f"{there:.2f} on the forget facts. Damage needs facts that {full} and {retain} both know."
         )
         yield Caution("caution", text, "weak control")
     elif basis.few or known == 1:
@@ -433,13 +440,15 @@ def _as_the_answers(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _quantised(audit: DepthAudit) -> Iterator[Caution]:
+    roles = audit.config.roles
     stored = {role: record.storage for role, record in audit.roles.items()}
-    unlike = [role for role, storage in stored.items() if storage != stored["unlearned"]]
+    unlike = [_named(audit, role) for role, storage in stored.items() if storage != stored["unlearned"]]
     if stored["unlearned"] and unlike:
         text = (
             f"The audited model is quantised ({stored['unlearned']}), but {' and '.join(unlike)} "
             f"{'is' if len(unlike) == 1 else 'are'} not in the same way. Quantising alone moves the score (4 bits "
-            "raised that of full itself by 0.09 in our study): audit full and retain, quantised alike, next to it."
+            f"raised that of {roles.full} itself by 0.09 in our study): audit {roles.full} and {roles.retain}, "
+            "quantised alike, next to it."
         )
         yield Caution("caution", text, "quantised")
 

@@ -46,7 +46,6 @@ from uds_lens.results._stage_1 import (
 )
 from uds_lens.results._statistics import Interval
 from uds_lens.results._verdict import TransplantEvidence, Verdict, verdict
-from uds_lens.results._words import figure_in_words, worded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -349,7 +348,7 @@ class DepthAudit(Stage1):
     @property
     def reading(self) -> str:
         """The verdict in a word; "withheld" where a warning is fatal."""
-        return worded(str(self.verdict), self.config.words)
+        return str(self.verdict)
 
     def with_tau(self: Audit, tau: float) -> Audit:
         """Score the same measurement with another threshold; runs no model."""
@@ -467,15 +466,15 @@ class DepthAudit(Stage1):
 
     def plot_layers(self, *, theme: Theme = "light") -> go.Figure:
         """Draw S1, S2, LER and the share of KE layers by layer (see `uds_lens.plots.layer_profile`)."""
-        return self._in_words(plots.layer_profile(self.layers_frame(), theme=theme))
+        return plots.layer_profile(self.layers_frame(), theme=theme)
 
     def plot_heatmap(self, *, order: Order = "uds", theme: Theme = "light") -> go.Figure:
         """Draw LER of every example at every layer (see `uds_lens.plots.ler_heatmap`)."""
-        return self._in_words(plots.ler_heatmap(self.to_frame(), self.examples_frame(), order=order, theme=theme))
+        return plots.ler_heatmap(self.to_frame(), self.examples_frame(), order=order, theme=theme)
 
     def plot_examples(self, *, theme: Theme = "light") -> go.Figure:
         """Draw a histogram of the examples' scores (see `uds_lens.plots.uds_distribution`)."""
-        return self._in_words(plots.uds_distribution(self.examples_frame(), theme=theme))
+        return plots.uds_distribution(self.examples_frame(), theme=theme)
 
     def plot_example(self, example_id: str, *, theme: Theme = "light") -> go.Figure:
         """Draw S1, S2 and LER of one example by layer (see `uds_lens.plots.example_profile`).
@@ -488,23 +487,23 @@ class DepthAudit(Stage1):
             raise DataError(f"no scored example has the id {example_id!r}: see audit.examples_frame().")
         frame = self.to_frame()
         rows = frame[frame["example_id"] == example_id]
-        return self._in_words(plots.example_profile(rows, tau=self.config.tau, question=question, theme=theme))
+        return plots.example_profile(rows, tau=self.config.tau, question=question, theme=theme)
 
     def plot_types(self, *, theme: Theme = "light") -> go.Figure:
         """Draw UDS by entity type, with intervals and N (see `uds_lens.plots.type_bars`)."""
-        return self._in_words(plots.type_bars(self.types_frame(), theme=theme))
+        return plots.type_bars(self.types_frame(), theme=theme)
 
     def plot_length(self, *, theme: Theme = "light") -> go.Figure:
         """Draw UDS against entity length (see `uds_lens.plots.length_scatter`)."""
-        return self._in_words(plots.length_scatter(self.examples_frame(), theme=theme))
+        return plots.length_scatter(self.examples_frame(), theme=theme)
 
     def plot_tau(self, taus: Sequence[float] | None = None, *, theme: Theme = "light") -> go.Figure:
         """Draw UDS and KE layers over thresholds (see `uds_lens.plots.tau_curve`)."""
-        return self._in_words(plots.tau_curve(self.tau_sweep(taus), tau=self.config.tau, theme=theme))
+        return plots.tau_curve(self.tau_sweep(taus), tau=self.config.tau, theme=theme)
 
     def plot_clip(self, *, theme: Theme = "light") -> go.Figure:
         """Draw the shares of raw LER above 1 and below 0 (see `uds_lens.plots.clip_bars`)."""
-        return self._in_words(plots.clip_bars(self.layers_frame(), theme=theme))
+        return plots.clip_bars(self.layers_frame(), theme=theme)
 
     def plot_control(self, *, theme: Theme = "light") -> go.Figure:
         """Draw loss on forget facts and on retained facts by layer (see `uds_lens.plots.forget_and_kept`).
@@ -512,7 +511,7 @@ class DepthAudit(Stage1):
         Raises:
             ConfigError: The audit was measured without a control.
         """
-        return self._in_words(plots.forget_and_kept(self.control_layers_frame(), theme=theme))
+        return plots.forget_and_kept(self.control_layers_frame(), theme=theme)
 
     def plot_components(self, others: Sequence[DepthAudit], *, theme: Theme = "light") -> go.Figure:
         """Draw S1 by layer at this audit's patch site and at those of others (see `uds_lens.plots.component_profile`).
@@ -528,7 +527,7 @@ class DepthAudit(Stage1):
                 f"(AuditConfig(site=...)) and with equal settings otherwise; got sites {sites}."
             )
         frames = {site: audit.layers_frame() for site, audit in groups[0].items()}
-        return self._in_words(plots.component_profile(frames, theme=theme))
+        return plots.component_profile(frames, theme=theme)
 
     def plot_comparison(
         self, others: Sequence[DepthAudit], *, value: Value = "ler", theme: Theme = "light"
@@ -537,17 +536,12 @@ class DepthAudit(Stage1):
         named = self._named(others)
         frames = {name: audit.layers_frame() for name, audit in named.items()}
         first, references = next(iter(named)), references_among(named)
-        figure = plots.compare_layers(frames, value=value, chosen=first, references=references, theme=theme)
-        return self._in_words(figure, labels=False)
+        return plots.compare_layers(frames, value=value, chosen=first, references=references, theme=theme)
 
     def plot_ranking(self, others: Sequence[DepthAudit], *, theme: Theme = "light") -> go.Figure:
         """Draw UDS with intervals, of this audit and others (see `uds_lens.plots.ranking`)."""
         named = self._named(others)
-        figure = plots.ranking(models_frame(named), references=references_among(named), theme=theme)
-        return self._in_words(figure, labels=False)
-
-    def _in_words(self, figure: go.Figure, *, labels: bool = True) -> go.Figure:
-        return figure_in_words(figure, self.config.words, labels=labels)
+        return plots.ranking(models_frame(named), references=references_among(named), theme=theme)
 
     def _named(self, others: Sequence[DepthAudit]) -> dict[str, DepthAudit]:
         audits = [self, *others]

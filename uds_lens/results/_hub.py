@@ -12,7 +12,6 @@ from uds_lens._quoting import markdown, printable
 from uds_lens._storage import SpillFolder
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError, UdsLensError
 from uds_lens.results._cards import number
-from uds_lens.results._words import worded
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard
@@ -207,7 +206,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
         rows.insert(3, ("host depth, hidden", f"{number(found.host_depth)}, {hidden}"))
     if audit.sample_error is not None:
         rows.insert(2, ("sampling error", f"UDS {audit.sample_error.words}"))
-    why = markdown(_without_paths(worded(audit.verdict.why, audit.config.words), audit))
+    why = markdown(_without_paths(audit.verdict.why, audit))
     cautions = [
         f"- {'**Fatal.** ' if caution.level == 'fatal' else ''}{markdown(_without_paths(caution.text, audit))}"
         for caution in audit.cautions

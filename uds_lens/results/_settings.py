@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -28,6 +28,20 @@ from uds_lens._types import (
 )
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 from uds_lens.errors import ConfigError, Setting
+
+
+class Roles(NamedTuple):
+    """Name the three models in sentences."""
+
+    full: str = "full"
+    retain: str = "retain"
+    unlearned: str = "unlearned"  # before "model" or "states"
+    retain_model: str = "retain model"
+    a_retain_model: str = "a retain model"
+
+
+_OF_A_CHANGE = Roles("the knowing model", "the ignorant model", "changed", "ignorant model", "an ignorant model")
+"""Of an edit or a refusal."""
 
 
 @validated
@@ -91,8 +105,9 @@ class AuditConfig:
     """Other subjects per example; S1 is the mean over them. Fewer where the data have too few."""
 
     words: Words = "unlearning"
-    """Wording of warnings, verdicts, tables, figures and reports: `edit` and `refusal` call the models "knows",
-    "ignorant" and "changed", and say "lost" for "erased". No number depends on it."""
+    """Kind of change that is audited. With `edit` and `refusal`, verdicts, warnings, cards and reports speak of a
+    knowing, an ignorant and a changed model; figures, files and tables keep full, retain and unlearned. No number
+    depends on it."""
 
     exact_noop: bool = True
     """Report exactly 0 where source and target states are bitwise equal, instead of rounding noise."""
@@ -156,6 +171,11 @@ class AuditConfig:
         )
 
     @property
+    def roles(self) -> Roles:
+        """Names of the three models in sentences."""
+        return Roles() if self.words == "unlearning" else _OF_A_CHANGE
+
+    @property
     def resampling(self) -> dict[str, Any]:
         """Confidence, number of resamples and seed, as the interval functions take them."""
         return {"confidence": self.confidence, "n_resamples": self.n_bootstrap, "seed": self.seed}
@@ -168,6 +188,12 @@ class AuditConfig:
     def from_dict(cls, settings: Mapping[str, Any]) -> AuditConfig:
         """Restore settings from `to_dict`; an unknown name raises `ConfigError`."""
         return cls(**settings)
+
+
+def roles_of(audits: Iterable[Any]) -> Roles:
+    """Return the names that audits share; those of unlearning where they differ."""
+    found = {audit.config.roles for audit in audits}
+    return found.pop() if len(found) == 1 else Roles()
 
 
 @validated

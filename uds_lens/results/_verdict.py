@@ -144,23 +144,24 @@ def _decide(
     relearning: ReturnEvidence | None,
     elicitation: ReturnEvidence | None,
 ) -> tuple[VerdictWord, str]:
+    roles = audit.config.roles
     if audit.fatal or math.isnan(audit.uds):
         return WITHHELD, audit.fatal[0] if audit.fatal else "Nothing could be measured."
     if signs := damage_signs(audit):
         return "damaged", f"Retained facts are lost: {'; '.join(signs)}."
     if transplant is not None and transplant.control_lost:
         return "damaged", (
-            "Blocks of retain that cost full none of its control facts cost this model some, wherever they stand, so "
-            "nothing can be said about the forgotten ones."
+            f"Blocks of {roles.retain} that cost {roles.full} none of its control facts cost this model some, wherever "
+            "they stand, so nothing can be said about the forgotten ones."
         )
     if transplant is not None and transplant.hidden_low > transplant.hidden_reference:
         return "hidden", (
-            f"With blocks of retain in its place, the rest of the model answers again: output depth exceeds host depth "
-            f"({transplant.host_depth:.2f}) by at least {transplant.hidden_low:.2f}, in references by at most "
-            f"{transplant.hidden_reference:.2f}."
+            f"With blocks of {roles.retain} in its place, the rest of the model answers again: output depth exceeds "
+            f"host depth ({transplant.host_depth:.2f}) by at least {transplant.hidden_low:.2f}, in references by at "
+            f"most {transplant.hidden_reference:.2f}."
         )
     if audit.uds < INTACT:
-        return "intact", "The states hold the knowledge as those of full do."
+        return "intact", f"The states hold the knowledge as those of {roles.full} do."
     if audit.output_depth < ANSWERS:
         return "partly erased", (
             f"The model still answers (output depth {audit.output_depth:.2f}): little is erased, and nothing hidden."
@@ -171,18 +172,25 @@ def _decide(
             return "undecided", f"{why}: a transplant can."
         return "undecided", f"{why}, and the transplant has no result ({transplant.reason or 'too few subjects'})."
     if audit.config.stand_in is not None:
-        return "undecided", "What a retrained model would reach is not known without a retain model."
+        return "undecided", f"What a retrained model would reach is not known without {roles.a_retain_model}."
     several = len(audit.retains) > 1
     bound = audit.retain_ceiling if several else REACHED
-    reach = "the retain models reach on each other's scales" if several else "other retain seeds reached in our studies"
+    reach = (
+        f"the {roles.retain_model}s reach on each other's scales"
+        if several
+        else f"other {roles.retain_model.split()[0]} seeds reached in our studies"
+    )
     if min(audit.uds, transplant.host_depth) < bound:
         return "partly erased", f"UDS or host depth is below {bound:.2f}, which {reach}."
     for name, found in (("Relearning", relearning), ("Elicitation", elicitation)):
         if found is not None and found.returns:
-            return "undecided", f"{name} brings back {found.low:.2f} or more, and {found.reference:.2f} in retain."
+            return (
+                "undecided",
+                f"{name} brings back {found.low:.2f} or more, and {found.reference:.2f} in {roles.retain}.",
+            )
     if transplant.localisation >= LOCAL and relearning is None:
         return "undecided", (
-            f"A few blocks of full bring back {transplant.localisation:.0%} of the answers: the change is local, which "
-            "may be erasure or a scramble. Relearning can tell."
+            f"A few blocks of {roles.full} bring back {transplant.localisation:.0%} of the answers: the change is "
+            "local, which may be erasure or a scramble. Relearning can tell."
         )
     return "erased as far as tested", f"UDS and host depth reach {bound:.2f}, which {reach}."

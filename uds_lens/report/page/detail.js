@@ -1,27 +1,22 @@
 /* The view of one example: its texts, its layers in the chosen model, and all models side by side. */
 
-/* A sentence of ours in the words of the audits: of unlearning, an edit, a refusal. */
-function inWords(text) {
-  return DATA.words.reduce((words, [phrase, other]) => words.replace(new RegExp(`\\b(?:${phrase})\\b`, "g"), other), text);
-}
-
 function detail(model, index) {
   const example = examples(model)[index], parts = layers(model, index);
   const cell = element("td", { className: "detail" });
   cell.append(element("p", { className: "answer q long-text", textContent: example.question }), answer(example));
   if (Number.isNaN(scoreOf(model, index))) {
-    cell.append(element("p", { className: "why", textContent: inWords("Not measurable: no layer where full encodes more than retain (S1 ≤ tau).") }));
+    cell.append(element("p", { className: "why", textContent: `Not measurable: no layer where ${DATA.roles.full} encodes more than ${DATA.roles.retain} (S1 ≤ tau).` }));
   }
   const plot = element("div", { className: "plot" });
   cell.append(element("div", { className: "split" }, plot, element("div", { className: "card scroll" }, layerTable(parts))),
-    element("p", { className: "hint", textContent: inWords("S1 and S2: nats/token. Raw LER: S2 / S1. LER: the same, clipped to [0, 1]. –: S1 ≤ tau, nothing to erase.") }));
+    element("p", { className: "hint", textContent: "S1 and S2: nats/token. Raw LER: S2 / S1. LER: the same, clipped to [0, 1]. –: S1 ≤ tau, nothing to erase." }));
   if (parts.some((part) => Number.isNaN(part.s2) && !Number.isNaN(part.s1))) {
     cell.append(element("p", { className: "hint", textContent: "S2 was measured only where S1 is above tau." }));
   }
   const lens = lensLayers(model, index), beside = element("div", { className: "plot lens" });
   if (lens) {
     cell.append(element("h3", { textContent: "Patching against Logit Lens" }), beside,
-      element("p", { className: "hint", textContent: inWords("Left: the layer's state passed through the rest of full (UDS). Right: the state decoded directly (Logit Lens). A gap in LER: nothing to erase.") }));
+      element("p", { className: "hint", textContent: "Left: the layer's state passed through the rest of full (UDS). Right: the state decoded directly (Logit Lens). A gap in LER: nothing to erase." }));
   }
   cell.append(...saidOf(model, index));
   const others = DATA.models.filter((other) => other.set === model.set);
@@ -117,7 +112,7 @@ function layerNumbers(models) {
 function colourKey() {
   const bar = element("i", { className: "ramp" });
   bar.style.background = `linear-gradient(to right, ${inColours(DATA.scale).join(",")})`;
-  return element("p", { className: "key" }, inWords("LER: 0 intact"), bar, inWords("1 erased"), element("i", { className: "none" }), inWords("no knowledge at the layer"));
+  return element("p", { className: "key" }, "LER: 0 intact", bar, "1 erased", element("i", { className: "none" }), "no knowledge at the layer");
 }
 
 function scaleColour(share) {
