@@ -141,8 +141,3 @@ def test_actions_are_pinned_by_commit() -> None:
     text = (REPOSITORY / ".github/workflows/ci.yml").read_text(encoding="utf-8")
     used = re.findall(r"uses: (\S+)", text)
     assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", name) for name in used)
-
-
-def test_a_room_that_is_called_says_what_to_call() -> None:
-    with pytest.raises(TypeError, match=r"ul\.audit is a module: call ul\.DepthAudit\.run\(full, retain"):
-        ul.audit("full", "retain")

@@ -52,7 +52,7 @@ def require_package(module: str, *, needed_by: str, instead: str = "") -> None:
 
 
 def install_command(requirement: str) -> str:
-    """What installs a requirement into this environment: pip elsewhere would not reach that of a uv or pipx tool.
+    """Return the command that installs a requirement here: pip elsewhere would not reach a uv or pipx tool's packages.
 
     >>> install_command("uds-lens[lora]")
     'pip install "uds-lens[lora]"'

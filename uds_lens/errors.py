@@ -28,6 +28,7 @@ __all__ = [
     "TrioMismatchError",
     "UdsLensError",
     "UdsLensWarning",
+    "forget_warnings",
     "warn_once",
 ]
 
@@ -69,7 +70,7 @@ class Setting:
 
 
 class _InParts:
-    """What is raised or warned with: the parts of its message, and the message as text."""
+    """Hold the parts of a message, and show it as text."""
 
     args: tuple[object, ...]
 
@@ -77,7 +78,7 @@ class _InParts:
         return self.worded(str)
 
     def worded(self, say: Callable[[Setting], str]) -> str:
-        """The message, with each setting as `say` writes it."""
+        """Return the message, with each setting as `say` writes it."""
         return "".join(say(part) if isinstance(part, Setting) else str(part) for part in self.args)
 
 

@@ -68,17 +68,12 @@ def test_what_was_written_here_is_known(tmp_path):
         check_writable(tmp_path / "a.json", directory=False)  # no page replaces a result
 
 
-def test_the_root_and_the_working_directory_are_no_places(tmp_path, monkeypatch):
+def test_the_working_directory_and_what_holds_it_are_no_places(tmp_path, monkeypatch):
     (tmp_path / "inner").mkdir()
     monkeypatch.chdir(tmp_path / "inner")
-    for place in (".", "..", "../inner", tmp_path / "inner"):
+    for place in (".", "..", "../inner", tmp_path / "inner", "/"):
         with pytest.raises(StorageError, match="it holds the working directory"):
             check_writable(place, directory=True)
-    for place in ("/", "//", "/tmp/.."):
-        with pytest.raises(StorageError, match="it is the root of the file system"):
-            check_writable(place, directory=True)
-        with pytest.raises(StorageError, match="it is the root of the file system"):
-            check_folder(place)
     assert check_folder(".") == check_writable(".", directory=True, replaced=False) == Path()
 
 

@@ -124,8 +124,6 @@ def check_folder(path: Place, *, replaced: bool = False) -> Path:
     """Return the directory that results go to, unless no result belongs there."""
     place = located(path)
     real = Path(os.path.realpath(place))
-    if real == Path(real.anchor):
-        raise StorageError(f"cannot write {_short(place)}: it is the root of the file system. Name a directory.")
     try:
         here = Path.cwd()
     except FileNotFoundError:  # it was removed

@@ -127,15 +127,7 @@ def checked_record(
 
 
 def parse_json(content: bytes, *, where: str) -> dict[str, Any]:
-    """Read the object in strict JSON: each name once, no NaN."""
-
-    def once(members: list[tuple[str, Any]]) -> dict[str, Any]:
-        record = dict(members)
-        if len(record) < len(members):
-            names = [name for name, _ in members]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"the name {twice[:60]!r} occurs twice in one object")
-        return record
+    """Read the object in strict JSON, without NaN."""
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is no JSON")
@@ -147,7 +139,7 @@ def parse_json(content: bytes, *, where: str) -> dict[str, Any]:
         return number
 
     try:
-        record = json.loads(content.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse, parse_float=finite)
+        record = json.loads(content.decode("utf-8"), parse_constant=refuse, parse_float=finite)
     except (ValueError, RecursionError, MemoryError) as error:
         raise ResultFormatError(f"{where} is not a saved result: {str(error)[:160]}.") from error
     if not isinstance(record, dict):

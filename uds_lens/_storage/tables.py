@@ -71,7 +71,7 @@ def _opened(source: Path | bytes) -> Any:
 
 
 class TableRows(NamedTuple):
-    """What a saved table holds."""
+    """Hold the columns and rows of a saved table."""
 
     rows: list[dict[str, Any]]  # a mapping from column to cell for each row
     metadata: Mapping[bytes, bytes]  # what its schema says beside

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class MapCell(NamedTuple):
-    """What is patched at a layer."""
+    """Name what is patched at a layer."""
 
     site: HookSite
     """Point of the block."""
@@ -58,7 +58,7 @@ class MapCell(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class DepthMap:
-    """What `full` loses of each answer where another model's states are patched in; made by `depth_map`."""
+    """Show what `full` loses of each answer where another model's states are patched in; made by `depth_map`."""
 
     models: dict[str, ModelRecord]
     """Records of `full` and `source`."""

@@ -201,7 +201,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is known about a published data set before it is opened."""
+    """Describe a published data set before it is opened."""
 
     title: str
     """Its name in full."""

@@ -143,7 +143,7 @@ class MetricValue:
 
     @property
     def basis(self) -> IntervalBasis | None:
-        """What the interval resamples; None where there can be none."""
+        """Name the unit that the interval resamples; None where there can be none."""
         values = self._averaged
         return None if values is None or not self.subjects else interval_basis(values, self.subjects)
 
@@ -209,7 +209,7 @@ class MetricResults:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What the numbers depend on besides the model, as plain values: see `uds_lens.results._conditions`.
+        """Return what the numbers depend on besides the model, as plain values: see `uds_lens.results._conditions`.
 
         Options, prompts, a hash of what was asked, and the weights of `retain` and `full` where they were used.
         """

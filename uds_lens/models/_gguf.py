@@ -94,7 +94,7 @@ def _kept(read: Callable[[Path], T]) -> Callable[[Path], T]:
 
 @dataclass(frozen=True)
 class _Content:
-    """What a file says, without its weights."""
+    """Hold what a file says, without its weights."""
 
     architecture: str
     stated: Mapping[str, Any]

@@ -236,7 +236,7 @@ class DepthAudit(Stage1):
 
     @property
     def output_depth(self) -> float:
-        """What the answers alone say: 0 the unlearned model gives the entities as `full` does, 1 as `retain`.
+        """Score what the answers alone say: 0 the unlearned model gives the entities as `full` does, 1 as `retain`.
 
         No state is patched. Without a retain model its stand-in says what 1 is: the base, or `full` on counterfactuals.
         NaN: see `output_depth_reason`.
@@ -339,7 +339,7 @@ class DepthAudit(Stage1):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """What may be said about the model, with its reason (`uds_lens.results.verdict`).
+        """Say what may be said about the model, with its reason (`uds_lens.results.verdict`).
 
         Without a `transplant` intact, partly erased (it still answers), damaged, undecided or withheld.
         """

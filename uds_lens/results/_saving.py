@@ -179,7 +179,7 @@ class _Control:
 
 @dataclass(frozen=True, kw_only=True)
 class _Manifest:
-    """What is read of a manifest; a provenance may hold more than `_Provenance` says."""
+    """Hold what is read of a manifest; a provenance may hold more than `_Provenance` says."""
 
     version: int
     config: AuditConfig

@@ -174,7 +174,7 @@ def _settled(models: Mapping[str, ModelSource], plan: Plan, config: AuditConfig,
 
 @dataclass(frozen=True, eq=False)
 class _References:
-    """What depends on `full` and the retain models only."""
+    """Hold what depends on `full` and the retain models only."""
 
     full: HostScores  # with the blocks of the first retain model
     full_with_retain: list[Float[Tensor, "row candidate"]]

@@ -148,7 +148,7 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Transplant:
-    """What an unlearned model answers when blocks of `retain` or of `full` stand in it; made by `transplant`."""
+    """Hold what an unlearned model answers when blocks of `retain` or of `full` stand in it; made by `transplant`."""
 
     config: AuditConfig
     """Settings of the measurement; site, scope and last layer play no part."""
@@ -276,7 +276,7 @@ class Transplant:
 
     @cached_property
     def control_loss(self) -> float:
-        """What the unlearned model loses on control facts that `full` knows, nats per token; NaN without a control."""
+        """Return the unlearned model's loss on control facts `full` knows, nats per token; NaN without a control."""
         return math.nan if self.control is None else float(self._on_control(self.control.s_unlearned[:, None]))
 
     @cached_property
@@ -417,7 +417,7 @@ class Transplant:
 
     @property
     def hidden_bound(self) -> float:
-        """What the lower end of `hidden_interval` has to exceed: the most that a retain model seems to hide.
+        """Return what the lower end of `hidden_interval` has to exceed: the most that a retain model seems to hide.
 
         0.1 where there is one retain model; never below 0.
         """
@@ -433,7 +433,7 @@ class Transplant:
 
     @property
     def evidence(self) -> TransplantEvidence:
-        """What `uds_lens.results.verdict` takes; `hidden_reference` is `hidden_bound`.
+        """Return what `uds_lens.results.verdict` takes; `hidden_reference` is `hidden_bound`.
 
         Control facts are lost where some blocks of `retain` cost `full` little, on forget and control facts, and all
         of them cost this model more than 0.1 nats per token of the control facts.
@@ -460,7 +460,7 @@ class Transplant:
 
     @cached_property
     def localisation(self) -> tuple[Localisation, ...]:
-        """What comes back with one band of `full`'s blocks, for each width of bands."""
+        """Return what comes back with one band of `full`'s blocks, for each width of bands."""
         return tuple(
             self._localisation(width) for width in sorted({c.width for c in self.candidates if not c.attention})
         )

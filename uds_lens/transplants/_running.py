@@ -44,7 +44,7 @@ _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 
 
 class HostScores(NamedTuple):
-    """What a host says of the entities: mean log-probability over an entity's tokens, float64, nats per token."""
+    """Hold what a host says of the entities: mean log-probability over an entity's tokens, float64, nats per token."""
 
     own: Float[Tensor, "row"]
     """With its own blocks."""
