@@ -201,7 +201,7 @@ class Transplant:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What the scores depend on besides the unlearned model, as in tables of audits; no site, scope or last layer.
+        """Return what scores depend on besides the unlearned model, as in tables of audits: no site, scope, last layer.
 
         Settings, the weights of `full` and `retain`, and a hash of what was asked.
         """
