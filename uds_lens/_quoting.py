@@ -42,7 +42,8 @@ def csv_text(frame: pd.DataFrame) -> str:
     numbers stay numbers.
     """
     quoted = _each_text(frame, _quoted)
-    return quoted.rename(columns=_quoted).to_csv(index=False, lineterminator="\n")
+    # A text is quoted where it holds a character of the end of a line: a bare \r would begin a row elsewhere.
+    return quoted.rename(columns=_quoted).to_csv(index=False, lineterminator="\r\n").replace("\r\n", "\n")
 
 
 def read_quoted(frame: pd.DataFrame) -> pd.DataFrame:

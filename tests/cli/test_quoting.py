@@ -14,7 +14,7 @@ from synthetic_audits import record, synthetic_audit
 
 from uds_lens import meta
 from uds_lens._cli.terminal import echo, print_audits, print_json, print_table, print_wrapped, say
-from uds_lens._quoting import _quoted, csv_text, markdown, printable, unquoted
+from uds_lens._quoting import _quoted, csv_text, markdown, printable, read_quoted, unquoted
 from uds_lens.report import model_card
 from uds_lens.results._hub import eval_results_yaml
 
@@ -74,6 +74,14 @@ def test_cells_are_no_formulas_and_come_back_as_they_were(tmp_path: Path) -> Non
     (tmp_path / "models.csv").write_text(text, encoding="utf-8")
     read = meta.read_csv(tmp_path / "models.csv").frame
     assert read["model"].tolist() == FORMULAS and set(read["method"]) == {"=cmd|x"}
+
+
+def test_no_cell_begins_a_row() -> None:
+    """Programs that read tables end a row at a bare carriage return, too."""
+    texts = ["npo\r=cmd|x", "a\nb", "c,d", 'e"f']
+    frame = pd.DataFrame({"model": texts, "es": range(4)})
+    read = read_quoted(pd.read_csv(io.StringIO(csv_text(frame), newline="")))
+    assert read["model"].tolist() == texts and read["es"].tolist() == [0, 1, 2, 3]
 
 
 @given(st.text(max_size=6, alphabet="'=+-@\t1.e a"))

@@ -18,6 +18,7 @@ from uds_lens.data import _prompts, encode, make_batch, render
 from uds_lens.doctor import examine_inputs
 from uds_lens.errors import DataError, ModelBusyError, ModelError, UdsLensWarning, forget_warnings
 from uds_lens.models import checkpoint_files, checkpoint_folders, open_model, read_checkpoint_info
+from uds_lens.models._checkpoint import checkpoint_record
 from uds_lens.models._streamed import StreamedModel
 from uds_lens.patching import capture
 from uds_lens.weights import difference
@@ -151,12 +152,34 @@ def test_weights_lie_in_regular_files_of_their_folder(copy_of, tmp_path):
                 read(folder, device="cpu", **({"dtype": torch.float32} if read is StreamedModel else {}))
         assert "problem" in [each.verdict for each in examine_inputs({"full": str(folder)})]
     index.unlink()
+    for name in ("fifo.safetensors", "zero.safetensors"):
+        (folder / name).rename(index)
+        for read in (open_model, lambda place, device: difference(place, place)):
+            with pytest.raises(ModelError, match=r"no regular file 'model\.safetensors\.index\.json'"):
+                read(folder, device="cpu")
+        index.rename(folder / name)
     with_config(folder, transformers_weights="fifo.safetensors")
     with pytest.raises(ModelError, match=r"no regular file 'fifo\.safetensors'"):
         open_model(folder, device="cpu")
     with_config(folder, transformers_weights=None)
     (folder / "model.safetensors").symlink_to(tmp_path / "blob")
     open_model(folder, device="cpu").close()
+
+
+def test_a_pipe_in_place_of_a_record_is_not_waited_for(copy_of):
+    folder = copy_of()
+    os.mkfifo(folder / "unlearning.json")
+    open_model(folder, device="cpu").close()
+    assert checkpoint_record(folder) == {}
+
+
+def test_an_adapter_that_is_no_numbers_is_refused(trio, tmp_path):
+    folder = save_adapter(tmp_path / "adapter", trio("llama").full)
+    weights = load_file(folder / "adapter_model.safetensors")
+    weights[min(weights)].fill_(torch.nan)
+    save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"holds NaN or infinite weights \(model\.layers\.0\.self_attn\.q_proj"):
+        open_model(folder, device="cpu")
 
 
 def test_weights_that_are_no_numbers_are_refused(copy_of):

@@ -79,6 +79,7 @@ _MANY = 1000  # blocks that no published model has; fewer are built in seconds, 
 def _files(folder: Path, first: str, name: str) -> list[Path]:
     """Return a file of weights, or those that an index names: each a regular one (Hub caches link to theirs)."""
     shards: Any = [first]
+    _require_regular(folder, first, first, name)
     if first.endswith(".index.json"):
         try:
             shards = sorted(set(json.loads((folder / first).read_text("utf-8"))["weight_map"].values()))
@@ -87,12 +88,17 @@ def _files(folder: Path, first: str, name: str) -> list[Path]:
     for shard in shards:
         if not isinstance(shard, str) or Path(shard).name != shard:
             raise ModelError(f"{first} of {name!r} names {shard!r}: expected files in the same directory.")
-        if not (folder / shard).is_file():
-            raise ModelError(
-                f"{name!r} has no regular file {shard!r}, where its weights should lie ({first}): copy or save the "
-                "complete model again."
-            )
+        _require_regular(folder, shard, first, name)
     return [folder / shard for shard in shards]
+
+
+def _require_regular(folder: Path, file: str, first: str, name: str) -> None:
+    """Raise `ModelError` unless a file is one that ends: a pipe or a device would be read for ever."""
+    if not (folder / file).is_file():
+        raise ModelError(
+            f"{name!r} has no regular file {file!r}, where its weights should lie ({first}): copy or save the complete "
+            "model again."
+        )
 
 
 def _state(files: Sequence[Path]) -> tuple[tuple[Path, int, int], ...]:

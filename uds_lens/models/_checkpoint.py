@@ -345,6 +345,7 @@ def load_weights(
             for weight in adapted.parameters():  # buffers, such as those of rotary positions, keep their precision
                 weight.data = weight.data.to(dtype)
             adapted.config.dtype = dtype
+        require_finite(adapted.named_parameters(), name)
         return _on_device(adapted.eval().requires_grad_(False), device, device_map)
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=trust_remote_code)
     if is_bitsandbytes(config):
@@ -459,9 +460,9 @@ _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json")
 
 def checkpoint_record(source: Place) -> dict[str, Any]:
     """Return the record that training wrote beside a checkpoint, unchecked; empty where there is none."""
-    for name in _RECORDS:
+    for file in (place_of(source) / name for name in _RECORDS):
         try:
-            record = json.loads((place_of(source) / name).read_bytes())
+            record = json.loads(file.read_bytes()) if file.is_file() else None  # a pipe would be waited for
         except (OSError, ValueError, RecursionError):
             continue
         if isinstance(record, dict):
