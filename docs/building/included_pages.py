@@ -22,8 +22,8 @@ def changelog() -> str:
 
 
 def citation() -> str:
-    """What the README says under Citation; its links are to pages."""
+    """Return what the README says under Citation."""
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     section = re.split(r"^## ", readme, flags=re.MULTILINE)
     (found,) = (part.partition("\n")[2] for part in section if part.startswith("Citation\n"))
-    return found.replace("](docs/", "](")
+    return found
