@@ -34,6 +34,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: None, wo
     (tmp_path / "ckpt").mkdir()
     for role in ("full", "retain", "npo", "rmu", "idknll"):
         (tmp_path / "ckpt" / role).symlink_to(world.checkpoints[role])
+    (tmp_path / "ckpt" / "base").symlink_to(world.checkpoints["retain"])  # stands in for a model before fine-tuning
     (tmp_path / "ckpt" / "seed2").symlink_to(world.checkpoints["half"])  # stands in for a retain of another seed
     (tmp_path / "ckpt" / "edited").symlink_to(world.checkpoints["altpo"])  # stands in for a model with an edit
     for name, target in (("forget", "forget10"), ("retain", "retain90")):
