@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._progress import tell
@@ -367,6 +368,8 @@ def chat_text(
     system = [("system", chat.system_prompt)] if chat.system_prompt is not None else []
     messages = [{"role": role, "content": text} for role, text in (*system, *turns)]
     try:
+        if _has_powers(tokenizer.get_chat_template()):
+            raise ValueError("it holds a power (**), which may take for ever, and cannot be ended")
         text = _within_limit(
             lambda: str(
                 tokenizer.apply_chat_template(
@@ -397,6 +400,14 @@ def chat_text(
 
 _TEMPLATE_LENGTH = 1_000_000  # characters that a template may add to the turns it is given
 _TEMPLATE_SECONDS = 10.0  # for one rendering; templates take thousandths of one
+
+
+@lru_cache(maxsize=8)
+def _has_powers(template: str) -> bool:
+    """Tell whether a template raises numbers to powers: a large one is one step of Python, in which no thread ends."""
+    from jinja2 import Environment
+
+    return any(kind == "operator" and text == "**" for _, kind, text in Environment().lex(template))
 
 
 def _within_limit(rendering: Callable[[], str]) -> str:
