@@ -121,6 +121,12 @@ def test_blocks_that_the_weights_cannot_have_are_refused_at_once(copy_of, blocks
     refused(folder, rf"names {blocks} blocks, and its weights hold 1 tensors")
 
 
+@pytest.mark.parametrize("entry", ["hidden_size", "vocab_size", "intermediate_size"])
+def test_a_width_that_the_weights_cannot_have_is_refused_at_once(copy_of, entry):
+    folder = with_config(copy_of(), **{entry: 10**9})
+    refused(folder, r"names a matrix of \d+ by \d+, and its weights have \d+ bytes in all")
+
+
 def test_an_adapter_with_two_weights_that_disagree_is_refused(trio, tmp_path):
     folder = save_adapter(tmp_path / "adapter", trio("llama").full)
     weights = load_file(folder / "adapter_model.safetensors")

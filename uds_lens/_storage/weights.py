@@ -55,24 +55,38 @@ def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: b
 
 
 def require_blocks(folder: Path, name: str) -> None:
-    """Raise `ModelError` where a config names far more blocks than the weights hold tensors.
+    """Raise `ModelError` where a config names a model that is far larger than its weights.
 
-    They would be built without end. Where there are no weights, nothing is checked.
+    It would be built without end: more blocks than there are tensors, or a matrix of more elements than there are bits.
+    Where there are no weights, nothing is checked.
     """
     try:
-        named = max(map(int, _BLOCKS.findall((folder / "config.json").read_text("utf-8"))), default=0)
+        text = (folder / "config.json").read_text("utf-8")
+        blocks, hidden, vocabulary, inner = (
+            max(map(int, entry.findall(text)), default=0) for entry in (_BLOCKS, _HIDDEN, _VOCABULARY, _INNER)
+        )
     except (OSError, ValueError):  # transformers says what is wrong with it
         return
-    if named <= _MANY or not (files := weight_files(folder, name)):
+    largest = hidden * max(vocabulary, inner)
+    if (blocks <= _MANY and largest <= _LARGE) or not (files := weight_files(folder, name)):
         return
-    if named > (stored := len(_tensors(files))):
+    if blocks > _MANY and blocks > (stored := len(_tensors(files))):
         raise ModelError(
-            f"config.json of {name!r} names {named} blocks, and its weights hold {stored} tensors: correct it, or copy "
-            "the complete model again."
+            f"config.json of {name!r} names {blocks} blocks, and its weights hold {stored} tensors: correct it, or "
+            "copy the complete model again."
+        )
+    if largest > 8 * (size := sum(file.stat().st_size for file in files)):
+        raise ModelError(
+            f"config.json of {name!r} names a matrix of {hidden} by {max(vocabulary, inner)}, and its weights have "
+            f"{size} bytes in all: correct it, or copy the complete model again."
         )
 
 
 _BLOCKS = re.compile(r'"(?:num_hidden_layers|num_layers|n_layers?)"\s*:\s*(\d+)')
+_HIDDEN = re.compile(r'"(?:hidden_size|n_embd|d_model)"\s*:\s*(\d+)')
+_VOCABULARY = re.compile(r'"vocab_size"\s*:\s*(\d+)')
+_INNER = re.compile(r'"(?:intermediate_size|n_inner|d_ff|ffn_dim)"\s*:\s*(\d+)')
+_LARGE = 10**8  # elements that are made in a second, so that small models pay nothing for the check
 _MANY = 1000  # blocks that no published model has; fewer are built in seconds, and the weights that lack are named
 
 
