@@ -105,7 +105,7 @@ def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
     elif helped > 0.5:
         first = f"{_about_added(audit)}. " if spaces_added(audit.examples, audit.config.entity_space) else ""
         text = (
-            f"Are {full} and {retain} swapped? {first}On {helped:.0%} of the examples, {retain}'s states make the "
+            f"{first}Are {full} and {retain} swapped? On {helped:.0%} of the examples, {retain}'s states make the "
             f"answer more likely in {full}, not less: {retain} knows what {full} does not ({full} gives the entities a "
             f"probability of {probability:.2g} per token). A score is meaningful only if {full} was trained on the "
             f"forget set and {retain} was not."
