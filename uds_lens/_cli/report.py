@@ -138,9 +138,10 @@ def report(
     """
     say(f"reading {', '.join(map(str, directories))} ...")
     import uds_lens as ul
+
+    places = _audits_in(directories)  # before torch is loaded
     from uds_lens.transplants._results import with_saved
 
-    places = _audits_in(directories)
     loaded = [ul.DepthAudit.load(place) for place in places]
     audits = dict(zip(ul.results.audit_names(loaded, places=places), loaded, strict=True))
     lens = [ul.metrics.MetricResults.load(file) for file in logit_lens or []]
