@@ -57,7 +57,7 @@ def gradients(
         model,
         job.config,
         job.objective,
-        _data.PairDataset(data, epochs=steps, seed=0),
+        _data.PairDataset(data, epochs=steps, seed=0, batch_size=job.config.batch_size),
         arguments=training_arguments(job.config, options, n_forget=n, folder=folder),
         pad_token_id=2,
         show_progress=False,
