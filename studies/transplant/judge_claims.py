@@ -40,6 +40,8 @@ def read() -> pd.DataFrame:
     # only models that unlearned something, and whose answers on the tested half can come back
     counts = (table["output_depth"] >= LEAST_DEPTH) & (table["tested_before"] >= LEAST_DEPTH)
     returned = table["returned"].where(counts)
+    # a model that answers is in no claim; one that is only a pair of references has no relearning, and stays
+    table["counts"] = (table["output_depth"] >= LEAST_DEPTH) & ~(table["tested_before"] < LEAST_DEPTH)
     table["is_hiding"] = np.where(returned >= HIDING, 1.0, np.where(returned <= FORGOTTEN, 0.0, np.nan))
     table["hidden_by_attention"] = table["output_depth"] - table["host_depth_attention"]
     table["hidden_by_bands"] = table["output_depth"] - table["host_depth_bands"]
@@ -141,7 +143,7 @@ def verdicts(table: pd.DataFrame) -> list[Verdict]:
         word = "contradicted"
     shown = ", ".join(f"{row.world} O {row.output_depth:.2f}, h {row.host_depth:.2f}" for row in removed.itertuples())
     out.append(Verdict("d: what was exactly removed stays", word, shown or "not measured"))
-    spoiled = table[table["model"].str.match(r"(noised-1-at|rotated|ablated)")]
+    spoiled = table[table["counts"] & table["model"].str.match(r"(noised-1-at|rotated|ablated)")]
     seen = spoiled["hidden_difference"] > spoiled["world"].map(largest)
     words = {
         True: "supported",
@@ -198,7 +200,7 @@ def verdicts(table: pd.DataFrame) -> list[Verdict]:
             ", ".join(f"{name} {value:+.3f}" for name, value in differences.items()),
         )
     )
-    made = table[table["kind"] == "made: retain"]
+    made = table[table["counts"] & (table["kind"] == "made: retain")]
     out.append(within(made, "i: lerp and distilled are as references", limit=0.1, beyond=0.2, share=0.5))
     out.append(separated(small[small["unit"] != "rmu"], "j: claim a without RMU"))
     left = {unit: auc(small[small["unit"] != unit], "hidden") for unit in sorted(small["unit"].unique())}
