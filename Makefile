@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-numerics check bench bench-gpu support docs notebooks format lock clean
@@ -56,24 +57,25 @@ format: $(INSTALLED)  ## put the code (notebooks too) into its format
 	$(BIN)/ruff format .
 
 lock: $(INSTALLED)  ## write requirements.lock: the versions of constraints.txt with the hashes of their files
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	$(PIP) uv==0.13.9
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
-	  --constraints constraints.txt --no-emit-package torch --custom-compile-command "make lock" \
+	  --constraints constraints.txt --custom-compile-command "make lock" \
 	  --extra dev --extra docs --extra slurm --extra static --output-file requirements.lock pyproject.toml
 
 clean:  ## remove .venv, caches and builds; results in runs/ stay
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Every file is checked against its hash but those of torch: of its builds, pip takes the one for this machine, and
-# those for CPUs alone come from another index. Where the lock does not reach, the second step installs what is missing.
-$(INSTALLED): pyproject.toml constraints.txt requirements.lock
+# Every file is checked against its hash. The build of torch for CPUs alone comes first where an index offers it; next
+# to the package index's build, whose hash the index tells, pip would pass it over. The last step installs what the lock
+# does not reach, such as the packages of CUDA that other builds pin.
+$(INSTALLED): pyproject.toml constraints.txt requirements.lock requirements-cpu.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "uds_lens needs Python 3.10 or newer, and '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)." >&2; \
 	  echo "Name another one: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "Installing into $(VENV); the first time this takes some minutes."
 	@$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt \
-	  -e ".[dev,docs,slurm,static]"
+	$(PIP) --require-hashes --no-deps -r requirements-cpu.lock 2>/dev/null || echo "torch: the build of the package index"
+	$(PIP) --require-hashes --no-deps -r requirements.lock
+	$(PIP) --no-build-isolation -c constraints.txt -e ".[dev,docs,slurm,static]"
 	@touch $@

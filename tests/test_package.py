@@ -128,8 +128,10 @@ def test_what_is_installed_for_tests_is_checked_against_hashes() -> None:
     locked = {canonicalize_name(entry.name) for entry in entries}
     extras = ("gguf", "lora", "metrics", "quantise", "slurm", "static", "dev", "docs")
     needed = [*PROJECT["dependencies"], *(line for name in extras for line in PROJECT["optional-dependencies"][name])]
-    names = {canonicalize_name(Requirement(line).name) for line in needed} - {"uds-lens", "torch"}
+    names = {canonicalize_name(Requirement(line).name) for line in needed} - {"uds-lens"}
     assert names <= locked, "requirements.lock lacks some: run make lock"
+    cpu = (REPOSITORY / "requirements-cpu.lock").read_text(encoding="utf-8")
+    assert f"\ntorch{min(pins['torch'])}+cpu ;" in cpu and re.search(r"\n +--hash=sha256:[0-9a-f]{64}\n$", cpu)
 
 
 def test_what_builds_the_package_is_pinned() -> None:
