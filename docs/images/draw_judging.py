@@ -37,7 +37,7 @@ def main() -> None:
         for theme in ("light", "dark"):
             figures = {
                 "published_methods.png": ul.plots.method_dumbbell(ranked, theme=theme),
-                "published_filters.png": ul.plots.filter_slopes(changes, highlight=["uds", "em", "prob"], theme=theme),
+                "published_filters.png": ul.plots.filter_dots(changes, theme=theme),
             }
             for name, figure in figures.items():
                 ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)

@@ -284,7 +284,7 @@ def figures(found: Judged, tables: dict[str, pd.DataFrame], place: Path) -> None
         name = setting.replace("+", "_and_")
         figure = ul.plots.metric_heatmap(tables[f"summary, {setting}"], title=f"Metrics by criterion, {setting}")
         ul.plots.save_figure(figure, place / f"criteria_{name}.html")
-    ul.plots.save_figure(ul.plots.filter_slopes(tables["robustness"]), place / "filters.html")
+    ul.plots.save_figure(ul.plots.filter_dots(tables["robustness"]), place / "filters.html")
     ul.report.dashboard(
         found.frames.before,
         place / "dashboard.html",

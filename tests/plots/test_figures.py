@@ -1,6 +1,7 @@
 """What holds for every figure, whatever it draws."""
 
 import dataclasses
+import html
 import json
 import re
 from itertools import pairwise
@@ -36,25 +37,27 @@ def elsewhere(audit):
 
 
 OF_AUDITS = {
-    "layers": lambda a, t: a.plot_layers(theme=t),
-    "heatmap": lambda a, t: a.plot_heatmap(theme=t),
-    "cluster": lambda a, t: a.plot_heatmap(order="cluster", theme=t),
-    "examples": lambda a, t: a.plot_examples(theme=t),
-    "example": lambda a, t: plots.example_profile(a.to_frame().head(a.n_layers), tau=0.05, question="Who?", theme=t),
-    "types": lambda a, t: a.plot_types(theme=t),
-    "length": lambda a, t: a.plot_length(theme=t),
-    "tau": lambda a, t: a.plot_tau(theme=t),
-    "clip": lambda a, t: a.plot_clip(theme=t),
-    "control": lambda a, t: with_control(a).plot_control(theme=t),
-    "components": lambda a, t: a.plot_components([elsewhere(a)], theme=t),
-    "comparison": lambda a, t: a.plot_comparison([a], theme=t),
-    "panels": lambda a, t: a.plot_comparison([a] * 8, theme=t),
-    "ranking": lambda a, t: a.plot_ranking([a], theme=t),
-    "differences": lambda a, t: plots.audit_differences(compare_all([a, a]), theme=t),
-    "lens": lambda a, t: lens_comparison(a).plot(theme=t),
-    "weights": lambda a, t: plots.weight_profile(changes(a), a.layers_frame(), theme=t),
-    "utility": lambda a, t: plots.depth_utility(
-        pd.DataFrame({"model": [m.name for m in a.models.values()], "uds": a.uds, "utility": [0.5, 0.9, 1]}), theme=t
+    "layers": lambda a, **look: a.plot_layers(**look),
+    "heatmap": lambda a, **look: a.plot_heatmap(**look),
+    "cluster": lambda a, **look: a.plot_heatmap(order="cluster", **look),
+    "examples": lambda a, **look: a.plot_examples(**look),
+    "example": lambda a, **look: plots.example_profile(
+        a.to_frame().head(a.n_layers), tau=0.05, question="Who?", **look
+    ),
+    "types": lambda a, **look: a.plot_types(**look),
+    "length": lambda a, **look: a.plot_length(**look),
+    "tau": lambda a, **look: a.plot_tau(**look),
+    "clip": lambda a, **look: a.plot_clip(**look),
+    "control": lambda a, **look: with_control(a).plot_control(**look),
+    "components": lambda a, **look: a.plot_components([elsewhere(a)], **look),
+    "comparison": lambda a, **look: a.plot_comparison([a], **look),
+    "panels": lambda a, **look: a.plot_comparison([a] * 8, **look),
+    "ranking": lambda a, **look: a.plot_ranking([a], **look),
+    "differences": lambda a, **look: plots.audit_differences(compare_all([a, a]), **look),
+    "lens": lambda a, **look: lens_comparison(a).plot(**look),
+    "weights": lambda a, **look: plots.weight_profile(changes(a), a.layers_frame(), **look),
+    "utility": lambda a, **look: plots.depth_utility(
+        pd.DataFrame({"model": [m.name for m in a.models.values()], "uds": a.uds, "utility": [0.5, 0.9, 1]}), **look
     ),
 }
 
@@ -71,27 +74,29 @@ def several(make, names):
 
 
 OF_TABLES = {
-    "histogram": lambda n, t: plots.pool_histogram(several(made.models, n), "x", thresholds=made.thresholds(), theme=t),
-    "forest": lambda n, t: plots.faithfulness_forest(made.faithful(*n), theme=t),
-    "pairs": lambda n, t: plots.pair_matrix(made.pairs(*n), theme=t),
-    "quantised": lambda n, t: plots.perturbation_scatter(several(made.points, n), "x", theme=t),
-    "relearned": lambda n, t: plots.perturbation_scatter(
-        several(made.points, n), "x", state="relearned", shift=(0.1, 0.05, 0.15), retain=(0.2, 0.3), theme=t
+    "histogram": lambda n, **look: plots.pool_histogram(
+        several(made.models, n), "x", thresholds=made.thresholds(), **look
     ),
-    "summary": lambda n, t: plots.metric_heatmap(made.summary(*n), theme=t),
-    "slopes": lambda n, t: plots.filter_slopes(made.robustness(*n), theme=t),
-    "dumbbell": lambda n, t: plots.method_dumbbell(made.ranking(*n), theme=t),
-    "ranks": lambda n, t: plots.rank_probabilities(made.ranks(*n), theme=t),
-    "published": lambda n, t: plots.differences_by_metric(made.compared(*n), theme=t),
-    "frontier": lambda n, t: plots.utility_frontier(
-        several(made.models, n), references=made.models(1), min_utility=0.8, theme=t
+    "forest": lambda n, **look: plots.faithfulness_forest(made.faithful(*n), **look),
+    "pairs": lambda n, **look: plots.pair_matrix(made.pairs(*n), **look),
+    "quantised": lambda n, **look: plots.perturbation_scatter(several(made.points, n), "x", **look),
+    "relearned": lambda n, **look: plots.perturbation_scatter(
+        several(made.points, n), "x", state="relearned", shift=(0.1, 0.05, 0.15), retain=(0.2, 0.3), **look
     ),
-    "elicited": lambda n, t: plots.elicited_scores(made.elicited(*n), theme=t),
-    "depth": lambda n, t: plots.depth_elicited(made.depth(*n), probe="cloze", theme=t),
-    "transplants": lambda n, t: plots.host_depths(made.transplanted(*n), references=n[:1], theme=t),
-    "bands": lambda n, t: plots.recovered_by_band(made.bands(*n), theme=t),
-    "training": lambda n, t: plots.depth_by_step(made.steps(*n), theme=t),
-    "budget": lambda n, t: plots.query_budget(made.budget(*n), probe=(*n, "")[0], theme=t),
+    "summary": lambda n, **look: plots.metric_heatmap(made.summary(*n), **look),
+    "slopes": lambda n, **look: plots.filter_dots(made.robustness(*n), **look),
+    "dumbbell": lambda n, **look: plots.method_dumbbell(made.ranking(*n), **look),
+    "ranks": lambda n, **look: plots.rank_probabilities(made.ranks(*n), **look),
+    "published": lambda n, **look: plots.differences_by_metric(made.compared(*n), **look),
+    "frontier": lambda n, **look: plots.utility_frontier(
+        several(made.models, n), references=made.models(1), min_utility=0.8, **look
+    ),
+    "elicited": lambda n, **look: plots.elicited_scores(made.elicited(*n), **look),
+    "depth": lambda n, **look: plots.depth_elicited(made.depth(*n), probe="cloze", **look),
+    "transplants": lambda n, **look: plots.host_depths(made.transplanted(*n), references=n[:1], **look),
+    "bands": lambda n, **look: plots.recovered_by_band(made.bands(*n), **look),
+    "training": lambda n, **look: plots.depth_by_step(made.steps(*n), **look),
+    "budget": lambda n, **look: plots.query_budget(made.budget(*n), probe=(*n, "")[0], **look),
 }
 FIGURES = OF_AUDITS | OF_TABLES
 
@@ -108,7 +113,7 @@ def inputs(audit, nothing_measurable, nothing_scored):
 @pytest.fixture(scope="module")
 def figures(inputs):
     """Each figure once, light."""
-    return {name: draw(inputs[name][0], "light") for name, draw in FIGURES.items()}
+    return {name: draw(inputs[name][0]) for name, draw in FIGURES.items()}
 
 
 def never(constant):
@@ -119,7 +124,7 @@ def never(constant):
 def test_wears_the_template_and_is_strict_json_of_the_palettes_colours(name, figures, inputs, monkeypatch):
     monkeypatch.setattr(plotly.io, "show", lambda *_, **__: pytest.fail("a figure was shown"))
     before = plotly.io.templates.default, sorted(plotly.io.templates), plotly.io.renderers.default
-    dark = FIGURES[name](inputs[name][0], "dark")
+    dark = FIGURES[name](inputs[name][0], theme="dark")
     assert (plotly.io.templates.default, sorted(plotly.io.templates), plotly.io.renderers.default) == before
     for figure, theme in ((figures[name], "light"), (dark, "dark")):
         assert isinstance(figure, go.Figure) and figure.layout.height >= 200
@@ -135,8 +140,8 @@ def test_wears_the_template_and_is_strict_json_of_the_palettes_colours(name, fig
 def test_draws_nothing_too_and_hostile_names_letter_by_letter(name, inputs):
     _, hostile, *nothing = inputs[name]
     for empty in nothing:
-        json.loads(FIGURES[name](empty, "light").to_json(), parse_constant=never)
-    text = FIGURES[name](hostile, "light").to_json()
+        json.loads(FIGURES[name](empty).to_json(), parse_constant=never)
+    text = FIGURES[name](hostile).to_json()
     assert "\\u003cb\\u003ebold" not in text and "<b>bold" not in text and "$1" not in text
     assert name not in OF_TABLES or "bold" in text
 
@@ -169,30 +174,29 @@ def test_deltas_are_in_nats_per_token(name, figures):
     assert any("nats/token" in (axis.title.text or "") for axis in figures[name].select_yaxes())
 
 
-def test_headings_state_what_the_numbers_say(audit, figures):
-    layers = audit.layers_frame()
-    most = layers.loc[layers["s1_mean"].idxmax()]
-    for name, words in {
-        "layers": f"Knowledge peaks at layer {most['layer']:.0f}; {most['ler_mean']:.0%} of it is erased there",
-        "examples": f"UDS by example: mean {audit.uds:.2f}, half of the examples between",
-        "heatmap": f"{int((audit.uds_per_example < 0.5).sum())} of 23 examples are less than half erased",
-        "forest": "x is the most faithful metric (F 0.900)",
-        "summary": "uds is best overall (0.700)",
-        "pairs": "0 of 3 pairs differ significantly in F (Holm-adjusted)",
-        "dumbbell": "With depth in the score, 2 of 3 methods change rank",
-        "ranks": "x is first in 100% of resamples",
-        "slopes": "Which metric has the highest Rob depends on the filter",
-        "relearned": "By x, ",
-        "histogram": "x: the two pools do not overlap",
-        "elicited": "Elicitation: 1 of 3 probes extracts significantly more than from retain",
-        "depth": "Depth and extraction: Spearman's rho",
-        "budget": "From 1 to 2 samples: expected best recall 0.10 to 0.20",
-    }.items():
-        assert figures[name].layout.title.text.startswith(words), name
-    assert audit.plot_layers().layout.title.subtitle.text
-    untitled = plots.layer_profile(layers, title=None)
-    assert not untitled.layout.title.text and untitled.layout.height < audit.plot_layers().layout.height
-    assert plots.layer_profile(layers, title="Mine").layout.title.text == "Mine"
+@pytest.mark.parametrize("name", FIGURES)
+def test_takes_title_width_and_height_and_says_what_is_drawn(name, figures, inputs):
+    full, *_, nothing = inputs[name]
+    assert FIGURES[name](nothing).layout.title.text == figures[name].layout.title.text, "whatever the numbers say"
+    own = FIGURES[name](full, title="Mine", width=700, height=333)
+    assert (own.layout.title.text, own.layout.width, own.layout.height) == ("Mine", 700, 333)
+    bare = FIGURES[name](full, title=None)
+    assert not bare.layout.title.text and not bare.layout.title.subtitle.text
+    assert bare.layout.height < figures[name].layout.height
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_narrow_figure_wraps_its_texts_and_makes_room_for_them(name, figures, inputs):
+    wide, figure = figures[name], FIGURES[name](inputs[name][0], width=390)
+    title = figure.layout.title
+    for text, pixels in ((title.text, 9), (title.subtitle.text or "", 6)):
+        assert all(len(html.unescape(line)) * pixels <= 358 for line in text.split("<br>"))
+    more = f"{title.text}{title.subtitle.text}".count("<br>")
+    assert figure.layout.margin.t - wide.layout.margin.t >= 18 * more
+    assert figure.layout.height - wide.layout.height >= 18 * more
+    for axis in figure.select_yaxes():
+        for label in () if axis.showticklabels is False else axis.ticktext or ():
+            assert all(len(html.unescape(line)) <= 18 for line in label.split("<br>"))
 
 
 @pytest.mark.parametrize("name", OF_TABLES)
@@ -201,7 +205,7 @@ def test_a_frame_of_another_kind_is_refused(name, monkeypatch):
     for maker in (*makers, "elicited", "depth", "budget", "steps", "compared", "transplanted", "bands"):
         monkeypatch.setattr(made, maker, lambda *_, **__: pd.DataFrame({"other": [1]}))
     with pytest.raises(DataError, match="the frame lacks"):
-        OF_TABLES[name](("x",), "light")
+        OF_TABLES[name](("x",))
 
 
 def test_wrong_calls_name_what_was_expected(audit):

@@ -244,8 +244,13 @@ def test_pointing_at_a_layer_shows_the_interval_of_its_mean(audit):
         assert "%{customdata}" in trace.hovertemplate
         low, high = frame[f"{column}_low"][2], frame[f"{column}_high"][2]
         assert trace.customdata[2] == f" ({low:.3f} to {high:.3f})"
-    plain = plots.layer_profile(frame.drop(columns=[name for name in frame if name.endswith(("_low", "_high"))]))
-    assert "customdata" not in named(plain, "S2").hovertemplate
+    shade = next(trace for trace in audit.plot_layers().data if trace.fill and trace.legendgroup.startswith("S1"))
+    n = len(frame)
+    assert_allclose(shade.y[: 2 * n], [*frame["s1_low"], *frame["s1_high"][::-1]], err_msg="the interval of the mean")
+    plain = {"a": frame.drop(columns=[name for name in frame if name.endswith(("_low", "_high"))])}
+    assert "customdata" not in plots.compare_layers(plain).data[0].hovertemplate
+    drawn = {trace.line.color for trace in audit.plot_comparison([audit] * 3).data}
+    assert len(drawn) == 4, "a colour for each model"
 
 
 def test_logit_lens_stands_beside_uds(audit):

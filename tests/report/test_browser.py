@@ -171,11 +171,10 @@ def test_an_example_opens_with_its_layers_and_closes(browser, several, audits):
     calm(browser)
 
 
-def test_choosing_a_model_changes_headings_figures_and_table(browser, several, audits):
+def test_choosing_a_model_changes_figures_and_table(browser, several):
     browser.show(several)
     lines = "document.querySelector('[data-figure=compare]').data.map((line) => [line.name, line.line.width])"
     labels = "document.querySelector('[data-figure=compare]').layout.annotations.map((label) => label.font.weight)"
-    heading = "document.querySelector('[data-figure=layers]').closest('.figure').querySelector('h3').textContent"
     curve = "document.querySelector('[data-figure=layers]').data.find(({ name }) => name === 'LER').y"
     seen = []
     for chosen, place in (("npo", 0), ("ga", 2)):
@@ -186,9 +185,6 @@ def test_choosing_a_model_changes_headings_figures_and_table(browser, several, a
         assert browser.run(labels).index(700) == place
         assert browser.run("document.querySelector('.current').textContent") == chosen
         assert browser.run("document.querySelector('.models [aria-current=true] .pick').textContent") == chosen
-        layers = audits[chosen].layers_frame()
-        most = layers.loc[layers["s1_mean"].idxmax()]
-        assert f"{most['ler_mean']:.0%} of it is erased there" in browser.run(heading)
         seen.append(browser.run(f"JSON.stringify({curve})"))
     assert seen[0] != seen[1]
     calm(browser)

@@ -69,7 +69,7 @@ def test_own_values_are_judged_and_ranked(own, figures):
         assert row["cluster_low"] == faithful["cluster_low"][row["metric"]]
     assert [key.split()[1] for key in data["settings"]].count("common") == 4
     drawn = data["figures"]
-    for name in ("forest", "pairs", "slopes", "frontier", "pools uds", "quantised both uds", "relearned utility es"):
+    for name in ("forest", "pairs", "filters", "frontier", "pools uds", "quantised both uds", "relearned utility es"):
         assert drawn[name]["data"], name
     assert drawn["ranks with without configurations"] and "heatmap none common" in drawn
     kept = [len(drawn[f"quantised {key} uds"]["data"][1]["x"]) for key in ("both", "utility")]

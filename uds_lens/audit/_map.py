@@ -32,8 +32,9 @@ from uds_lens.results._settings import AuditConfig, RunOptions
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+    from typing_extensions import Unpack
 
-    from uds_lens.plots import Theme
+    from uds_lens.plots import Look
 
 
 class MapCell(NamedTuple):
@@ -162,7 +163,7 @@ class DepthMap:
         return {MapCell(site, "entity"), MapCell(site, "all")} <= {*self.cells}
 
     def plot_tokens(
-        self, site: HookSite = "resid_post", position: MapPosition = "entity", *, theme: Theme = "light"
+        self, site: HookSite = "resid_post", position: MapPosition = "entity", **look: Unpack[Look]
     ) -> go.Figure:
         """Draw the mean loss of each output token, first on top, in one cell: layers across.
 
@@ -173,12 +174,12 @@ class DepthMap:
         frame = self.tokens_frame()
         rows = frame[frame["label"] == label]
         names = [f"token {token}, n = {n}" for token, n in zip(rows["token"] + 1, rows["n"], strict=True)]
-        return plots.patch_heatmap(rows[["layer", "lost"]].assign(cell=names), theme=theme)
+        return plots.patch_heatmap(rows[["layer", "lost"]].assign(cell=names), **look)
 
-    def plot_map(self, *, theme: Theme = "light") -> go.Figure:
+    def plot_map(self, **look: Unpack[Look]) -> go.Figure:
         """Draw the mean loss: layers across, cells down (see `uds_lens.plots.patch_heatmap`)."""
         frame = self.cells_frame().rename(columns={"label": "cell"})
-        return plots.patch_heatmap(frame[["layer", "cell", "lost"]], theme=theme)
+        return plots.patch_heatmap(frame[["layer", "cell", "lost"]], **look)
 
 
 def depth_map(

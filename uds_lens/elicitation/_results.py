@@ -30,8 +30,9 @@ from uds_lens.results._statistics import NO_INTERVAL, rank_correlation
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+    from typing_extensions import Unpack
 
-    from uds_lens.plots import Theme
+    from uds_lens.plots import Look
 
 ANY_PROBE = "any probe"
 """Name of the row that takes each example's highest score over all probes, for every model alike."""
@@ -506,27 +507,25 @@ class ElicitationResults:
             row["probe"], row["decoding"], int(row["sample"]), row["prompt"], row["text"], float(row["recall"])
         )
 
-    def plot_scores(
-        self, *, decoding: Decoding = "greedy", statistic: str = "mean", theme: Theme = "light"
-    ) -> go.Figure:
+    def plot_scores(self, *, decoding: Decoding = "greedy", statistic: str = "mean", **look: Unpack[Look]) -> go.Figure:
         """Plot three dots per probe: full, retain, unlearned (see `uds_lens.plots.elicited_scores`)."""
         from uds_lens.plots import elicited_scores
 
-        return elicited_scores(self.summary(), decoding=decoding, statistic=statistic, theme=theme)
+        return elicited_scores(self.summary(), decoding=decoding, statistic=statistic, **look)
 
-    def plot_budget(self, probe: str = "plain", *, theme: Theme = "light") -> go.Figure:
+    def plot_budget(self, probe: str = "plain", **look: Unpack[Look]) -> go.Figure:
         """Plot the expected best of k texts by model (see `uds_lens.plots.query_budget`)."""
         from uds_lens.plots import query_budget
 
-        return query_budget(self.budget_frame(), probe=probe, theme=theme)
+        return query_budget(self.budget_frame(), probe=probe, **look)
 
     def plot_depth(
-        self, depth: DepthAudit, probe: str = "cloze", *, decoding: Decoding = "greedy", theme: Theme = "light"
+        self, depth: DepthAudit, probe: str = "cloze", *, decoding: Decoding = "greedy", **look: Unpack[Look]
     ) -> go.Figure:
         """Plot each example's score beyond retain against its UDS (see `uds_lens.plots.depth_elicited`)."""
         from uds_lens.plots import depth_elicited
 
-        return depth_elicited(self.with_depth(depth), probe=probe, decoding=decoding, theme=theme)
+        return depth_elicited(self.with_depth(depth), probe=probe, decoding=decoding, **look)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a directory, atomically; an earlier result there is replaced, other files stay.

@@ -21,8 +21,9 @@ from uds_lens.results._conditions import PROMPT_SETTINGS
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+    from typing_extensions import Unpack
 
-    from uds_lens.plots import Theme
+    from uds_lens.plots import Look
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,11 +71,11 @@ class LensComparison:
             columns[f"{name}_ler"] = layer_erasure_ratio(s1[None], s2[None], ke)[0].tolist()
         return pd.DataFrame(columns)
 
-    def plot(self, *, theme: Theme = "light") -> go.Figure:
+    def plot(self, **look: Unpack[Look]) -> go.Figure:
         """Return a figure of both metrics side by side (see `uds_lens.plots.lens_against_uds`)."""
         from uds_lens.plots import lens_against_uds
 
-        return lens_against_uds(self.to_frame(), tau=self.tau, question=self.example.question, theme=theme)
+        return lens_against_uds(self.to_frame(), tau=self.tau, question=self.example.question, **look)
 
     def __repr__(self) -> str:
         return (

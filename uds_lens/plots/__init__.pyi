@@ -14,7 +14,7 @@ from ._examples import (
 from ._export import save_figure as save_figure
 from ._judging import (
     faithfulness_forest as faithfulness_forest,
-    filter_slopes as filter_slopes,
+    filter_dots as filter_dots,
     method_dumbbell as method_dumbbell,
     metric_heatmap as metric_heatmap,
     pair_matrix as pair_matrix,
@@ -40,5 +40,5 @@ from ._models import (
     ranking as ranking,
     utility_frontier as utility_frontier,
 )
-from ._style import Theme as Theme, template as template
+from ._style import Look as Look, Theme as Theme, template as template
 from ._transplants import host_depths as host_depths, recovered_by_band as recovered_by_band

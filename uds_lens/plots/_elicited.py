@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from uds_lens.plots._style import UDS_AXIS, Theme, count, note, number, palette, require, shown, style
+from uds_lens.plots._style import UDS_AXIS, Look, count, note, number, palette, require, shown, style
 
 if TYPE_CHECKING:
     import pandas as pd
+    from typing_extensions import Unpack
+
+
+_RECALL = "ROUGE-L recall by probe"
 
 
 def elicited_scores(
-    summary: pd.DataFrame,
-    *,
-    decoding: str = "greedy",
-    statistic: str = "mean",
-    theme: Theme = "light",
-    title: str | None = "",
+    summary: pd.DataFrame, *, decoding: str = "greedy", statistic: str = "mean", **look: Unpack[Look]
 ) -> go.Figure:
     """Plot the scores of full, retain and the unlearned model under every probe, one probe a row.
 
@@ -27,8 +26,7 @@ def elicited_scores(
         summary: `ElicitationResults.summary()`.
         decoding: "greedy" or "sampled".
         statistic: "mean", or "best" of the samples.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure; the line is retain's score plus the interval of unlearned minus retain.
@@ -45,21 +43,16 @@ def elicited_scores(
     """
     needed = ["probe", "decoding", "statistic", "unlearned", "beyond_low", "beyond_high", "share_reason"]
     require(summary, needed, source="ElicitationResults.summary()")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     rows = summary[(summary["decoding"] == decoding) & (summary["statistic"] == statistic)]
     if not len(rows):
         note(figure, f"No probe was run with this decoding ({decoding}, {statistic}).")
-        return style(figure, theme, title, "Elicitation", height=220)
+        return style(figure, _RECALL, tall=220, **look)
     names = []
     for row in rows.itertuples():
         why, colon, _ = str(row.share_reason).partition(":")
         names.append(shown(row.probe) + (f" ({why})" if colon else ""))
-    finding = "Elicitation: ROUGE-L recall by probe"
     if "retain" in rows.columns:
-        single = rows[rows["probe"] != "any probe"]
-        above = int((single["beyond_low"] > 0).sum())
-        extract = "extracts" if above == 1 else "extract"
-        finding = f"Elicitation: {above} of {count(len(single), 'probe')} {extract} significantly more than from retain"
         low, high = rows["retain"] + rows["beyond_low"], rows["retain"] + rows["beyond_high"]
         figure.add_scatter(
             x=[x for ends in zip(low, high, strict=True) for x in (*ends, None)],
@@ -88,21 +81,17 @@ def elicited_scores(
     figure.update_xaxes(title_text="ROUGE-L recall", range=[-0.02, 1.02], showgrid=True)
     figure.update_yaxes(autorange="reversed", showgrid=True, automargin=True)
     words = "Right of retain: the probe extracts more from this model than from retain. Full: the most it can extract."
-    height = 200 + 34 * len(rows)
-    return style(figure, theme, title, finding, words, height=height)
+    return style(figure, _RECALL, words, tall=200 + 34 * len(rows), **look)
 
 
-def depth_elicited(
-    depth: pd.DataFrame, *, probe: str, decoding: str = "greedy", theme: Theme = "light", title: str | None = ""
-) -> go.Figure:
+def depth_elicited(depth: pd.DataFrame, *, probe: str, decoding: str = "greedy", **look: Unpack[Look]) -> go.Figure:
     """Plot the UDS of each example against what one probe extracted beyond retain.
 
     Args:
         depth: `ElicitationResults.with_depth(audit)`.
         probe: Which probe.
         decoding: "greedy" or "sampled".
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure; points are jittered (seeded).
@@ -114,7 +103,7 @@ def depth_elicited(
     require(depth, needed, source="ElicitationResults.with_depth(...)")
     rows = depth[(depth["probe"] == probe) & (depth["decoding"] == decoding)]
     rows = rows.dropna(subset=["uds", "beyond_retain"])
-    colours = palette(theme)
+    colours = palette(look.get("theme", "light"))
     jitter = np.random.default_rng(0).uniform(-0.012, 0.012, (2, len(rows)))
     figure = go.Figure()
     figure.add_scatter(
@@ -135,18 +124,15 @@ def depth_elicited(
     figure.add_hline(y=0, line={"color": colours.faint, "width": 1, "dash": "dot"})
     figure.update_xaxes(**{**UDS_AXIS, "showgrid": False})
     figure.update_yaxes(title_text="recall beyond retain")
-    finding = f"Depth and extraction: Spearman's rho {number(rho)} over {count(len(rows), 'example')}"
-    words = f"{shown(probe, limit=40)}, {decoding}. Negative: shallowly erased facts are easier to extract."
-    return style(figure, theme, title, finding, words, height=400, legend=False)
+    correlation = f"Spearman's rho {number(rho)} over {count(len(rows), 'example')}"
+    words = (
+        f"{shown(probe, limit=40)}, {decoding}. {correlation}; negative: shallowly erased facts are easier to extract."
+    )
+    return style(figure, "Recall beyond retain against UDS", words, tall=400, legend=False, **look)
 
 
 def query_budget(
-    budget: pd.DataFrame,
-    *,
-    probe: str,
-    value: Literal["best_of_k", "leak_at_k"] = "best_of_k",
-    theme: Theme = "light",
-    title: str | None = "",
+    budget: pd.DataFrame, *, probe: str, value: Literal["best_of_k", "leak_at_k"] = "best_of_k", **look: Unpack[Look]
 ) -> go.Figure:
     """Plot what more samples extract: a curve per model over the number of samples.
 
@@ -154,8 +140,7 @@ def query_budget(
         budget: `ElicitationResults.budget_frame()`.
         probe: Which probe.
         value: Expected best recall, or the probability that one sample leaks the answer.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, with the number of samples on a logarithmic axis.
@@ -170,14 +155,14 @@ def query_budget(
         (0.1, 0.2)
     """
     require(budget, ["model", "probe", "k", value], source="ElicitationResults.budget_frame()")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     looks = {
         "full": (colours.faint, "solid"),
         "retain": (colours.faint, "dot"),
         "unlearned": (colours.unlearned, "solid"),
     }
     what = "expected best recall" if value == "best_of_k" else "probability of a leak"
-    rows, finding = budget[budget["probe"] == probe], f"Query budget: {what}"
+    rows = budget[budget["probe"] == probe]
     for role, (colour, dash) in looks.items():
         curve = rows[rows["model"] == role].sort_values("k")
         if not len(curve):
@@ -190,13 +175,10 @@ def query_budget(
             line={"color": colour, "dash": dash, "width": 2.25},
             hovertemplate=f"{role}, %{{x}} samples: %{{y:.3f}}<extra></extra>",
         )
-        if role == "unlearned":
-            first, last = curve.iloc[0], curve.iloc[-1]
-            finding = f"From {first['k']} to {last['k']} samples: {what} {first[value]:.2f} to {last[value]:.2f}"
     if not len(rows):
         note(figure, f"{shown(probe)} was not sampled.")
     ticks = sorted(set(rows["k"].tolist()))
     figure.update_xaxes(title_text="samples", type="log", tickvals=ticks, ticktext=[str(k) for k in ticks])
     figure.update_yaxes(title_text=what, rangemode="tozero")
     words = f"{shown(probe, limit=40)}, sampled; mean over questions."
-    return style(figure, theme, title, finding, words)
+    return style(figure, f"{what[0].upper()}{what[1:]} by number of samples", words, **look)

@@ -14,7 +14,7 @@ from uds_lens.errors import DataError
 from uds_lens.plots._style import (
     ONLY_COUNTING,
     UDS_AXIS,
-    Theme,
+    Look,
     band,
     count,
     curve,
@@ -27,18 +27,19 @@ from uds_lens.plots._style import (
     put,
     require,
     row_axis,
-    short,
     shown,
     style,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
+    from typing_extensions import Unpack
 
 Order: TypeAlias = Literal["input", "uds", "cluster"]
 """Rows as in the data, by score (not measurable ones last), or similar ones together."""
 
 _ORDER_WORDS = {"input": "in input order", "uds": "by UDS, lowest on top", "cluster": "clustered by similarity"}
+_HEATMAP = "LER by example and layer"
 _NAMED_ROWS = 50
 _GROUPS = 1000
 """Rows that are clustered one by one; more join the most similar of half as many: all pairs of 20,000 take 3 GB."""
@@ -46,17 +47,14 @@ _GROUPS = 1000
 MOST_POINTS = 2000  # examples that a scatter draws; of more a random sample
 
 
-def ler_heatmap(
-    long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "uds", theme: Theme = "light", title: str | None = ""
-) -> go.Figure:
+def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "uds", **look: Unpack[Look]) -> go.Figure:
     """Plot LER of each example (row) at each layer (column).
 
     Args:
         long: `audit.to_frame()`.
         examples: `audit.examples_frame()`, in the same order.
         order: Order of the rows.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure: 0 as in full, 1 as in retain. NaN cells (no knowledge encoded at that layer) are grey, a colour
@@ -69,10 +67,10 @@ def ler_heatmap(
     require(long, ["layer", "s1_delta", "s2_delta", "ler"], source="audit.to_frame()")
     require(examples, ["example_id", "question", "entity", "uds"], source="audit.examples_frame()")
     check_choice("order", order, Order)
-    colours, figure, n = palette(theme), go.Figure(), len(examples)
+    colours, figure, n = palette(look.get("theme", "light")), go.Figure(), len(examples)
     if not n:
         note(figure, "No example could be scored.")
-        return style(figure, theme, title, "Erasure by example and layer", legend=False)
+        return style(figure, _HEATMAP, legend=False, **look)
     layers = sorted(long["layer"].unique())
     if len(long) != n * len(layers):
         raise DataError(f"{len(long)} rows do not make {n} examples x {len(layers)} layers: pass frames of one audit.")
@@ -133,18 +131,10 @@ def ler_heatmap(
     )
     step = max(1, -(-len(layers) // 16))
     figure.update_xaxes(title_text="layer", dtick=step, tickformat="d", showline=False, ticks="")
-    finding = erased_words(scores)
     subtitle = f"LER: 0 as in full, 1 as in retain; grey: no knowledge encoded there. Rows {_ORDER_WORDS[order]}."
     if np.isnan(matrix["s2_delta"]).any() and not np.isnan(matrix["s1_delta"]).any():
         subtitle += f" {ONLY_COUNTING}"
-    return style(figure, theme, title, finding, subtitle, height=max(320, 190 + 18 * n if named else 900))
-
-
-def erased_words(uds: np.ndarray) -> str:
-    """Say how many of the measurable examples are less than half erased."""
-    measured = uds[~np.isnan(uds)]
-    n = int((measured < 0.5).sum())
-    return f"{n} of {count(len(measured), 'example')} {'is' if n == 1 else 'are'} less than half erased"
+    return style(figure, _HEATMAP, subtitle, tall=max(320, 190 + 18 * n if named else 900), **look)
 
 
 def row_order(ler: np.ndarray, uds: np.ndarray, order: Order) -> np.ndarray:
@@ -186,13 +176,12 @@ def row_names(examples: pd.DataFrame) -> list[str]:
     ]
 
 
-def uds_distribution(examples: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def uds_distribution(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot a histogram of UDS over measurable examples, with the mean: one number may hide two clusters.
 
     Args:
         examples: `audit.examples_frame()`.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure: 20 bins from 0 (intact) to 1 (erased).
@@ -207,7 +196,7 @@ def uds_distribution(examples: pd.DataFrame, *, theme: Theme = "light", title: s
         (1, 1, '2 measured, 1 not measurable.')
     """
     require(examples, ["uds"], source="audit.examples_frame()")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     scores = examples["uds"].to_numpy(dtype=float)
     measured = scores[~np.isnan(scores)]
     counts, edges = np.histogram(measured, bins=20, range=(0.0, 1.0))
@@ -219,11 +208,8 @@ def uds_distribution(examples: pd.DataFrame, *, theme: Theme = "light", title: s
         customdata=[f"{low:.2f} to {high:.2f}" for low, high in pairwise(edges)],
         hovertemplate="UDS %{customdata}: %{y} examples<extra></extra>",
     )
-    finding = "UDS by example"
     if len(measured):
         mean = float(measured.mean())
-        low, high = np.quantile(measured, [0.25, 0.75])
-        finding = f"UDS by example: mean {mean:.2f}, half of the examples between {low:.2f} and {high:.2f}"
         side, shift = ("right", -6) if mean > 0.5 else ("left", 6)
         figure.add_vline(mean, line={"color": colours.ink, "width": 1.5, "dash": "dot"})
         figure.add_annotation(
@@ -242,16 +228,15 @@ def uds_distribution(examples: pd.DataFrame, *, theme: Theme = "light", title: s
     figure.update_xaxes(**axis | {"title_text": "UDS of an example (0 intact, 1 erased)"})
     figure.update_yaxes(title_text="examples", rangemode="tozero", tickformat="d")
     subtitle = f"{len(measured)} measured, {len(scores) - len(measured)} not measurable."
-    return style(figure, theme, title, finding, subtitle, height=340, legend=False)
+    return style(figure, "UDS by example", subtitle, tall=340, legend=False, **look)
 
 
-def type_bars(types: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def type_bars(types: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot mean UDS per entity type with its bootstrap interval and its number of measured examples.
 
     Args:
         types: `audit.types_frame()`.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, lowest UDS on top. No bar: not measurable. No interval: fewer than two measurable examples.
@@ -260,7 +245,7 @@ def type_bars(types: pd.DataFrame, *, theme: Theme = "light", title: str | None 
         DataError: A column is missing.
     """
     require(types, ["type", "n", "n_measured", "uds", "uds_low", "uds_high"], source="audit.types_frame()")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     hover = []
     for place, row in enumerate(types.itertuples()):
         counts = f"{row.n_measured}" if row.n_measured == row.n else f"{row.n_measured} of {row.n}"
@@ -295,26 +280,17 @@ def type_bars(types: pd.DataFrame, *, theme: Theme = "light", title: str | None 
         note(figure, "No example could be scored.")
     figure.update_xaxes(**{**UDS_AXIS, "range": [0, 1.03]})
     row_axis(figure, [shown(name, limit=32) for name in types["type"]])
-    scored, finding = types[types["uds"].notna()], "UDS by entity type"
-    if len(scored) > 1:
-        low, high = (scored.loc[scored["uds"].agg(end)] for end in ("idxmin", "idxmax"))
-        ends = (
-            f"lowest for {short(low['type'])} ({low['uds']:.2f})",
-            f"highest for {short(high['type'])} ({high['uds']:.2f})",
-        )
-        finding = f"UDS is {', '.join(ends)}"
     subtitle = "Mean over measurable examples; bootstrap interval, clustered by subject where examples share one."
-    style(figure, theme, title, finding, subtitle, height=140 + 34 * max(len(types), 2), legend=False)
+    style(figure, "UDS by entity type", subtitle, tall=140 + 34 * max(len(types), 2), legend=False, **look)
     return figure.update_layout(margin={"t": figure.layout.margin.t + 16, "r": 96})
 
 
-def length_scatter(examples: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def length_scatter(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot UDS of each measurable example against its entity's tokens, with the mean per length and Spearman's rho.
 
     Args:
         examples: `audit.examples_frame()`.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure; points are jittered (seeded), of more than 2,000 a random sample is drawn. Means: 3 examples or
@@ -324,7 +300,7 @@ def length_scatter(examples: pd.DataFrame, *, theme: Theme = "light", title: str
         DataError: A column is missing.
     """
     require(examples, ["n_tokens", "uds", "entity", "question"], source="audit.examples_frame()")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     measured = examples[examples["uds"].notna()]
     rng = np.random.default_rng(0)
     points = measured
@@ -367,10 +343,7 @@ def length_scatter(examples: pd.DataFrame, *, theme: Theme = "light", title: str
     subtitle = f"Spearman's rho {number(rho)} over {count(len(measured), 'measurable example')}."
     if len(points) < len(measured):
         subtitle += f" Points: a sample of {MOST_POINTS:,}."
-    finding = f"UDS hardly depends on entity length (rho {number(rho)})"
-    if abs(rho) >= 0.2:
-        finding = f"UDS {'rises' if rho > 0 else 'falls'} with entity length (rho {number(rho)})"
-    return style(figure, theme, title, finding, subtitle)
+    return style(figure, "UDS by entity length", subtitle, **look)
 
 
 def rank_correlation(examples: pd.DataFrame) -> float:
@@ -386,7 +359,7 @@ def rank_correlation(examples: pd.DataFrame) -> float:
     return float(measured["n_tokens"].rank().corr(measured["uds"].rank()))
 
 
-def clip_bars(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def clip_bars(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot per layer the share of KE examples that clipping LER to [0, 1] affects.
 
     Raw LER above 1 (upwards): the unlearned state costs more than retain's (over-erasure). Below 0 (downwards): it
@@ -394,8 +367,7 @@ def clip_bars(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None
 
     Args:
         layers: `audit.layers_frame()`.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure; no bar where no example has knowledge at the layer.
@@ -404,7 +376,7 @@ def clip_bars(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None
         DataError: A column is missing.
     """
     require(layers, ["layer", "n_ke", "over_share", "negative_share"], source="audit.layers_frame()")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     sides = (
         ("over_share", 1, "raw LER above 1: over-erased", colours.unlearned),
         ("negative_share", -1, "raw LER below 0: helps recall", colours.retain),
@@ -432,23 +404,17 @@ def clip_bars(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None
     )
     layer_axis(figure, len(layers))
     figure.update_layout(barmode="relative", hovermode="x unified", hoverdistance=-1)
-    finding = "Clipping changes nothing: raw LER lies between 0 and 1"
-    if largest > 0:
-        finding = f"Raw LER exceeds 1 on up to {above:.0%} of examples, and falls below 0 on up to {below:.0%}"
     subtitle = "Raw LER: S2 / S1 before clipping to [0, 1]. Share of examples outside this range, by layer."
-    return style(figure, theme, title, finding, subtitle, height=360)
+    return style(figure, "Raw LER outside [0, 1] by layer", subtitle, tall=360, **look)
 
 
-def tau_curve(
-    sweep: pd.DataFrame, *, tau: float | int | None = None, theme: Theme = "light", title: str | None = ""
-) -> go.Figure:
+def tau_curve(sweep: pd.DataFrame, *, tau: float | int | None = None, **look: Unpack[Look]) -> go.Figure:
     """Plot UDS, KE layers per example (mean, smallest to largest) and measurable examples over the threshold.
 
     Args:
         sweep: `audit.tau_sweep()`.
         tau: The audit's threshold in nats per token, marked by a line; None marks nothing.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, with evenly spaced thresholds; a gap in UDS: nothing measurable, or stage 2 not measured there.
@@ -458,7 +424,7 @@ def tau_curve(
     """
     names = ["tau", "uds", "ke_mean", "ke_min", "ke_max", "n_measured", "n_not_measurable"]
     require(sweep, names, source="audit.tau_sweep()")
-    colours, places, values = palette(theme), list(range(len(sweep))), sweep["tau"].tolist()
+    colours, places, values = palette(look.get("theme", "light")), list(range(len(sweep))), sweep["tau"].tolist()
     figure = panels([0.4, 0.35, 0.25], gap=0.07)
     hover = "tau %{customdata:g}: UDS %{y:.3f}"
     put(figure, curve(places, sweep["uds"], name="UDS", colour=colours.erased, hover=hover, customdata=values), row=1)
@@ -477,9 +443,9 @@ def tau_curve(
         ("n_measured", "measured", colours.faint),
         ("n_not_measurable", "not measurable", colours.missing),
     ):
-        look = {"width": 0.5, "marker": {"color": colour, "line": {"width": 0}}}
+        bars = {"width": 0.5, "marker": {"color": colour, "line": {"width": 0}}}
         hover = f"{name} %{{y}}<extra></extra>"
-        put(figure, go.Bar(x=places, y=sweep[column], name=name, hovertemplate=hover, **look), row=3)
+        put(figure, go.Bar(x=places, y=sweep[column], name=name, hovertemplate=hover, **bars), row=3)
     if tau in values:
         at, line = values.index(tau), {"color": colours.faint, "width": 1, "dash": "dot"}
         figure.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, yref="paper", line=line)
@@ -498,14 +464,8 @@ def tau_curve(
         barmode="stack",
     )
     hover_head(figure, "at this threshold")
-    scored = sweep[sweep["uds"].notna()]
-    defined, at = scored["uds"], scored["tau"].tolist()
-    finding = "UDS by threshold"
-    if len(defined):
-        scores = f"{defined.min():.2f} to {defined.max():.2f}"
-        finding = f"UDS ranges from {scores} for thresholds from {at[0]:g} to {at[-1]:g}"
     subtitle = "KE layers: S1 above tau; band: smallest to largest number per example."
     if (sweep["uds"].isna() & (sweep["n_measured"] > 0)).any():
         subtitle += " A gap in UDS: stage 2 was not measured at every layer that counts there."
     subtitle += " Dotted: the tau of this audit." if tau in values else ""
-    return style(figure, theme, title, finding, subtitle, height=560)
+    return style(figure, "UDS and KE layers by threshold", subtitle, tall=560, **look)

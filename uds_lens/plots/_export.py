@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from uds_lens._optional_packages import require_package
 from uds_lens._storage import atomic_write_bytes, atomic_write_text, check_writable, generator, located
 from uds_lens.errors import ConfigError, MissingDependencyError, ResultFormatError, UdsLensError
+from uds_lens.plots._style import WIDTH
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -20,7 +21,7 @@ def save_figure(
     figure: go.Figure,
     path: str | os.PathLike[str],
     *,
-    width: int = 860,
+    width: int | None = None,
     height: int | None = None,
     scale: float | int = 2,
     overwrite: bool = False,
@@ -30,7 +31,7 @@ def save_figure(
     Args:
         figure: Any plotly figure.
         path: File to write; the suffix chooses the format.
-        width: Width of a picture in pixels.
+        width: Width of a picture in pixels; None takes the figure's, or 860.
         height: Its height in pixels; None takes the figure's.
         scale: Resolution of bitmaps: pixels per pixel.
         overwrite: Replace an existing picture. Pages written by this function are replaced anyway.
@@ -60,7 +61,7 @@ def save_figure(
     check_writable(path, directory=False, overwrite=True)
     require_package("kaleido", needed_by=f"saving a figure as .{kind} needs", instead="Or save it as .html.")
     try:
-        picture = figure.to_image(format=kind, width=width, height=height, scale=scale)
+        picture = figure.to_image(format=kind, width=width or figure.layout.width or WIDTH, height=height, scale=scale)
     except Exception as error:
         if "chrome" in f"{type(error).__name__} {error}".lower():
             raise MissingDependencyError(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,35 +12,13 @@ import plotly.graph_objects as go
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.plots._models import difference_matrix
-from uds_lens.plots._style import (
-    LEADER,
-    LEGEND_ROW,
-    Theme,
-    apart,
-    band,
-    count,
-    legend_rows,
-    note,
-    number,
-    palette,
-    require,
-    row_axis,
-    row_labels,
-    short,
-    shown,
-    style,
-)
+from uds_lens.plots._style import Look, band, count, note, number, palette, require, row_axis, row_labels, shown, style
 
 if TYPE_CHECKING:
     import pandas as pd
+    from typing_extensions import Unpack
 
 _SHARE = {"range": [-0.03, 1.03], "dtick": 0.2, "tickformat": ".1f"}
-
-
-def _plain(row: Any, name: str = "metric") -> str:
-    """The label of a row if it has one, else its name, cut for a heading."""
-    label = row.get("label")
-    return short(label if isinstance(label, str) and label else row[name])
 
 
 _INTERVALS = (  # columns, legend, colour, width, offset from the row, opacity
@@ -53,15 +30,14 @@ _HOVER = ("", "cluster_", "variants_", "new_variants_")
 _HOVER_WORDS = ("", "runs as clusters: ", "one variant left out: ", "new variants: ")
 
 
-def faithfulness_forest(faithful: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def faithfulness_forest(faithful: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot faithfulness F with its intervals per metric, highest on top; metrics without F come last.
 
     Args:
         faithful: `uds_lens.meta.faithfulness(...)`: `metric`, `auc`, `low`, `high`, and where they are there
             `cluster_low`, `cluster_high` (runs as clusters), `variants_low`, `variants_high` (one variant left out),
             `new_variants_low`, `new_variants_high` (variants as clusters), `n_p`, `n_n`, `label`.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, with a line at 0.5 (chance).
@@ -76,7 +52,7 @@ def faithfulness_forest(faithful: pd.DataFrame, *, theme: Theme = "light", title
         ('y', 'x')
     """
     require(faithful, ["metric", "auc", "low", "high"], source="uds_lens.meta.faithfulness(...)")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     ordered = faithful.sort_values("auc", ascending=False, kind="stable", na_position="last")
     ordered = ordered.reset_index(drop=True)
     names = row_labels(ordered)
@@ -142,18 +118,10 @@ def faithfulness_forest(faithful: pd.DataFrame, *, theme: Theme = "light", title
     line = {"color": colours.faint, "width": 1, "dash": "dot"}
     figure.add_shape(type="line", x0=0.5, x1=0.5, yref="paper", y0=0, y1=1, line=line)
     subtitle = "Dot: area under the ROC curve; dotted line: chance. Intervals hold for these variants only"
-    finding = "Faithfulness (F) of the metrics"
-    if len(judged):
-        highest = f"{judged['auc'].iloc[0]:.3f}"
-        tied = sum(f"{value:.3f}" == highest for value in judged["auc"])
-        finding = f"{_plain(judged.iloc[0])} is the most faithful metric (F {highest})"
-        if tied > 1:
-            finding = f"{tied} metrics share the highest F ({highest})"
-    entries = [trace.name for trace in figure.data if trace.showlegend]
-    further = LEGEND_ROW * (legend_rows(entries, width=560) - 1) if len(entries) > 1 else 0
     subtitle = subtitle + ("; the lowest line is for new variants." if "new_variants_" in there else ".")
-    height = 150 + 26 * max(len(ordered), 3) + further
-    return style(figure, theme, title, finding, subtitle, height=height, legend=len(entries) > 1, room=further)
+    several = sum(bool(trace.showlegend) for trace in figure.data) > 1
+    height = 150 + 26 * max(len(ordered), 3)
+    return style(figure, "Faithfulness (F) by metric", subtitle, tall=height, legend=several, **look)
 
 
 Robustness: TypeAlias = Literal["q", "r", "rob"]
@@ -169,26 +137,17 @@ _ROBUSTNESS = {"q": "Q", "r": "R", "rob": "Rob"}
 _ROBUSTNESS_AXIS = {"q": "Q (quantisation)", "r": "R (relearning)", "rob": "Rob (harmonic mean of Q and R)"}
 
 
-def filter_slopes(
-    robust: pd.DataFrame,
-    *,
-    value: Robustness = "rob",
-    highlight: Sequence[str] = ("uds",),
-    theme: Theme = "light",
-    title: str | None = "",
-) -> go.Figure:
-    """Plot robustness over the filter settings, one line per metric; crossing lines depend on the filter.
+def filter_dots(robust: pd.DataFrame, *, value: Robustness = "rob", **look: Unpack[Look]) -> go.Figure:
+    """Plot robustness with every filter, one metric a row: a long line depends on which models are counted.
 
     Args:
         robust: `uds_lens.meta.robustness(...)`: `metric`, `filter`, `n`, the column `value`; rows with `models` other
             than "own" are left out.
         value: What is drawn.
-        highlight: Metrics drawn in colour; the others are light.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; a gap is undefined.
+        The figure, highest with the last filter on top; no mark: undefined.
 
     Raises:
         DataError: A column is missing, or a filter is unknown.
@@ -197,8 +156,8 @@ def filter_slopes(
     Example:
         >>> import pandas as pd
         >>> rows = {"metric": ["x", "x"], "filter": ["none", "utility"], "n": [9, 7], "rob": [0.5, 0.8]}
-        >>> filter_slopes(pd.DataFrame(rows), highlight=["x"]).data[0].y
-        (0.5, 0.8)
+        >>> [(trace.name, trace.x) for trace in filter_dots(pd.DataFrame(rows)).data[1:]]
+        [('all models', (0.5,)), ('enough utility', (0.8,))]
     """
     check_choice("value", value, Robustness)
     require(robust, ["metric", "filter", "n", value], source="uds_lens.meta.robustness(...)")
@@ -207,75 +166,52 @@ def filter_slopes(
     if unknown:
         raise DataError(f"filters are {', '.join(_FILTERS)}; the frame has {sorted(unknown)[0]!r}.")
     order = [name for name in _FILTERS if name in set(rows["filter"])]
-    colours, figure = palette(theme), go.Figure()
-    names = sorted(dict.fromkeys(rows["metric"]), key=lambda name: name in highlight)
-    ends: list[tuple[float, str, str]] = []
-    firsts = []
-    for name in order:
-        there = rows[(rows["filter"] == name) & rows[value].notna()]
-        firsts += [_plain(there.loc[there[value].idxmax()])] if len(there) else []
-    for name in names:
-        line = rows[rows["metric"] == name].set_index("filter").reindex(order)
-        faint = name not in highlight
-        colour = colours.faint if faint else colours.series[list(highlight).index(name) % len(colours.series)]
-        labels = line["label"].dropna().tolist() if "label" in line.columns else []
-        label = shown((*labels, name)[0], limit=22)
-        figure.add_scatter(
-            x=list(range(len(line))),
-            y=[float(x) for x in line[value]],
-            mode="lines+markers",
-            name=label,
-            line={"color": colour, "width": 1.2 if faint else 3},
-            marker={"color": colour, "size": 5 if faint else 9},
-            opacity=0.55 if faint else 1,
-            customdata=["no" if math.isnan(n) else f"{n:.0f}" for n in line["n"].astype(float)],
-            hovertemplate=f"<b>{label}</b> %{{y:.3f}}<br>%{{customdata}} models<extra></extra>",
-            connectgaps=False,
-        )
-        if len(line) and not math.isnan(line[value].iloc[-1]):
-            ends.append((float(line[value].iloc[-1]), label, colour))
-    gap = min(0.047, 1 / max(len(ends), 1))
-    places = apart([end[0] for end in ends], gap=gap, low=-0.02, high=1.0)
-    for place, (end, label, colour) in zip(places, ends, strict=True):  # a thin line joins a name that had to move
-        figure.add_annotation(
-            text=label,
-            x=len(order) - 1,
-            y=end,
-            ax=26,
-            ay=place,
-            ayref="y",
-            arrowcolor=colour,
-            standoff=6,
-            **LEADER,
-            font={"color": colour, "size": 11.5},
-        )
-    if not names:
-        note(figure, "No metrics.")
-    figure.update_xaxes(
-        tickvals=list(range(len(order))),
-        ticktext=[_FILTERS[name] for name in order],
-        range=[-0.12, max(len(order) - 1, 1) + 0.06],
-        title_text="models behind the value",
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
+    values = rows.pivot(index="metric", columns="filter", values=value).astype(float)
+    values = values.sort_values(order[::-1], ascending=False, kind="stable") if order else values
+    places = {metric: place for place, metric in enumerate(values.index)}
+    named = rows.drop_duplicates("metric").set_index("metric", drop=False).loc[values.index]
+    ends = zip(values.min(axis=1), values.max(axis=1), strict=True)
+    figure.add_scatter(
+        x=[x for low, high in ends for x in (low, high, None)],
+        y=[y for place in places.values() for y in (place, place, None)],
+        mode="lines",
+        line={"color": colours.grid, "width": 4},
+        hoverinfo="skip",
+        showlegend=False,
     )
-    figure.update_yaxes(title_text=_ROBUSTNESS_AXIS[value], **_SHARE)
-    finding = f"{_ROBUSTNESS[value]} by filter"
-    if len(set(firsts)) == 1:
-        finding = f"{firsts[0]} has the highest {_ROBUSTNESS[value]} with every filter"
-    elif firsts:
-        finding = f"Which metric has the highest {_ROBUSTNESS[value]} depends on the filter"
-    subtitle = "Where lines cross, ranks depend on the filter. Hover for the number of models."
-    style(figure, theme, title, finding, subtitle, height=max(420, 120 + 20 * len(names)), legend=False)
-    return figure.update_layout(margin_r=180)
+    symbols = ("circle-open", "diamond-open", "square-open", "circle")
+    for name, colour, symbol in zip(order, colours.series, symbols[-len(order) :], strict=False):
+        there = rows[(rows["filter"] == name) & rows[value].notna()]
+        figure.add_scatter(
+            x=there[value].astype(float).tolist(),
+            y=[places[metric] for metric in there["metric"]],
+            mode="markers",
+            name=_FILTERS[name],
+            showlegend=True,
+            marker={"color": colour, "symbol": symbol, "size": 10, "line": {"color": colour, "width": 2}},
+            customdata=[
+                [label, f"{n:.0f}"] for label, n in zip(row_labels(there), there["n"].astype(float), strict=True)
+            ],
+            hovertemplate=f"<b>%{{customdata[0]}}</b> %{{x:.3f}}<br>%{{customdata[1]}} models: {_FILTERS[name]}"
+            "<extra></extra>",
+        )
+    if not places:
+        note(figure, "No metrics.")
+    figure.update_xaxes(title_text=_ROBUSTNESS_AXIS[value], showgrid=True, **_SHARE)
+    row_axis(figure, row_labels(named))
+    subtitle = "Which models are counted: a mark for each filter."
+    tall = 150 + 24 * max(len(places), 3)
+    return style(figure, f"{_ROBUSTNESS[value]} of each metric by filter", subtitle, tall=tall, **look)
 
 
-def method_dumbbell(ranking: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def method_dumbbell(ranking: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot the score of each method without (ring) and with (dot) the depth metric, and its places.
 
     Args:
         ranking: `uds_lens.meta.rank(...)`: `method`, `model`, `score_without`, `score_with`, `rank_without`,
             `rank_with`, `n_tied`.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, best without depth on top; methods without a score come last.
@@ -292,10 +228,9 @@ def method_dumbbell(ranking: pd.DataFrame, *, theme: Theme = "light", title: str
     """
     columns = ["method", "model", "score_without", "score_with", "rank_without", "rank_with", "n_tied"]
     require(ranking, columns, source="uds_lens.meta.rank(...)")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     ordered = ranking.sort_values("rank_without", kind="stable", na_position="last").reset_index(drop=True)
     names, models = row_labels(ordered, name="method"), row_labels(ordered, name="model", limit=60)
-    moved = 0
     for place, row in ordered.iterrows():
         if math.isnan(row["score_without"]):
             figure.add_annotation(text="no score", x=0, xanchor="left", y=place)
@@ -303,7 +238,6 @@ def method_dumbbell(ranking: pd.DataFrame, *, theme: Theme = "light", title: str
         ends, line = ({"x0": row["score_without"], "x1": row["score_with"]}, {"color": colours.grid, "width": 4})
         figure.add_shape(type="line", **ends, y0=place, y1=place, line=line, layer="below")
         before, after = f"{row['rank_without']:.0f}", f"{row['rank_with']:.0f}"
-        moved += before != after
         figure.add_annotation(
             text=f"<b>{before} → {after}</b>" if before != after else before,
             x=1.04,
@@ -331,10 +265,10 @@ def method_dumbbell(ranking: pd.DataFrame, *, theme: Theme = "light", title: str
         note(figure, "No methods.")
     figure.update_xaxes(title_text="score (0 to 1)", showgrid=True, **_SHARE)
     row_axis(figure, names)
-    change = "changes" if moved == 1 else "change"
-    finding = f"With depth in the score, {moved} of {count(len(ordered), 'method')} {change} rank"
     subtitle = "Harmonic mean of forgetting, privacy and utility; ranks on the right."
-    style(figure, theme, title, finding, subtitle, height=150 + 32 * max(len(ordered), 3))
+    style(
+        figure, "Score of each method, with and without depth", subtitle, tall=150 + 32 * max(len(ordered), 3), **look
+    )
     return figure.update_layout(margin_r=86)
 
 
@@ -342,13 +276,12 @@ CRITERIA = {"auc": "F", "q": "Q", "r": "R", "rob": "Rob", "overall": "Overall"}
 """Columns of the table and their headings."""
 
 
-def metric_heatmap(summary: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def metric_heatmap(summary: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot every metric by every criterion, as numbers coloured from 0 to 1, highest Overall on top.
 
     Args:
         summary: `uds_lens.meta.summary(...)`: `metric`, `auc`, `q`, `r`, `rob`, `overall`, perhaps `n` and `label`.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure; a grey cell is undefined.
@@ -363,7 +296,7 @@ def metric_heatmap(summary: pd.DataFrame, *, theme: Theme = "light", title: str 
         '0.900'
     """
     require(summary, ["metric", *CRITERIA], source="uds_lens.meta.summary(...)")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     ordered = summary.sort_values("overall", ascending=False, kind="stable", na_position="last")
     values = ordered[list(CRITERIA)].to_numpy(dtype=float).tolist()
     sizes = ordered["n"] if "n" in ordered.columns else [math.nan] * len(ordered)
@@ -388,16 +321,13 @@ def metric_heatmap(summary: pd.DataFrame, *, theme: Theme = "light", title: str 
     figure.update_xaxes(side="top", showline=False, ticks="", fixedrange=True, title_text="")
     row_axis(figure, row_labels(ordered))
     figure.update_yaxes(range=[len(ordered) - 0.5, -0.5])
-    finding = "Metrics by criterion"
-    if ordered["overall"].notna().any():
-        finding = f"{_plain(ordered.iloc[0])} is best overall ({ordered['overall'].iloc[0]:.3f})"
     subtitle = (
         "F: faithfulness; Q, R: robustness to quantisation and relearning; Rob: harmonic mean of Q and R; "
         "Overall: of F and Rob."
     )
     figure.update_layout(plot_bgcolor=colours.missing)
     height = 130 + 27 * max(len(ordered), 3)
-    return style(figure, theme, title, finding, subtitle, height=height, legend=False, room=22)
+    return style(figure, "Metrics by criterion", subtitle, tall=height, legend=False, room=22, **look)
 
 
 _DARK_BELOW = 0.27  # values of `erasure`, in both themes, on which white is read more easily than black
@@ -423,9 +353,7 @@ def _write_cells(figure: go.Figure, columns: list[str], values: list[list[float]
         )
 
 
-def pair_matrix(
-    pairs: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, theme: Theme = "light", title: str | None = ""
-) -> go.Figure:
+def pair_matrix(pairs: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, **look: Unpack[Look]) -> go.Figure:
     """Plot F of the row minus F of the column; a star where the adjusted p-value is below the level.
 
     Args:
@@ -433,8 +361,7 @@ def pair_matrix(
             and the column `p`.
         p: The p-value that decides: `p_holm`, or `cluster_p_holm` where runs are clusters.
         level: Significance level of the star.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, metrics by F. An empty cell: no test, or the metric itself.
@@ -451,7 +378,7 @@ def pair_matrix(
     """
     columns = ["one", "other", "auc_one", "auc_other", "difference", "low", "high", p]
     require(pairs, columns, source="uds_lens.meta.compare_all(...)")
-    return difference_matrix(pairs, "auc", p=p, level=level, theme=theme, title=title)
+    return difference_matrix(pairs, "auc", p=p, level=level, **look)
 
 
 State: TypeAlias = Literal["quantised", "relearned"]  # what was done to the models
@@ -464,8 +391,7 @@ def perturbation_scatter(
     state: State = "quantised",
     shift: tuple[float, float, float] | None = None,
     retain: tuple[float, float] | None = None,
-    theme: Theme = "light",
-    title: str | None = "",
+    **look: Unpack[Look],
 ) -> go.Figure:
     """Plot a metric before (across) and after (up) a perturbation, with the line on which Q or R is 1.
 
@@ -478,8 +404,7 @@ def perturbation_scatter(
         state: Which perturbation.
         shift: Dr and the two ends of its interval (NaN: no interval); None draws `y = x` alone.
         retain: m of retain before and after relearning, drawn as a star.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure. Models that the filters leave out are faint, and not among the counts above and below the line.
@@ -491,7 +416,7 @@ def perturbation_scatter(
     check_choice("state", state, State)
     columns = ["model", "metric", "before", state, "kept"]
     require(points, columns, source="the points of uds_lens.meta.robustness(...)")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     rows = points[(points["metric"] == metric) & points["before"].notna() & points[state].notna()]
     is_kept = rows["kept"].astype(bool).to_numpy()
     star = retain if retain is not None and not any(map(math.isnan, retain)) else None
@@ -543,12 +468,9 @@ def perturbation_scatter(
     axis = {"range": ends, "showgrid": True, "constrain": "domain"}
     figure.update_xaxes(**axis, title_text=f"{shown(metric, limit=30)} before (m, higher: known)")
     figure.update_yaxes(**axis, title_text=f"m {state}")
-    # Words that hold for both directions: m rises where an erasure metric, such as UDS, falls.
-    done = "quantisation" if state == "quantised" else "relearning"
-    by = "" if shift is None else ", beyond retain's shift"
-    finding = f"By {short(metric)}, {above} of {count(int(is_kept.sum()), 'model')} know more after {done}{by}"
     subtitle = f"{count(int(is_kept.sum()), 'model')} after filtering: {above} above the line, {below} below."
-    return style(figure, theme, title, finding, subtitle, height=440)
+    heading = f"{shown(metric, limit=40)} before and after {'quantisation' if state == 'quantised' else 'relearning'}"
+    return style(figure, heading, subtitle, tall=440, **look)
 
 
 def pool_histogram(
@@ -557,8 +479,7 @@ def pool_histogram(
     *,
     label: str = "knows",
     thresholds: pd.DataFrame | None = None,
-    theme: Theme = "light",
-    title: str | None = "",
+    **look: Unpack[Look],
 ) -> go.Figure:
     """Plot the values of a metric over models that know and models that never saw the data, with the cuts.
 
@@ -568,8 +489,7 @@ def pool_histogram(
         label: Column with the pool: true, false, or missing (not drawn).
         thresholds: `uds_lens.meta.thresholds(...)`: `metric`, `value`, `chosen`; the chosen cut is a dashed line,
             tied ones are dotted.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure; each model is also a tick below its histogram.
@@ -584,7 +504,7 @@ def pool_histogram(
         [2, 1]
     """
     require(models, [metric, label], source="the table of models, with the pool of each")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     complete = models[models[metric].notna() & models[label].notna()]
     values = complete[metric].to_numpy(dtype=float)
     edges = _bin_edges(values)
@@ -631,13 +551,8 @@ def pool_histogram(
     step = max(1, -(-tallest // 5))
     figure.update_yaxes(title_text="models", range=[-tallest * 0.17, tallest * 1.06], dtick=step, tick0=0)
     figure.update_layout(barmode="overlay", bargap=0.04)
-    known_p, known_n = (rows[metric].to_numpy(dtype=float) for _, rows, _ in pools)
-    finding = f"{short(metric)}: values of the two pools"
-    if len(known_p) and len(known_n):
-        separate = known_p.min() > known_n.max() or known_p.max() < known_n.min()
-        finding = f"{short(metric)}: the two pools {'do not overlap' if separate else 'overlap'}"
     subtitle = " and ".join(f"{len(rows)} models that {name}" for name, rows, _ in pools) + "."
-    return style(figure, theme, title, finding, subtitle, height=340)
+    return style(figure, f"{shown(metric, limit=40)} of models that know and that do not", subtitle, tall=340, **look)
 
 
 def _bin_edges(values: np.ndarray) -> np.ndarray:
@@ -651,14 +566,13 @@ def _bin_edges(values: np.ndarray) -> np.ndarray:
     return np.linspace(low - pad, high + pad, 22)
 
 
-def rank_probabilities(ranks: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def rank_probabilities(ranks: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot in which share of resamples each method (row) has each place (column).
 
     Args:
         ranks: Rows of `uds_lens.meta.stability(...)` for one kind of resample and one view: `method`, `rank`,
             `probability`.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, best expected place on top; ties share the better place, so a row sums to 1 and a column need not.
@@ -675,7 +589,7 @@ def rank_probabilities(ranks: pd.DataFrame, *, theme: Theme = "light", title: st
     require(ranks, ["method", "rank", "probability"], source="uds_lens.meta.stability(...)")
     if ranks.duplicated(["method", "rank"]).any():
         raise DataError("a method has the same rank twice: choose the rows of one `resampled` and one `view`.")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     varying = ranks[ranks["probability"].notna()]
     table = varying.pivot(index="method", columns="rank", values="probability").fillna(0.0)
     expected = (table * [float(place) for place in table.columns]).sum(axis=1) / table.sum(axis=1)
@@ -695,14 +609,11 @@ def rank_probabilities(ranks: pd.DataFrame, *, theme: Theme = "light", title: st
         showscale=False,
         hovertemplate="%{y}, place %{x}: %{z:.1%}<extra></extra>",
     )
-    finding = "Ranks over resamples"
     if not len(table):
         note(figure, "No probabilities: every method has only one configuration." if len(ranks) else "No methods.")
-    elif 1 in table.columns:
-        first = table.index[table[1] == table[1].max()]
-        named = f"{short(first[0])} is" if len(first) == 1 else f"{len(first)} methods are"
-        finding = f"{named} first in {table[1].max():.0%} of resamples"
     figure.update_xaxes(type="category", title_text="rank", showline=False, ticks="")
     figure.update_yaxes(autorange="reversed", showgrid=False)
     subtitle = "Percent of resamples; each method's configuration is chosen anew in each."
-    return style(figure, theme, title, finding, subtitle, height=150 + 32 * max(len(table), 3), legend=False)
+    return style(
+        figure, "Rank of each method over resamples", subtitle, tall=150 + 32 * max(len(table), 3), legend=False, **look
+    )

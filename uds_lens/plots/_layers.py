@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,8 +18,8 @@ from uds_lens.errors import DataError
 from uds_lens.plots._style import (
     DELTA,
     ONLY_COUNTING,
+    Look,
     Palette,
-    Theme,
     band,
     curve,
     end_labels,
@@ -26,19 +27,21 @@ from uds_lens.plots._style import (
     label_room,
     layer_axis,
     level,
+    narrow,
     number,
     palette,
     panel_heading,
     panels,
     put,
     require,
-    short,
+    row_axis,
     shown,
     style,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
+    from typing_extensions import Unpack
 
 
 _DELTA_AXIS = {"title": {"text": DELTA}, "rangemode": "tozero"}
@@ -46,38 +49,37 @@ _UNIFIED = {"hovermode": "x unified", "hoverdistance": -1}
 _S1, _S2 = "S1: retain's state", "S2: unlearned state"
 
 
-def layer_profile(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def layer_profile(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot S1 and S2 above, LER below, and at the bottom the share of answers encoded at the layer.
 
     Args:
-        layers: `audit.layers_frame()`; with the columns `_low` and `_high` hovering shows the interval of a mean.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        layers: `audit.layers_frame()`.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; deltas in nats per token, bands are interquartile ranges over examples. A gap in LER: no example
-        has knowledge at that layer.
+        The figure; deltas in nats per token, bands are the intervals of the means, clustered by subject where
+        examples share one. A gap in LER: no example has knowledge at that layer.
 
     Raises:
         DataError: A column is missing.
 
     Example:
         >>> import pandas as pd
-        >>> values = {f"{name}_{part}": [0.5] for name in ("s1", "s2", "ler") for part in ("mean", "q25", "q75")}
+        >>> values = {f"{name}_{part}": [0.5] for name in ("s1", "s2", "ler") for part in ("mean", "low", "high")}
         >>> figure = layer_profile(pd.DataFrame({"layer": [0], "ke_share": [1.0], "n_ke": [9], **values}))
         >>> figure.layout.yaxis.title.text
         'Δ log-prob<br>(nats/token)'
     """
-    statistics = [f"{name}_{part}" for name in ("s1", "s2", "ler") for part in ("mean", "q25", "q75")]
+    statistics = [f"{name}_{part}" for name in ("s1", "s2", "ler") for part in ("mean", "low", "high")]
     require(layers, ["layer", "ke_share", "n_ke", *statistics], source="audit.layers_frame()")
-    colours, figure = palette(theme), panels([0.53, 0.38, 0.09], gap=0.075)
+    colours, figure = palette(look.get("theme", "light")), panels([0.53, 0.38, 0.09], gap=0.075)
     parts = (
         ("s1", _S1, colours.retain, colours.retain_band, 1),
         ("s2", _S2, colours.unlearned, colours.unlearned_band, 1),
         ("ler", "LER", colours.erased, colours.erased_band, 2),
     )
     for key, name, _, shade, row in parts:
-        spread = layers[f"{key}_q25"], layers[f"{key}_q75"]
+        spread = layers[f"{key}_low"], layers[f"{key}_high"]
         put(figure, band(layers["layer"], *spread, colour=shade, group=name), row=row)
     for key, name, colour, _, row in parts:
         interval, ends = hover_interval(layers, key)
@@ -109,30 +111,14 @@ def layer_profile(layers: pd.DataFrame, *, theme: Theme = "light", title: str | 
         uniformtext={"minsize": 9, "mode": "hide"},
         **_UNIFIED,
     )
-    finding = _profile_words(layers)
-    subtitle = (
-        "Mean and interquartile range over examples. LER = S2/S1 clipped to [0, 1], on knowledge-encoding layers."
-    )
+    subtitle = "Mean and its interval over examples. LER = S2/S1 clipped to [0, 1], on knowledge-encoding layers."
     if layers["s2_mean"].isna().any() and layers["s1_mean"].notna().any():
         subtitle += f" {_PARTLY}"
-    return style(figure, theme, title, finding, subtitle, height=580)
-
-
-def _profile_words(layers: pd.DataFrame) -> str:
-    measured = layers[layers["ler_mean"].notna()]
-    if not len(measured):
-        return "Knowledge and erasure by layer: no layer encodes knowledge"
-    most = measured.loc[measured["s1_mean"].idxmax()]
-    return f"Knowledge peaks at layer {most['layer']:.0f}; {most['ler_mean']:.0%} of it is erased there"
+    return style(figure, "S1, S2 and LER by layer", subtitle, tall=580, **look)
 
 
 def example_profile(
-    layers: pd.DataFrame,
-    *,
-    tau: float | int | None = None,
-    question: str | None = None,
-    theme: Theme = "light",
-    title: str | None = "",
+    layers: pd.DataFrame, *, tau: float | int | None = None, question: str | None = None, **look: Unpack[Look]
 ) -> go.Figure:
     """Plot S1 and S2 of one example above, its LER below.
 
@@ -140,8 +126,7 @@ def example_profile(
         layers: The rows of `audit.to_frame()` of one example.
         tau: Threshold in nats per token, drawn as a line; None draws none.
         question: Shown under the heading.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves heading and question out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure; no LER bar where the layer encodes nothing (S1 at most tau).
@@ -150,14 +135,14 @@ def example_profile(
         DataError: A column is missing.
     """
     require(layers, ["layer", "s1_delta", "s2_delta", "ler"], source="audit.to_frame()")
-    colours, figure = palette(theme), panels([0.62, 0.38], gap=0.1)
+    colours, figure = palette(look.get("theme", "light")), panels([0.62, 0.38], gap=0.1)
     for key, name, colour in (("s1", _S1, colours.retain), ("s2", _S2, colours.unlearned)):
         hover = f"{key.upper()} %{{y:.3f}} nats/token"
         line = curve(layers["layer"], layers[f"{key}_delta"], name=name, colour=colour, hover=hover)
         put(figure, line, row=1)
-    look = {"color": colours.erased, "line": {"width": 0}}
+    marker = {"color": colours.erased, "line": {"width": 0}}
     hover = "LER %{y:.3f}<extra></extra>"
-    bars = go.Bar(x=layers["layer"], y=layers["ler"], name="LER", marker=look, hovertemplate=hover)
+    bars = go.Bar(x=layers["layer"], y=layers["ler"], name="LER", marker=marker, hovertemplate=hover)
     put(figure, bars, row=2)
     if tau is not None:
         level(figure, tau, row=1, colour=colours.faint)
@@ -165,11 +150,10 @@ def example_profile(
     figure.update_layout(
         yaxis=_DELTA_AXIS, yaxis2={"title": {"text": "LER"}, "range": [0, 1.05], "dtick": 0.5}, **_UNIFIED
     )
-    finding = f"One example: UDS {number(_score(layers))}"
-    words = [] if question is None else [shown(question, limit=110)]
+    words = [f"UDS {number(_score(layers))}."] + ([] if question is None else [shown(question, limit=110)])
     if layers["s2_delta"].isna().any() and layers["s1_delta"].notna().any():
         words.append(ONLY_COUNTING)
-    return style(figure, theme, title, finding, " ".join(words) or None, height=430)
+    return style(figure, "S1, S2 and LER of one example by layer", " ".join(words), tall=430, **look)
 
 
 def _score(layers: pd.DataFrame, prefix: str = "") -> float:
@@ -180,15 +164,12 @@ def _score(layers: pd.DataFrame, prefix: str = "") -> float:
     return float((weights * ler).sum() / total) if total else np.nan
 
 
-def component_profile(
-    sites: Mapping[str, pd.DataFrame], *, theme: Theme = "light", title: str | None = ""
-) -> go.Figure:
+def component_profile(sites: Mapping[str, pd.DataFrame], **look: Unpack[Look]) -> go.Figure:
     """Plot S1 by layer for each patch site, and its mean over layers.
 
     Args:
         sites: Patch site (`resid_post`, `attn_out` ...) to the `layers_frame()` of an audit at that site.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, in nats per token.
@@ -202,8 +183,12 @@ def component_profile(
         require(frame, ["layer", "s1_mean"], source="audit.layers_frame()")
     from plotly.subplots import make_subplots
 
-    colours = palette(theme).series
+    colours = palette(look.get("theme", "light")).series
     figure = make_subplots(rows=1, cols=2, column_widths=[0.64, 0.36], horizontal_spacing=0.16)
+    second: dict[str, Any] = {"row": 1, "col": 2}
+    if narrow(look):
+        figure = make_subplots(rows=2, cols=1, row_heights=[0.6, 0.4], vertical_spacing=0.2)
+        second = {"row": 2, "col": 1}
     means = {site: float(frame["s1_mean"].mean()) for site, frame in sites.items()}
     for place, (site, frame) in enumerate(sites.items()):
         colour, name = colours[place % len(colours)], shown(site)
@@ -223,7 +208,7 @@ def component_profile(
             hovertemplate=f"{name}: mean over layers %{{x:.3f}} nats/token<extra></extra>",
         )
         figure.add_trace(line, row=1, col=1)
-        figure.add_trace(bar, row=1, col=2)
+        figure.add_trace(bar, **second)
     layer_axis(figure, max(map(len, sites.values())))
     figure.update_yaxes(title_text="S1 (nats/token)", rangemode="tozero", row=1, col=1)
     # the bars' range (the layer axis set one on all), with room for the numbers at their ends
@@ -231,24 +216,21 @@ def component_profile(
     room = 0.25 * ((high - low) or 1.0)
     ends = [low - (room if low < 0 else 0), high + room]
     free = {"dtick": None, "tickformat": None, "nticks": 5}
-    figure.update_xaxes(title_text="mean S1 (nats/token)", range=ends, **free, row=1, col=2)
+    figure.update_xaxes(title_text="mean S1 (nats/token)", range=ends, **free, **second)
     names = [shown(site) for site in sites]
     order = {"autorange": "reversed", "categoryorder": "array", "categoryarray": names, "showgrid": False}
-    figure.update_yaxes(**order, row=1, col=2)
+    figure.update_yaxes(**order, **second)
     figure.update_layout(**_UNIFIED)
-    most = max(means, key=lambda site: -np.inf if np.isnan(means[site]) else means[site])
-    finding = f"{short(most)} carries the most knowledge (mean S1 {number(means[most])})"
     subtitle = "Log-probability lost with retain's state at each site: by layer, and the mean over layers."
-    return style(figure, theme, title, finding, subtitle, height=390)
+    return style(figure, "S1 by layer and patch site", subtitle, tall=570 if narrow(look) else 390, **look)
 
 
-def forget_and_kept(layers: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def forget_and_kept(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot S2 by layer on forget facts and on retained facts: erasure beside damage.
 
     Args:
         layers: `audit.control_layers_frame()`.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, in nats per token with intervals. Without damage the lower curve lies on that of retain's states,
@@ -266,7 +248,7 @@ def forget_and_kept(layers: pd.DataFrame, *, theme: Theme = "light", title: str 
     """
     columns = [f"{name}_{part}" for name in ("forget", "control") for part in ("mean", "low", "high")]
     require(layers, ["layer", "control_retain_mean", *columns], source="audit.control_layers_frame()")
-    colours, figure, layer = palette(theme), go.Figure(), layers["layer"]
+    colours, figure, layer = palette(look.get("theme", "light")), go.Figure(), layers["layer"]
     parts = (
         ("forget", "forget facts", colours.erased, colours.erased_band, "solid"),
         ("control", "retained facts", colours.unlearned, colours.unlearned_band, "solid"),
@@ -281,22 +263,15 @@ def forget_and_kept(layers: pd.DataFrame, *, theme: Theme = "light", title: str 
         figure.add_trace(curve(layer, layers[f"{key}_mean"], name=name, colour=colour, hover=hover, dash=dash))
     layer_axis(figure, len(layers))
     figure.update_layout(yaxis=_DELTA_AXIS, **_UNIFIED)
-    forget, retained = layers["forget_mean"].mean(), layers["control_mean"].mean()
-    finding = f"Mean loss: {number(forget)} nats/token on forget facts, {number(retained)} on retained facts"
     subtitle = "S2: loss with the unlearned model's states patched in. Bands: intervals clustered by subject."
-    return style(figure, theme, title, finding, subtitle, height=420)
+    return style(figure, "Loss on forget facts and on retained facts by layer", subtitle, tall=420, **look)
 
 
 _VIEWS = (("uds", "UDS {}: states patched in"), ("lens", "Logit Lens {}: states decoded directly"))
 
 
 def lens_against_uds(
-    layers: pd.DataFrame,
-    *,
-    tau: float | int | None = None,
-    question: str | None = None,
-    theme: Theme = "light",
-    title: str | None = "",
+    layers: pd.DataFrame, *, tau: float | int | None = None, question: str | None = None, **look: Unpack[Look]
 ) -> go.Figure:
     """Plot S1 and S2 (above) and LER (below) of one example, by patching on the left and by Logit Lens on the right.
 
@@ -308,8 +283,7 @@ def lens_against_uds(
             NaN in LER where the layer encodes nothing.
         tau: Threshold in nats per token, drawn as a line; None draws none.
         question: Shown under the heading.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves heading and question out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure.
@@ -319,7 +293,7 @@ def lens_against_uds(
     """
     names = [f"{view}_{part}" for view, _ in _VIEWS for part in ("s1_delta", "s2_delta", "ler")]
     require(layers, ["layer", *names], source="metrics.compare_logit_lens(audit, example).to_frame()")
-    colours, figure = palette(theme), panels([0.58, 0.42], columns=2, gap=0.09)
+    colours, figure = palette(look.get("theme", "light")), panels([0.58, 0.42], columns=2, gap=0.09)
     parts = (
         ("s1_delta", _S1, colours.retain, 1, "S1 %{y:.3f} nats/token"),
         ("s2_delta", _S2, colours.unlearned, 1, "S2 %{y:.3f} nats/token"),
@@ -344,11 +318,10 @@ def lens_against_uds(
         **_UNIFIED,
     )
     gap = "A gap in LER: S1 ≤ tau, nothing to erase."
-    finding = f"One example: UDS {scores[0]} by patching, {scores[1]} by Logit Lens"
     subtitle = gap if question is None else shown(question, limit=110)
     figure.update_annotations(font={"size": 13, "color": colours.text}, yshift=4)
     figure.update_layout(legend_y=1.09)
-    return style(figure, theme, title, finding, subtitle, height=500, room=32)
+    return style(figure, "One example by patching and by Logit Lens", subtitle, tall=500, room=32, **look)
 
 
 Value: TypeAlias = Literal["ler", "s2"]  # what is compared: LER, or S2 in nats per token
@@ -369,8 +342,7 @@ def compare_layers(
     value: Value = "ler",
     chosen: str | None = None,
     references: Collection[str] = (),
-    theme: Theme = "light",
-    title: str | None = "",
+    **look: Unpack[Look],
 ) -> go.Figure:
     """Plot mean LER (or mean S2) per layer: a labelled curve per model, above 8 models a panel for each.
 
@@ -381,8 +353,7 @@ def compare_layers(
         value: `ler`, or `s2` in nats per token.
         chosen: Model drawn strong, the others light; None draws all alike.
         references: Models for comparison (`full`, `retain`): grey and dotted.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure; a gap: no example has knowledge at that layer, or S2 was not measured in all of them.
@@ -403,7 +374,7 @@ def compare_layers(
     layers = {name: [int(x) for x in frame["layer"]] for name, frame in models.items()}
     means = {name: _mean(curve) for name, curve in values.items()}
     ranked = sorted((name for name in models if name not in references), key=means.__getitem__, reverse=True)
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     axis_title, subtitle = _VALUE_WORDS[value]
     if value == "s2" and any(x != x for curve in values.values() for x in curve):
         subtitle += f" {_PARTLY}"
@@ -413,16 +384,11 @@ def compare_layers(
         low, high = min(0.0, *defined), max(0.0, *defined)
         edge = 0.04 * (high - low or 1.0)
         axis = {"range": [low - edge if low < 0 else 0.0, high + edge]}
-    known_means = [name for name in ranked if means[name] > -np.inf]
-    finding = f"{axis_title[:1].upper()}{axis_title[1:]} by layer"
-    if len(known_means) > 1:
-        first, last = known_means[0], known_means[-1]
-        finding += f": {short(first)} highest ({means[first]:.2f}), {short(last)} lowest ({means[last]:.2f})"
-    look: dict[str, Any] = {"theme": theme, "title": title, "finding": finding, "subtitle": subtitle}
+    heading = f"{axis_title.split(' (')[0].removeprefix('mean ')} by layer"
     if len(ranked) > _LINES:
-        height = _fill_panels(figure, layers, values, ranked, chosen, references, colours, axis_title)
+        height = _fill_panels(figure, layers, values, ranked, chosen, references, colours, axis_title, narrow(look))
         figure.update_yaxes({**axis, "dtick": 0.5} if "dtick" in axis else axis)
-        return style(figure, **look, height=height)
+        return style(figure, heading, subtitle, tall=height, **look)
     hues = 0
     for place, name in enumerate(models):
         colour, dash, width, size = colours.other, "solid", 1.75, 4
@@ -445,9 +411,10 @@ def compare_layers(
     layer_axis(figure, max(map(len, models.values())))
     figure.update_yaxes(title_text=axis_title, **axis)
     figure.update_layout(hovermode="closest", meta={"kind": "lines"})
-    style(figure, **look, height=400, legend=False)
-    figure.update_layout(margin_r=label_room(models))
-    end_labels(figure, axis["range"], plot_height=290, colours={colours.other: colours.text})
+    style(figure, heading, subtitle, tall=400, legend=False, **look)
+    letters = 11 if narrow(look) else 22  # after which a name is cut
+    figure.update_layout(margin_r=label_room(models, letters))
+    end_labels(figure, letters, axis["range"], plot_height=290, colours={colours.other: colours.text})
     absent = [shown(name, limit=40) for name in models if means[name] == -np.inf]
     if absent:
         words, corner = f"nothing measurable: {', '.join(absent)}", {"x": 1, "y": 0, "yanchor": "bottom"}
@@ -460,7 +427,7 @@ def _mean(values: list[float]) -> float:
     return sum(defined) / len(defined) if defined else -np.inf
 
 
-_COLUMNS, _NARROW = 4, 2  # panels in a row: in a figure of ordinary width, and where there is little room
+_COLUMNS, _FEW_COLUMNS = 4, 2  # panels in a row: in a figure of ordinary width, and where there is little room
 
 _TITLE, _PANEL, _GAP, _BELOW = 22, 92, 26, 52
 """Pixels of a row: name above it, plot, ticks below; and the axis title below the last row."""
@@ -475,6 +442,7 @@ def _fill_panels(
     references: Collection[str],
     colours: Palette,
     axis_title: str,
+    small: bool,
 ) -> int:
     """Fill a figure with one panel per model, in the order of `ranked`; return its height in pixels."""
     places = {name: place for place, name in enumerate(values)}
@@ -528,13 +496,13 @@ def _fill_panels(
             tint = {"fillcolor": colours.erased_band, "line": {"width": 0}, "layer": "below"}
             figure.add_shape(type="rect", **corners, **tint)
     figure.add_traces(traces)
-    wide, height = _grid(len(ranked), _COLUMNS, axis_title)
-    narrow, narrow_height = _grid(len(ranked), _NARROW, axis_title)
+    grid, height = _grid(len(ranked), _FEW_COLUMNS if small else _COLUMNS, axis_title)
+    few, few_height = _grid(len(ranked), _FEW_COLUMNS, axis_title)
     figure.update_layout(
-        wide,
+        grid,
         hovermode="closest",
         legend={"itemclick": False, "itemdoubleclick": False},
-        meta={"kind": "panels", "narrow": {**narrow, "height": narrow_height}},
+        meta={"kind": "panels", "narrow": {**few, "height": few_height}},
     )
     longest = max(map(len, layers.values()), default=1)
     figure.update_xaxes(range=[-0.5, longest - 0.5], dtick=max(1, -(-longest // 5)), tickformat="d")
@@ -570,16 +538,13 @@ def _grid(n: int, columns: int, axis_title: str) -> tuple[dict[str, Any], int]:
     return layout, total + _BELOW + 80
 
 
-def weight_profile(
-    weights: pd.DataFrame, layers: pd.DataFrame | None = None, *, theme: Theme = "light", title: str | None = ""
-) -> go.Figure:
+def weight_profile(weights: pd.DataFrame, layers: pd.DataFrame | None = None, **look: Unpack[Look]) -> go.Figure:
     """Plot the relative change of the weights of each layer, under LER.
 
     Args:
         weights: `difference.layers_frame()` of a `uds_lens.weights.WeightDifference`.
         layers: `audit.layers_frame()` of an audit of the same model; None draws no LER.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure; a gap in LER: no example has knowledge at that layer.
@@ -592,11 +557,11 @@ def weight_profile(
         >>> names = ("relative_norm", "attention_relative_norm", "mlp_relative_norm")
         >>> figure = weight_profile(pd.DataFrame({"layer": [0, 1], **dict.fromkeys(names, [0.0, 0.2])}))
         >>> figure.layout.title.text
-        'Weights change most in layer 1, by 20% of their norm'
+        'Change of the weights by layer'
     """
     parts = (("mlp_relative_norm", "MLP"), ("attention_relative_norm", "attention"), ("relative_norm", "whole layer"))
     require(weights, ["layer", *(key for key, _ in parts)], source="difference.layers_frame()")
-    colours, figure = palette(theme), panels([1] if layers is None else [1, 1], gap=0.1)
+    colours, figure = palette(look.get("theme", "light")), panels([1] if layers is None else [1, 1], gap=0.1)
     row = 1
     if layers is not None:
         require(layers, ["layer", "ler_mean"], source="audit.layers_frame()")
@@ -611,71 +576,73 @@ def weight_profile(
     layer_axis(figure, len(weights))
     axis = {"title": {"text": "change<br>(share of norm)"}, "rangemode": "tozero", "tickformat": "~%"}
     figure.update_layout({"yaxis" if row == 1 else "yaxis2": axis}, **_UNIFIED)
-    changed = weights[weights["relative_norm"].notna()]
-    finding = "Change of the weights by layer: nothing was compared"
-    if len(changed):
-        most = changed.loc[changed["relative_norm"].idxmax()]
-        finding = f"Weights change most in layer {most['layer']:.0f}, by {most['relative_norm']:.0%} of their norm"
     subtitle = "Norm of the difference from full over the norm of full's weights."
-    return style(figure, theme=theme, title=title, finding=finding, subtitle=subtitle, height=320 if row == 1 else 460)
+    return style(figure, "Change of the weights by layer", subtitle, tall=320 if row == 1 else 460, **look)
 
 
 def patch_heatmap(
-    grid: pd.DataFrame, *, tokens: Sequence[str] | None = None, theme: Theme = "light", title: str | None = ""
+    grid: pd.DataFrame, *, tokens: Sequence[str] | None = None, unit: str = "nats/token", **look: Unpack[Look]
 ) -> go.Figure:
-    """Draw a grid of patches, mean over its rows: layers across; positions or heads down.
+    """Draw a grid of patches: layers across; positions, heads or cells down.
 
     Args:
-        grid: `uds_lens.patching.patch_grid(...)`; filter it by `row` to see one text. Or with a column `cell`, text, in
-            whose order its rows are drawn (`DepthMap.plot_map`).
+        grid: `uds_lens.patching.patch_grid(...)`: a grid of heads (the mean over its rows is drawn), or of the
+            positions of one row. Or with a column `cell`, text, in whose order its rows are drawn
+            (`DepthMap.plot_map`).
         tokens: Texts of all tokens of that row, to label positions.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        unit: Of `lost`; that of the grid's score.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; cells in nats per token (or the unit of the grid's score). Grey: not patched.
+        The figure: what is lost, white where nothing is. Grey: not patched; positions that were left out are one
+        grey row.
 
     Raises:
-        DataError: A column is missing, or there is nothing to draw.
+        DataError: A column is missing, there is nothing to draw, or positions are those of several texts.
 
     Example:
         >>> import pandas as pd
-        >>> grid = pd.DataFrame({"row": 0, "layer": [0, 1], "head": [0, 0], "lost": [0.5, 0.1]})
-        >>> [list(line) for line in patch_heatmap(grid).data[0].z]
-        [[0.5, 0.1]]
+        >>> grid = pd.DataFrame({"row": 0, "layer": [0, 1], "head": [0, 0], "lost": [0.5, -0.1]})
+        >>> [list(line) for line in patch_heatmap(grid).data[0].z], patch_heatmap(grid).data[0].zmin
+        ([[0.5, -0.1]], -0.5)
     """
     require(grid, ["layer", "lost"], source="uds_lens.patching.patch_grid(...)")
     down = next((name for name in ("position", "head", "cell") if name in grid.columns), None)
     if down is None or not len(grid):
         raise DataError("the grid has no positions and no heads: make it with by='position' or by='head'.")
+    one_text = "row" not in grid.columns or grid["row"].nunique() == 1
+    if down == "position" and (not one_text or grid.duplicated(["layer", "position"]).any()):
+        raise DataError(
+            "the grid has positions of several texts, where one number means different words: pass one row, "
+            'grid[grid["row"] == 0], or give the positions names of your own in a column `cell` in place of `position`.'
+        )
     table = grid.pivot_table(index=down, columns="layer", values="lost", aggfunc="mean", sort=down != "cell")
-    labels = [
-        f"{i} {shown(tokens[i], limit=20)}" if tokens is not None and down == "position" else str(i)
-        for i in table.index
-    ]
-    kind = "" if down == "cell" else f"{down} "
+    table = table.reindex(columns=range(int(table.columns.min()), int(table.columns.max()) + 1))
+    names = [shown(name) for name in table.index]
+    if down == "position":
+        gaps = [i - 0.5 for before, i in pairwise(table.index) if i > before + 1]
+        table = table.reindex(sorted([*table.index, *gaps]))
+        texts = [""] * (int(table.index.max()) + 1) if tokens is None else [shown(text, limit=20) for text in tokens]
+        names = ["\u22ee" if i % 1 else f"{i:.0f} {texts[int(i)]}".strip() for i in table.index]
+    colours, kind = palette(look.get("theme", "light")), "" if down == "cell" else down
+    largest = float(np.nanmax(np.abs(table.to_numpy(dtype=float)), initial=1e-3))
     figure = go.Figure(
         go.Heatmap(
             x=list(table.columns),
-            y=list(range(len(labels))),
-            z=table.to_numpy(),
-            customdata=[[label] * table.shape[1] for label in labels],
-            colorscale=palette(theme).erasure,
-            colorbar={"title": {"text": "lost", "side": "top"}, "thickness": 12},
-            hovertemplate=f"layer %{{x}}, {kind}%{{customdata}}<br>lost %{{z:.3f}}<extra></extra>",
+            y=list(range(len(names))),
+            z=[[None if math.isnan(x) else x for x in line] for line in table.to_numpy(dtype=float).tolist()],
+            customdata=[[name] * table.shape[1] for name in names],
+            colorscale=colours.around_zero,
+            zmin=-largest,
+            zmax=largest,
+            colorbar={"title": {"text": f"lost<br>({shown(unit, limit=30)})", "side": "top"}, "thickness": 12},
+            hovertemplate=f"layer %{{x}}, {kind} %{{customdata}}<br>lost %{{z:.3f}}<extra></extra>",
             hoverongaps=False,
         )
     )
+    figure.update_layout(plot_bgcolor=colours.missing)
     figure.update_xaxes(title_text="layer", dtick=max(1, table.shape[1] // 12))
-    figure.update_yaxes(
-        title_text=kind.strip(),
-        tickvals=list(range(len(labels))),
-        ticktext=labels,
-        range=[len(labels) - 0.5, -0.5],
-        showgrid=False,
-    )
-    row, column = divmod(int(table.fillna(-math.inf).to_numpy().argmax()), table.shape[1])
-    largest = table.iloc[row, column]
-    where = f"layer {table.columns[column]}, {kind}{labels[row]}"
-    finding = f"The largest loss is {largest:.2g}: {where}" if largest > 0 else "No patch lowers the score"
-    return style(figure, theme, title, finding, height=140 + 22 * max(8, len(labels)), legend=False)
+    row_axis(figure, names)
+    figure.update_yaxes(title_text=kind, range=[len(names) - 0.5, -0.5])
+    heading = f"Loss by layer and {kind}" if kind else "Loss by layer"
+    return style(figure, heading, tall=140 + 22 * max(8, len(names)), legend=False, **look)

@@ -13,13 +13,11 @@ import numpy as np
 import plotly.graph_objects as go
 
 from uds_lens.plots._style import (
-    LEGEND_ROW,
     UDS_AXIS,
-    Theme,
-    count,
+    WIDTH,
+    Look,
     curve,
     hover_head,
-    legend_rows,
     note,
     number,
     palette,
@@ -28,26 +26,23 @@ from uds_lens.plots._style import (
     put,
     require,
     row_axis,
-    short,
     shown,
     style,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
+    from typing_extensions import Unpack
 
 
-def ranking(
-    models: pd.DataFrame, *, references: Collection[str] = (), theme: Theme = "light", title: str | None = ""
-) -> go.Figure:
+def ranking(models: pd.DataFrame, *, references: Collection[str] = (), **look: Unpack[Look]) -> go.Figure:
     """Plot UDS with its interval per model, highest on top.
 
     Args:
         models: `uds_lens.results.models_frame(audits)`: `model`, `uds`, `uds_low`, `uds_high`, `n_measured`. Where
             `reading` is there and says "withheld", the dot is hollow.
         references: Models drawn grey, for comparison.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, from 0 (intact, as in full) to 1 (erased, as in retain); models without a score come last.
@@ -63,7 +58,7 @@ def ranking(
     """
     columns = ["model", "uds", "uds_low", "uds_high", "n_measured"]
     require(models, columns, source="uds_lens.results.models_frame(audits)")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     ordered = models.sort_values("uds", ascending=False, kind="stable", na_position="last")
     for place, row in enumerate(ordered.itertuples()):
         if math.isnan(row.uds):
@@ -89,26 +84,12 @@ def ranking(
         note(figure, "No models.")
     figure.update_xaxes(**UDS_AXIS)
     row_axis(figure, [shown(name, limit=36) for name in ordered["model"]])
-    finding = _order_words(ordered.dropna(subset=["uds"]), references)
     subtitle = "Mean over measurable examples; bootstrap interval, clustered by subject where examples share one."
-    return style(figure, theme, title, finding, subtitle, height=140 + 32 * max(len(ordered), 3), legend=False)
-
-
-def _order_words(ordered: pd.DataFrame, references: Collection[str]) -> str:
-    compared = ordered[~ordered["model"].isin(list(references))]
-    if not len(compared):
-        return "UDS by model"
-    first, last = compared.iloc[0], compared.iloc[-1]
-    if len(compared) == 1:
-        return f"{short(first['model'])}: UDS {first['uds']:.2f}"
-    high, low = (
-        f"{short(row['model'])} {words} ({row['uds']:.2f})" for row, words in ((first, "highest"), (last, "lowest"))
-    )
-    return f"UDS: {high}, {low}"
+    return style(figure, "UDS by model", subtitle, tall=140 + 32 * max(len(ordered), 3), legend=False, **look)
 
 
 def audit_differences(
-    differences: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, theme: Theme = "light", title: str | None = ""
+    differences: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, **look: Unpack[Look]
 ) -> go.Figure:
     """Plot UDS of the row minus UDS of the column; a star where the p-value is below the level.
 
@@ -117,8 +98,7 @@ def audit_differences(
             `high`, and the column `p`.
         p: The p-value that decides: `p_holm`, or `p` for the unadjusted one.
         level: Significance level of the star.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, highest UDS first. An empty cell: not comparable, or the audit itself. No star where the column
@@ -136,21 +116,16 @@ def audit_differences(
     """
     columns = ["one", "other", "uds_one", "uds_other", "difference", "low", "high", p]
     require(differences, columns, source="uds_lens.results.compare_all(...)")
-    return difference_matrix(differences, "uds", p=p, level=level, theme=theme, title=title)
+    return difference_matrix(differences, "uds", p=p, level=level, **look)
 
 
-def difference_matrix(
-    pairs: pd.DataFrame, score: str, *, p: str, level: float, theme: Theme, title: str | None
-) -> go.Figure:
+def difference_matrix(pairs: pd.DataFrame, score: str, *, p: str, level: float, **look: Unpack[Look]) -> go.Figure:
     """Plot one cell per pair and one for its mirror image, for `audit_differences` and `pair_matrix`."""
-    colours, names = palette(theme), by_score(pairs, score)
+    colours, names = palette(look.get("theme", "light")), by_score(pairs, score)
     adjusted = "p" if p == "p" else "adjusted p"
     cells: dict[tuple[str, str], tuple[float, str, str]] = {}
-    tested = decided = 0
     for row in pairs.itertuples():
         p_value, withheld = getattr(row, p), bool(getattr(row, "fatal", ""))
-        tested += not (math.isnan(p_value) or withheld)
-        decided += p_value < level and not withheld
         if math.isnan(row.difference):
             continue
         for one, other, sign in ((row.one, row.other, 1), (row.other, row.one, -1)):
@@ -168,17 +143,18 @@ def difference_matrix(
             cells[str(one), str(other)] = value, text, "<br>".join(lines)
     table = [[cells.get((one, other), (None, "", "")) for other in names] for one in names]
     largest = max([0.1, *(abs(cell[0]) for cell in cells.values())])
+    roomy = 30 * len(names) <= (look.get("width") or WIDTH) - 200  # for numbers; else stars alone
     places, labels = list(range(len(names))), [shown(name, limit=24) for name in names]
     figure = go.Figure()
     figure.add_heatmap(
         x=places,
         y=places,
         z=[[cell[0] for cell in line] for line in table],
-        text=[[cell[1] for cell in line] for line in table],
+        text=[[cell[1] if roomy else "*" * cell[1].endswith("*") for cell in line] for line in table],
         customdata=[[cell[2] for cell in line] for line in table],
-        texttemplate="%{text}" if len(names) <= 22 else None,
+        texttemplate="%{text}",
         textfont={"size": 11 if len(names) <= 14 else 9.5},
-        colorscale=[[0, colours.below], [0.5, colours.paper], [1, colours.above]],
+        colorscale=colours.around_zero,
         zmin=-largest,
         zmax=largest,
         xgap=1,
@@ -193,14 +169,13 @@ def difference_matrix(
     figure.update_xaxes(side="bottom", tickangle=-45, title_text="minus", showline=False, ticks="", **ticks)
     figure.update_yaxes(autorange="reversed", **ticks)
     label = "UDS" if score == "uds" else "F"
-    differ = "pair differs" if tested == 1 else "pairs differ"
-    finding = f"{decided} of {tested} {differ} significantly in {label}" + (" (Holm-adjusted)" if p != "p" else "")
-    finding = finding if tested else f"Pairwise differences in {label}: none could be tested"
     subtitle = (
         f"{label} of the row minus {label} of the column. Star: {adjusted} below {level:g}; "
         "without a star, the order is undecided."
     )
-    return style(figure, theme, title, finding, subtitle, height=190 + 27 * max(len(names), 4), legend=False)
+    return style(
+        figure, f"Differences in {label} by pair", subtitle, tall=190 + 27 * max(len(names), 4), legend=False, **look
+    )
 
 
 def by_score(pairs: pd.DataFrame, score: str) -> list[str]:
@@ -222,8 +197,7 @@ def utility_frontier(
     utility: str = "utility_rel",
     references: pd.DataFrame | None = None,
     min_utility: float | None = None,
-    theme: Theme = "light",
-    title: str | None = "",
+    **look: Unpack[Look],
 ) -> go.Figure:
     """Plot every model by utility (across) and depth (up), coloured by method, with the Pareto frontier.
 
@@ -233,8 +207,7 @@ def utility_frontier(
         utility: Column of utility, 1 as full.
         references: `full`, `retain`: the same columns without `method`; drawn as stars, not part of the frontier.
         min_utility: Drawn as a dotted line.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure.
@@ -250,7 +223,7 @@ def utility_frontier(
         ('frontier', ['b', 'a'])
     """
     require(models, ["model", "method", depth, utility], source="the table of models")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     complete = models[models[depth].notna() & models[utility].notna()].reset_index(drop=True)
     on = frontier(complete[utility].to_numpy(dtype=float), complete[depth].to_numpy(dtype=float))
 
@@ -288,17 +261,8 @@ def utility_frontier(
     figure.update_xaxes(title_text="utility (1 = full)", range=[-0.03, highest + 0.05], tickformat=".1f", showgrid=True)
     label = "UDS" if depth in ("uds", "depth") else shown(depth, limit=24)
     figure.update_yaxes(title_text=f"{label} (0 intact, 1 erased)", range=[-0.04, 1.05], dtick=0.2, tickformat=".1f")
-    rows = legend_rows([trace.name for trace in figure.data])
-    finding = f"Depth against utility: {_frontier_words(len(on), len(complete))}"
     subtitle = "Line: Pareto frontier, the models that no other model beats on both."
-    style(figure, theme, title, finding, subtitle, height=440 + LEGEND_ROW * (rows - 1))
-    if rows > 1:  # below the plot, where it cannot cover the title
-        figure.update_layout(legend={"yref": "container", "y": 0, "yanchor": "bottom"})
-    return figure
-
-
-def _frontier_words(on: int, n: int) -> str:
-    return "one model" if n == 1 else f"{on} of {n} models on the frontier"
+    return style(figure, "Depth against utility", subtitle, tall=440, **look)
 
 
 def frontier(across: np.ndarray, up: np.ndarray) -> list[int]:
@@ -322,8 +286,7 @@ def depth_utility(
     label: str = "utility (1 = full)",
     chosen: str | None = None,
     references: Collection[str] = (),
-    theme: Theme = "light",
-    title: str | None = "",
+    **look: Unpack[Look],
 ) -> go.Figure:
     """Plot each model by utility (across) and UDS (up), with its name and the Pareto frontier.
 
@@ -332,8 +295,7 @@ def depth_utility(
         label: Title of the utility axis.
         chosen: Model drawn strong, the others light; None draws all alike.
         references: Models drawn as grey stars, not part of the frontier.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure; models without both values are counted below the title.
@@ -348,7 +310,7 @@ def depth_utility(
         'frontier'
     """
     require(models, ["model", "utility", "uds"], source="a table of models with depth and utility")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     complete = models[models["utility"].notna() & models["uds"].notna()].reset_index(drop=True)
     judged = complete[~complete["model"].isin(list(references))]
     best = judged.iloc[frontier(judged["utility"].to_numpy(dtype=float), judged["uds"].to_numpy(dtype=float))]
@@ -402,11 +364,10 @@ def depth_utility(
     figure.update_xaxes(title_text=label, range=[low, high], showgrid=True, tickformat=".2~f")
     figure.update_yaxes(**{**UDS_AXIS, "range": [-0.05, 1.05]})
     figure.update_layout(hovermode="closest")
-    finding = f"Depth against utility: {_frontier_words(len(best), len(judged))}"
     subtitle = "Line: Pareto frontier, the models that no other model beats on both."
     if absent := len(models) - len(complete):
         subtitle += f" Without both values: {absent}."
-    return style(figure, theme, title, finding, subtitle, height=430, legend=False, room=22)
+    return style(figure, "Depth against utility", subtitle, tall=430, legend=False, room=22, **look)
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
@@ -454,14 +415,13 @@ def _name_sides(across: Sequence[float], up: Sequence[float], names: Sequence[st
 _VERDICTS = (("agrees", "erased", "circle"), ("differs as expected", "faint", "diamond"), ("differs", "unlearned", "x"))
 
 
-def differences_by_metric(compared: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def differences_by_metric(compared: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot measured minus published values, a row per metric and a mark per model.
 
     Args:
         compared: `uds_lens.published.compare(run).frame`: `model`, `metric`, `measured`, `published`, `difference`,
             `margin`, `verdict`.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure; a bar behind each row is the margin within which values agree.
@@ -477,7 +437,7 @@ def differences_by_metric(compared: pd.DataFrame, *, theme: Theme = "light", tit
     """
     columns = ["model", "metric", "measured", "published", "difference", "margin", "verdict"]
     require(compared, columns, source="uds_lens.published.compare(run).frame")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     defined = compared[compared["difference"].notna()]
     metrics = list(dict.fromkeys(defined["metric"]))
     for place, metric in enumerate(metrics):
@@ -517,20 +477,18 @@ def differences_by_metric(compared: pd.DataFrame, *, theme: Theme = "light", tit
         note(figure, "No values.")
     figure.update_xaxes(title_text="measured \u2212 published", zeroline=True)
     row_axis(figure, [shown(metric, limit=28) for metric in metrics])
-    agree, height = int((defined["verdict"] == "agrees").sum()), 170 + 34 * max(1, len(metrics))
-    finding = f"{agree} of {count(len(defined), 'value')} agree with the published ones"
-    subtitle = "Each mark is a model; the bar behind a row is the margin within which values agree"
-    return style(figure, theme, title, finding, subtitle, height=height, legend=len(defined) > 0)
+    heading, tall = "Measured minus published values by metric", 170 + 34 * max(1, len(metrics))
+    subtitle = "Each mark is a model; the bar behind a row is the margin within which values agree."
+    return style(figure, heading, subtitle, tall=tall, legend=len(defined) > 0, **look)
 
 
-def depth_by_step(steps: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def depth_by_step(steps: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot depth, damage, and where they were measured utility and the forget answers, by step of the training.
 
     Args:
         steps: `curve.to_frame()` of a `uds_lens.training.DepthCurve`: `step`, `uds`, `damage`; also drawn are `utility`
             and `answers` (probability of the forget answers), in [0, 1]. With a column `model`, a panel for each.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure. A gap: the value is NaN there.
@@ -545,7 +503,7 @@ def depth_by_step(steps: pd.DataFrame, *, theme: Theme = "light", title: str | N
         (['UDS', 'damage'], 'step')
     """
     require(steps, ["step", "uds", "damage"], source="curve.to_frame()")
-    colours = palette(theme)
+    colours = palette(look.get("theme", "light"))
     lines = [
         ("uds", "UDS", colours.erased, "solid"),
         ("damage", "damage", colours.unlearned, "solid"),
@@ -574,15 +532,6 @@ def depth_by_step(steps: pd.DataFrame, *, theme: Theme = "light", title: str | N
     hover_head(figure, "step %{x}")
     subtitle = "UDS 0 intact, 1 erased. Damage: loss on retained facts over loss on forget facts."
     if names == [None]:
-        return style(figure, theme, title, _finding(steps, names), subtitle, height=400)
+        return style(figure, "Depth and damage by step", subtitle, tall=400, **look)
     figure.update_layout(legend_y=1.08)
-    return style(figure, theme, title, _finding(steps, names), subtitle, height=360, room=20)
-
-
-def _finding(steps: pd.DataFrame, names: list[str | None]) -> str:
-    scored = steps[steps["uds"].notna()]
-    if not len(scored):
-        return "Depth by step: nothing was measured"
-    best = scored.iloc[scored["uds"].argmax()]  # tables that were put together repeat their index
-    whose = "" if names == [None] else f" ({short(best['model'])})"
-    return f"Deepest at step {best['step']:.0f}{whose}: UDS {number(best['uds'])}, damage {number(best['damage'])}"
+    return style(figure, "Depth and damage by step", subtitle, tall=360, room=20, **look)

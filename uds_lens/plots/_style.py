@@ -8,7 +8,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 import plotly.graph_objects as go
@@ -19,7 +19,14 @@ from uds_lens.errors import DataError
 Theme: TypeAlias = Literal["light", "dark"]
 """Colours for light or for dark surroundings."""
 
-AUTO = ""  # a title that states the figure's finding; None leaves it out
+
+class Look(TypedDict, total=False):
+    """What every figure takes next to its table."""
+
+    theme: Theme  # colours for light (default) or for dark surroundings
+    title: str | None  # replaces the heading, which says what is drawn; None leaves it out
+    width: int | None  # in pixels; None fills the page (as a picture: 860)
+    height: int | None  # in pixels; None fits what is drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +52,11 @@ class Palette:
     hover: str  # background of hover texts
     series: tuple[str, ...]  # any number of equals
     scale: tuple[str, ...]  # 0 (intact) to 1 (erased), evenly spaced, lightness rising
+
+    @property
+    def around_zero(self) -> list[list[Any]]:
+        """A plotly colour scale from what is below 0 over the colour of the paper to what is above."""
+        return [[0, self.below], [0.5, self.paper], [1, self.above]]
 
     @property
     def erasure(self) -> list[list[Any]]:
@@ -103,7 +115,8 @@ def recolouring() -> dict[str, str]:
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"  # font stack; nothing is downloaded
 LEGEND_ROW = 29  # height of one row of a legend in pixels
 
-TITLE_HEIGHT, SUBTITLE_HEIGHT, _BARE_TOP = 34, 20, 14
+_TITLE_LINE, _SUBTITLE_LINE, _TITLE_PAD, _BARE_TOP = 22, 18, 13, 14  # in pixels
+WIDTH, _NARROW = 860, 520  # of a picture without a width of its own; below, a figure makes room for its labels
 
 
 def template(theme: Theme = "light") -> go.layout.Template:
@@ -148,7 +161,8 @@ def template(theme: Theme = "light") -> go.layout.Template:
         "annotationdefaults": {"font": {"size": 12.5, "color": colours.faint}, "showarrow": False},
         "hoversubplots": "axis",
     }
-    return go.layout.Template(layout=layout)
+    # marks on the edge of a plot are whole
+    return go.layout.Template(layout=layout, data={"scatter": [{"cliponaxis": False}]})
 
 
 _template = functools.cache(template)  # figures copy what they are given
@@ -156,25 +170,53 @@ _template = functools.cache(template)  # figures copy what they are given
 
 def style(
     figure: go.Figure,
-    theme: Theme,
-    title: str | None,
-    finding: str = "",
-    subtitle: str | None = None,
+    heading: str,
+    subtitle: str = "",
     *,
-    height: int = 380,
+    tall: int = 380,
     legend: bool = True,
     room: int = 0,
+    theme: Theme = "light",
+    title: str | None = "",
+    width: int | None = None,
+    height: int | None = None,
 ) -> go.Figure:
-    """Give a figure its look, heading and height, with some pixels of room above the plot; changes and returns it."""
-    heading: dict[str, Any] = {}
-    top = _BARE_TOP + (LEGEND_ROW if legend else 0) + room
-    if title is not None:
-        top += TITLE_HEIGHT + (SUBTITLE_HEIGHT if subtitle else 0)
-        heading = {"text": title or shown(finding, limit=120), "subtitle": {"text": subtitle or ""}}
+    """Give a figure its look, heading and size; changes and returns it.
+
+    Args:
+        figure: What is drawn.
+        heading: What the figure shows, in a few words.
+        subtitle: What its marks mean.
+        tall: Height with one line of title, subtitle and legend, in pixels; longer ones add theirs.
+        legend: Whether there is one.
+        room: Pixels above the plot, for names of panels.
+        theme: See `Look`, as `title`, `width` and `height`.
+        title: Replaces the heading; None leaves out heading and subtitle.
+        width: Pixels.
+        height: Pixels.
+    """
+    across = (width or WIDTH) - 32
+    lines = {"text": _lines(title or heading, across / 9), "subtitle": _lines(subtitle, across / 6)}
+    names = list(dict.fromkeys(trace.name for trace in figure.data if trace.name and trace.showlegend is not False))
+    rows = legend_rows(names, width=across - 70) if legend and names else 1
+    top = _BARE_TOP + (LEGEND_ROW * rows if legend else 0) + room
+    tall += LEGEND_ROW * (rows - 1)
+    if title is None:
+        lines, tall = {"text": [], "subtitle": []}, tall - _TITLE_LINE - _TITLE_PAD
     else:
-        height -= TITLE_HEIGHT
-    layout = {"title": heading, "height": height, "margin": {"t": top}, "showlegend": legend}
-    figure.update_layout(template=_template(theme), **layout)
+        top += _TITLE_PAD + _TITLE_LINE * len(lines["text"]) + _SUBTITLE_LINE * len(lines["subtitle"])
+        tall += _TITLE_LINE * (len(lines["text"]) - 1) + _SUBTITLE_LINE * max(0, len(lines["subtitle"]) - 1)
+    texts = {name: "<br>".join(parts) for name, parts in lines.items()}
+    figure.update_layout(
+        template=_template(theme),
+        title={"text": texts["text"], "subtitle": {"text": texts["subtitle"]}} if title is not None else {},
+        width=width,
+        height=height or tall,
+        margin={"t": top},
+        showlegend=legend,
+    )
+    if narrow({"width": width}):
+        _make_room(figure)
     for trace in figure.data:
         for name in ("x", "y", "z", "text", "customdata"):
             if name in trace and hasattr(trace[name], "tolist"):
@@ -183,6 +225,28 @@ def style(
                 trace[name] = None  # an equal value would be taken for the one that is there
                 trace[name] = values
     return figure
+
+
+def narrow(look: Look) -> bool:
+    """Whether a figure is as wide as a telephone."""
+    return (look.get("width") or WIDTH) < _NARROW
+
+
+def _lines(text: str, letters: float) -> list[str]:
+    # a title with markup is the caller's, and may have a space within a tag
+    return [text] if "<" in text else textwrap.wrap(text, int(letters), break_long_words=False)
+
+
+def _make_room(figure: go.Figure) -> None:
+    """Give labels of rows two lines and ticks of long axes larger steps."""
+    for axis in figure.select_yaxes():
+        if axis.ticktext and axis.showticklabels is not False:
+            axis.ticktext = [shown(html.unescape(text), width=18) for text in axis.ticktext]
+    for axis in figure.select_xaxes():
+        span = axis.range[1] - axis.range[0] if axis.range and axis.dtick else 0
+        if span > 12:
+            axis.dtick = -(-span // 8)
+    figure.update_layout(margin={"l": 48, "r": min(figure.layout.margin.r or 12, 110)})
 
 
 def legend_rows(names: Sequence[str], *, width: int = 700) -> int:
@@ -426,20 +490,25 @@ def panel_heading(figure: go.Figure, text: str, *, column: int, row: int = 1) ->
 
 # Names at the ends of lines, moved apart where lines end close to each other.
 
-LABEL_HEIGHT, _LABEL_LETTERS = 16, 22  # pixels from one name to the next; letters after which a name is cut
+LABEL_HEIGHT = 16  # pixels from one name to the next
 
 
 LEADER = {"xanchor": "left", "showarrow": True, "arrowhead": 0, "arrowwidth": 1}
 """A thin line from the end of a curve to its name, which may have had to move."""
 
 
-def label_room(names: Iterable[str]) -> int:
+def label_room(names: Iterable[str], letters: int) -> int:
     """Pixels to the right of the plot that the names take."""
-    return 34 + 7 * max((min(len(name), _LABEL_LETTERS) for name in names), default=0)
+    return 34 + 7 * max((min(len(name), letters) for name in names), default=0)
 
 
 def end_labels(
-    figure: go.Figure, limits: Sequence[float], *, plot_height: float, colours: Mapping[str, str] | None = None
+    figure: go.Figure,
+    letters: int,
+    limits: Sequence[float],
+    *,
+    plot_height: float,
+    colours: Mapping[str, str] | None = None,
 ) -> None:
     """Write each trace's name where its line ends, joined to it by a thin line where the name had to move."""
     ends = []
@@ -454,7 +523,7 @@ def end_labels(
         colour = trace.line.color
         figure.add_annotation(
             name=str(trace.meta["place"]),
-            text=shown(short(html.unescape(trace.name), _LABEL_LETTERS)),
+            text=shown(short(html.unescape(trace.name), letters)),
             x=x,
             y=y,
             ax=figure.layout.xaxis.range[1],

@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from uds_lens.plots._style import UDS_AXIS, Theme, note, number, palette, require, row_axis, short, shown, style
+from uds_lens.plots._style import UDS_AXIS, Look, note, number, palette, require, row_axis, shown, style
 
 if TYPE_CHECKING:
     import pandas as pd
+    from typing_extensions import Unpack
 
 
-def host_depths(
-    models: pd.DataFrame, *, references: Collection[str] = (), theme: Theme = "light", title: str | None = ""
-) -> go.Figure:
+def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **look: Unpack[Look]) -> go.Figure:
     """Draw an arrow per model from output depth to host depth: a long one to the left is what the model hides.
 
     Args:
         models: `model`, `output_depth`, `host_depth`, `host_depth_low`, `host_depth_high`; NaN draws no arrow.
         references: Models drawn grey, for comparison: retain models, models that never saw a part.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, the longest arrow on top.
@@ -40,7 +38,7 @@ def host_depths(
     """
     columns = ["model", "output_depth", "host_depth", "host_depth_low", "host_depth_high"]
     require(models, columns, source="uds_lens.transplants.transplants_frame(...)")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     hidden = models["output_depth"] - models["host_depth"]
     ordered = models.assign(hidden=hidden).sort_values("hidden", ascending=False, kind="stable", na_position="last")
     for place, row in enumerate(ordered.itertuples()):
@@ -64,24 +62,24 @@ def host_depths(
         note(figure, "No models.")
     figure.update_xaxes(**{**UDS_AXIS, "title_text": "from output depth (open) to host depth (filled)"})
     row_axis(figure, [shown(name, limit=36) for name in ordered["model"]])
-    asked = ordered[~ordered["model"].isin(list(references))].dropna(subset=["hidden"])
-    finding = "Output depth and host depth"
-    if len(asked):
-        most = asked.iloc[0]
-        name = short(most["model"])
-        finding = f"{name}: answers lack {most['output_depth']:.2f}, the rest of the model {most['host_depth']:.2f}"
     subtitle = "Host depth: what stays lost with blocks of retain in the model; band: bootstrap interval over subjects."
-    return style(figure, theme, title, finding, subtitle, height=140 + 32 * max(len(ordered), 3), legend=False)
+    return style(
+        figure,
+        "Output depth and host depth by model",
+        subtitle,
+        tall=140 + 32 * max(len(ordered), 3),
+        legend=False,
+        **look,
+    )
 
 
-def recovered_by_band(candidates: pd.DataFrame, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Draw what comes back with each band of `full`'s blocks, a row for each width, and with `full`'s attention.
 
     Args:
         candidates: `Transplant.candidates_frame()`: `donor`, `blocks`, `first`, `last`, `width`, `attention`,
             `recovered`.
-        theme: Light or dark.
-        title: Heading; empty states the finding, None leaves it out.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure: blocks across, the share of what was lost that comes back down.
@@ -94,11 +92,11 @@ def recovered_by_band(candidates: pd.DataFrame, *, theme: Theme = "light", title
         >>> band = {"donor": "full", "blocks": "block 0", "first": 0, "last": 0, "width": 1, "attention": False}
         >>> figure = recovered_by_band(pd.DataFrame([{**band, "recovered": 0.9}]))
         >>> figure.layout.title.text
-        'block 0 of full brings back 90% of what was lost'
+        'What comes back, by band of blocks'
     """
     columns = ["donor", "blocks", "first", "last", "width", "attention", "recovered"]
     require(candidates, columns, source="Transplant.candidates_frame()")
-    colours, figure = palette(theme), go.Figure()
+    colours, figure = palette(look.get("theme", "light")), go.Figure()
     of_full = candidates[candidates["donor"] == "full"].dropna(subset=["recovered"])
     bands, whole = of_full[~of_full["attention"].astype(bool)], of_full[of_full["attention"].astype(bool)]
     for number_of, (width, rows) in enumerate(bands.groupby("width")):
@@ -122,15 +120,9 @@ def recovered_by_band(candidates: pd.DataFrame, *, theme: Theme = "light", title
         line = {"color": colours.faint, "dash": "dot"}
         ends = [-0.4, float(of_full["last"].max()) + 0.4]
         figure.add_scatter(x=ends, y=[level, level], mode="lines", line=line, name="attention of all blocks")
-    finding = "Nothing was lost that could come back"
-    if len(of_full):
-        best = of_full.loc[of_full["recovered"].idxmax()]
-        finding = f"{best['blocks']} of full brings back {best['recovered']:.0%} of what was lost"
-        if str(best["blocks"]).startswith("blocks"):
-            finding = finding.replace("brings", "bring")
-    else:
+    if not len(of_full):
         note(figure, "Nothing was lost.")
     figure.update_xaxes(title_text="block", tickformat="d")
     figure.update_yaxes(title_text="share that comes back", tickformat=".2~f")
     subtitle = "Blocks of full put into the unlearned model, mean over examples."
-    return style(figure, theme, title, finding, subtitle, legend=True)
+    return style(figure, "What comes back, by band of blocks", subtitle, **look)

@@ -21,8 +21,9 @@ from uds_lens.published._registry import KNOWN_PROBLEMS, MARGIN, MARGINS, models
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+    from typing_extensions import Unpack
 
-    from uds_lens.plots import Theme
+    from uds_lens.plots import Look
 
 COMPARED = {
     "group": "models measured against the same full and retain",
@@ -105,9 +106,9 @@ class Comparison:
         differs = (self.frame["verdict"] == "differs").any() or (self.of_pools["verdict"] == "differs").any()
         return not differs and bool(self.frame["measured"].notna().any() or len(self.of_pools))
 
-    def plot(self, *, theme: Theme = "light", title: str | None = "") -> go.Figure:
+    def plot(self, **look: Unpack[Look]) -> go.Figure:
         """Draw every difference, a row per metric (`uds_lens.plots.differences_by_metric`)."""
-        return plots.differences_by_metric(self.frame, theme=theme, title=title)
+        return plots.differences_by_metric(self.frame, **look)
 
     def __str__(self) -> str:
         counts = self.frame["verdict"].value_counts()

@@ -50,33 +50,35 @@ def figures(tables: Tables) -> dict[str, Any]:
     metrics, main, label = tables.metrics, tables.main, labels(tables.metrics)
     drawn: dict[str, Any] = {"forest": None, "slopes": None, "pairs": None, "frontier": None}
     if len(main) and main["auc"].notna().any():
-        drawn["forest"] = plots.faithfulness_forest(main)
+        drawn["forest"] = plots.faithfulness_forest(main, title=None)
     if tables.pairs is not None and len(tables.pairs):
         named = {side: tables.pairs[side].map(label) for side in ("one", "other")}
-        drawn["pairs"] = plots.pair_matrix(tables.pairs.assign(**named))
+        drawn["pairs"] = plots.pair_matrix(tables.pairs.assign(**named), title=None)
     if len(set(tables.robust["filter"])) > 1:
         rows = tables.robust[tables.robust["metric"].isin(main["metric"])]
         rows = rows.assign(label=rows["metric"].map(label))
-        drawn["slopes"] = plots.filter_slopes(rows, highlight=[tables.options.parts.depth])
+        drawn["filters"] = plots.filter_dots(rows, title=None)
     for (setting, models), _ in tables.robust.groupby(["filter", "models"], sort=False):
         table = judged(tables, str(setting), str(models))
         if len(table):
             table = table.assign(label=table["metric"].map(label))
-            drawn[f"heatmap {setting} {models}"] = plots.metric_heatmap(table)
+            drawn[f"heatmap {setting} {models}"] = plots.metric_heatmap(table, title=None)
     if tables.pools is not None:
         for name in metrics["metric"]:
-            drawn[f"pools {name}"] = plots.pool_histogram(tables.pools, name, thresholds=tables.cuts)
+            drawn[f"pools {name}"] = plots.pool_histogram(tables.pools, name, thresholds=tables.cuts, title=None)
     drawn |= _scatters(tables)
     if tables.ranked and tables.options.parts.utility in tables.models.columns:
         references = tables.references if "depth" in tables.references.columns else None
         models = tables.models.assign(method=[method_name(name) for name in tables.models["method"]])
-        drawn["frontier"] = plots.utility_frontier(models, depth="depth", utility="utility_rel", references=references)
+        drawn["frontier"] = plots.utility_frontier(
+            models, depth="depth", utility="utility_rel", references=references, title=None
+        )
     for by, stability in tables.stability.items():
         ranks = stability.ranks.assign(method=[method_name(name) for name in stability.ranks["method"]])
         for resampled in stability.varying:
             for view in ("without", "with"):
                 rows = ranks[(ranks["view"] == view) & (ranks["resampled"] == resampled)]
-                drawn[f"ranks {by} {view} {resampled}"] = plots.rank_probabilities(rows)
+                drawn[f"ranks {by} {view} {resampled}"] = plots.rank_probabilities(rows, title=None)
     return {name: None if figure is None else plain_figure(figure) for name, figure in drawn.items()}
 
 
@@ -93,10 +95,10 @@ def _scatters(tables: Tables) -> dict[str, Any]:
         for key, columns in SCATTERS.items():
             shown = points.assign(kept=points[list(columns)].astype(bool).all(axis=1))
             if points["quantised"].notna().any():
-                drawn[f"quantised {key} {name}"] = plots.perturbation_scatter(shown, str(name))
+                drawn[f"quantised {key} {name}"] = plots.perturbation_scatter(shown, str(name), title=None)
             if points["relearned"].notna().any():
                 drawn[f"relearned {key} {name}"] = plots.perturbation_scatter(
-                    shown, str(name), state="relearned", shift=shift
+                    shown, str(name), state="relearned", shift=shift, title=None
                 )
     return drawn
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,9 @@ from uds_lens._storage import plain
 from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
 from uds_lens.metrics import LensComparison, MetricResults, MetricValue
-from uds_lens.plots._examples import erased_words, row_order
+from uds_lens.plots._examples import row_order
 from uds_lens.plots._models import by_score
-from uds_lens.plots._style import LIGHT, SUBTITLE_HEIGHT, TITLE_HEIGHT, number, recolouring
+from uds_lens.plots._style import LIGHT, number, recolouring
 from uds_lens.report._page import deltas, floats
 from uds_lens.results import DepthAudit, site_groups
 from uds_lens.results._settings import roles_of
@@ -207,16 +206,10 @@ def _cell(metric: MetricValue | None) -> dict[str, str]:
 
 
 def plain_figure(figure: Any) -> dict[str, Any]:
-    """Return a figure as JSON values without template and heading, which the page has, and the heading as text."""
+    """Return a figure without a title as JSON values without the template, which the page has once."""
     spec = jsonable(figure)
-    layout = spec["layout"]
-    layout.pop("template", None)
-    title = layout.pop("title", None) or {}
-    if title.get("text"):
-        subtitle = bool((title.get("subtitle") or {}).get("text"))
-        layout["height"] -= TITLE_HEIGHT
-        layout["margin"]["t"] -= TITLE_HEIGHT + SUBTITLE_HEIGHT * subtitle
-        spec["heading"] = html.unescape(title["text"]).replace("\u200b", "")
+    for name in ("template", "title"):
+        spec["layout"].pop(name, None)
     return spec
 
 
@@ -231,13 +224,13 @@ def _model_figures(audit: DepthAudit, layers: pd.DataFrame) -> dict[str, Any]:
     """Draw the figures that exist once per model."""
     examples = audit.examples_frame()
     figures: dict[str, Any] = {
-        "layers": plots.layer_profile(layers),
-        "examples": plots.uds_distribution(examples),
-        "length": plots.length_scatter(examples),
-        "tau": plots.tau_curve(audit.tau_sweep(), tau=audit.config.tau),
-        "clip": plots.clip_bars(layers),
-        "types": plots.type_bars(audit.types_frame()) if examples["type"].notna().any() else None,
-        "control": None if audit.control is None else plots.forget_and_kept(audit.control_layers_frame()),
+        "layers": plots.layer_profile(layers, title=None),
+        "examples": plots.uds_distribution(examples, title=None),
+        "length": plots.length_scatter(examples, title=None),
+        "tau": plots.tau_curve(audit.tau_sweep(), tau=audit.config.tau, title=None),
+        "clip": plots.clip_bars(layers, title=None),
+        "types": plots.type_bars(audit.types_frame(), title=None) if examples["type"].notna().any() else None,
+        "control": None if audit.control is None else plots.forget_and_kept(audit.control_layers_frame(), title=None),
     }
     return {name: None if figure is None else plain_figure(figure) for name, figure in figures.items()}
 
@@ -255,18 +248,18 @@ def _shared_figures(
     first = next(iter(audits.values()))
     chosen = next((name for name in audits if name not in references), None)
     figures: dict[str, Any] = {
-        "compare": plain_figure(plots.compare_layers(layers, chosen=chosen, references=references)),
+        "compare": plain_figure(plots.compare_layers(layers, chosen=chosen, references=references, title=None)),
         "differences": None,
         "utility": None if metrics is None else _utility_figure(audits, metrics, references),
     }
     if pairs is not None:
-        figures["differences"] = plain_figure(plots.audit_differences(pairs))
+        figures["differences"] = plain_figure(plots.audit_differences(pairs, title=None))
         grey = [place for place, name in enumerate(by_score(pairs, "uds")) if name in references]
         figures["differences"]["layout"]["meta"] = {"references": grey}
     names = {id(audit): name for name, audit in audits.items()}
     for place, sites in enumerate(site_groups(audits.values())):
         frames = {site: layers[names[id(audit)]] for site, audit in sites.items()}
-        figures[f"components{place}"] = plain_figure(plots.component_profile(frames))
+        figures[f"components{place}"] = plain_figure(plots.component_profile(frames, title=None))
     long = pd.DataFrame({"layer": [0], "s1_delta": [1.0], "s2_delta": [0.0], "ler": [0.0]})
     examples = pd.DataFrame({"example_id": [""], "question": [""], "entity": [""], "uds": [0.0]})
     heatmap = plain_figure(plots.ler_heatmap(long, examples, title=None))
@@ -303,7 +296,7 @@ def _utility_figure(
         rows.append({"model": model, "uds": uds, "uds_low": low, "uds_high": high, "utility": utility})
     label = next(values[name].label for values in metrics.values.values() if name in values)
     grey = [*references, *metrics.roles]
-    figure = plots.depth_utility(pd.DataFrame(rows), label=f"{label} (higher is better)", references=grey)
+    figure = plots.depth_utility(pd.DataFrame(rows), label=f"{label} (higher is better)", references=grey, title=None)
     drawn = [row["model"] for row in rows if not math.isnan(row["uds"] + row["utility"])]
     places = {model: place for place, model in enumerate(audits)}
     for model, trace in zip(drawn, (trace for trace in figure.data if trace.meta), strict=True):
@@ -506,8 +499,8 @@ def elicited_figures(audit: DepthAudit, results: ElicitationResults) -> dict[str
     chosen = next((name for name in ("cloze", "plain") if name in names), names[0] if names else None)
     depth = None
     if chosen is not None and "retain" in results.models:
-        depth = plain_figure(plots.depth_elicited(results.with_depth(audit), probe=chosen))
-    return {"elicited": plain_figure(plots.elicited_scores(results.summary())), "depth_elicited": depth}
+        depth = plain_figure(plots.depth_elicited(results.with_depth(audit), probe=chosen, title=None))
+    return {"elicited": plain_figure(plots.elicited_scores(results.summary(), title=None)), "depth_elicited": depth}
 
 
 def _elicited_sentence(table: pd.DataFrame) -> str:
@@ -623,7 +616,6 @@ def payload(
                 "tau": tau,
                 "layers": audit.n_layers,
                 "cluster": order.tolist(),
-                "erased": erased_words(audit.uds_per_example.numpy()),
                 "figures": figures,
                 "elicited": None if results is None else elicited_values(audit, results),
             }

@@ -50,9 +50,10 @@ from uds_lens.results._verdict import TransplantEvidence, Verdict, verdict
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+    from typing_extensions import Unpack
 
     from uds_lens.models import ModelSource, RetainSource
-    from uds_lens.plots import Theme
+    from uds_lens.plots import Look
     from uds_lens.plots._examples import Order
     from uds_lens.plots._layers import Value
 
@@ -462,21 +463,21 @@ class DepthAudit(Stage1):
             "config": self.config.to_dict(),
         }
 
-    # Figures (`plotly.graph_objects.Figure`, never shown by themselves).
+    # Figures (`plotly.graph_objects.Figure`, never shown by themselves); all take `uds_lens.plots.Look`.
 
-    def plot_layers(self, *, theme: Theme = "light") -> go.Figure:
+    def plot_layers(self, **look: Unpack[Look]) -> go.Figure:
         """Draw S1, S2, LER and the share of KE layers by layer (see `uds_lens.plots.layer_profile`)."""
-        return plots.layer_profile(self.layers_frame(), theme=theme)
+        return plots.layer_profile(self.layers_frame(), **look)
 
-    def plot_heatmap(self, *, order: Order = "uds", theme: Theme = "light") -> go.Figure:
+    def plot_heatmap(self, *, order: Order = "uds", **look: Unpack[Look]) -> go.Figure:
         """Draw LER of every example at every layer (see `uds_lens.plots.ler_heatmap`)."""
-        return plots.ler_heatmap(self.to_frame(), self.examples_frame(), order=order, theme=theme)
+        return plots.ler_heatmap(self.to_frame(), self.examples_frame(), order=order, **look)
 
-    def plot_examples(self, *, theme: Theme = "light") -> go.Figure:
+    def plot_examples(self, **look: Unpack[Look]) -> go.Figure:
         """Draw a histogram of the examples' scores (see `uds_lens.plots.uds_distribution`)."""
-        return plots.uds_distribution(self.examples_frame(), theme=theme)
+        return plots.uds_distribution(self.examples_frame(), **look)
 
-    def plot_example(self, example_id: str, *, theme: Theme = "light") -> go.Figure:
+    def plot_example(self, example_id: str, **look: Unpack[Look]) -> go.Figure:
         """Draw S1, S2 and LER of one example by layer (see `uds_lens.plots.example_profile`).
 
         Raises:
@@ -487,33 +488,33 @@ class DepthAudit(Stage1):
             raise DataError(f"no scored example has the id {example_id!r}: see audit.examples_frame().")
         frame = self.to_frame()
         rows = frame[frame["example_id"] == example_id]
-        return plots.example_profile(rows, tau=self.config.tau, question=question, theme=theme)
+        return plots.example_profile(rows, tau=self.config.tau, question=question, **look)
 
-    def plot_types(self, *, theme: Theme = "light") -> go.Figure:
+    def plot_types(self, **look: Unpack[Look]) -> go.Figure:
         """Draw UDS by entity type, with intervals and N (see `uds_lens.plots.type_bars`)."""
-        return plots.type_bars(self.types_frame(), theme=theme)
+        return plots.type_bars(self.types_frame(), **look)
 
-    def plot_length(self, *, theme: Theme = "light") -> go.Figure:
+    def plot_length(self, **look: Unpack[Look]) -> go.Figure:
         """Draw UDS against entity length (see `uds_lens.plots.length_scatter`)."""
-        return plots.length_scatter(self.examples_frame(), theme=theme)
+        return plots.length_scatter(self.examples_frame(), **look)
 
-    def plot_tau(self, taus: Sequence[float] | None = None, *, theme: Theme = "light") -> go.Figure:
+    def plot_tau(self, taus: Sequence[float] | None = None, **look: Unpack[Look]) -> go.Figure:
         """Draw UDS and KE layers over thresholds (see `uds_lens.plots.tau_curve`)."""
-        return plots.tau_curve(self.tau_sweep(taus), tau=self.config.tau, theme=theme)
+        return plots.tau_curve(self.tau_sweep(taus), tau=self.config.tau, **look)
 
-    def plot_clip(self, *, theme: Theme = "light") -> go.Figure:
+    def plot_clip(self, **look: Unpack[Look]) -> go.Figure:
         """Draw the shares of raw LER above 1 and below 0 (see `uds_lens.plots.clip_bars`)."""
-        return plots.clip_bars(self.layers_frame(), theme=theme)
+        return plots.clip_bars(self.layers_frame(), **look)
 
-    def plot_control(self, *, theme: Theme = "light") -> go.Figure:
+    def plot_control(self, **look: Unpack[Look]) -> go.Figure:
         """Draw loss on forget facts and on retained facts by layer (see `uds_lens.plots.forget_and_kept`).
 
         Raises:
             ConfigError: The audit was measured without a control.
         """
-        return plots.forget_and_kept(self.control_layers_frame(), theme=theme)
+        return plots.forget_and_kept(self.control_layers_frame(), **look)
 
-    def plot_components(self, others: Sequence[DepthAudit], *, theme: Theme = "light") -> go.Figure:
+    def plot_components(self, others: Sequence[DepthAudit], **look: Unpack[Look]) -> go.Figure:
         """Draw S1 by layer at this audit's patch site and at those of others (see `uds_lens.plots.component_profile`).
 
         Raises:
@@ -527,21 +528,18 @@ class DepthAudit(Stage1):
                 f"(AuditConfig(site=...)) and with equal settings otherwise; got sites {sites}."
             )
         frames = {site: audit.layers_frame() for site, audit in groups[0].items()}
-        return plots.component_profile(frames, theme=theme)
+        return plots.component_profile(frames, **look)
 
-    def plot_comparison(
-        self, others: Sequence[DepthAudit], *, value: Value = "ler", theme: Theme = "light"
-    ) -> go.Figure:
-        """Draw mean LER or S2 by layer, this audit before others (see `uds_lens.plots.compare_layers`)."""
+    def plot_comparison(self, others: Sequence[DepthAudit], *, value: Value = "ler", **look: Unpack[Look]) -> go.Figure:
+        """Draw mean LER or S2 by layer, of this audit and others (see `uds_lens.plots.compare_layers`)."""
         named = self._named(others)
         frames = {name: audit.layers_frame() for name, audit in named.items()}
-        first, references = next(iter(named)), references_among(named)
-        return plots.compare_layers(frames, value=value, chosen=first, references=references, theme=theme)
+        return plots.compare_layers(frames, value=value, references=references_among(named), **look)
 
-    def plot_ranking(self, others: Sequence[DepthAudit], *, theme: Theme = "light") -> go.Figure:
+    def plot_ranking(self, others: Sequence[DepthAudit], **look: Unpack[Look]) -> go.Figure:
         """Draw UDS with intervals, of this audit and others (see `uds_lens.plots.ranking`)."""
         named = self._named(others)
-        return plots.ranking(models_frame(named), references=references_among(named), theme=theme)
+        return plots.ranking(models_frame(named), references=references_among(named), **look)
 
     def _named(self, others: Sequence[DepthAudit]) -> dict[str, DepthAudit]:
         audits = [self, *others]

@@ -24,8 +24,9 @@ from uds_lens.results import DepthAudit
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+    from typing_extensions import Unpack
 
-    from uds_lens.plots import Theme
+    from uds_lens.plots import Look
 
 
 RECORD, FORMAT, VERSION = "depth.json", "uds_lens.DepthCurve", 1
@@ -139,19 +140,19 @@ class DepthCurve:
         """Return the deepest point whose damage is at most `max_damage`, the earliest of several; None without any."""
         return best_of(self.points, max_damage)
 
-    def plot(self, *, utility: Mapping[int, float] | None = None, theme: Theme = "light") -> go.Figure:
+    def plot(self, *, utility: Mapping[int, float] | None = None, **look: Unpack[Look]) -> go.Figure:
         """Draw depth, damage and utility by step (see `uds_lens.plots.depth_by_step`).
 
         Args:
             utility: Utility in [0, 1] by step, where it was measured.
-            theme: Light or dark.
+            **look: Theme, title, width, height (`uds_lens.plots.Look`).
         """
         from uds_lens import plots
 
         frame = self.to_frame()
         if utility is not None:
             frame["utility"] = frame["step"].map(dict(utility))
-        return plots.depth_by_step(frame, theme=theme)
+        return plots.depth_by_step(frame, **look)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write `depth.json` into a directory.

@@ -43,8 +43,9 @@ from uds_lens.transplants._scores import host_depth, least_on_others, nanmean_ov
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+    from typing_extensions import Unpack
 
-    from uds_lens.plots import Theme
+    from uds_lens.plots import Look
     from uds_lens.results import DepthAudit
 
 
@@ -554,9 +555,9 @@ class Transplant:
             frame[f"blocks of {donor}"] = [self.candidates[i].label if i >= 0 else "" for i in chosen]
         return frame
 
-    def plot_bands(self, *, theme: Theme = "light") -> go.Figure:
+    def plot_bands(self, **look: Unpack[Look]) -> go.Figure:
         """Draw what comes back with each band of `full`'s blocks (`uds_lens.plots.recovered_by_band`)."""
-        return plots.recovered_by_band(self.candidates_frame(), theme=theme)
+        return plots.recovered_by_band(self.candidates_frame(), **look)
 
     def summary(self) -> dict[str, Any]:
         """Return the scores by name, with their intervals and reasons."""

@@ -22,8 +22,9 @@ from uds_lens.errors import IncompatibleModelsError, ModelError
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+    from typing_extensions import Unpack
 
-    from uds_lens.plots import Theme
+    from uds_lens.plots import Look
 
 _LAYER = re.compile(r"\.(\d+)\.(.+)")
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
@@ -123,16 +124,16 @@ class WeightDifference:
             rows.append(row)
         return pd.DataFrame(rows)
 
-    def plot(self, layers: pd.DataFrame | None = None, *, theme: Theme = "light") -> go.Figure:
+    def plot(self, layers: pd.DataFrame | None = None, **look: Unpack[Look]) -> go.Figure:
         """Draw the change of the weights by layer, under the curve of LER (see `uds_lens.plots.weight_profile`).
 
         Args:
             layers: `audit.layers_frame()` of an audit of the same model; None leaves LER out.
-            theme: Light or dark.
+            **look: Theme, title, width, height (`uds_lens.plots.Look`).
         """
         from uds_lens import plots
 
-        return plots.weight_profile(self.layers_frame(), layers, theme=theme)
+        return plots.weight_profile(self.layers_frame(), layers, **look)
 
 
 def together(tensors: Sequence[TensorDifference]) -> TensorDifference:

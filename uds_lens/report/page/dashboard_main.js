@@ -2,14 +2,8 @@
 
 const NOTHING = { data: [], layout: { height: 150, xaxis: { visible: false }, yaxis: { visible: false }, annotations: [{ text: "no values", x: 0.5, y: 0.5, xref: "paper", yref: "paper", showarrow: false }] } };
 
-/* Where there is no room: the highlighted lines alone are named, cells show the star alone, an axis its letter. The rest is
-   said when pointed at. */
+/* Where there is no room: cells show the star alone, an axis its letter. The rest is said when pointed at. */
 const NARROW = {
-  slopes: (found) => {
-    const bold = (note) => found.data.some((trace) => trace.line.width > 2 && trace.line.color === note.font.color);
-    if (found) found.layout.annotations = found.layout.annotations.filter(bold);
-    return found;
-  },
   pairs: (found) => {
     if (found) found.data[0].text = found.data[0].text.map((row) => row.map((text) => (text.endsWith("*") ? "*" : "")));
     return found;
@@ -47,7 +41,6 @@ function frontierSpec() {
   if (state.minUtility !== null) {
     found.layout.shapes = [{ type: "line", x0: state.minUtility, x1: state.minUtility, yref: "paper", y0: 0, y1: 1, line: { width: 1, dash: "dot", color: found.layout.font?.color } }];
   }
-  found.heading = `Depth against utility: ${kept.length === 1 ? "one model" : `${line.length} of ${kept.length} models on the frontier`}`;
   return found;
 }
 

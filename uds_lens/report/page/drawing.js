@@ -54,11 +54,8 @@ function drawSpec(target, { data, layout }) {
 function draw(target) {
   const found = spec(target.dataset.figure, target.closest(".figure").clientWidth);
   target.dataset.state = "drawn";
-  const figure = target.closest(".figure"), heading = figure.querySelector("figcaption h3");
-  figure.hidden = !found;
+  target.closest(".figure").hidden = !found;
   if (!found) return;
-  heading.dataset.topic ??= heading.textContent;
-  heading.textContent = found.heading ?? heading.dataset.topic; // the finding, where the figure states one
   drawSpec(target, found);
   drawn(target);
 }

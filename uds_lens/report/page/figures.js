@@ -19,7 +19,7 @@ function starsOnly(figure) {
 
 /* The chosen model strong, the others light, references grey; in panels its own is tinted. */
 function compareSpec(figure, width) {
-  const { data, layout, heading } = inColours(figure), look = inColours(DATA.look), narrow = width < 520 && !printing;
+  const { data, layout } = inColours(figure), look = inColours(DATA.look), narrow = width < 520 && !printing;
   if (layout.meta.kind === "panels") {
     const panel = data.find((trace) => trace.meta?.place === state.model);
     const mark = { type: "rect", x0: 0, x1: 1, y0: 0, y1: 1, line: { width: 0 }, fillcolor: inColours(DATA.tint), layer: "below" };
@@ -46,12 +46,12 @@ function compareSpec(figure, width) {
     if (layout.meta.kind === "panels") label.font = { ...label.font, weight: model === DATA.models[state.model] ? 700 : 400 };
     if (narrow) label.text = plotText(model.name, 99, layout.meta.kind === "panels" ? 20 : 11);
   }
-  return { data, layout, heading };
+  return { data, layout };
 }
 
 /* Depth against utility: as above; where there is no room only the chosen model and the references are named. */
 function utilitySpec(figure, width) {
-  const { data, layout, heading } = inColours(figure), look = inColours(DATA.look);
+  const { data, layout } = inColours(figure), look = inColours(DATA.look);
   for (const trace of data.filter((one) => one.meta)) {
     const { place, reference } = trace.meta, strong = place === state.model;
     const colour = strong ? look.erased : reference ? look.faint : DATA.models.length > 1 ? look.other : look.erased;
@@ -64,7 +64,7 @@ function utilitySpec(figure, width) {
     const [low, high] = layout.xaxis.range;
     trace.textposition = trace.x[0] > (low + high) / 2 ? "middle left" : "middle right";
   }
-  return { data, layout, heading };
+  return { data, layout };
 }
 
 /* Names of references in the matrix are grey. */
@@ -127,7 +127,7 @@ function heatmapSpec(model) {
     ticktext: names ? order.map((index) => plotText(about(known[index]), 99, 40)) : [],
     title: { text: names ? "" : order.length < known.length ? `${order.length} of ${known.length} examples` : `${order.length} examples` },
   });
-  return { data, layout, heading: model.erased };
+  return { data, layout };
 }
 
 /* What an example is about: its subject and entity, or its question. */
