@@ -48,7 +48,7 @@ SCATTERS = {"both": ("useful", "forgot"), "utility": ("useful",)}
 def figures(tables: Tables) -> dict[str, Any]:
     """Draw all figures by name; None where there is nothing to draw."""
     metrics, main, label = tables.metrics, tables.main, labels(tables.metrics)
-    drawn: dict[str, Any] = {"forest": None, "slopes": None, "pairs": None, "frontier": None}
+    drawn: dict[str, Any] = {"forest": None, "filters": None, "pairs": None, "frontier": None}
     if len(main) and main["auc"].notna().any():
         drawn["forest"] = plots.faithfulness_forest(main, title=None)
     if tables.pairs is not None and len(tables.pairs):
