@@ -74,7 +74,7 @@ def test_the_scatter_counts_the_kept_models_beside_the_guide_line():
     (band,) = (trace for trace in figure.data if trace.name == "its interval")
     assert_allclose(np.subtract(band.y[:4], band.x[:4]), [0.05, 0.05, 0.15, 0.15])
     title = plots.perturbation_scatter(points, "x", **asked).layout.title.text
-    assert title == "By x, 3 of 6 models know more after relearning", "m: higher is known, for erasure metrics, too"
+    assert title == "x before and after relearning"
     assert "6 models after filtering: 6 above" in plots.perturbation_scatter(points, "x").layout.title.subtitle.text
 
 
