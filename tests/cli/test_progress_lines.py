@@ -29,7 +29,6 @@ FIRST = {
     "quantise": ("--model=m --out=o", "quantising; opening m ..."),
     "rank": ("published", "reading published ..."),
     "relearn": ("--model=m --examples=d --out=o", "fine-tuning again; opening m ..."),
-    "relearn-grid": ("--model=m --retain=r --examples=d --out=o", "8 settings on m and r ..."),
     "report": ("a b", "reading a, b ..."),
     "sweep": ("plan.toml", "reading plan.toml ..."),
     "table": ("published", "reading published ..."),

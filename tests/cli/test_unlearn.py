@@ -171,7 +171,7 @@ def test_a_job_that_is_told_to_stop_says_what_is_saved(
 
 
 def test_relearning_over_a_grid_of_words(uds_lens, files, tmp_path: Path, monkeypatch) -> None:
-    """Lists of numbers come as words; what is measured is asked as what is trained."""
+    """Lists of numbers come as words; what the grid varies is no option beside it."""
     calls = []
 
     def grid(*models, **given):
@@ -179,17 +179,27 @@ def test_relearning_over_a_grid_of_words(uds_lens, files, tmp_path: Path, monkey
         raise ConfigError("enough")
 
     monkeypatch.setattr(ul.study, "relearn_grid", grid)
-    words = ("relearn-grid", "--model", files["full"], "--retain", files["full"], "--examples", files["forget"])
-    words += ("--retain-data", files["retain"], "--out", tmp_path / "grid", "--protocol", "raw", "--metric", "prob")
-    words += ("--learning-rate", "2e-5", "--learning-rate", "1e-3", "--epochs", 1, "--share", 0.5, "--lora-rank", 4)
-    assert uds_lens(*words, "--batch-size", 2, "--max-loss", 0.1).err == "error: enough\n"
+    bare = ("relearn", "--model", files["full"], "--examples", files["forget"], "--out", tmp_path / "grid")
+    words = (*bare, "--retain", files["full"], "--retain-data", files["retain"], "--protocol", "raw")
+    words += ("--grid", "learning_rate=2e-5,1e-3", "--grid", "epochs=1", "--grid", "share=0.5", "--grid", "lora-rank=4")
+    words += ("--grid", "metric=prob", "--grid", "max_loss=0.1", "--batch-size", 2)
+    assert uds_lens(*words).err == "error: enough\n"
     (((_, _, data), given),) = calls
     names = ["lr2e-05_epochs1", "lr2e-05_epochs1_rows0.5_lora4", "lr0.001_epochs1_rows0.5_lora4"]
     assert [setting.name for setting in given["grid"].settings] == names
     assert (given["grid"].metric, given["grid"].max_loss, given["config"].batch_size) == ("prob", 0.1, 2)
-    assert given["config"].protocol == given["metrics"].protocol == "raw" and len(data.retain) == 8
-    err = uds_lens(*words, "--learning-rate", "fast").err
-    assert err == "error: --learning-rate must be a list, each a number > 0; got 'fast'.\n"
+    assert given["config"].protocol == "raw" and len(data.retain) == 8
+    several = ("--retain", files["full"], "--grid", "epochs=1,3")
+    for wrong, message in (
+        (("--grid", "learning_rate=fast"), "--grid: learning_rate must be a list, each a number > 0; got 'fast'"),
+        (("--grid", "epoch=1"), "--grid: RelearnGrid has no setting 'epoch'; did you mean 'epochs'?"),
+        (("--grid", "epochs"), "--grid takes name=value, for example --grid learning_rate=2e-5,1e-4; got 'epochs'."),
+        (("--grid", "epochs=1,3"), "--grid needs --retain, a model that never saw the forget set: the control."),
+        ((*several, "--learning-rate", "1e-4"), "learning_rate is one of its settings: --grid learning_rate=0.0001."),
+        ((*several, "--lora", 8), "with --grid, adapters are one of its settings: --grid lora_rank=0,8."),
+        (("--retain", files["full"]), "--retain, --retain-data and --limit belong to --grid"),
+    ):
+        assert message in uds_lens(*bare, *wrong).err, wrong
 
 
 def depth_words(sweep: Path, out: Path) -> list[object]:

@@ -65,7 +65,7 @@ def test_settings_chosen_on_other_subjects_are_not_high_by_chance() -> None:
 
 
 def test_a_grid_has_the_papers_setting_first_and_checks_itself() -> None:
-    grid = RelearnGrid(learning_rate=("2e-5", "1e-4"), epochs=[1], share=(1.0, 0.5))  # words, as the command line has
+    grid = RelearnGrid(learning_rate=(2e-5, 1e-4), epochs=1, share=[1.0, 0.5])
     names = ["lr2e-05_epochs1", "lr2e-05_epochs1_rows0.5", "lr0.0001_epochs1", "lr0.0001_epochs1_rows0.5"]
     assert [setting.name for setting in grid.settings] == names
     for wrong in ({"metric": "model_utility"}, {"utility": "es"}, {"share": (1.5,)}, {"learning_rate": ("x",)}):

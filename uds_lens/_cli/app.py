@@ -22,7 +22,7 @@ from uds_lens._cli.options import with_records
 from uds_lens._cli.published import published
 from uds_lens._cli.rank import rank, table
 from uds_lens._cli.report import dashboard, export, report
-from uds_lens._cli.sweep import relearn_grid, sweep
+from uds_lens._cli.sweep import sweep
 from uds_lens._cli.terminal import echo, progress_printed, stoppable
 from uds_lens._cli.training import finetune, quantise, relearn, unlearn
 from uds_lens._compat.typer import PlainCommand, parameters_of
@@ -97,7 +97,6 @@ for _command in (
     quantise,
     rank,
     relearn,
-    relearn_grid,
     report,
     sweep,
     table,

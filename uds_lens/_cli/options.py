@@ -105,7 +105,6 @@ _PANELS = {
     "RunOptions": "Running models",
     "TrainOptions": "Training",
     "Adapters": "Adapters",
-    "RelearnGrid": "Relearning settings",
     "Depth": "Depth during training",
     "SlurmOptions": "Slurm",
     "Score": "Score",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, NamedTuple
@@ -17,16 +16,9 @@ from uds_lens.metrics._catalogue import METRICS
 from uds_lens.unlearning._settings import RelearnConfig
 
 
-def _number(value: Any) -> Any:
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
 def _tuple(given: Any) -> Any:
-    """Return a list of values as a tuple; words of a command line as the numbers they are."""
-    return tuple(map(_number, given if isinstance(given, tuple | list) else (given,)))
+    """Return several values, or one, as a tuple."""
+    return tuple(given) if isinstance(given, tuple | list) else (given,)
 
 
 @validated
