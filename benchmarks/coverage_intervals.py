@@ -11,10 +11,12 @@ third, a half or the whole of their mean.
 
 With --rare, scores that are nearly all-or-nothing by subject and rare: .03 or .97, 1 to 40 examples a subject, the
 subject's share of .97 drawn from a beta distribution. The bootstrap alone stands beside the interval that a bounded
-score gets; "or caution" also counts the tries in which an audit warns of few subjects. With --elicitation the same for
-elicitation's share E: recall is `binary` with a full model that recalls all, `noisy` with scores around .7, or `partly`
-where the full model itself recalls only some questions; beside it the percentile bootstrap over subjects. With
---correlation the same for the rank correlation of depth with recall, which 10 or 50% of the questions show.
+score gets; "or caution" also counts the tries in which an audit warns of few subjects. With --alike, scores about .5
+and one subject in 50 or in 20 that scores 0; "or note" also counts the tries in which an audit says that its subjects
+score alike. With --elicitation the same for elicitation's share E: recall is `binary` with a full model that recalls
+all, `noisy` with scores around .7, or `partly` where the full model itself recalls only some questions; beside it the
+percentile bootstrap over subjects. With --correlation the same for the rank correlation of depth with recall, which 10
+or 50% of the questions show.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from scipy.stats import norm, rankdata
 
 from uds_lens.elicitation import depth_correlation, share
 from uds_lens.results import bootstrap_interval
-from uds_lens.results._intervals import FEW_CLUSTERS, ratio_interval
+from uds_lens.results._intervals import FEW_CLUSTERS, left_by_one, ratio_interval
 
 SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "plain": lambda u: u,
@@ -48,11 +50,15 @@ def main() -> None:
     parser.add_argument("--resamples", type=int, default=999)
     parser.add_argument("--ratios", action="store_true", help="intervals of ratios")
     parser.add_argument("--rare", action="store_true", help="rare all-or-nothing subjects")
+    parser.add_argument("--alike", action="store_true", help="a rare subject among those that score alike")
     parser.add_argument("--elicitation", action="store_true", help="elicitation's share E")
     parser.add_argument("--correlation", action="store_true", help="rank correlation of depth with recall")
     args = parser.parse_args()
     if args.rare:
         print_rare(args.tries, args.resamples)
+        return
+    if args.alike:
+        print_alike(args.tries, args.resamples)
         return
     if args.elicitation:
         print_shares(args.tries, args.resamples)
@@ -133,6 +139,33 @@ def print_rare(tries: int, resamples: int) -> None:
                     f"| {mean} | {icc} | {n_subjects} | {told(alone, mean)} | {told(whole, mean)} | {shown:.1%} |",
                     flush=True,
                 )
+
+
+def print_alike(tries: int, resamples: int) -> None:
+    """How often the interval holds the mean where few subjects are of another kind, and all others score about .5."""
+    print("| subjects | one in | deviation | interval | note | or note |")
+    print("|---|---|---|---|---|---|")
+    for n_subjects in (10, 20, 50):
+        for rare in (50, 20):
+            for deviation in (0.0, 0.03, 0.1):
+                found = np.empty((tries, 2), dtype=bool)
+                for seed in range(tries):
+                    chance = np.random.default_rng(seed)
+                    middle = np.repeat(chance.normal(0.5, deviation, n_subjects), 18)
+                    values = np.clip(chance.normal(middle, 0.1), 0, 1)
+                    values[np.repeat(chance.random(n_subjects) < 1 / rare, 18)] = 0.0
+                    interval = bootstrap_interval(
+                        torch.from_numpy(values),
+                        clusters=np.repeat(np.arange(n_subjects), 18).tolist(),
+                        n_resamples=resamples,
+                        seed=seed,
+                        bounds=(0.0, 1.0),
+                    )
+                    holds = interval.low <= 0.5 * (1 - 1 / rare) <= interval.high
+                    found[seed] = holds, left_by_one(interval, float(values.mean()), n_subjects)
+                held, noted = found.T
+                shares = f"{held.mean():.1%} | {noted.mean():.1%} | {(held | noted).mean():.1%}"
+                print(f"| {n_subjects} | {rare} | {deviation} | {shares} |", flush=True)
 
 
 def print_shares(tries: int, resamples: int) -> None:

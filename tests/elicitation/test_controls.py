@@ -85,7 +85,8 @@ def test_a_difference_of_two_sets_is_welchs():
 
 
 def test_probes_with_little_power_or_subjects_that_differ_alike_are_reported(asked):
-    row = {"decoding": "greedy", "statistic": "mean", "retain": 0.1, "n_subjects": 20, "caution": "", "p_holm": 0.01}
+    row = {"decoding": "greedy", "statistic": "mean", "retain": 0.1, "caution": "", "p_holm": 0.01}
+    row |= {"n_subjects": 20, "effective_subjects": 20.0}
     table = pd.DataFrame(
         [
             {**row, "probe": "aoa", "full": 0.18, "share_reason": None},
@@ -100,6 +101,27 @@ def test_probes_with_little_power_or_subjects_that_differ_alike_are_reported(ask
     assert "little power here: even full scores only 0.18 (retain 0.10)" in results.warnings[0]
     assert "no power here" in results.warnings[1]
     assert results.warnings[2] == "plain (greedy, mean): all alike."
+
+
+def test_a_subject_with_half_of_the_rows_does_not_count_as_one_of_many(asked):
+    """Ten subjects, of which one has 9 of 18 rows, are 18^2 / (9^2 + 9) = 3.6 of equal size."""
+    rows = [dataclasses.replace(asked.examples[0], id=str(i), subject=f"{max(0, i - 8)}") for i in range(18)]
+    table = dict.fromkeys(("unlearned", "retain", "full"), np.linspace(0.0, 1.0, 18))
+    results = dataclasses.replace(asked, examples=rows)
+    vars(results)["_statistics"] = {("plain", "greedy", "mean"): table}
+    assert results.summary()["n_subjects"].tolist() == [10]
+    assert results.summary()["effective_subjects"].tolist() == pytest.approx([3.6])
+    assert "Only 10 subjects, which count as 3.6 since some have more" in results.warnings[-1]
+
+
+def test_equal_rows_of_a_sample_leave_room_for_those_not_asked(asked):
+    """36 of 400 rows, all alike: others may be of another kind, as in the interval."""
+    rows = [dataclasses.replace(asked.examples[0], id=str(i), subject=f"{i}") for i in range(36)]
+    sample = {"limit": 36, "of": 400, "sample": "random", "seed": 0}
+    results = dataclasses.replace(asked, examples=rows, provenance={**asked.provenance, "sample": sample})
+    vars(results)["_statistics"] = {("plain", "greedy", "mean"): {"unlearned": np.ones(36), "retain": np.zeros(36)}}
+    (row,) = results.summary().itertuples()
+    assert row.beyond_retain == 1.0 and 0.02 < row.beyond_sample_error < 0.1
 
 
 def test_with_one_subject_nothing_is_said_of_power(asked):

@@ -202,6 +202,18 @@ def test_one_subject_with_half_of_the_rows_counts_as_few_subjects():
     assert dataclasses.replace(audit, examples=even).cautions == ()
 
 
+@pytest.mark.parametrize(("spread", "said"), [(0.01, True), (0.2, False)])
+def test_subjects_that_score_alike_say_that_another_kind_was_not_asked(spread, said):
+    """One of 20 that scores 0 where all others score about .5 moves the mean by .025, out of a narrow interval."""
+    scores = 0.5 + spread * torch.linspace(-1, 1, 20).repeat_interleave(2)
+    audit = made([[1.0] * 3] * 40, scores[:, None].expand(-1, 3).tolist())
+    owned = [dataclasses.replace(e, subject=f"s{i // 2}") for i, e in enumerate(audit.examples)]
+    marks = [caution.mark for caution in dataclasses.replace(audit, examples=owned).cautions]
+    assert ("subjects alike" in marks) is said
+    itself = dataclasses.replace(audit, examples=owned, models={**audit.models, "unlearned": audit.models["retain"]})
+    assert "subjects alike" not in [caution.mark for caution in itself.cautions]
+
+
 def test_equal_scores_of_a_sample_leave_room_for_rows_that_were_not_drawn():
     """36 equal rows of 400: the rest may be of another kind, as in the interval. All rows leave none."""
     values = torch.zeros(36, dtype=torch.float64)

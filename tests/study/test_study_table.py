@@ -21,6 +21,10 @@ def test_one_row_per_model_state_and_metric(done):
     assert list(table) == list(study.COLUMNS)
     assert len(table) == 23 * 2 + 5 * 2
     assert not table.duplicated(["model_id", "state", "seed", "metric"]).any()
+    quantised = table[(table["state"] == "quantised") & (table["metric"] == "uds")]
+    for role in ("full", "retain"):
+        (value,) = quantised.loc[quantised["role"] == role, "value"]
+        assert quantised[f"of_{role}"].eq(value).all(), "quantised alike, next to every model"
     undefined = table[table["value"].isna()]
     assert set(undefined["reason"]) == {"nothing there"} and set(undefined["role"]) == {"retain"}
     relearned = table[(table["model_id"] == "retain") & (table["state"] == "relearned")]

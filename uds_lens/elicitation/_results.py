@@ -25,7 +25,15 @@ from uds_lens.errors import DataError
 from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm
 from uds_lens.results._cautions import about_first_rows
 from uds_lens.results._comparing import by_group
-from uds_lens.results._intervals import FEW_CLUSTERS, ROUNDING, cluster_codes, sample_error, student
+from uds_lens.results._intervals import (
+    FEW_CLUSTERS,
+    ROUNDING,
+    IntervalBasis,
+    cluster_codes,
+    interval_basis,
+    sample_error,
+    student,
+)
 from uds_lens.results._statistics import NO_INTERVAL, rank_correlation
 
 if TYPE_CHECKING:
@@ -163,7 +171,7 @@ class ElicitationResults:
         where P's lower bound is not above 0 or unknown, or no row was asked. `p_holm` is adjusted over the table.
         Probes that give the answer away are left out; they are in `capacity_frame`. `beyond_sample_error` is the
         standard error due to asking a sample of the rows, 0 where all were asked; the interval of B is about other
-        subjects.
+        subjects. `effective_subjects` counts subjects of equal size, `(sum n_g)^2 / sum n_g^2`.
         `caution` says where all but a few subjects differ alike, so that interval and p of B may claim too much.
         """
         return self._summary.copy()
@@ -193,6 +201,7 @@ class ElicitationResults:
         beyond, power = scores["unlearned"] - retain, scores.get("full", absent) - retain
         estimate = contrast(beyond, groups, seed=seed, bounds=(-1.0, 1.0))
         row |= _ends("beyond_retain", "beyond", estimate) | {"p": estimate.p, "n_subjects": estimate.n_subjects}
+        row["effective_subjects"] = interval_basis(torch.from_numpy(beyond), groups.tolist()).effective
         row["caution"] = estimate.caution or ""
         added = beyond - (plain["unlearned"] - plain["retain"]) if "retain" in plain else absent
         more = contrast(added, groups, seed=seed, bounds=(-2.0, 2.0))
@@ -221,6 +230,7 @@ class ElicitationResults:
             drawn=sample["limit"],
             subjects=[example.subject for example in self.examples],
             random=sample["sample"] == "random",
+            bounds=(-1.0, 1.0),
         ).standard_error
 
     @property
@@ -332,12 +342,13 @@ class ElicitationResults:
                 cautions.append(f"{probe.name} was not run: it applies to no row (first reason: {reasons[0]}).")
         if self.provenance.get("sample") is not None:
             cautions.append(self._about_sample(self.provenance["sample"]))
-        few = int(table["n_subjects"].max()) if len(table) else 0
-        if few == 1:
+        counts = table[["n_subjects", "effective_subjects"]].itertuples(index=False) if len(table) else ()
+        most = max((IntervalBasis("subject", *row) for row in counts), key=lambda basis: basis.effective, default=None)
+        if most is not None and most.n == 1:
             cautions.append("Only 1 subject: there are no intervals, p-values and shares.")
-        elif 0 < few < FEW_CLUSTERS:
+        elif most is not None and most.n and most.few:
             cautions.append(
-                f"Only {few} subjects: treat the intervals as rough ({FEW_CLUSTERS} or more subjects are needed)."
+                f"Only {most.counted}: treat the intervals as rough ({FEW_CLUSTERS} or more subjects are needed)."
             )
         return tuple(cautions)
 

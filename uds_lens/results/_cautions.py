@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from uds_lens.data._examples import entity_span
 from uds_lens.data._prompts import spaces_added
-from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis
+from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis, left_by_one
 from uds_lens.results._stage_1 import LEAST_KNOWN, mean_loss, of_rows
 
 if TYPE_CHECKING:
@@ -221,6 +221,19 @@ def _few_subjects(audit: DepthAudit) -> Iterator[Caution]:
     elif basis.few:
         text = f"Only {basis.counted}: treat the subject-level interval as rough ({FEW_CLUSTERS} or more are needed)."
         yield Caution("caution", text, str(basis))
+
+
+def _subjects_alike(audit: DepthAudit) -> Iterator[Caution]:
+    """Say so where one more subject of another kind would leave the interval: only the subjects asked are known."""
+    basis = audit.interval_basis
+    follows = any(b == "unlearned" for _, b in audit.equal_weights)  # the scores are known without asking anybody
+    enough = basis.effective >= FEW_CLUSTERS  # with fewer the interval is called rough anyway
+    if enough and not follows and left_by_one(audit.uds_interval, audit.uds, basis.n):
+        text = (
+            f"The {basis.by}s score so much alike that one of another kind among {basis.n} would move the score by "
+            "more than the interval reaches: it covers no kind that was not asked."
+        )
+        yield Caution("note", text, f"{basis.by}s alike")
 
 
 def _space_added(audit: DepthAudit) -> Iterator[Caution]:
@@ -483,6 +496,7 @@ _CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # those of o
     _control,
     _several_retains,
     _few_subjects,
+    _subjects_alike,
     _skipped,
     _space_added,
     _prefix_ends_in_space,

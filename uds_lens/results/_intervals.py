@@ -451,6 +451,15 @@ def widened(
     return min(low, mean + reach_low), max(high, mean + reach_high)
 
 
+def left_by_one(interval: Interval, mean: float, n: int) -> bool:
+    """Whether the mean would leave its interval if one of n units scored as far from it as [0, 1] allows.
+
+    >>> left_by_one(Interval(0.49, 0.51), 0.5, 20), left_by_one(Interval(0.4, 0.6), 0.5, 20)
+    (True, False)
+    """
+    return interval.high - interval.low < 2 * max(mean, 1 - mean) / n
+
+
 def of_equal_scores(score: float, codes: Codes, bounds: tuple[float, float], confidence: float) -> Interval:
     """Return an interval of the mean where all scores are equal.
 

@@ -31,6 +31,8 @@ COLUMNS = {
     "state": "before, quantised or relearned",
     "metric": "name of the metric",
     "value": "its value; NaN where it is undefined",
+    "of_full": "the mean value of full in the same state: what quantising or relearning alone does",
+    "of_retain": "the same of the retain models",
     "reason": "why it is undefined",
     "n": "examples with a value",
     "seconds": "wall time on the model",
@@ -43,6 +45,8 @@ COLUMNS = {
     "epochs": "epochs",
 }
 """Columns of the long table: one row per model, state and metric."""
+
+_REFERENCES = {"full": "of_full", "retain": "of_retain"}  # roles whose values stand next to every row
 
 
 def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
@@ -64,7 +68,13 @@ def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
         for state in model.states
         for row in _rows(folder, model, state)
     ]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"knows": "object", "seed": "Int64", "n": "int64"})
+    own = [name for name in COLUMNS if name not in _REFERENCES.values()]
+    found = pd.DataFrame(rows, columns=own).astype({"knows": "object", "seed": "Int64", "n": "int64"})
+    keys = ["state", "metric"]
+    for role, column in _REFERENCES.items():
+        means = found[found["role"] == role].groupby(keys)["value"].mean().rename(column)
+        found = found.join(means, on=keys)
+    return found[list(COLUMNS)]
 
 
 def _opened(out: str | os.PathLike[str] | StudyFolder) -> StudyFolder:
