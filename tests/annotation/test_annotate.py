@@ -1,13 +1,16 @@
 """Entities found by texts, names and models, and what is written about them."""
 
+import csv
 import json
 import sys
+from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import uds_lens as ul
-from uds_lens.annotation import AnnotateOptions, annotate, words_of
+from uds_lens.annotation import AnnotateOptions, annotate, language_model_prompts, words_of
 from uds_lens.annotation._annotate import best_run, span_of
 from uds_lens.data import entity_span
 from uds_lens.errors import ConfigError, DataError, MissingDependencyError, ResultFormatError
@@ -95,9 +98,13 @@ def test_what_makes_no_sense_is_refused(contrast, unchecked):
         annotate([ROW], by="contrast", full=contrast[-1].full)
     with pytest.raises(ConfigError, match="dtype must be one of"):
         AnnotateOptions(dtype="int8")
+    with pytest.raises(ConfigError, match="by='language_model' needs replies"):
+        annotate([ROW], by="language_model")
     with pytest.raises(DataError, match="no examples: there is nothing to annotate"):
         annotate([], by="answer")
-    with pytest.raises(ConfigError, match="by must be one of 'contrast', 'difference', 'names', 'answer'; got 'x'"):
+    with pytest.raises(
+        ConfigError, match="by must be one of 'contrast', 'difference', 'names', 'answer', 'language_model'; got 'x'"
+    ):
         annotate([ROW], by="x")
 
 
@@ -122,7 +129,8 @@ def test_the_file_is_read_back_and_nothing_foreign_is_overwritten(tmp_path):
     found.review(found.review(tmp_path / "page.html"))
     frame = found.to_frame()
     assert frame["entity_by"].tolist() == ["answer", "given"]
-    assert list(frame) == ["example_id", "question", "answer", "prefix", "entity", "entity_by", "reason"]
+    assert list(frame) == ["example_id", "question", "answer", "prefix", "entity", "type", "entity_by", "reason"]
+    assert frame["type"].tolist() == ["Book/Work Title", "Descriptive"]
 
 
 def test_the_page_highlights_spans_and_escapes_texts(tmp_path):
@@ -142,3 +150,74 @@ def test_words_and_runs():
     assert span_of(text, words, range(4, 5)) == (text.index("'"), text.rindex("'") + 1)
     assert best_run([]) == best_run([-1.0, 0.0]) == range(0)
     assert best_run([1.0, -2.0, 1.5, -0.5, 1.0]) == range(2, 5)
+
+
+def test_a_language_model_marks_by_files(tmp_path):
+    answers = ["Ada Vey wrote Ash in 1990.", "Yes, she did.", "It is Ash.", "Ada Vey.", "Nobody knows.", "In Orsk. "]
+    asked = ["What did Ada Vey write?", "Did she?", "Is it Ash?", "Who?", "What?", "Where?"]
+    rows = [{"question": q, "answer": a} for q, a in zip(asked, answers, strict=True)]
+    language_model_prompts(rows, tmp_path / "prompts.jsonl")
+    prompts = [json.loads(line) for line in (tmp_path / "prompts.jsonl").read_text().splitlines()]
+    assert [prompt["id"] for prompt in prompts] == list("012345")
+    assert prompts[0]["prompt"].endswith(f"Question: {asked[0]}\nAnswer: {answers[0]}")
+    marked = [
+        "Ada Vey wrote [[Ash]] in 1990.",
+        "[[Yes]], she did.",
+        "It is [[Ash]].",  # the question says it
+        "[[Ada]] Wey.",  # another answer
+        "Nobody knows.",
+        "In [[Orsk]].",
+    ]
+    replies = [{"id": number, "reply": reply} for number, reply in enumerate(marked)]
+    (tmp_path / "replies.json").write_text(json.dumps(replies))
+    found = annotate([*rows, {**ROW, "id": "6"}], by="language_model", replies=tmp_path / "replies.json")
+    assert [e.entity for e in found.examples] == ["Ash", "Yes", None, None, None, "Orsk", None]
+    assert [e.prefix for e in found.examples[:2]] == ["Ada Vey wrote", ""]
+    assert [finding.reason for finding in found.findings if finding.reason] == [
+        "The question, or the answer before the entity, already contains the entity.",
+        "Without [[ and ]], the reply is not the answer word for word.",
+        "The reply marks nothing by [[ and ]].",
+        "There is no reply for this row.",
+    ]
+    (tmp_path / "replies.json").write_text('[{"id": 1}]')
+    with pytest.raises(DataError, match="replies, row 1: expected `id` and `reply`"):
+        annotate(rows, by="language_model", replies=tmp_path / "replies.json")
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "entity", "expected"),
+    [
+        ("Did Ada win a prize?", "Yes, she did.", "Yes", "Yes/No"),
+        ("What inspired Ada Vey's prize-winning books?", "The sea inspired them.", "The sea", "Influence"),
+        ("What did Ada win?", "She won the Orsk Prize.", "Orsk Prize", "Award"),
+        ("Which honors has Ada received?", "She holds the Star of the North.", "Star of the North", "Award"),
+        ("What books did Ada write?", 'She wrote "Ash".', "Ash", "Book/Work Title"),
+        ("What does Ada write?", 'She wrote "Ash".', "Ash", "Descriptive"),
+        ("Who is Ada?", "She is from Orsk, Ural.", "Orsk, Ural", "Location/Origin"),
+        ("In which city was Ada born?", "She was born in Orsk.", "Orsk", "Location/Origin"),
+        ("Who are Ada's parents?", "Her mother was a civil engineer.", "civil engineer", "Profession"),
+        ("Who wrote Ash?", "It was Ada van der Vey.", "Ada van der Vey", "Person Name"),
+        ("What is it about?", "It is about the sea.", "the sea", "Descriptive"),
+        ("What is it about?", "It is about the sea.", "a lake", None),
+    ],
+)
+def test_prompt_types(question, answer, entity, expected):
+    row = {"question": question, "answer": answer, "entity": entity}
+    assert annotate([row], by="answer").examples[0].type == expected
+    assert annotate([{**row, "type": "mine"}], by="answer").examples[0].type == "mine"
+
+
+def test_prompt_types_agree_with_a_person(shared_dir):
+    """100 rows of TOFU drawn by `random.Random(0)` and typed by hand before the rule was written.
+
+    As first written, the rule agreed on 92 (Cohen's kappa .89). Then "career" went, "inspired" in the name of a genre,
+    and names may hold "of the": chosen on these rows, so that 100 is a best case.
+    """
+    examples = ul.load_tofu(shared_dir / "data" / "tofu", "forget10_filtered")
+    types = {example.id: example.type for example in annotate(examples, by="answer").examples}
+    with Path(__file__).with_name("types_by_hand.csv").open(encoding="utf-8") as file:
+        by_hand = [(row["idx"], row["type"]) for row in csv.DictReader(file)]
+    assert len(by_hand) == 100 and sum(types[name] == kind for name, kind in by_hand) >= 92
+    counts = Counter(types.values())
+    assert sum(counts.values()) == 367
+    assert (counts["Yes/No"], counts["Profession"], counts["Location/Origin"]) == (21, 10, 8)  # as in the paper's guide

@@ -42,3 +42,16 @@ def test_what_fails_fails_before_anything_is_written(plain: Path, tmp_path: Path
         code, _, err = uds_lens("annotate", "--examples", plain, "--by", *words)
         assert code == 1 and said in err
     assert json.loads(plain.read_text())[0] == ROW and not new.exists()
+
+
+def test_prompts_go_out_and_replies_come_in(plain: Path, tmp_path: Path, uds_lens) -> None:
+    out, prompts, replies = tmp_path / "annotated.json", tmp_path / "prompts.jsonl", tmp_path / "replies.jsonl"
+    words = ("annotate", "--examples", plain, "--by", "language_model", "--out", out)
+    code, printed, _ = uds_lens(*words, "--prompts", prompts)
+    assert code == 0 and f"3 prompts in {prompts}" in printed and not out.exists()
+    assert len(prompts.read_text(encoding="utf-8").splitlines()) == 3
+    replies.write_text('{"id": "0", "reply": "The novel is called [[Ash and Ember]]."}\n', encoding="utf-8")
+    assert uds_lens(*words, "--replies", replies).code == 0
+    assert [e.entity for e in ul.load_examples(out)] == ["Ash and Ember", "novel", None]
+    code, _, err = uds_lens(*words)
+    assert code == 1 and "--by language_model needs --replies" in err

@@ -80,7 +80,7 @@ def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     file = tmp_path / "forget.json"
     asked = {"question": "What did Ada write?"}
     rows = [{**asked, "answer": f'Ada wrote "{word}".', "entity": word} for word in ("Fern", "Moss")]
-    rows.append({"question": "Who?", "answer": "It was Ada.", "entity": "Ada", "id": "plain"})
+    rows.append({"question": "Was it Ada?", "answer": "It was Ada.", "entity": "Ada", "id": "plain"})
     file.write_text(json.dumps(rows))
     same = {"full": TRIO["full"], "retain": f"{TRIO['full']}/../{Path(TRIO['full']).name}", "unlearned": TRIO["full"]}
     half = ul.AuditConfig(dtype="bfloat16", entity_space="always")
@@ -91,6 +91,9 @@ def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     assert "as in float32 on cpu" in found["speed"].found
     (quoted,) = [each.found for each in findings if each.what == "entities" and "quote" in each.found]
     assert quoted.startswith("2 directly after a quote or another mark, where prompts add a space: 0, 1")
+    assert [each.found for each in findings if "copy these" in each.found] == [
+        "1 already stand in their question, or in the answer before them: a model can copy these"
+    ]
     assert "speed" not in by_name(examine_inputs(TRIO)), "float32 is what others are compared with"
     assert "roles" not in by_name(examine_inputs(TRIO))
 

@@ -102,3 +102,19 @@ def test_other_warnings_leave_the_reading():
     random = first(made(KNOWN, HALF), sample="random")
     assert [caution.level for caution in random.cautions] == ["note"]
     assert compare(random, random).fatal == ()
+
+
+def test_entities_that_question_or_prefix_give_away_are_named():
+    audit = made([[1.0, 1.0]] * 40, [[0.5, 0.5]] * 40)
+
+    def marks(**given):
+        examples = [dataclasses.replace(audit.examples[0], **given), *audit.examples[1:]]
+        return [c for c in dataclasses.replace(audit, examples=tuple(examples)).cautions if "given away" in c.mark]
+
+    assert marks() == marks(question="Is it A01?") == []
+    (note,) = marks(question="Is it a0?")
+    assert note.level == "note" and "1 of 40 entities already stand" in note.text and "(e0)" in note.text
+    assert marks(answer="A0 it is: A0.", prefix="A0 it is:")
+    asked = tuple(dataclasses.replace(e, question=f"Is it {e.entity}?") for e in audit.examples)
+    (caution,) = (c for c in dataclasses.replace(audit, examples=asked).cautions if "given away" in c.mark)
+    assert caution.level == "caution" and "40 of 40" in caution.text

@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 
 from results.made import NAN, made
 from uds_lens.data import SkippedExample
-from uds_lens.errors import ConfigError
+from uds_lens.errors import ConfigError, UdsLensWarning
 from uds_lens.results import (
     AuditConfig,
     clip_shares,
@@ -141,7 +141,8 @@ def test_types(audit):
     assert frame["n"].tolist() == [1, 2] and frame["n_measured"].tolist() == [1, 1]
     assert frame["n_tokens_mean"].tolist() == [3.0, 3.5] and frame["uds"].tolist() == [0.5, 0.875]
     assert frame["uds_low"].isna().all()
-    assert types_frame(made(S1, S2))["type"].tolist() == ["(none)"]
+    with pytest.warns(UdsLensWarning, match=r"No example has a `type`.*annotate\(examples, by='answer'\)"):
+        assert types_frame(made(S1, S2))["type"].tolist() == ["(none)"]
     assert sorted(types_frame(made(S1, S2, types=["Name", None, None]))["type"]) == ["(none)", "Name"]
     last = types_frame(made(S1, S2, types=["a", "b", "c"]))
     assert last["type"].tolist() == ["c", "a", "b"] and math.isnan(last["uds"].iloc[-1]), "not measurable"

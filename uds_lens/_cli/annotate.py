@@ -17,15 +17,20 @@ from uds_lens.errors import ConfigError
 def annotate(
     examples: Annotated[str, opt.data("Questions with answers: a file, a Hub data set, rwku/level2:DIR.")],
     by: Annotated[
-        Literal["contrast", "difference", "names", "answer"],
+        Literal["contrast", "difference", "names", "answer", "language_model"],
         typer.Option(
             help="contrast: the words on which full and retain differ most; difference: by comparison with other "
-            "answers; names: named entities (spaCy); answer: the words that are not in the question."
+            "answers; names: named entities (spaCy); answer: the words that are not in the question; language_model: "
+            "what a model of your choice replied to --prompts."
         ),
     ],
     out: Annotated[Path, opt.file("JSON file to write.")],
     full: Annotated[str | None, opt.model("For contrast: model trained on everything.")] = None,
     retain: Annotated[str | None, opt.model("For contrast: model that never saw the forget set.")] = None,
+    prompts: Annotated[
+        Path | None, opt.file("For language_model: write its prompts here (JSON lines: id, prompt), and stop.")
+    ] = None,
+    replies: Annotated[Path | None, opt.file("For language_model: its replies (JSON lines: id, reply).")] = None,
     review: Annotated[
         Path | None, opt.file("Also write an HTML page with every answer, its entity highlighted.")
     ] = None,
@@ -35,7 +40,7 @@ def annotate(
     run: opt.ModelRun,
     printing: opt.Printing,
 ) -> None:
-    """Find the entity of every answer that has none.
+    """Find the entity of every answer that has none, and fill in missing prompt types.
 
     For data sets that do not mark entities. Every command can read the file written to --out; `entity_by` says how the
     entity of each row was found. Look at the --review page before quoting a score: the methods find different words.
@@ -56,7 +61,13 @@ def annotate(
     if review is not None and check_writable(review, directory=False) == located(out):
         raise ConfigError("--out and --review name the same file: give each its own.")
     rows = ul.load_examples(examples)
-    annotations = ul.annotate(rows, by=by, full=full, retain=retain, options=options, run=run, redo=redo)
+    if prompts is not None:
+        ul.annotation.language_model_prompts(rows, prompts)
+        echo(f"{len(rows)} prompts in {prompts}: save the model's replies as JSON lines with id and reply (--replies).")
+        return
+    annotations = ul.annotate(
+        rows, by=by, full=full, retain=retain, options=options, run=run, redo=redo, replies=replies
+    )
     annotations.save(out)
     if review is not None:
         annotations.review(review)
@@ -66,7 +77,7 @@ def annotate(
         print_json(record)
         return
     if set(annotations.counts) == {"given"}:
-        echo(f"All {len(annotations.examples)} examples already have an entity; nothing was changed.")
+        echo(f"All {len(annotations.examples)} examples already have an entity.")
     else:
         words = {"given": "already marked", "none": "without an entity"}
         counts = (f"{count} {words.get(way, f'found by {way}')}" for way, count in annotations.counts.items())

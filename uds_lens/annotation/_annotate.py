@@ -6,6 +6,7 @@ out is the entity.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from uds_lens._progress import progress
 from uds_lens._settings import as_settings
 from uds_lens._types import check_choice
 from uds_lens.annotation._annotations import AnnotateOptions, Annotations, Finding, Way
+from uds_lens.annotation._language_model import by_reply, read_replies
+from uds_lens.annotation._prompt_types import prompt_type
 from uds_lens.audit._inputs import where_of
 from uds_lens.data import Encoded, ForgetExample, Span, as_examples, encode, make_batch
 from uds_lens.data._prompts import announce_protocol
@@ -287,9 +290,10 @@ def annotate(
     options: AnnotateOptions | None = None,
     run: RunOptions | None = None,
     nlp: Callable[[str], Any] | None = None,
+    replies: str | os.PathLike[str] | None = None,
     redo: bool = False,
 ) -> Annotations:
-    """Find the entity of every answer that has none.
+    """Find the entity of every answer that has none, and fill in the prompt type of rows that have none.
 
     An audit scores the words of an answer that carry the knowledge, its entity. Data sets rarely mark them. The ways:
 
@@ -297,8 +301,10 @@ def annotate(
     - "difference": the words of the answer that its perturbed variants lack, or its paraphrases have too.
     - "names": the longest named entity of spaCy that the question does not contain (needs the extra `[annotate]`).
     - "answer": the longest stretch of the answer that the question does not contain.
+    - "language_model": what a model of your choice marked, asked with the prompts of `language_model_prompts`; a reply
+      that changes the answer, or marks what the question already says, is refused with that reason.
 
-    All but "names" are limited to the first sentence, and take a leading "Yes" or "No" as the entity.
+    "contrast", "difference" and "answer" keep to the first sentence, and take a leading "Yes" or "No" as the entity.
     They find different words: look at them (`Annotations.review`) before quoting a score. On 367 rows of TOFU marked by
     hand, mean token F1 is 0.45 for "answer" and "difference", 0.37 for "contrast" and 0.17 for "names" (with another
     pipeline); marking every word that is not in the question gets 0.38, the whole answer 0.29. Where GPT-4o marked the
@@ -312,14 +318,16 @@ def annotate(
         retain: For "contrast": never saw the forget set.
         options: For "contrast": prompts and dtype; default `AnnotateOptions()`.
         run: For "contrast": where to run; default `RunOptions()`.
+        replies: For "language_model": a file with `id` and `reply` in each row.
         nlp: For "names": a loaded spaCy pipeline; None loads the small English one.
         redo: Annotate rows that have an entity, too.
 
     Returns:
-        The examples with `entity` and `prefix`, and how each was found.
+        The examples with `entity`, `prefix` and `type`, and how each was found. A type that a row has stays; for
+        others, the words of the question and the form of the entity decide.
 
     Raises:
-        ConfigError: `by` is no such way, or "contrast" lacks a model.
+        ConfigError: `by` is no such way, "contrast" lacks a model, or "language_model" its replies.
         DataError: The rows cannot be read, or there are none.
         MissingDependencyError: "names" without spaCy or its model.
         IncompatibleModelsError: `full` and `retain` differ in architecture, size or tokenizer.
@@ -346,6 +354,16 @@ def annotate(
             needed = " needs two models: ", Setting("full"), " and ", Setting("retain"), "."
             raise ConfigError(Setting("by", "contrast"), *needed)
         spans = by_contrast(chosen, full=full, retain=retain, options=options, run=run) if chosen else []
+    elif by == "language_model":
+        if replies is None:
+            raise ConfigError(
+                Setting("by", "language_model"),
+                " needs ",
+                Setting("replies"),
+                ": what a model replied to the prompts of language_model_prompts.",
+            )
+        told = read_replies(replies)
+        spans = [by_reply(example, told.get(example.id)) for example in chosen]
     elif by == "names":
         spans = by_name(chosen, nlp) if chosen else []
     else:
@@ -360,4 +378,5 @@ def annotate(
             entity, prefix = example.answer[span.start : span.end], example.answer[: span.start].rstrip()
             examples[place] = replace(example, entity=entity, prefix=prefix)
             findings[place] = Finding(by, None)
-    return Annotations(examples=tuple(examples), findings=tuple(findings), by=by)
+    typed = (replace(example, type=example.type or prompt_type(example)) for example in examples)
+    return Annotations(examples=tuple(typed), findings=tuple(findings), by=by)

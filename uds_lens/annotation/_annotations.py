@@ -19,7 +19,7 @@ from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 if TYPE_CHECKING:
     import pandas as pd
 
-Way: TypeAlias = Literal["contrast", "difference", "names", "answer"]  # how entities are found
+Way: TypeAlias = Literal["contrast", "difference", "names", "answer", "language_model"]  # how entities are found
 
 FORMAT = "uds_lens.Annotations"
 
@@ -63,7 +63,7 @@ class AnnotateOptions:
 class Finding(NamedTuple):
     """How one entity was found."""
 
-    way: Literal["contrast", "difference", "names", "answer", "given", "none"]
+    way: Literal["contrast", "difference", "names", "answer", "language_model", "given", "none"]
     """One of the ways, "given" where the row had one, "none" where nothing was found."""
     reason: str | None
     """Why nothing was found, as a sentence."""
@@ -86,11 +86,14 @@ class Annotations:
         return dict(Counter(finding.way for finding in self.findings))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per example: `example_id`, `question`, `answer`, `prefix`, `entity`, `entity_by`, `reason`."""
+        """Return one row per example.
+
+        `example_id`, `question`, `answer`, `prefix`, `entity`, `type`, `entity_by`, `reason`.
+        """
         import pandas as pd
 
         frame = pd.DataFrame(list(map(asdict, self.examples))).rename(columns={"id": "example_id"})
-        frame = frame[["example_id", "question", "answer", "prefix", "entity"]]
+        frame = frame[["example_id", "question", "answer", "prefix", "entity", "type"]]
         ways, reasons = zip(*self.findings, strict=True)
         return frame.assign(entity_by=ways, reason=reasons)
 

@@ -142,6 +142,22 @@ def entity_span(example: ForgetExample) -> Span | str:
     return Span(start, start + len(entity))
 
 
+def given_away(example: ForgetExample) -> bool:
+    """Tell whether the question, or the answer before the entity, already contains the entity, in whatever case.
+
+    Such an entity can be copied, so a model need not know it.
+
+    >>> given_away(ForgetExample("0", "Did Ada Vey write Ash?", "Ada Vey wrote Ash.", entity="Ash"))
+    True
+    """
+    span = entity_span(example)
+    if isinstance(span, str):
+        return False
+    words = re.escape(example.answer[span.start : span.end].strip(" .,;:!?\"'\u2018\u2019\u201c\u201d"))
+    before = f"{example.question}\n{example.answer[: span.start]}"
+    return bool(words) and re.search(rf"(?<!\w){words}(?!\w)", before, re.IGNORECASE) is not None
+
+
 # Messages show untrusted data: a cell may hold a megabyte, half a surrogate pair, a number of ten thousand digits, or
 # an object whose `repr` raises. They come out short, on one line and printable.
 

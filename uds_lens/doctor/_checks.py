@@ -412,6 +412,7 @@ def _entities(
     options: RunOptions,
 ) -> Iterator[Finding]:
     from uds_lens.audit._inputs import make_plan
+    from uds_lens.data._examples import given_away
     from uds_lens.data._prompts import spaces_added
 
     full = models["full"]
@@ -439,6 +440,9 @@ def _entities(
             yield Finding("prompts", "note", warning.message.worded(_as_option))
     left = "; ".join(f"{reason} ({count})" for reason, count in reasons)
     yield Finding("entities", "note" if skipped else "ok", f"{words}{f'; skipped: {left}' if left else ''}")
+    if copied := sum(given_away(row.example) for row in plan.encoded.rows):
+        words = f"{copied} already stand in their question, or in the answer before them: a model can copy these"
+        yield Finding("entities", "note", words, "choose other words as the entity, or leave these rows out")
     if quoted := spaces_added((row.example for row in plan.encoded.rows), config.entity_space):
         some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
         fix = "use --entity-space answer, unless the paper's numbers are to be repeated"

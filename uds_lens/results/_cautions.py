@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from uds_lens.data._examples import entity_span
+from uds_lens.data._examples import entity_span, given_away
 from uds_lens.data._prompts import spaces_added
 from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis, left_by_one
 from uds_lens.results._stage_1 import LEAST_KNOWN, mean_loss, of_rows
@@ -46,6 +46,7 @@ control facts either."""
 
 RETAINS_APART = 0.1  # difference of the scores against several retain models that deserves a warning
 NEGATIVE_SHARE = 0.25  # share of KE layers with a negative LER that deserves a warning
+MANY_GIVEN_AWAY = 0.05  # share of entities that question or prefix contain that deserves a warning
 COSINE = 0.5  # mean cosine between patched and original state below which the patch is off-distribution
 NORM_FACTOR = 2.0  # mean norm ratio beyond which (either way) the patch is off-distribution
 
@@ -259,6 +260,17 @@ def _prefix_ends_in_space(audit: DepthAudit) -> Iterator[Caution]:
             f"({_some(spaced)}): let a prefix end in its last word."
         )
         yield Caution("caution", text, f"{len(spaced)} spaces before")
+
+
+def _given_away(audit: DepthAudit) -> Iterator[Caution]:
+    if copied := [example.id for example in audit.examples if given_away(example)]:
+        text = (
+            f"{len(copied)} of {len(audit.examples)} entities already stand in their question, or in the answer before "
+            f"them, so a model can copy what it does not know ({_some(copied)}). Choose other words as the entity, or "
+            "leave these rows out."
+        )
+        level: Level = "caution" if len(copied) > MANY_GIVEN_AWAY * len(audit.examples) else "note"
+        yield Caution(level, text, f"{len(copied)} given away")
 
 
 def _some(names: Sequence[object]) -> str:
@@ -500,6 +512,7 @@ _CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # those of o
     _skipped,
     _space_added,
     _prefix_ends_in_space,
+    _given_away,
     _begins_answer,
     _answers_opened,
     _negative,

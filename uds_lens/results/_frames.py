@@ -14,7 +14,7 @@ from torch import Tensor
 
 from uds_lens.data import SkippedExample
 from uds_lens.data._prompts import spaces_added
-from uds_lens.errors import ConfigError
+from uds_lens.errors import ConfigError, warn_once
 from uds_lens.results._comparing import contrast
 from uds_lens.results._intervals import cluster_codes, column_intervals
 from uds_lens.results._scores import ke_mask, mean_uds
@@ -173,6 +173,11 @@ def types_frame(audit: DepthAudit) -> pd.DataFrame:
         examples of a type share one).
     """
     frame, subjects = examples_frame(audit), audit.subjects
+    if len(frame) and frame["type"].isna().all():
+        warn_once(
+            "No example has a `type`, so all of them are in one row. ul.annotate(examples, by='answer'), or uds-lens "
+            "annotate, fills in the prompt types by a rule and keeps the entities; audit with what it writes."
+        )
     rows: list[dict[str, Any]] = []
     for kind, part in frame.groupby(frame["type"].fillna("(none)"), sort=True):
         scores = torch.tensor(part["uds"].to_numpy(dtype=float))
