@@ -5,9 +5,11 @@ from dataclasses import replace
 from statistics import harmonic_mean
 
 import pytest
-from tiny_models import EXAMPLES
+import torch
+from tiny_models import EXAMPLES, load_plain
 
 import uds_lens as ul
+from uds_lens.data import encode
 from uds_lens.errors import ConfigError, DataError, ModelError
 from uds_lens.metrics import METRICS, MetricCache, auc, evaluate
 from uds_lens.models import open_model
@@ -145,6 +147,45 @@ def test_open_models_stay_open_and_give_the_same(trio, data, results):
         assert full.n_layers == retain.n_layers == 4
     for name in ("uds", "cka"):
         assert found[name].value == pytest.approx(results["unlearned"][name].value, abs=1e-6)
+
+
+@pytest.mark.parametrize("protocol", ["raw", "chat"])
+def test_cka_of_whole_answers_against_hidden_states_of_transformers(trio, data, protocol):
+    models = trio("llama")
+    options = replace(SHORT, protocol=protocol, cka_scope="answers")
+    found = ask(models.unlearned, data, ["cka", "uds"], retain=models.retain, full=models.full, options=options)
+    whole = [replace(example, entity=example.answer, prefix="") for example in data.forget]
+
+    def states(path):
+        """States that leave each block, at the positions that predict a token of an answer."""
+        model, tokenizer = load_plain(path)
+        kept = [[] for _ in model.model.layers]
+        for layer, block in zip(kept, model.model.layers, strict=True):
+            block.register_forward_hook(
+                lambda m, args, out, layer=layer: layer.append(out[0] if out[0].dim() > 2 else out)
+            )
+        rows = encode(whole, tokenizer, protocol=protocol).rows
+        for row in rows:
+            model(torch.tensor([row.ids]))
+        at = [list(row.scored) for row in rows]
+        return [torch.cat([s.reshape(-1, s.shape[-1])[p] for s, p in zip(layer, at, strict=True)]) for layer in kept]
+
+    def cka(x, y):
+        x, y = (z.double() - z.double().mean(0) for z in (x, y))
+        return (x.T @ y).norm() ** 2 / ((x.T @ x).norm() * (y.T @ y).norm())
+
+    with torch.no_grad():
+        full, retain, model = map(states, (models.full, models.retain, models.unlearned))
+    fr, ur = (torch.stack([cka(a, b) for a, b in zip(s, retain, strict=True)]) for s in (full, model))
+    erasure = ((ur - fr) / (1 - fr)).clamp(0, 1)
+    assert found["cka"].value == pytest.approx(float((erasure * (1 - fr)).sum() / (1 - fr).sum()), abs=1e-5)
+    assert found["cka"].details["full_retain"] == pytest.approx(fr.tolist(), abs=1e-5)
+    plain = ask(models.unlearned, data, ["cka", "uds"], retain=models.retain, full=models.full)
+    assert found["uds"].value == plain["uds"].value and found["cka"].value != plain["cka"].value
+    assert "cka_scope" not in SHORT.to_dict() and options.to_dict()["cka_scope"] == "answers"
+    for model, value in ((models.full, 0.0), (models.retain, 1.0)):
+        ends = ask(model, data, ["cka"], retain=models.retain, full=models.full, options=options)
+        assert ends["cka"].value == pytest.approx(value, abs=1e-6)
 
 
 class Half:

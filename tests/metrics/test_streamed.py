@@ -14,11 +14,12 @@ RUN = ul.RunOptions(device="cpu", progress=False)
 NAMES = ["prob", "em", "es", "mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp", "logit_lens", "cka", "uds"]
 
 
-def measured(names=NAMES, model=None, cache=None, **run):
+def measured(names=NAMES, model=None, cache=None, options=None, **run):
     data = MetricData(forget=WORLD.examples[:6], holdout=WORLD.examples[6:10])
     model = next(iter(WORLD.unlearned.values())) if model is None else model
     run = dataclasses.replace(RUN, **run)
-    return ul.metrics.evaluate(model, data, metrics=names, full=WORLD.full, retain=WORLD.retain, run=run, cache=cache)
+    given = {"full": WORLD.full, "retain": WORLD.retain, "run": run, "cache": cache, "options": options}
+    return ul.metrics.evaluate(model, data, metrics=names, **given)
 
 
 @pytest.fixture
@@ -43,6 +44,14 @@ def test_teacher_forced_metrics_stream(readings):
     model = str(next(iter(WORLD.unlearned.values())))
     # the patches of UDS read full once more
     assert readings == [(str(name), True) for name in (WORLD.retain, model, WORLD.full, WORLD.full)]
+
+
+def test_two_kinds_of_states_stream_together():
+    names, options = ["cka", "logit_lens"], ul.metrics.MetricOptions(cka_scope="answers")
+    streamed, memory = (measured(names, options=options, stream=stream) for stream in (True, False))
+    for name in names:
+        assert streamed[name].value == pytest.approx(memory[name].value, abs=1e-4), name
+    assert streamed["cka"].value != measured(["cka"])["cka"].value
 
 
 @pytest.mark.parametrize("first_streamed", [True, False])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ import uds_lens.metrics._definitions  # noqa: F401 - declares ours
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import shown
 from uds_lens.errors import ConfigError
-from uds_lens.metrics._declaration import DECLARED, MetricSpec, add_metric, metric, withdraw_metric
+from uds_lens.metrics._declaration import DECLARED, MetricSpec, add_metric, metric, needs_states, withdraw_metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,7 +130,8 @@ def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None
 
     Args:
         names: Names; None takes all.
-        options: Settings, which may add metrics to those that another is made of; None adds none.
+        options: Settings, which may add metrics to those that another is made of, and say what CKA reads; None is the
+            default.
 
     Returns:
         Specs, each once.
@@ -164,7 +165,11 @@ def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None
             spec = METRICS[name]
             queue += spec.uses
             queue += [part for on, parts in spec.uses_if.items() if getattr(options, on, False) for part in parts]
-    return [spec for name, spec in METRICS.items() if name in wanted]
+    chosen = [spec for name, spec in METRICS.items() if name in wanted]
+    if options is None or options.cka_scope == "entities":
+        return chosen
+    whole = needs_states("retain", "model", "full", answers="forget")
+    return [replace(spec, passes=whole) if spec.name == "cka" else spec for spec in chosen]
 
 
 def require_packages(specs: Iterable[MetricSpec]) -> None:

@@ -110,7 +110,8 @@ class Pass:
     """What is measured."""
 
     what: str = ""
-    """Set of texts ("forget/paraphrased"), or for `patched` and `lens` the role whose states are read."""
+    """Set of texts ("forget/paraphrased"); for `patched` and `lens` the role whose states are read; for `states` empty,
+    at the entities, or the set whose whole answers are read, with the prompts of the output metrics."""
 
     start: bool = False
     """Generations only: the answer starts with the jailbreak prefix."""
@@ -121,7 +122,7 @@ class Pass:
     @property
     def set_name(self) -> str:
         """The set of `MetricData` it runs over."""
-        return self.what if self.kind in ("answers", "generations") else "entities"
+        return (self.what if self.kind in ("answers", "generations", "states") else "") or "entities"
 
 
 def needs_answers(*sets: str, role: Role = "model", optional: bool = False) -> tuple[Pass, ...]:
@@ -142,13 +143,15 @@ def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False)
     return tuple(Pass(role, "generations", name, start=jailbreak) for name in sets)
 
 
-def needs_states(*roles: Role) -> tuple[Pass, ...]:
+def needs_states(*roles: Role, answers: str = "") -> tuple[Pass, ...]:
     """Return passes that keep the residual stream of models at the entities: `Evidence.stacked_states`.
+
+    With `answers` at the whole answers of that set, asked as the output metrics ask.
 
     >>> [each.role for each in needs_states("retain", "model")]
     ['retain', 'model']
     """
-    return tuple(Pass(role, "states") for role in roles)
+    return tuple(Pass(role, "states", answers) for role in roles)
 
 
 @dataclass(frozen=True)
@@ -319,12 +322,12 @@ class Evidence:
         """Greedy answers to a set's questions."""
         return self._value(Pass(role, "generations", name, start=jailbreak))
 
-    def stacked_states(self, role: Role, layer: int) -> Float[Tensor, "token d_model"]:
-        """States of one layer at the scored positions of all examples, float64."""
+    def stacked_states(self, role: Role, layer: int, *, answers: str = "") -> Float[Tensor, "token d_model"]:
+        """States of one layer at the scored positions of all examples, float64 (`needs_states`)."""
         import torch
 
-        source = self._value(Pass(role, "states"))
-        rows = self._session.plan.encoded.rows
+        wanted = Pass(role, "states", answers)
+        source, rows = self._value(wanted), self._session.plan_of(wanted).encoded.rows
         at = [[position - row.window[0] for position in row.scored] for row in rows]
         return torch.cat([source.store.get(n)[layer, places].double() for n, places in enumerate(at)])
 

@@ -116,8 +116,9 @@ def _missing(spec: MetricSpec, session: Session) -> str | None:
     for name in spec.sets:
         if (lack := session.data.missing(name)) is not None:
             return lack
-    if "internal" in spec.needs and not session.plan.encoded.rows:
-        return f"no entity could be located; the first: {session.plan.encoded.skipped[0].reason}"
+    for p in spec.passes:
+        if "internal" in spec.needs and not (encoded := session.plan_of(p).encoded).rows:
+            return f"no entity could be located; the first: {encoded.skipped[0].reason}"
     return None
 
 

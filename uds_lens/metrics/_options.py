@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from uds_lens._settings import validated
 from uds_lens._types import (
@@ -92,6 +92,10 @@ class MetricOptions:
     tau: NonNegativeFloat = 0.05
     """Threshold of a layer's delta for UDS and Logit Lens, nats per token."""
 
+    cka_scope: Literal["entities", "answers"] = "entities"
+    """Positions of CKA: the entities' with raw prompts, as the UDS paper's guide has it, or the whole answers of the
+    forget set with the prompts of the output metrics, as the paper's released script reads them."""
+
     uds_in_privacy: bool = False
     """The metrics `privacy` and `overall` with UDS, as `privacy_uds` and `overall_uds` are in any case, not without."""
 
@@ -130,9 +134,10 @@ class MetricOptions:
     def to_dict(self) -> dict[str, Any]:
         """Return the settings by name; a fluency scorer by its own.
 
-        A repetition penalty of 1 is left out: results of earlier releases, which knew none, are the same.
+        Settings that earlier releases did not know are left out at their defaults: their results are the same.
         """
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.repetition_penalty == 1.0:
-            del settings["repetition_penalty"]
+        for name in ("repetition_penalty", "cka_scope"):
+            if settings[name] == getattr(MetricOptions, name):
+                del settings[name]
         return settings | {"fluency": getattr(self.fluency, "name", self.fluency)}

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -163,6 +163,7 @@ class Session:
         self._ends: dict[str, frozenset[int] | None] = {}
         self.device = "none"
         self.rows: str | None = None
+        self._answer_plans: dict[str, Plan] = {}
         self._rows: dict[str, tuple[list[AnswerText], list[TokenSequence]]] = {}
         for role in order:
             self._identify(role)
@@ -176,6 +177,18 @@ class Session:
     def plan(self) -> Plan:
         """The entity examples in tokens and batches, exactly those of an audit."""
         return make_plan(self.sources, self.data.with_entities, config=self.config, options=self.run)
+
+    def plan_of(self, wanted: Pass) -> Plan:
+        """Return the examples that a white-box pass runs over: the entities, or whole answers of a set."""
+        if wanted.kind != "states" or not wanted.what:
+            return self.plan
+        if wanted.what not in self._answer_plans:
+            examples = self.data.examples(wanted.what)
+            whole = [replace(example, entity=example.answer.strip(), prefix="") for example in examples]
+            asked = replace(self.config, protocol=self.protocol, **asdict(self.options.chat))
+            plan = make_plan(self.sources, whole, config=asked, options=self.run, report=False)
+            self._answer_plans[wanted.what] = plan
+        return self._answer_plans[wanted.what]
 
     def answer_rows(self, name: str) -> tuple[list[AnswerText], list[TokenSequence]]:
         """Return a set's answers and their tokens."""
@@ -201,7 +214,7 @@ class Session:
             penalty = self.options.repetition_penalty
             decoding = [self.options.max_new_tokens, *([penalty] if penalty != 1.0 else [])]
             return _hash([ids for _, ids in self._inputs(wanted)], decoding)
-        return self.plan.encoded.ids_hash
+        return self.plan_of(wanted).encoded.ids_hash
 
     def _inputs(self, wanted: Pass) -> list[tuple[str, Sequence[int]]]:
         """Return each question that a pass runs over, with the token ids."""
@@ -214,7 +227,7 @@ class Session:
             prompts = [self.prompt(question, start=start) for question in questions]
             ids = prompt_ids(self.tokenizer, prompts, protocol=self.protocol)
             return list(zip(questions, ids, strict=True))
-        return [(row.example.question, row.ids) for row in self.plan.encoded.rows]
+        return [(row.example.question, row.ids) for row in self.plan_of(wanted).encoded.rows]
 
     def perform(self, passes: Sequence[Pass]) -> None:
         """Run every pass whose result is not at hand, one model in memory at a time."""
@@ -289,9 +302,11 @@ class Session:
             model = streamed.model
             require_embedded(model.hf, inputs, name=model.name)
             layout = row_layout(model)
-            own = next((p for p in wanted if p.kind == "states"), None)
-            entities = self.plan.batches_for(model) if own is not None else []
-            entity_batches = [self.plan.batch_of(rows, layout.padding_side) for rows in entities]
+            plans = {p: self.plan_of(p) for p in wanted if p.kind == "states"}
+            windows = {
+                p: [(rows, plan.batch_of(rows, layout.padding_side)) for rows in plan.batches_for(model)]
+                for p, plan in plans.items()
+            }
             sets: dict[Pass, list[tuple[list[int], TokenBatch]]] = {}
             for p in wanted:
                 if p.kind == "answers":
@@ -299,20 +314,27 @@ class Session:
                     parts = whole_batches(model, rows, fitting_rows(model, rows), run.token_budget)
                     sets[p] = [(part, batch_of(model, rows, part)) for part in parts]
             if wanted:  # the logit lens alone embeds no token, and takes the final norm, with a tied head
-                batches = [batch for several in sets.values() for _, batch in several]
-                streamed.embed(tokens_in([*batches, *entity_batches]))
+                everything = [*sets.values(), *windows.values()]
+                streamed.embed(tokens_in([batch for read in everything for _, batch in read]))
             at_answers = {p: [(part, StreamedRows(model, batch)) for part, batch in sets[p]] for p in sets}
-            at_entities = [StreamedBatch(model, batch, packed=self.plan.packed) for batch in entity_batches]
-            riders: list[StreamedBatch | StreamedRows] = [*at_entities]
+            at_windows = {
+                p: [(rows, batch, StreamedBatch(model, batch, packed=plans[p].packed)) for rows, batch in windows[p]]
+                for p in plans
+            }
+            riders: list[StreamedBatch | StreamedRows] = [
+                rider for ridden in at_windows.values() for _, _, rider in ridden
+            ]
             riders += [rider for several in at_answers.values() for _, rider in several]
             if riders:
                 run_streamed(streamed, riders, desc=f"reading {os.path.basename(os.fspath(source))}", show=run.progress)
-            store = StateStore(budget=int(run.memory_gib * GIB))
-            for rows_of, batch, rider in zip(entities, entity_batches, at_entities, strict=True):
-                states = rider.source_states(config.last_layer).states
-                finite = states.isfinite().all(-1).all(-1).all(-1)
-                self.plan.require_finite(finite, rows_of, model.name, "hidden states")
-                store.put(batch, states)
+            budget = int(run.memory_gib * GIB / max(1, len(plans)))
+            stores = {p: StateStore(budget=budget) for p in plans}
+            for p, ridden in at_windows.items():
+                for rows_of, batch, rider in ridden:
+                    states = rider.source_states(config.last_layer).states
+                    finite = states.isfinite().all(-1).all(-1).all(-1)
+                    plans[p].require_finite(finite, rows_of, model.name, "hidden states")
+                    stores[p].put(batch, states)
             with streamed.head():
                 for p, several in at_answers.items():
                     texts, rows = self.answer_rows(p.what)
@@ -320,13 +342,13 @@ class Session:
                     values[p] = scores_of(model, rows, read, names=[text.question for text in texts])
                 streamed.fingerprint()
                 self.records[role] = ModelRecord.of(model)
-                own_states = SourceStates(self.records[role], store, config.site, config.last_layer)
-                if own is not None:
-                    values[own] = own_states
+                for p, store in stores.items():
+                    values[p] = SourceStates(self.records[role], store, config.site, config.last_layer)
                 for p in wanted:
                     if p.kind == "lens":
-                        known = self.results.get(Pass(p.what, "states"))  # type: ignore[arg-type]
-                        values[p] = self._lens_of(own_states if known is None else known.value, model)
+                        own = Pass(p.what, "states")  # type: ignore[arg-type]
+                        states_of = values[own] if own in values else self.results[own].value
+                        values[p] = self._lens_of(states_of, model)
             self.device, self.rows = str(model.device), layout.described()
         return values
 
@@ -363,7 +385,7 @@ class Session:
             if (ends := self._ends.get(wanted.role)) is None:  # it was only streamed so far
                 return None
             depends = (*depends, ends)
-        rows = ("packed",) if wanted.kind in ("states", "patched", "lens") and self.plan.packed else ()
+        rows = ("packed",) if wanted.kind in ("states", "patched", "lens") and self.plan_of(wanted).packed else ()
         return (wanted.kind, *depends, self.inputs_hash(wanted), self.options.dtype, *rows, __version__)
 
     @contextmanager
@@ -460,7 +482,7 @@ class Session:
         return scores
 
     def _states(self, wanted: Pass, model: HookedModel) -> SourceStates:
-        return read_source(model.lent(), self.plan, role=wanted.role, config=self.config, options=self.run)
+        return read_source(model.lent(), self.plan_of(wanted), role=wanted.role, config=self.config, options=self.run)
 
     def _lens(self, wanted: Pass, model: HookedModel) -> Float[Tensor, "example layer"]:
         return self._lens_of(self.results[Pass(wanted.what, "states")].value, model)  # type: ignore[arg-type]

@@ -251,6 +251,7 @@ _DECIMALS = {"auc": 3, "mean_p": 3, "mean_n": 3, "q": 4, "r": 4}
 KNOWN_PROBLEMS = {
     "uds": "the released script patches a normed state into the last layer (as last_layer = post_norm does), and takes "
     "log-probabilities in bfloat16, in steps of 0.06 to 0.12 nats",
+    "cka": "the paper's guide reads the entities of 367 raw rows, its script whole answers of 400 chats (cka_scope)",
     "logit_lens": "measured in bfloat16, log-probabilities in steps of 0.06 to 0.12 nats",
     "utility_rel": "capped at 1 in the released file, and relative to a separate full model for each number of epochs "
     "(5, 10)",

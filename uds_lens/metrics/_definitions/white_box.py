@@ -16,16 +16,20 @@ _ROUNDING = 1e-9  # distance of a CKA from 1 that float64 sums of equal states c
 
 @metric(name="cka", label="CKA", group="representation", meaning=ERASED, passes=needs_states("retain", "model", "full"))
 def cka(evidence: Evidence) -> Outcome:
-    """Return the mean over layers of `cka_erasure`, weighted by `1 - CKA(full, retain)` (`linear_cka`)."""
+    """Return the mean over layers of `cka_erasure`, weighted by `1 - CKA(full, retain)` (`linear_cka`).
+
+    The states are those at the entities, or (`MetricOptions.cka_scope`) at the whole answers.
+    """
     import torch
 
     from uds_lens.metrics._white_box import cka_erasure, linear_cka, weighted_erasure
 
+    states = partial(evidence.stacked_states, answers="forget" if evidence.options.cka_scope == "answers" else "")
     full_retain, model_retain = [], []
     for layer in range(evidence.n_layers()):
-        retain = evidence.stacked_states("retain", layer)
-        full_retain.append(linear_cka(evidence.stacked_states("full", layer), retain))
-        model_retain.append(linear_cka(evidence.stacked_states("model", layer), retain))
+        retain = states("retain", layer)
+        full_retain.append(linear_cka(states("full", layer), retain))
+        model_retain.append(linear_cka(states("model", layer), retain))
     c_fr, c_ur = (torch.tensor(values, dtype=torch.float64) for values in (full_retain, model_retain))
     erasure, weights = cka_erasure(c_fr, c_ur), 1 - c_fr
     weights[weights < _ROUNDING] = 0.0
