@@ -40,6 +40,7 @@ def validated(cls: type[T]) -> type[T]:
         "extra": "forbid",
         "allow_inf_nan": False,
         "arbitrary_types_allowed": True,
+        "use_attribute_docstrings": True,
     }
 
     record: Any = cls
@@ -81,6 +82,32 @@ def _adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
+
+
+def described(record: type) -> dict[str, dict[str, Any]]:
+    """Return the JSON schema of each field of a validated record; fields in `SkipJsonSchema` are left out.
+
+    Its "description" is the docstring below the field, here or in a class that it is derived from.
+
+    >>> from uds_lens.results import AuditConfig
+    >>> described(AuditConfig)["seed"]["description"]
+    'Seed of the bootstrap, and of the sample if there is a limit.'
+    """
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Lenient(GenerateJsonSchema):
+        """What only Python can give has no schema."""
+
+        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
+
+        def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+            return {}
+
+    told: dict[str, dict[str, Any]] = {}
+    for cls in reversed([cls for cls in record.__mro__ if hasattr(cls, "__pydantic_config__")]):
+        for name, what in _adapter(cls).json_schema(schema_generator=Lenient)["properties"].items():
+            told[name] = told.get(name, {}) | what
+    return told
 
 
 def _refusal(cls: type, error: Any) -> Exception:

@@ -31,7 +31,8 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example_and_fits(command: str, uds_lens) -> None:
-    code, out, _ = uds_lens(command, "--help")
+    assert f"uds-lens {command} --help-all" in uds_lens(command, "--help").out
+    code, out, _ = uds_lens(command, "--help-all")
     assert code == 0
     assert re.search(rf"^  Examples?:\n    uds-lens {command} ", out, re.MULTILINE)
     assert max(map(len, out.splitlines())) <= 80

@@ -3,36 +3,51 @@
 import subprocess
 import sys
 from dataclasses import dataclass, fields
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pytest
 import typer
+from pydantic.json_schema import SkipJsonSchema
 from typer.testing import CliRunner
 
 from uds_lens._cli.app import app
-from uds_lens._cli.options import Only, with_records
-from uds_lens.data import ChatStyle
+from uds_lens._cli.options import _PANELS, Offer, with_records
+from uds_lens._settings import validated
 from uds_lens.elicitation import ElicitOptions
 from uds_lens.metrics import MetricOptions
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.study import SlurmOptions
-from uds_lens.unlearning import RelearnConfig, TrainOptions
+from uds_lens.unlearning import MethodConfig, RelearnConfig, TrainOptions
 
 COMMANDS = typer.main.get_command(app).commands
 
 
+@validated
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Base:
     left: int | None = None
     """How far left. And more of it."""
-
-    names: tuple[str, ...] = ()
-    """Names of things; None has none."""
 
     wide: bool = True
     """Whether it is wider than `left`."""
 
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class Settings(Base):
+    names: tuple[str, ...] = ()
+    """Names of things; None has none."""
+
+    wide: bool = False
+
+    either: bool | Literal["auto"] = "auto"
+    """Whether, or not, or as it comes."""
+
     hidden: float = 0.5
+    """Not offered."""
+
+    of_python: SkipJsonSchema[bool | None] = None
+    """For programs."""
 
 
 def call(command, *words: str):
@@ -41,31 +56,46 @@ def call(command, *words: str):
     return CliRunner().invoke(program, list(words))
 
 
-def test_a_record_is_spread_and_put_together_again() -> None:
+def test_a_record_is_spread_and_put_together_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_PANELS, "Settings", "Things")
     got = []
+    prompts = ("protocol", "system_prompt", "chat_date", "template_kwargs", "chat_style")
 
     def command(
         first: str,
         *,
-        settings: Annotated[Settings, Only(("left", "names", "wide"))],
-        chat: ChatStyle,
+        settings: Annotated[Settings, Offer(("left", "names", "wide", "either"), first=("left",))],
+        chat: Annotated[MethodConfig, Offer(prompts)],
         last: Annotated[bool, typer.Option("--last")] = False,
     ) -> None:
         got.append((first, settings, chat, last))
 
     call(command, "a")
-    call(command, "a", *["--left", "2", "--names", "x", "--names", "y", "--no-wide", "--last", "--system-prompt", "S"])
-    call(command, "a", *["--chat-style", "open_unlearning", "--system-prompt", "S"])
-    changed = Settings(left=2, names=("x", "y"), wide=False)
+    call(command, "a", *["--left", "2", "--names", "x", "--names", "y", "--wide", "--last", "--system-prompt", "S"])
+    call(command, "a", *["--chat-style", "open_unlearning", "--system-prompt", "S", "--no-either"])
+    changed = Settings(left=2, names=("x", "y"), wide=True)
     assert got == [
-        ("a", Settings(), ChatStyle(), False),
-        ("a", changed, ChatStyle(system_prompt="S"), True),
-        ("a", Settings(), ChatStyle(system_prompt="S", chat_date="10 Apr 2025"), False),
+        ("a", Settings(), MethodConfig(), False),
+        ("a", changed, MethodConfig(system_prompt="S"), True),
+        ("a", Settings(either=False), MethodConfig(system_prompt="S", chat_date="10 Apr 2025"), False),
     ]
     shown = " ".join(call(command, "--help").output.replace("│", "").split())
-    assert "How far left." in shown and "And more" not in shown and "--hidden" not in shown
+    assert "How far left." in shown and "And more" not in shown and "--hidden" not in shown and "--of" not in shown
     assert "Names of things; default: has none. Repeat for more." in shown
-    assert "Whether it is wider than --left." in shown
+    assert "Whether it is wider than --left." in shown, "the docstring of the class it is derived from"
+    wide = call(command, "a", "--no-wide")
+    assert wide.exit_code == 2, "a flag that is off by default has no --no-"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_short_and_help_all_is_whole(command: str, uds_lens) -> None:
+    options = {flag for parameter in COMMANDS[command].params for flag in parameter.opts if flag.startswith("--")}
+    short, whole = (
+        {line.split()[0].rstrip(",") for line in uds_lens(command, word).out.splitlines() if line.startswith("  -")}
+        for word in ("--help", "--help-all")
+    )
+    assert len(short) <= 15 and short < whole
+    assert whole - {"-h"} == options - {"--help"}
 
 
 RECORDS = {

@@ -36,7 +36,7 @@ def annotate(
     ] = None,
     redo: Annotated[bool, opt.flag("--redo", "Also annotate rows that already have an entity.")] = False,
     *,
-    options: AnnotateOptions,
+    options: Annotated[AnnotateOptions, opt.Offer(first=("protocol",))],
     run: opt.ModelRun,
     printing: opt.Printing,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from uds_lens._cli.report import dashboard, export, report
 from uds_lens._cli.sweep import sweep
 from uds_lens._cli.terminal import echo, progress_printed, stoppable
 from uds_lens._cli.training import finetune, quantise, relearn, unlearn
-from uds_lens._compat.typer import PlainCommand, parameters_of
+from uds_lens._compat.typer import HELP_ALL, PlainCommand, parameters_of
 from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
 
 
@@ -129,6 +130,10 @@ def _program(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program and exit: 0 on success, 1 with one line on standard error, 2 on wrong usage."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    PlainCommand.everything = HELP_ALL in words
+    words = ["--help" if word == HELP_ALL else word for word in words]
+    if "--offline" in words:  # data sets and classifiers too: the Hub's client reads this when it is first imported
+        os.environ["HF_HUB_OFFLINE"] = "1"
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold bytes that are no text
         sys.stdout.reconfigure(errors="backslashreplace")
     program: Any = typer.main.get_command(app)  # calling `app` would build it anew

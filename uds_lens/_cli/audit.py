@@ -24,7 +24,7 @@ from uds_lens._cli.terminal import (
 from uds_lens._compat.typer import missing_options
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError, ResultFormatError, UdsLensError
-from uds_lens.results._settings import AuditConfig, RunOptions
+from uds_lens.results._settings import AuditConfig
 
 if TYPE_CHECKING:
     from uds_lens.audit._resume import Question
@@ -53,6 +53,7 @@ def audit(
             "retain models that its record names, and writes UDS_EVAL.json beside its results. Other options override "
             "these.",
             file_okay=False,
+            rich_help_panel=opt.LATER,
         ),
     ] = None,
     control: Annotated[str | None, opt.CONTROL] = None,
@@ -64,6 +65,7 @@ def audit(
         opt.flag(
             "--keep-full",
             "With several models: keep full open, with its recorded activations: faster, two models in memory.",
+            rich_help_panel=opt.LATER,
         ),
     ] = False,
     transplant: Annotated[
@@ -76,8 +78,8 @@ def audit(
     ] = False,
     redo: Annotated[bool, opt.flag("--redo", "Repeat audits that --out already holds for the same inputs.")] = False,
     *,
-    config: AuditConfig,
-    options: RunOptions,
+    config: opt.Auditing,
+    options: opt.AuditRun,
     printing: opt.Printing,
 ) -> None:
     """Measure how deep the unlearning of a forget set went.
@@ -240,8 +242,8 @@ def watch(
     once: Annotated[bool, opt.flag("--once", "Poll twice, audit the complete checkpoints and exit.")] = False,
     redo: Annotated[bool, opt.flag("--redo", "Repeat audits that --out already holds.")] = False,
     *,
-    config: AuditConfig,
-    options: RunOptions,
+    config: opt.Auditing,
+    options: opt.AuditRun,
     printing: opt.Printing,
 ) -> None:
     """Audit checkpoints as they appear, until stopped.

@@ -12,7 +12,6 @@ import typer
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import echo, number, print_json, print_table, print_wrapped, say
 from uds_lens._quoting import csv_text
-from uds_lens.results._settings import AuditConfig, RunOptions
 
 _MARKS = {"ok": "ok ", "note": "-  ", "problem": "!! "}
 
@@ -27,8 +26,8 @@ def doctor(
     control: Annotated[str | None, opt.value("DATA", "Facts to retain, as for uds-lens audit.")] = None,
     out: Annotated[Path, opt.value("DIR", "Where results would be written.")] = Path(),
     *,
-    config: AuditConfig,
-    options: RunOptions,
+    config: opt.Auditing,
+    options: opt.AuditRun,
     printing: opt.Printing,
 ) -> None:
     """Check whether an audit of these models and data would work.

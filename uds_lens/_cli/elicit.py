@@ -40,7 +40,7 @@ def elicit(
     ] = None,
     redo: Annotated[bool, opt.flag("--redo", "Replace what --out holds, even the result of another run.")] = False,
     *,
-    options: ElicitOptions,
+    options: Annotated[ElicitOptions, opt.Offer(first=("protocol",))],
     run: opt.ModelRun,
     printing: opt.Printing,
 ) -> None:

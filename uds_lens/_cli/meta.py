@@ -48,7 +48,7 @@ def meta(
     out: Annotated[Path | None, opt.folder("Also write all tables to this directory, as CSV files.")] = None,
     *,
     references: References,
-    perturbed: Perturbed,
+    perturbed: Annotated[Perturbed, opt.Offer(first=("quantised", "relearned"))],
     printing: opt.Printing,
 ) -> None:
     """Judge metrics: which of them can be trusted?

@@ -225,11 +225,12 @@ def metrics(
         Literal["open-unlearning"] | None,
         typer.Option(
             help="Measure the metrics of Open-Unlearning's default TOFU configuration, with its prompts, unless "
-            "--metric names others."
+            "--metric names others.",
+            rich_help_panel=opt.LATER,
         ),
     ] = None,
     list_: Annotated[bool, opt.flag("--list", "List the available metrics and exit.")] = False,
-    split: Annotated[str, opt.value("NAME", "Forget split of TOFU.")] = "forget10",
+    split: Annotated[str, opt.value("NAME", "Forget split of TOFU.", rich_help_panel=opt.LATER)] = "forget10",
     limit: opt.Limit = None,
     sample: opt.Sampling = "random",
     redo: Annotated[
@@ -239,7 +240,7 @@ def metrics(
         ),
     ] = False,
     *,
-    options: MetricOptions,
+    options: Annotated[MetricOptions, opt.Offer(first=("protocol",))],
     run: opt.MetricRun,
     printing: opt.Printing,
 ) -> None:

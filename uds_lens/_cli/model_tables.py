@@ -42,7 +42,7 @@ _Csv: TypeAlias = Path | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class References:
+class _References:
     """Runs and audits that belong to a folder of Open-Unlearning runs."""
 
     retain: Annotated[
@@ -175,6 +175,9 @@ class Score:
             membership=tuple(self.membership or default.membership),
             depth=self.depth,
         )
+
+
+References: TypeAlias = Annotated[_References, opt.Offer(first=("retain", "full", "audits", "preset", "split"))]
 
 
 @dataclass(frozen=True, kw_only=True)

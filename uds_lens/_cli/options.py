@@ -1,50 +1,48 @@
 """Options of the commands: made from the settings records of the library, and the few that commands share.
 
-A command names a dataclass as the type of a parameter. Each field becomes an option (its name, type and default, the
-docstring below it as help), and the command receives the record. So an option is written once, where it is checked.
-
-typer does the parsing, since huggingface-hub brings it along.
+A command names a dataclass as the type of a parameter. Each field becomes an option, and the command receives the
+record. pydantic, which checks the records, says what each field takes, its default and its docstring; so an option is
+written once, where it is checked. typer does the parsing, since huggingface-hub brings it along.
 """
 
 from __future__ import annotations
 
-import ast
-import os
 import re
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
+from copy import copy
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache, wraps
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import Parameter, Signature, cleandoc, signature
-from itertools import pairwise
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
 import typer
-from typer.models import OptionInfo
 
-from uds_lens._compat.typer import OUTPUT, set_help
+from uds_lens._compat.typer import set_help
+from uds_lens._settings import described
 from uds_lens._storage import did_you_mean, located
-from uds_lens._types import (
-    AnswerProtocol as _AnswerProtocol,
-    ChatStyleName,
-    DType as _DType,
-    Protocol as _Protocol,
-    Sampling as _Sampling,
-)
+from uds_lens._types import ChatStyleName, DType as _DType, Sampling as _Sampling
+from uds_lens.data._prompts import ChatStyle
 from uds_lens.data._readers import SUFFIXES
 from uds_lens.errors import ConfigError, DataError, ModelError
-from uds_lens.results._settings import RunOptions
-from uds_lens.unlearning._settings import Save as _Save
+from uds_lens.results._settings import AuditConfig, RunOptions
+from uds_lens.unlearning._settings import Save as _Save, TrainOptions
 
 if TYPE_CHECKING:
     from uds_lens.unlearning import LoraSettings
 
 
-class Only(tuple[str, ...]):
-    """The fields of a record that a command offers, as `Annotated[Record, Only(("device", "offline"))]`."""
+@dataclass(frozen=True)
+class Offer:
+    """Which fields of a record a command offers, as `Annotated[Record, Offer(first=("device",))]`."""
+
+    only: Sequence[str] | None = None
+    """None: all."""
+
+    first: Sequence[str] = ()
+    """Those that --help shows; --help-all shows the others, too, in the record's group."""
 
 
 def with_records(command: Callable[..., None]) -> Callable[..., None]:
@@ -57,8 +55,7 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
     for parameter in signature(command, eval_str=True).parameters.values():
         kind, *more = get_args(parameter.annotation) or (parameter.annotation,)
         if is_dataclass(kind) and isinstance(kind, type):
-            only = next((names for names in more if isinstance(names, Only)), None)
-            options = _options(kind, only)
+            options = _options(kind, next((mark for mark in more if isinstance(mark, Offer)), Offer()))
             records[parameter.name] = kind, [option.name for option in options]
             parameters += options
         else:
@@ -78,80 +75,73 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _options(record: type[Any], only: Only | None) -> list[Parameter]:
-    """The options of a record, but for those of Python only."""
-    docs, hints = _field_docs(record), get_type_hints(record, include_extras=True)
-    offered = [
-        field for field in fields(record) if field.name not in _PYTHON_ONLY and (only is None or field.name in only)
-    ]
-    flags = {field.name: f"--{field.name.replace('_', '-')}" for field in offered}
-    panel = _PANELS.get(record.__name__)
-    options = [_option(field, hints[field.name], _help(docs.get(field.name, ""), flags), panel) for field in offered]
-    if {"system_prompt", "chat_date"} <= {option.name for option in options}:
-        names = ", ".join(get_args(ChatStyleName))
-        help = f"System turn and date of published chat prompts: {names}."
-        style = value("NAME", help, rich_help_panel=panel)
-        kind = Annotated[ChatStyleName | None, style]
-        options.append(Parameter("chat_style", Parameter.KEYWORD_ONLY, default=None, annotation=kind))
-    return options
-
-
-_PYTHON_ONLY = ("progress", "callbacks")
-"""Settings that the command line decides, or has no words for."""
+LATER = "More"
+"""The group of a command's own options that only --help-all shows."""
 
 _PANELS = {
     **dict.fromkeys(("AuditConfig", "MetricOptions", "ElicitOptions"), "Measurement"),
-    **dict.fromkeys(("ChatStyle", "AnnotateOptions"), "Prompts"),
+    **dict.fromkeys(("MethodConfig", "AnnotateOptions"), "Prompts"),
+    **dict.fromkeys(("RelearnConfig", "FinetuneConfig", "TrainOptions"), "Training"),
     "RunOptions": "Running models",
-    "TrainOptions": "Training",
-    "Adapters": "Adapters",
+    "_Adapters": "Adapters",
     "Depth": "Depth during training",
     "SlurmOptions": "Slurm",
     "Score": "Score",
-    "References": "Runs and references",
+    "_References": "Runs and references",
     "Perturbed": "Robustness",
-    "Printing": OUTPUT,
+    "Printing": "Output",
 }
-"""The groups of options in --help, by the record they fill."""
+"""The groups of options in --help-all, by the record they fill."""
 
 
-def _option(field: Field[Any], hint: Any, help: str, panel: str | None) -> Parameter:
-    default, kind = field.default, hint
-    declared = next((more for more in get_args(hint) if isinstance(more, OptionInfo)), None)
-    if declared is not None:
-        declared.rich_help_panel = panel
-    else:
-        kinds = [_bare(k) for k in _members(_bare(hint)) if k is not type(None) and get_origin(k) is not dict]
-        kind = kinds[0]
-        words: dict[str, Any] = {"help": help, "rich_help_panel": panel}
-        flags = [f"--{field.name.replace('_', '-')}"] if default is False else []
-        if field.name == "chat_date":  # None: that of --chat-style, where there is one
-            words["help"] += f" Default: {default}."
-            default = None
-        if get_origin(kind) is tuple:
-            item = _bare(get_args(kind)[0])
-            metavar = {int: "N", float: field.name.rpartition("_")[2].upper()}.get(item, "NAME")
-            kind = list[str]  # typer takes no list of choices; the record checks them
-            words |= {"metavar": metavar, "help": f"{words['help']} Repeat for more."}
-        if field.name == "offline":
-            words |= {"callback": _whole_process, "is_eager": True}
-        if kind in (int, float, str):
-            words["metavar"] = "N" if kind is int else field.name.rpartition("_")[2].upper()
-        if kind is bool and default == "auto":  # three states: --x, --no-x, or left out
-            default = None
-        optional = default is None and get_origin(kind) is not list
-        kind = Annotated[kind | None if optional else kind, typer.Option(*flags, **words)]
-    default = Parameter.empty if default is MISSING else default
-    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+@cache
+def _declared(record: Any) -> list[Parameter]:
+    """The options of a record: as its annotations declare them, or as pydantic describes its fields."""
+    if not hasattr(record, "__pydantic_config__"):
+        hints = get_type_hints(record, include_extras=True)
+        return [_keyword(field.name, field.default, *get_args(hints[field.name])) for field in fields(record)]
+    told = described(record)
+    flags = {name: f"--{name.replace('_', '-')}" for name in told}
+    options = [_option(name, what, _help(what["description"], flags)) for name, what in told.items()]
+    if set(ChatStyle.__dataclass_fields__) <= set(told):
+        help = (
+            f"Published chat prompts, for what the other options leave as it is: {', '.join(get_args(ChatStyleName))}."
+        )
+        options.append(_keyword("chat_style", None, ChatStyleName | None, value("NAME", help)))
+    return options
 
 
-def _bare(hint: Any) -> Any:
-    """Return a type without the bounds that its record checks."""
-    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+def _options(record: Any, offer: Offer) -> list[Parameter]:
+    """The options of a record that a command offers."""
+    offered = []
+    for parameter in _declared(record):
+        if offer.only is None or parameter.name in offer.only:
+            kind, declared = get_args(parameter.annotation)
+            option = copy(declared)
+            option.rich_help_panel = None if parameter.name in offer.first else _PANELS[record.__name__]
+            offered.append(parameter.replace(annotation=Annotated[kind, option]))
+    return offered
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+def _keyword(name: str, default: Any, kind: Any, option: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+def _option(name: str, what: Mapping[str, Any], help: str) -> Parameter:
+    """Return the option for a field that pydantic describes; of several types it takes the first."""
+    kinds = [kind for kind in what.get("anyOf", [what]) if kind.get("type") not in ("null", "object")]
+    form, default = kinds[0].get("type"), what["default"]
+    flags: list[str] = []
+    metavar: str | None = name.rpartition("_")[2].upper()
+    kind: Any = {"integer": int, "number": float, "array": list[str]}.get(form, str)
+    if "enum" in kinds[0]:
+        kind, metavar = Literal[tuple(kinds[0]["enum"])], None
+    elif form == "boolean":  # of three states, --x and --no-x are two, and leaving them out is the third
+        kind, metavar, default = bool, None, default if isinstance(default, bool) else None
+        flags = [f"--{name.replace('_', '-')}"] if default is False else []
+    elif form in ("integer", "array"):  # typer takes no list of choices; the record checks them
+        metavar, help = ("N", help) if form == "integer" else ("NAME", f"{help} Repeat for more.")
+    return _keyword(name, default, kind if default is not None else kind | None, value(metavar, help, *flags))
 
 
 def _help(doc: str, flags: dict[str, str]) -> str:
@@ -161,32 +151,15 @@ def _help(doc: str, flags: dict[str, str]) -> str:
     return re.sub(r"; None (is )?", "; default: ", first)
 
 
-def _field_docs(record: type[Any]) -> dict[str, str]:
-    """Return the docstrings below the fields of a dataclass and of those that it is derived from."""
-    docs: dict[str, str] = {}
-    for cls in reversed(record.__mro__[:-1]):
-        for field, text in pairwise(_classes(cls.__module__)[cls.__name__].body):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                docs[field.target.id] = cleandoc(text.value.value)  # type: ignore[attr-defined, union-attr]
-    return docs
-
-
-@cache
-def _classes(module: str) -> dict[str, ast.ClassDef]:
-    """Return the classes of a module; `inspect.getsource` would parse its file anew for each of them."""
-    tree = ast.parse(Path(sys.modules[module].__file__ or "").read_text("utf-8"))
-    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-
-
 def _record(record: type[Any], given: dict[str, Any]) -> Any:
     """Make a record of options; those that were left out have its defaults."""
     style = given.pop("chat_style", None)
     if style is not None:
         from uds_lens.data import chat_style_named
 
-        given |= {k: v for k, v in asdict(chat_style_named(style)).items() if given[k] is None}
-    tuples = {field.name for field in fields(record) if isinstance(field.default, tuple)}
-    return record(**{k: tuple(v) if k in tuples else v for k, v in given.items() if v is not None})
+        plain = asdict(ChatStyle())
+        given |= {k: v for k, v in asdict(chat_style_named(style)).items() if given[k] == plain[k]}
+    return record(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if v is not None})
 
 
 def at_home(value: Any) -> Any:
@@ -209,12 +182,12 @@ def argument(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
-def flag(name: str, help: str) -> Any:
+def flag(name: str, help: str, **more: Any) -> Any:
     """Return an option that takes no value, and has no `--no-` beside it."""
-    return typer.Option(name, help=help)
+    return typer.Option(name, help=help, **more)
 
 
-def value(metavar: str, help: str, *flags: str, **checks: Any) -> Any:
+def value(metavar: str | None, help: str, *flags: str, **checks: Any) -> Any:
     """Return an option that takes a value, which --help calls by `metavar`."""
     return typer.Option(*flags, metavar=metavar, help=help, **checks)
 
@@ -296,36 +269,25 @@ def _existing_data(given: Any) -> Any:
     return given
 
 
-def _whole_process(offline: bool) -> bool:
-    """Keep data sets and classifiers offline too: the Hub's client reads this when it is first imported."""
-    if offline:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-    return offline
-
-
 FULL = model("Model trained on everything: directory or Hub id.")
 RETAIN = model("Model that never saw the forget set.")
 RETAINS = model("Model that never saw the forget set; repeat for other seeds.")
 FORGET_SET = data("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")
 CONTROL = data("Facts to retain, known to both full and retain; a loss on them is damage.")
 Out: TypeAlias = Annotated[Path, folder("Directory for the results.")]
-Protocol: TypeAlias = Annotated[_Protocol, typer.Option(help="Plain question and answer, or the chat template.")]
-AnswerProtocol: TypeAlias = Annotated[
-    _AnswerProtocol,
-    typer.Option(
-        help="How a question becomes text; auto: as the model's record says, else the chat template, else raw."
-    ),
-]
 DType: TypeAlias = Annotated[_DType, typer.Option(help="Dtype of the models.")]
 Limit: TypeAlias = Annotated[int | None, count("Measure a sample of the examples, spread over their subjects.")]
 Sampling: TypeAlias = Annotated[
     _Sampling,
-    typer.Option(help="With --limit: a random sample, or the first rows (in a sorted file, a few subjects only)."),
+    typer.Option(
+        help="With --limit: a random sample, or the first rows (in a sorted file, a few subjects only).",
+        rich_help_panel=LATER,
+    ),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adapters:
+class _Adapters:
     """Low-rank adapters, as the options of the commands that train them."""
 
     lora: Annotated[
@@ -352,12 +314,18 @@ class Adapters:
         return LoraSettings(rank=self.lora, alpha=self.lora_alpha or 2 * self.lora, save=self.save)
 
 
+Adapters: TypeAlias = Annotated[_Adapters, Offer(first=("lora",))]
+Training: TypeAlias = Annotated[TrainOptions, Offer(first=("device", "redo"))]
+Auditing: TypeAlias = Annotated[AuditConfig, Offer(first=("protocol", "stand_in", "limit"))]
+AuditRun: TypeAlias = Annotated[RunOptions, Offer(first=("device",))]
 _HUB = ("revision", "offline", "trust_remote_code")
-ModelRun: TypeAlias = Annotated[RunOptions, Only(("device", "device_map", "token_budget", *_HUB))]
+ModelRun: TypeAlias = Annotated[RunOptions, Offer(("device", "device_map", "token_budget", *_HUB), ("device",))]
 """How models are run where nothing is patched."""
-MetricRun: TypeAlias = Annotated[RunOptions, Only(("device", "device_map", "stream", "token_budget", *_HUB))]
+MetricRun: TypeAlias = Annotated[
+    RunOptions, Offer(("device", "device_map", "stream", "token_budget", *_HUB), ("device",))
+]
 """The same for metrics; those that need no generated text can be streamed."""
-Quantising: TypeAlias = Annotated[RunOptions, Only(("device", *_HUB))]
+Quantising: TypeAlias = Annotated[RunOptions, Offer(("device", *_HUB), ("device",))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,7 +347,7 @@ def own_files(name: str, words: Callable[[], str]) -> Any:
         return files
 
     help = f"Python file that declares a {name} of your own; it is run first."
-    return value("FILE", help, "--import", callback=run, is_eager=True)
+    return value("FILE", help, "--import", callback=run, is_eager=True, rich_help_panel=LATER)
 
 
 def run_file(file: Path) -> None:

@@ -31,7 +31,7 @@ def sweep(
     slurm: Annotated[bool, opt.flag("--slurm", "Submit the workers as an array of Slurm tasks.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait for the Slurm tasks.")] = True,
     *,
-    tasks: SlurmOptions,
+    tasks: Annotated[SlurmOptions, opt.Offer(first=("partition", "gpus", "minutes"))],
     printing: opt.Printing,
 ) -> None:
     """Make and measure all models of a plan.

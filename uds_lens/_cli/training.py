@@ -15,7 +15,6 @@ import typer
 
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import echo, number, print_json, print_table, print_wrapped, say, saying_what_is_saved
-from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError, UdsLensError
 from uds_lens.study._relearn_settings import RelearnGrid
 from uds_lens.unlearning._registry import method_words
@@ -142,6 +141,9 @@ def _method_help() -> str:
     return f"{', '.join(words)} or {last}."
 
 
+_PROMPTS = ("protocol", "system_prompt", "chat_date", "template_kwargs")
+
+
 def unlearn(
     method: Annotated[str, opt.value("NAME", _method_help())],
     full: Annotated[str, opt.model("Model that knows: directory or Hub id.")],
@@ -160,7 +162,6 @@ def unlearn(
         ),
     ] = None,
     refusals: Annotated[Path | None, opt.value("FILE", "Refusals, one per line, for idknll and idkdpo.")] = None,
-    protocol: opt.AnswerProtocol = "auto",
     list_: Annotated[
         bool,
         typer.Option(
@@ -169,9 +170,9 @@ def unlearn(
     ] = False,
     own: Annotated[list[Path] | None, opt.own_files("method", _method_help)] = None,
     *,
-    depth: Depth,
-    chat: ChatStyle,
-    options: TrainOptions,
+    depth: Annotated[Depth, opt.Offer(first=("depth_every",))],
+    prompts: Annotated[MethodConfig, opt.Offer(_PROMPTS, ("protocol",))],
+    options: opt.Training,
     adapters: opt.Adapters,
     printing: opt.Printing,
 ) -> None:
@@ -188,7 +189,9 @@ def unlearn(
     with _training(f"unlearning with {method}; opening full: {full} ...", out, printing):
         from uds_lens import unlearning
 
-        config = unlearning.make_config(method, {"protocol": protocol, **asdict(chat), **read_settings(set_)})
+        config = unlearning.make_config(
+            method, {name: getattr(prompts, name) for name in _PROMPTS} | read_settings(set_)
+        )
         if depth.depth_every is not None:
             options = replace(options, callbacks=(depth.callback(full, forget, config, options),))
         unlearning.unlearn(
@@ -242,8 +245,8 @@ def relearn(
     split: Annotated[str, opt.value("NAME", "With --grid: forget split of TOFU.")] = "forget10",
     limit: Annotated[int | None, opt.count("With --grid: use a sample of the questions.")] = None,
     *,
-    config: RelearnConfig,
-    options: TrainOptions,
+    config: Annotated[RelearnConfig, opt.Offer(first=("learning_rate", "epochs"))],
+    options: opt.Training,
     adapters: opt.Adapters,
     printing: opt.Printing,
 ) -> None:
@@ -259,8 +262,9 @@ def relearn(
     \b
     Examples:
       uds-lens relearn --model ckpt/npo --examples forget10.json --out ckpt/again
-      uds-lens relearn --model ckpt/npo --retain ckpt/retain --examples tofu:data/tofu \\
-          --grid learning_rate=2e-5,1e-4 --grid epochs=1,5 --grid share=0.25,1 --out runs/relearn
+      uds-lens relearn --model ckpt/npo --retain ckpt/retain \\
+          --examples tofu:data/tofu --grid learning_rate=2e-5,1e-4 \\
+          --grid epochs=1,5 --grid share=0.25,1 --out runs/relearn
     """
     if grid:
         tried = _grid(grid, config, adapters)
@@ -363,8 +367,8 @@ def finetune(
         opt.data("Rows left out of training, whose Prob is printed too: the forget set, for a retain model."),
     ] = None,
     *,
-    config: FinetuneConfig,
-    options: TrainOptions,
+    config: Annotated[FinetuneConfig, opt.Offer(first=("learning_rate", "epochs", "batch_size", "protocol"))],
+    options: opt.Training,
     adapters: opt.Adapters,
     printing: opt.Printing,
 ) -> None:

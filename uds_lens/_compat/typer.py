@@ -7,12 +7,15 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperCommand
 
-OUTPUT = "Output"  # the group of options that stands last, with --help
+HELP_ALL = "--help-all"
 _HYPHEN, _UNBROKEN = "-", "\u2011"  # options such as --stand-in stay whole where help is wrapped
 
 
 class PlainCommand(TyperCommand):
     """A command that names all missing options at once, and whose help lists options in groups."""
+
+    everything = False
+    """Whether help has all groups."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -42,19 +45,23 @@ class PlainCommand(TyperCommand):
         self.help = text
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options of each group under its title (`typer.Option(rich_help_panel=...)`)."""
-        groups: dict[str, list[tuple[str, str]]] = {}
+        """Write the options, those of each group (`typer.Option(rich_help_panel=...)`) only where all are asked for."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            title = "Arguments" if isinstance(parameter, TyperArgument) else "Options"
-            if record is not None:
-                name, text = record
-                unbroken = (name, text.replace(_HYPHEN, _UNBROKEN))
-                groups.setdefault(getattr(parameter, "rich_help_panel", None) or title, []).append(unbroken)
-        last = [groups.pop(title) for title in (OUTPUT,) if title in groups]
-        for title, records in [*groups.items(), *((OUTPUT, records) for records in last)]:
-            with formatter.section(title):
-                formatter.write_dl(records)
+            name, text = parameter.get_help_record(ctx) or ("", "")
+            title = getattr(parameter, "rich_help_panel", None) or (
+                "Arguments" if isinstance(parameter, TyperArgument) else "Options"
+            )
+            groups.setdefault(title, []).append((name, text.replace(_HYPHEN, _UNBROKEN)))
+        more = {title: groups.pop(title) for title in [*groups][2:] if not PlainCommand.everything}
+        for title, records in groups.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+        if more:
+            count, names = sum(map(len, more.values())), ", ".join(more)
+            formatter.write_paragraph()
+            formatter.write_text(f"{count} more with {ctx.command_path} {HELP_ALL}: {names}.".replace("-", _UNBROKEN))
 
     def _also_missing(self, given: set[str], error: Any) -> str:
         """More options that have to be there; only an error about one of these comes without a message."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic.json_schema import SkipJsonSchema
 
 from uds_lens._settings import validated
 from uds_lens._types import (
@@ -239,5 +240,5 @@ class RunOptions:
     trust_remote_code: bool = False
     """Run the checkpoints' own Python code."""
 
-    progress: bool | None = None
+    progress: SkipJsonSchema[bool | None] = None
     """Show progress bars; None shows them in terminals and notebooks."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from annotated_types import Ge, Lt
 from pydantic import BeforeValidator
+from pydantic.json_schema import SkipJsonSchema
 
 from uds_lens._settings import validated
 from uds_lens._types import (
@@ -227,7 +228,7 @@ class TrainOptions:
     log_to: Annotated[tuple[LogTo, ...], BeforeValidator(_as_tuple)] = ()
     """Where to log: `csv` (a file beside the result, named after it), `wandb`, `trackio`."""
 
-    callbacks: Annotated[tuple[Any, ...], BeforeValidator(_as_tuple)] = ()
+    callbacks: SkipJsonSchema[Annotated[tuple[Any, ...], BeforeValidator(_as_tuple)]] = ()
     """Callbacks of transformers' `Trainer`, such as `uds_lens.training.DepthCallback`."""
 
     redo: bool = False
@@ -242,7 +243,7 @@ class TrainOptions:
     trust_remote_code: bool = False
     """Run the checkpoint's own Python code."""
 
-    progress: bool | None = None
+    progress: SkipJsonSchema[bool | None] = None
     """Show a progress bar; None shows it in terminals and notebooks."""
 
     def __post_init__(self) -> None:
