@@ -73,7 +73,7 @@ KINDS: dict[str, Kind] = {
     "baseline": kind_of(Baseline, "manifest.json"),
     "metrics.json": kind_of(MetricResults),
     "elicitation": kind_of(ElicitationResults, "manifest.json"),
-    "part.parquet": Kind(
+    "part.json": Kind(
         lambda place: read_part(place, key="k"), lambda part, place: write_part(part, place, key="k"), ""
     ),
     "model": Kind(read_record, save_record, "unlearning.json"),
@@ -110,7 +110,7 @@ def results(seed: int = 0) -> dict[str, Any]:
         "baseline": baseline(audit),
         "metrics.json": metric_results(audit),
         "elicitation": elicited,
-        "part.parquet": elicited.parts[0],
+        "part.json": elicited.parts[0],
         "model": training_record(audit),
         "alternates.json": [["It was Bo.", f"Nobody knows {seed}."], ["No\n\u2028one"]],
         "study": plan({**PLAN, "name": f"s{seed}"}),
@@ -246,15 +246,12 @@ def altered(kind: str, source: Path, place: Path, rng: random.Random) -> bool:
     shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
     (shutil.copytree if source.is_dir() else shutil.copyfile)(source, place)
     record, forged = place / KINDS[kind].record, rng.random() < 0.6
-    if kind.endswith(".parquet") and forged:
-        place.write_bytes(in_table(place.read_bytes(), rng))
-        return True
-    if kind.endswith(".parquet") or rng.random() < 0.35:
+    if rng.random() < 0.35:
         in_bytes(rng.choice(sorted(file for file in (place, *place.rglob("*")) if file.is_file())), rng)
         return False
     whole = json.loads(record.read_text(encoding="utf-8"))
     seal, changed = whole.pop("sha256"), rng.random() < 0.4
-    if forged and changed and isinstance(whole.get("files"), dict) and kind != "model":
+    if forged and changed and whole.get("files") and kind != "model":
         name = rng.choice(sorted(whole["files"]))
         change = {".safetensors": in_tensors, ".parquet": in_table, ".json": in_text}[Path(name).suffix]
         whole["files"][name] = rewritten(place / name, change, rng)

@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 from tiny_models import EXAMPLES
 
-from uds_lens._storage import tables, with_checksum
+from uds_lens._storage import sha256_file, tables, with_checksum
 from uds_lens.elicitation import ElicitationResults, ElicitOptions, elicit
 from uds_lens.elicitation._saving import Part, Response, read_part, write_part
 from uds_lens.errors import ResultFormatError
@@ -30,8 +30,8 @@ PART = Part(
 
 @pytest.fixture
 def file(tmp_path):
-    write_part(PART, tmp_path / "part.parquet", key="k")
-    return tmp_path / "part.parquet"
+    write_part(PART, tmp_path / "part.json", key="k")
+    return tmp_path / "part.json"
 
 
 @pytest.fixture
@@ -40,22 +40,7 @@ def saved(asked, tmp_path):
     return tmp_path / "saved"
 
 
-def rewrite(file, *, rows=None, head=None):
-    """The same file with other rows or another head, and the checksum of before."""
-    table = parquet.read_table(file)
-    metadata = json.loads(table.schema.metadata[b"uds_lens"])
-    cells = table.to_pylist()
-    if rows is not None:
-        rows(cells)
-    if head is not None:
-        head(metadata)
-    changed = type(table).from_pylist(cells, schema=table.schema)
-    parquet.write_table(changed.replace_schema_metadata({"uds_lens": json.dumps(metadata)}), file, compression="none")
-
-
-def test_a_part_comes_back_however_it_is_packed(file):
-    assert read_part(file, key="k") == PART
-    rewrite(file)
+def test_a_part_comes_back_and_belongs_to_its_run(file):
     assert read_part(file, key="k") == PART
     with pytest.raises(ResultFormatError, match="belongs to another run"):
         read_part(file, key="other")
@@ -64,27 +49,42 @@ def test_a_part_comes_back_however_it_is_packed(file):
 @pytest.mark.parametrize(
     "change",
     [
-        {"rows": lambda rows: rows[0]["texts"].reverse()},
-        {"rows": lambda rows: rows[1].update(row=2)},
-        {"rows": lambda rows: rows.pop()},
-        {"head": lambda head: head.update(role="full")},
-        {"head": lambda head: head.pop("sha256")},
+        lambda part: part["texts"][0]["texts"].reverse(),
+        lambda part: part["texts"][1].update(row=2),
+        lambda part: part["texts"].pop(),
+        lambda part: part.update(role="full"),
     ],
 )
 def test_an_altered_value_is_noticed(file, change):
-    rewrite(file, **change)
-    with pytest.raises(ResultFormatError, match="was altered after it was saved: ask again"):
+    whole = json.loads(file.read_text())
+    change(whole["values"])
+    file.write_text(json.dumps(whole))
+    with pytest.raises(ResultFormatError, match="was altered after it was saved"):
         read_part(file, key="k")
 
 
 @pytest.mark.parametrize(("bound", "most"), [("MOST_BYTES", 50_000), ("MOST_ROWS", 2_999)])
-def test_what_a_part_unpacks_to_is_bounded(file, monkeypatch, bound, most):
+def test_what_texts_unpack_to_is_bounded(saved, monkeypatch, bound, most):
     """A file of some kilobytes that unpacks to a megabyte: what is equal is stored once."""
-    rewrite(file, rows=lambda rows: rows.extend([{**rows[0], "prompt": "x" * 300}] * 2_998))
+    file = saved / "texts.parquet"
+    table = parquet.read_table(file)
+    rows = table.to_pylist()
+    more = [{**rows[0], "prompt": "x" * 300}] * 3_000
+    parquet.write_table(type(table).from_pylist(rows + more, schema=table.schema), file)
     assert file.stat().st_size < 50_000
+    resealed(saved, lambda manifest: manifest["files"].update({file.name: sha256_file(file)}))
     monkeypatch.setattr(tables, bound, most)
     with pytest.raises(ResultFormatError, match="would unpack to more than"):
-        read_part(file, key="k")
+        ElicitationResults.load(saved)
+
+
+def resealed(saved, change):
+    """Change the manifest like someone who knows how to seal it again."""
+    place = saved / "manifest.json"
+    manifest = json.loads(place.read_text())
+    del manifest["sha256"]
+    text = change(manifest)
+    place.write_bytes(text.encode() if isinstance(text, str) else with_checksum(manifest))
 
 
 def test_texts_of_a_model_that_ends_elsewhere_are_not_taken(trio, tmp_path):
@@ -110,19 +110,17 @@ def test_saved_and_read_again(asked, saved, tmp_path):
     assert again.summary().equals(asked.summary()) and again.to_frame().equals(asked.to_frame())
     assert again.options == asked.options and again.probes == asked.probes
     (saved / "inner").mkdir()
-    for name in ("notes.txt", "inner/report.html", "part-x.parquet"):
+    for name in ("notes.txt", "inner/report.html", "more.parquet"):
         (saved / name).write_text("mine")
-    (saved / "part-099.parquet").write_text("of an earlier result with more parts")
     asked.save(saved)
-    for name in ("notes.txt", "inner/report.html", "part-x.parquet"):
+    for name in ("notes.txt", "inner/report.html", "more.parquet"):
         assert (saved / name).read_text() == "mine"
-    assert not (saved / "part-099.parquet").exists()
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "notes.txt").write_text("mine")
     with pytest.raises(ResultFormatError, match="choose another directory"):
         asked.save(tmp_path / "foreign")
-    part = saved / "part-000.parquet"
-    part.write_bytes(part.read_bytes() + b"x")
+    texts = saved / "texts.parquet"
+    texts.write_bytes(texts.read_bytes() + b"x")
     with pytest.raises(ResultFormatError, match="altered"):
         ElicitationResults.load(saved)
 
@@ -133,17 +131,14 @@ def test_saved_and_read_again(asked, saved, tmp_path):
         lambda manifest: "[]",
         lambda manifest: '{"format": "uds_lens.ElicitationResults"}',
         lambda manifest: "{" * 2000,
-        lambda manifest: manifest["probes"][0].update(opening=1.5),
-        lambda manifest: manifest["probes"][0].update(skipped=[["a"]]),
-        lambda manifest: manifest["files"].pop("part-003.parquet") and None,
+        lambda manifest: manifest["values"]["probes"][0].update(opening=1.5),
+        lambda manifest: manifest["values"]["probes"][0].update(skipped=[["a"]]),
+        lambda manifest: manifest["values"]["parts"].pop() and None,
+        lambda manifest: manifest["files"].pop("texts.parquet") and None,
         lambda manifest: manifest["models"].update(holdout=manifest["models"]["unlearned"]),
     ],
 )
 def test_a_broken_manifest_is_refused_and_one_with_a_new_checksum_must_still_fit(saved, alter):
-    place = saved / "manifest.json"
-    manifest = json.loads(place.read_text())
-    del manifest["sha256"]
-    text = alter(manifest)
-    place.write_bytes(with_checksum(manifest) if text is None else text.encode())
+    resealed(saved, alter)
     with pytest.raises(ResultFormatError):
         ElicitationResults.load(saved)

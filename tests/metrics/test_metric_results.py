@@ -32,7 +32,7 @@ def test_round_trip_as_strict_json(results, tmp_path):
     file = tmp_path / "found" / "metrics.json"
     results.save(file)
     saved = json.loads(file.read_text(), parse_constant=pytest.fail)
-    assert {row["name"]: row["value"] for row in saved["metrics"]}["utility_rel"] is None
+    assert {row["name"]: row["value"] for row in saved["values"]["metrics"]}["utility_rel"] is None
     assert saved["provenance"]["versions"]["torch"]
     again = m.MetricResults.load(file)
     assert again.values == pytest.approx(results.values, nan_ok=True)
@@ -59,10 +59,10 @@ def test_frames_and_card(results):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(ResultFormatError, match="no saved metrics"):
+    with pytest.raises(ResultFormatError, match="no saved MetricResults"):
         m.MetricResults.load(tmp_path / "metrics.json")
     (tmp_path / "metrics.json").write_text('{"format": "uds_lens.MetricResults", "version": 99}')
-    with pytest.raises(ResultFormatError, match="version 99, this release reads 2"):
+    with pytest.raises(ResultFormatError, match="version 99, this release reads 1"):
         m.MetricResults.load(tmp_path / "metrics.json")
 
 

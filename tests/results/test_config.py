@@ -1,13 +1,11 @@
 """Every setting changes a value; no way of running does; results come in input order."""
 
-import json
 from dataclasses import fields, replace
 
 import pytest
 import torch
 from tiny_models import EXAMPLES
 
-from uds_lens._storage import with_checksum
 from uds_lens.audit import _inputs as plan
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
@@ -81,19 +79,6 @@ def test_what_stands_before_an_entity(trio, tmp_path):
     assert own.examples_frame()["space_added"].tolist() == [False, False]
     assert paper.examples_frame()["space_added"].tolist() == [False, True]
     assert why_not_comparable(own, paper) == "they differ in entity_space ('answer' and 'always')"
-
-
-@pytest.mark.filterwarnings("ignore:UDS is NaN")
-@pytest.mark.parametrize(("entity", "rule"), [("Ash", "always"), ("Orsk", "answer")])
-def test_audits_of_earlier_versions_had_a_space_before_every_entity(trio, tmp_path, entity, rule):
-    """They do not name the rule; without an entity behind other text it makes no difference."""
-    row = replace(EXAMPLES[1], answer='Orsk wrote "Ash".', prefix=None, entity=entity)
-    run(trio, [row], protocol="raw").save(tmp_path / "audit")
-    place = tmp_path / "audit" / "manifest.json"
-    manifest = json.loads(place.read_text())
-    del manifest["config"]["entity_space"], manifest["sha256"]
-    place.write_bytes(with_checksum(manifest))
-    assert DepthAudit.load(tmp_path / "audit").config.entity_space == rule
 
 
 # How it is run.

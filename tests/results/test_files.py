@@ -19,7 +19,7 @@ from uds_lens.audit import Baseline
 from uds_lens.audit._resume import write_folder_table
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError
-from uds_lens.results import AuditConfig, DepthAudit, RunOptions, _saving, audit_names
+from uds_lens.results import AuditConfig, DepthAudit, RunOptions, _result, audit_names
 from uds_lens.results._saving import AUDIT, directory_names
 
 FILES = ("manifest.json", "tensors.safetensors", "examples.parquet")
@@ -84,7 +84,7 @@ def test_the_manifest_is_strict_json_with_the_numbers_in_it(audit, saved, tmp_pa
         raise AssertionError(f"{word} is not JSON")
 
     manifest = json.loads((saved / "manifest.json").read_text(encoding="utf-8"), parse_constant=refuse)
-    assert (next(iter(manifest)), manifest["format"], manifest["version"]) == ("format", "uds_lens.DepthAudit", 5)
+    assert (next(iter(manifest)), manifest["format"], manifest["version"]) == ("format", "uds_lens.DepthAudit", 1)
     assert manifest["summary"]["uds"] == audit.uds and len(manifest["sha256"]) == 64
     provenance = manifest["provenance"]
     assert provenance["first_prompt"].startswith("Question: Who wrote the Ash Ledger?\nAnswer: It was")
@@ -135,30 +135,35 @@ def with_manifest(folder, change):
     return folder
 
 
+def several(models):
+    """The same models with two retain models."""
+    of = dict(models)
+    return of | {"retain 1": of.pop("retain"), "retain 2": of["full"]} if "retain" in of else of
+
+
 SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda m: m.update(version=6), "has format version 6, this release reads 2, 3, 4 and 5"),
+        (lambda m: m.update(version=6), "has format version 6, this release reads 1:"),
         (lambda m: m.update(version="1"), "it names no format and version"),
         (lambda m: m.update(format="uds_lens.Baseline"), r"holds a uds_lens\.Baseline, expected uds_lens"),
         (lambda m: b"[]", "expected a JSON object"),
         (lambda m: b'{"a": ' * 100_000, "is not a saved result"),
-        (lambda m: m.update(files={}), "tensors.safetensors' was altered"),
+        (lambda m: m.update(files={}), "is not a complete DepthAudit: it lacks examples.parquet"),
         (lambda m: m.pop("files") and None, "is not complete: it lacks 'files'"),
         (lambda m: m.update(note=""), "has an unknown member 'note'"),
         (lambda m: m["models"].pop("unlearned") and None, "is not a complete DepthAudit"),
         (lambda m: m["models"]["full"].update(extra=1), "models.full has an unknown member 'extra'"),
-        (lambda m: m["config"].update(tau=-1.0), "config.tau must be greater than or equal to 0"),
-        (lambda m: m["config"].update(exact_noop="False"), "config.exact_noop must be a valid boolean"),
-        (lambda m: m["skipped"].append({"id": "x"}), r"skipped\[1\] is not complete: it lacks 'row'"),
-        (lambda m: m["skipped"].append(3), r"skipped\[1\] must be an object"),
-        (lambda m: m.update(retains=[1]), r"retains\[0\] must be an object"),
-        (lambda m: m.update(retains={}), "retains must be a valid (array|tuple)"),
-        (lambda m: m.update(retains=[m["models"]["retain"]] * 2), "must hold n_tokens, .*retains_s1_cosine"),
-        (lambda m: m.update(control={}), "control is not complete: it lacks 'ids_hash'"),
+        (lambda m: m["settings"].update(tau=-1.0), "settings.tau must be greater than or equal to 0"),
+        (lambda m: m["settings"].update(exact_noop="False"), "settings.exact_noop must be a valid boolean"),
+        (lambda m: m["values"]["skipped"].append({"id": "x"}), r"skipped\[1\] is not complete: it lacks 'row'"),
+        (lambda m: m["values"]["skipped"].append(3), r"skipped\[1\] must be an object"),
+        (lambda m: m["files"].update({"../x": ""}), "a DepthAudit has no file '../x'"),
+        (lambda m: m.update(models=several(m["models"])), "must hold n_tokens, .*retains_s1_cosine"),
+        (lambda m: m["values"].update(control={}), "control is not complete: it lacks 'ids_hash'"),
         (lambda m: m["provenance"].update(ids_hash=1), "provenance.ids_hash must be a valid string"),
         (lambda m: m["provenance"].update(versions=["0.1"]), "provenance.versions must be an object"),
         (lambda m: m["provenance"].update(sample={**SAMPLE, "of": "9"}), "provenance.sample.of must be a valid"),
@@ -174,11 +179,6 @@ def test_a_manifest_that_does_not_fit_is_refused(saved, change, words):
     with_manifest(saved, change)
     with pytest.raises(ResultFormatError, match=words):
         DepthAudit.load(saved)
-
-
-def test_an_earlier_default_of_an_unused_setting_is_read(saved):
-    audit = DepthAudit.load(with_manifest(saved, lambda m: m["config"].update(counterfactual="other")))
-    assert audit.config.counterfactual == "no_question" and audit.config.stand_in is None
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_another_version_is_saved_between_two_reads(tmp_path, monkeypatch, after
     """After the manifest, the tensors, the examples: what is parsed is what was hashed, all of one version."""
     one, two = versions()
     one.save(tmp_path / "run")
-    read, reads = _saving.read_file, []
+    read, reads = _result.read_file, []
 
     def then_replaced(path, **bounds):
         content = read(path, **bounds)
@@ -299,7 +299,7 @@ def test_another_version_is_saved_between_two_reads(tmp_path, monkeypatch, after
             two.save(tmp_path / "run")
         return content
 
-    monkeypatch.setattr(_saving, "read_file", then_replaced)
+    monkeypatch.setattr(_result, "read_file", then_replaced)
     assert of_one_version(DepthAudit.load(tmp_path / "run"))
     assert set(reads) == set(FILES)
 
@@ -309,7 +309,7 @@ def test_a_result_is_moved_away_for_a_moment_while_it_is_read(tmp_path, monkeypa
     """Another save has renamed the directory: the reader puts it back, and finds the version that it began with."""
     one, _ = versions()
     one.save(tmp_path / "run")
-    read, moved = _saving.read_file, []
+    read, moved = _result.read_file, []
 
     def moved_away(path, **bounds):
         if path.name == during and not moved:
@@ -318,8 +318,8 @@ def test_a_result_is_moved_away_for_a_moment_while_it_is_read(tmp_path, monkeypa
                 moved.append(old)
         return read(path, **bounds)
 
-    monkeypatch.setattr(_saving, "read_file", moved_away)
-    assert _saving.load_result(tmp_path / "run", AUDIT)["models"]["unlearned"].name == one.models["unlearned"].name
+    monkeypatch.setattr(_result, "read_file", moved_away)
+    assert DepthAudit.load(tmp_path / "run").models["unlearned"].name == one.models["unlearned"].name
     assert len(moved) == 1
 
 

@@ -69,9 +69,9 @@ def elicit(
     import uds_lens as ul
     from uds_lens._storage import check_writable
     from uds_lens.elicitation._run import check_out
-    from uds_lens.elicitation._saving import FORMAT
+    from uds_lens.elicitation._saving import KIND
 
-    check_writable(out, directory=True, format=FORMAT)
+    check_writable(out, directory=True, format=KIND.format)
     sets = {
         name: ul.load_examples(source) for name, source in (("retain", retain_data), ("holdout", holdout)) if source
     }

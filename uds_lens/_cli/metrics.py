@@ -270,14 +270,14 @@ def metrics(
     say(f"measuring {count} of {', '.join(model)} ...")
     import uds_lens as ul
     from uds_lens._storage import check_folder, check_writable
-    from uds_lens.metrics._results import FORMAT, require_metrics_table, require_nothing_lost, write_metrics_table
+    from uds_lens.metrics._results import KIND, require_metrics_table, require_nothing_lost, write_metrics_table
     from uds_lens.results._saving import directory_names
 
     names = directory_names(model, given=name or ())
     table = out / "table.csv"
     files = {n: out / f"{n}.json" for n in names} if len(names) > 1 else {names[0]: out}
     for file in files.values():
-        check_writable(file, directory=False, format=FORMAT)
+        check_writable(file, directory=False, format=KIND.format)
     if len(names) > 1:
         check_folder(out)
         require_metrics_table(table)

@@ -6,9 +6,9 @@ only the columns that are needed are read, and rows come in pieces.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from uds_lens.errors import ResultFormatError
 
@@ -70,20 +70,13 @@ def _opened(source: Path | bytes) -> Any:
         raise UnreadableTableError(str(error)) from error
 
 
-class TableRows(NamedTuple):
-    """Hold the columns and rows of a saved table."""
-
-    rows: list[dict[str, Any]]  # a mapping from column to cell for each row
-    metadata: Mapping[bytes, bytes]  # what its schema says beside
-
-
-def read_table_rows(content: bytes, *, schema: pa.Schema, where: str, what: str) -> TableRows:
-    """Read the rows of a table that was saved here."""
+def read_table_rows(content: bytes, *, schema: pa.Schema, where: str) -> list[dict[str, Any]]:
+    """Read the rows of a table that was saved here, each a mapping from column to cell."""
     try:
-        file_schema = _opened(content).schema_arrow
-        if file_schema.remove_metadata() != schema:
-            raise ResultFormatError(f"{where} is not a valid {what}: it has other columns.")
-        return TableRows(read_parquet(content).to_pylist(), file_schema.metadata or {})
+        if _opened(content).schema_arrow.remove_metadata() != schema:
+            raise ResultFormatError(f"{where} is not a saved table: it has other columns.")
+        rows: list[dict[str, Any]] = read_parquet(content).to_pylist()
+        return rows
     except LargeTableError as error:
         raise ResultFormatError(
             f"{where} would unpack to more than {MOST_BYTES >> 30} GiB, or {MOST_ROWS} rows."
@@ -91,4 +84,4 @@ def read_table_rows(content: bytes, *, schema: pa.Schema, where: str, what: str)
     except (UnreadableTableError, ValueError, OverflowError, MemoryError) as error:
         if isinstance(error, ResultFormatError):
             raise
-        raise ResultFormatError(f"{where} is not a valid {what}: {str(error)[:160]}.") from error
+        raise ResultFormatError(f"{where} is not a saved table: {str(error)[:160]}.") from error

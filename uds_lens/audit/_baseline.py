@@ -28,23 +28,13 @@ from uds_lens.models._compatibility import recorded_protocol
 from uds_lens.results._comparing import STAGE_1_SETTINGS
 from uds_lens.results._depth_audit import DepthAudit
 from uds_lens.results._records import ModelRecord, provenance
-from uds_lens.results._saving import SavedKind, load_result, save_result
+from uds_lens.results._saving import BASELINE, load_stages, save_stages
 from uds_lens.results._settings import AuditConfig, RunOptions
 from uds_lens.results._stage_1 import S1_TENSORS, ControlFacts, RetainStage1, Stage1
 
 if TYPE_CHECKING:
     from uds_lens.audit._states import SourceStates
     from uds_lens.audit._two_stage import PatchScores
-
-SAVED = SavedKind(
-    "Baseline",
-    roles=("full", "retain"),
-    tensors=("n_tokens", "s_full", "s1_delta", "s1_norm_ratio", "s1_cosine"),
-    own=("s_retain",),
-    control=(),
-    more="key",
-)
-"""What a saved baseline holds."""
 
 _LONG = 10.0  # seconds of an audit beside which what a process does once is small
 
@@ -235,7 +225,7 @@ class Baseline(Stage1):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the baseline to a directory, atomically."""
-        save_result(self, path, SAVED, more=self.key)
+        save_stages(self, path, BASELINE, summary=self.key)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Baseline:
@@ -244,7 +234,7 @@ class Baseline(Stage1):
         Raises:
             ResultFormatError: A file is missing, altered, or of another version.
         """
-        return cls(**load_result(path, SAVED))
+        return cls(**load_stages(path, BASELINE))
 
     def __repr__(self) -> str:
         n = len(self.retains)

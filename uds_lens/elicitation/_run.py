@@ -29,7 +29,7 @@ from uds_lens.elicitation._gcg import GCG, SoftGCG
 from uds_lens.elicitation._options import Decoding, ElicitOptions
 from uds_lens.elicitation._probes import PRESETS, PromptProbe, find_probe
 from uds_lens.elicitation._results import ElicitationResults
-from uds_lens.elicitation._saving import FORMAT, HOLDOUT, Part, Response, part_key, parts_folder, read_part, write_part
+from uds_lens.elicitation._saving import HOLDOUT, KIND, Part, Response, part_key, parts_folder, read_part, write_part
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.generation import answer_end_ids, growing_way
 from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info
@@ -228,7 +228,7 @@ class _Asker:
                 name += program_digest(type(asked.probe))  # a probe that was edited is another
             keys = [ask.key for ask in asked.asks]
             key = part_key(self.model.fingerprint, name, decoding, keys, self.options, ends=ends)
-            file = None if self.folder is None else self.folder / f"{key}.parquet"
+            file = None if self.folder is None else self.folder / f"{key}.json"
             part = None
             if file is not None and file.is_file():
                 with suppress(ResultFormatError):  # a broken one is asked again
@@ -378,7 +378,7 @@ def check_out(
     redo: bool = False,
 ) -> Path:
     """Return the place of a result: free, or holding a result of the same run."""
-    place = check_writable(out, directory=True, format=FORMAT)
+    place = check_writable(out, directory=True, format=KIND.format)
     wanted = [probe.name for probe in chosen_probes(probes)]
     if redo or not (place / "manifest.json").is_file():
         return place

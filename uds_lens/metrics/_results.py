@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -14,18 +14,7 @@ import torch
 from pydantic import AfterValidator
 
 from uds_lens._quoting import csv_text
-from uds_lens._storage import (
-    atomic_write_bytes,
-    atomic_write_marked,
-    check_writable,
-    conform,
-    format_of,
-    located,
-    plain,
-    read_with_checksum,
-    refuse_to_replace,
-    with_checksum,
-)
+from uds_lens._storage import atomic_write_marked, check_writable, format_of, refuse_to_replace
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ResultFormatError
 from uds_lens.metrics._catalogue import METRICS, Trust, resolve, studied
@@ -37,12 +26,11 @@ from uds_lens.results._cautions import FEW
 from uds_lens.results._conditions import marks
 from uds_lens.results._intervals import FEW_CLUSTERS, IntervalBasis, SampleError, interval_basis, sample_error
 from uds_lens.results._records import fingerprint_of
+from uds_lens.results._result import Kind, Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = "uds_lens.MetricResults"
-VERSION = 2  # version of the format; raised when older releases could misread a result
 ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ utility"}  # directions as a column of a table
 
 _SPEED = ("fisher_memory_gb", "generation_rows")  # options that no number depends on
@@ -343,18 +331,14 @@ class MetricResults:
             ResultFormatError: The path holds something else than saved results.
             StorageError: The system refuses to write.
         """
-        record = {
-            "format": FORMAT,
-            "version": VERSION,
-            "options": self.options.to_dict(),
-            "models": {role: model.to_dict() for role, model in self.models.items()},
-            "sizes": dict(self.sizes),
-            "provenance": plain(self.provenance),
-            "total": self.total._asdict(),
-            "metrics": [_as_dict(metric) for metric in self],
-            "generations": {name: list(texts) for name, texts in self.generations.items()},
-        }
-        atomic_write_bytes(check_writable(path, directory=False, format=FORMAT), with_checksum(record))
+        Result(
+            KIND,
+            self.options,
+            models=self.models,
+            provenance=self.provenance,
+            values={"metrics": list(self), "sizes": self.sizes, "generations": self.generations, "total": self.total},
+            cautions=self.warnings,
+        ).save(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> MetricResults:
@@ -363,26 +347,25 @@ class MetricResults:
         Raises:
             ResultFormatError: The file is missing, broken, altered, or of another version.
         """
-        file = located(path)
-        if not file.is_file():
-            raise ResultFormatError(f"no saved metrics at {str(file)!r}: expected a JSON file written by save().")
-        where = repr(str(file))
-        record = read_with_checksum(file, format=FORMAT, versions=(VERSION,))
-        members = {name: value for name, value in record.items() if name not in ("format", "version")}
-        saved = conform(_File, members, where=where)
+        saved = Result.load(path, KIND)
         if "model" not in saved.models:
-            raise ResultFormatError(f"{where} is not complete: it names no model.")
+            raise ResultFormatError(f"{saved.where} is not complete: it names no model.")
         metrics: dict[str, MetricValue] = {}
-        for metric in saved.metrics:
+        for metric in saved.values.metrics:
             sizes = {len(metric.per_example), len(metric.ids), len(metric.subjects or metric.ids)}
             if metric.name in metrics or len(sizes) > 1:
                 raise ResultFormatError(
-                    f"{where}: the metric {metric.name[:60]!r} occurs twice, or its ids and values differ in number."
+                    f"{saved.where}: the metric {metric.name[:60]!r} occurs twice, or its ids and values differ in "
+                    "number."
                 )
             # an upper bound of null is infinity
             metrics[metric.name] = replace(metric, high=math.inf) if math.isnan(metric.high) else metric
-        others = {field.name: getattr(saved, field.name) for field in fields(saved) if field.name != "metrics"}
-        return cls(metrics=metrics, **others)
+        return cls(
+            options=saved.settings,
+            models=saved.models,
+            provenance=saved.provenance,
+            **{**vars(saved.values), "metrics": metrics},
+        )
 
     def __repr__(self) -> str:
         listed = ", ".join(f"{name}={value:.3f}" for name, value in list(self.values.items())[:6])
@@ -411,22 +394,17 @@ def _count(n: int, what: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _File:
-    """Members of a saved file, beside format, version and checksum."""
+class _Values:
+    """What is stored beside options, models and provenance."""
 
-    options: MetricOptions
-    models: Mapping[str, ModelRecord]
-    sizes: Mapping[str, int]
-    provenance: Mapping[str, Any]
-    total: Cost
     metrics: tuple[MetricValue, ...]
+    sizes: Mapping[str, int]
     generations: Mapping[str, tuple[str, ...]]
+    total: Cost
 
 
-def _as_dict(metric: MetricValue) -> dict[str, Any]:
-    """Return a metric in plain values as strict JSON has them; NaN and infinity are None."""
-    names = [field.name for field in fields(metric) if field.name != "subjects" or metric.subjects]
-    return plain({name: getattr(metric, name) for name in names} | {"cost": metric.cost._asdict()})
+KIND = Kind("MetricResults", settings=MetricOptions, values=_Values)
+"""How metrics are stored."""
 
 
 # Results of earlier runs in a folder, and the table of several models.
@@ -438,7 +416,7 @@ def results_in(folder: Path) -> dict[str, MetricResults]:
 
 
 def _saved(file: Path) -> MetricResults | None:
-    if not file.is_file() or format_of(file) != FORMAT:
+    if not file.is_file() or format_of(file) != KIND.format:
         return None
     try:
         return MetricResults.load(file)
@@ -465,8 +443,7 @@ def require_nothing_lost(
         named = f"metrics of {earlier.models['model'].name[-80:]!r}"
         if earlier.options != options:
             refuse_to_replace(file, f"{named} with other options")
-        # what release 0.1 wrote has no hash
-        if earlier.sizes != data.sizes() or earlier.provenance.get("data_hash", asked) != asked:
+        if earlier.sizes != data.sizes() or earlier.provenance.get("data_hash") != asked:
             refuse_to_replace(file, f"{named} on other examples")
         for role, record in earlier.models.items():
             model = models.get(role)

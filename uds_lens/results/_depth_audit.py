@@ -30,7 +30,7 @@ from uds_lens.results._intervals import (
     sample_error,
 )
 from uds_lens.results._records import equal_weights, references_among
-from uds_lens.results._saving import AUDIT, load_audit, save_result
+from uds_lens.results._saving import AUDIT, load_audit, save_stages
 from uds_lens.results._scores import layer_erasure_ratio, mean_uds, output_depth, uds_per_example
 from uds_lens.results._settings import AuditConfig, RunOptions
 from uds_lens.results._stage_1 import (
@@ -549,7 +549,7 @@ class DepthAudit(Stage1):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the audit to a directory (JSON, safetensors, parquet), atomically."""
-        save_result(self, path, AUDIT, more=self.summary())
+        save_stages(self, path, AUDIT, summary=self.summary())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DepthAudit:

@@ -26,7 +26,7 @@ from uds_lens.errors import DataError, ModelError, warn_once
 from uds_lens.models import open_model
 from uds_lens.results import DepthAudit, RunOptions
 from uds_lens.results._records import versions
-from uds_lens.training._curve import FORMAT, LOGGED, RECORD, DepthCurve, DepthPoint, logs_of, points_in
+from uds_lens.training._curve import KIND, LOGGED, RECORD, DepthCurve, DepthPoint, logs_of, points_in
 
 
 @validated
@@ -139,7 +139,7 @@ class DepthCallback(TrainerCallback):
         if self._trainer is None:
             warn_once("no transformers Trainer runs this callback: the curve is in callback.curve, and is not logged.")
         self._points = points_in(state.log_history)
-        check_writable(Path(args.output_dir) / RECORD, directory=False, format=FORMAT)
+        check_writable(Path(args.output_dir) / RECORD, directory=False, format=KIND.format)
         if state.is_world_process_zero:
             opened = self._stack.enter_context(open_model(model, dtype=self.measured.config.dtype))
             recorded = self._stack.enter_context(self.measured.recorded(models=[opened], options=self.options))

@@ -9,17 +9,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage import (
-    atomic_write_bytes,
-    check_writable,
-    conform,
-    located,
-    plain,
-    read_with_checksum,
-    with_checksum,
-)
+from uds_lens._storage import located
 from uds_lens._types import FloatOrNaN
 from uds_lens.results import DepthAudit
+from uds_lens.results._result import Kind, Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +22,7 @@ if TYPE_CHECKING:
     from uds_lens.plots import Look
 
 
-RECORD, FORMAT, VERSION = "depth.json", "uds_lens.DepthCurve", 1
-"""Name, format and version of the record beside a checkpoint."""
+RECORD = "depth.json"  # name of the record beside a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +153,9 @@ class DepthCurve:
             ResultFormatError: Another file of this name is there.
             StorageError: The system refuses.
         """
-        place = check_writable(located(folder) / RECORD, directory=False, format=FORMAT)
-        atomic_write_bytes(place, with_checksum(plain({"format": FORMAT, "version": VERSION, **asdict(self)})))
+        place = located(folder) / RECORD
+        values = {name: getattr(self, name) for name in _VALUES}
+        Result(KIND, self.settings, provenance={"versions": self.versions}, values=values).save(place)
         return place
 
     @classmethod
@@ -172,6 +165,25 @@ class DepthCurve:
         Raises:
             ResultFormatError: It is missing, altered, or of another version.
         """
-        file = located(folder) / RECORD
-        record = read_with_checksum(file, format=FORMAT, versions=(VERSION,))
-        return conform(cls, {k: v for k, v in record.items() if k not in ("format", "version")}, where=repr(str(file)))
+        saved = Result.load(located(folder) / RECORD, KIND)
+        return cls(settings=saved.settings, **vars(saved.values), **saved.provenance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Values:
+    points: tuple[DepthPoint, ...]
+    measured: tuple[dict[str, Any], ...]
+    baseline: str
+    seconds_estimated: FloatOrNaN
+
+
+_VALUES = tuple(field.name for field in fields(_Values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Origin:
+    versions: dict[str, str]
+
+
+KIND = Kind("DepthCurve", values=_Values, origin=_Origin)
+"""How a curve is stored."""

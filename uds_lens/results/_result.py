@@ -1,0 +1,254 @@
+"""`Result`: the one form in which every measurement is stored, with one writer and one reader.
+
+A result is a manifest: kind, models, settings, further values, provenance and cautions, as JSON with a checksum. Where
+it has tensors or tables it is a directory, `manifest.json`, `tensors.safetensors` and a Parquet file for each table,
+and the manifest has the SHA-256 of each; else it is the manifest alone, one JSON file. Nothing is pickled, and nothing
+read is trusted: checksums, types and shapes are verified, on the bytes that are then parsed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from uds_lens._storage import (
+    atomic_files,
+    atomic_write_bytes,
+    check_writable,
+    checked_record,
+    conform,
+    located,
+    plain,
+    read_file,
+    read_one_version,
+    read_table_rows,
+    sha256_bytes,
+    with_checksum,
+)
+from uds_lens.data import ForgetExample
+from uds_lens.errors import ResultFormatError, UdsLensError
+from uds_lens.results._records import ModelRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+VERSION = 1  # of the form; raised when older releases could misread a result
+
+MANIFEST, TENSORS = "manifest.json", "tensors.safetensors"
+
+Columns: TypeAlias = Mapping[str, Literal["string", "int64", "strings"]]  # of a table, by name
+Shape: TypeAlias = tuple[int | None, ...]  # of a tensor; None is the number of layers, which `s1_delta` defines
+Row: TypeAlias = Mapping[str, Any]  # of a table
+Place: TypeAlias = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What results of one kind hold, as classes that check themselves."""
+
+    name: str  # the class that shows it
+    settings: Any = dict
+    values: Any = dict  # plain values beside models, settings and provenance
+    origin: Any = dict  # the part of the provenance that is read
+    tables: Mapping[str, Columns] = field(default_factory=dict)  # those it may have; without any it is one file
+
+    @property
+    def format(self) -> str:
+        """The manifest's `format`."""
+        return f"uds_lens.{self.name}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A measurement as it is stored; classes such as `DepthAudit` are views of it."""
+
+    kind: Kind
+    settings: Any
+    models: Mapping[str, ModelRecord] = field(default_factory=dict)  # by role
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    values: Any = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    tables: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    cautions: Sequence[str] = ()  # for readers of the file, as is
+    summary: Any = None  # the summary; neither is read back
+    where: str = ""  # the place it was read from, for messages
+
+    def save(self, path: Place) -> None:
+        """Write it, atomically: other files in its directory stay, and nothing but a result of its kind is replaced."""
+        from safetensors.torch import save
+
+        place = check_writable(path, directory=bool(self.kind.tables), format=self.kind.format)
+        files = {f"{name}.parquet": _parquet(rows, self.kind.tables[name]) for name, rows in self.tables.items()}
+        if self.tensors:
+            files[TENSORS] = save({name: tensor.clone().contiguous() for name, tensor in self.tensors.items()})
+        manifest = {
+            "format": self.kind.format,
+            "version": VERSION,
+            "models": self.models,
+            "settings": self.settings,
+            "values": self.values,
+            "provenance": self.provenance,
+            "cautions": self.cautions,
+            "summary": self.summary,
+            "files": {name: sha256_bytes(content) for name, content in files.items()},
+        }
+        content = with_checksum(plain(_members(manifest)))
+        if self.kind.tables:
+            own = {TENSORS, *(f"{name}.parquet" for name in self.kind.tables)}
+            atomic_files(place, {**files, MANIFEST: content}, own=own)
+        else:
+            atomic_write_bytes(place, content)
+
+    @classmethod
+    def load(cls, path: Place, kind: Kind) -> Result:
+        """Read one; where it is saved again at the same time, one of its versions, never a mixture.
+
+        Raises:
+            ResultFormatError: A file is missing, altered, of another kind or version, or does not fit.
+        """
+        if kind.tables:
+            return read_one_version(path, MANIFEST, lambda folder: cls._read(folder, folder / MANIFEST, kind))
+        return cls._read(located(path), located(path), kind)
+
+    @classmethod
+    def _read(cls, place: Path, record: Path, kind: Kind) -> Result:
+        where = repr(str(place))
+        if not record.is_file():
+            form = f"a directory with {MANIFEST}" if kind.tables else "a JSON file"
+            raise ResultFormatError(f"no saved {kind.name} in {where}: expected {form}, written by save().")
+        members = checked_record(read_file(record), where=where, format=kind.format, versions=(VERSION,))
+        manifest = conform(_Manifest, {name: members[name] for name in members if name not in _UNREAD}, where=where)
+        conform(kind.origin, manifest.provenance, where=f"{where}: provenance")
+        columns = {f"{name}.parquet": (name, of) for name, of in kind.tables.items()}
+        tables, tensors = {}, {}
+        for name, known in manifest.files.items():
+            file = repr(str(place / name))
+            if name not in (TENSORS, *columns):
+                raise ResultFormatError(f"{where}: a {kind.name} has no file {name[:60]!r}.")
+            if sha256_bytes(content := read_file(place / name)) != known:
+                raise ResultFormatError(f"{file} was altered after it was saved: measure again.")
+            if name == TENSORS:
+                tensors = _tensors(content, where=file)
+            else:
+                table, of = columns[name]
+                tables[table] = read_table_rows(content, schema=_schema(of), where=file)
+        return cls(
+            kind,
+            conform(kind.settings, manifest.settings, where=f"{where}: settings"),
+            models=manifest.models,
+            provenance=manifest.provenance,
+            values=conform(kind.values, manifest.values, where=where),
+            tensors=tensors,
+            tables=tables,
+            where=where,
+        )
+
+    def table(self, name: str) -> Sequence[Row]:
+        """Return the rows of a table."""
+        if name not in self.tables:
+            raise ResultFormatError(f"{self.where} is not a complete {self.kind.name}: it lacks {name}.parquet.")
+        return self.tables[name]
+
+    def examples(self, name: str = "examples") -> tuple[ForgetExample, ...]:
+        """Return the rows of a table of examples."""
+        rows = self.table(name)
+        if any(row["row"] is None for row in rows):
+            raise ResultFormatError(f"{self.where} holds an example without its row.")
+        try:
+            return tuple(ForgetExample(**{**row, **{part: tuple(row[part] or ()) for part in _LISTS}}) for row in rows)
+        except UdsLensError as error:
+            raise ResultFormatError(f"{self.where}: {str(error)[:300]}") from error
+
+    def shaped(
+        self, shapes: Mapping[str, Shape], optional: Mapping[str, Shape] = MappingProxyType({})
+    ) -> dict[str, Tensor]:
+        """Return the tensors, which must have these shapes, and those of `optional` that there are."""
+        where = f"{TENSORS} of {self.where}"
+        shapes = {**shapes, **{name: shape for name, shape in optional.items() if name in self.tensors}}
+        if wrong := sorted(set(shapes) ^ set(self.tensors)):
+            raise ResultFormatError(f"{where} must hold {', '.join(shapes)[:300]}; see {wrong[0][:60]!r}.")
+        first = self.tensors.get("s1_delta")
+        layers = first.shape[-1] if first is not None and first.ndim == 2 else -1
+        for name, sizes in shapes.items():
+            tensor, shape = self.tensors[name], tuple(layers if size is None else size for size in sizes)
+            dtypes = (torch.int64,) if name.endswith("n_tokens") else (torch.float32, torch.float64)
+            if tuple(tensor.shape) != shape or tensor.dtype not in dtypes:
+                raise ResultFormatError(
+                    f"{where}: {name} must have shape {shape} and dtype {dtypes[-1]}; got {tuple(tensor.shape)} and "
+                    f"{tensor.dtype}."
+                )
+        return {name: self.tensors[name] for name in shapes}
+
+
+_UNREAD = ("format", "version", "cautions", "summary")  # members that are checked before, or are for readers
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Manifest:
+    """Members of a manifest that are read back."""
+
+    models: dict[str, ModelRecord]
+    settings: dict[str, Any]
+    values: dict[str, Any]
+    provenance: dict[str, Any]
+    files: dict[str, str]
+
+
+def _members(value: Any) -> Any:
+    """Return a value with every record in it as an object of its members."""
+    if is_dataclass(value):
+        value = {part.name: getattr(value, part.name) for part in fields(value)}
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {name: _members(part) for name, part in value.items()}
+    return [_members(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _tensors(content: bytes, *, where: str) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise ResultFormatError(f"{where} holds no tensors: {str(error)[:160]}.") from error
+
+
+def _schema(columns: Columns) -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = {"string": pa.string(), "int64": pa.int64(), "strings": pa.list_(pa.string())}
+    return pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
+
+
+def _parquet(rows: Sequence[Row], columns: Columns) -> bytes:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    stream = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(list(rows), schema=_schema(columns)), stream, compression="zstd")
+    return stream.getvalue()
+
+
+_LISTS = ("paraphrased_answers", "perturbed_answers")
+
+EXAMPLES: Columns = {
+    column.name: "int64" if column.name == "row" else "strings" if column.name in _LISTS else "string"
+    for column in fields(ForgetExample)
+}
+"""Columns of a table of examples."""
+
+
+def example_rows(examples: Sequence[ForgetExample]) -> list[Row]:
+    """Return the rows of a table of examples, in order."""
+    return [{name: getattr(example, name) for name in EXAMPLES} for example in examples]
