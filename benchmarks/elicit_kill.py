@@ -18,7 +18,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pandas  # noqa: F401 - in this process already, so that a child does not spend its time on it
-import pyarrow.parquet  # noqa: F401
 import torch
 import transformers.models.llama.modeling_llama  # noqa: F401
 from forking import forked
@@ -64,12 +63,12 @@ def main() -> None:
         took = time.perf_counter() - began
         found, kept = [], True
         for _ in range(asked.kills):
-            before = {file.name: file.stat().st_mtime_ns for file in (killed / "parts").glob("*.parquet")}
+            before = {file.name: file.stat().st_mtime_ns for file in (killed / "parts").glob("*.json")}
             worker = child(killed)
             time.sleep(order.uniform(0.3, 1.0) * took / 2)  # what is kept makes later rounds shorter
             os.kill(worker, signal.SIGKILL)
             os.waitpid(worker, 0)
-            files = {file.name: file.stat().st_mtime_ns for file in (killed / "parts").glob("*.parquet")}
+            files = {file.name: file.stat().st_mtime_ns for file in (killed / "parts").glob("*.json")}
             kept &= before.items() <= files.items()
             found.append(len(files))
         os.waitpid(child(killed), 0)
@@ -83,7 +82,7 @@ def main() -> None:
 
         with patch.object(torch.nn.Embedding, "forward", counting):
             again = ask(killed)
-        left = sorted(str(file.name) for file in killed.rglob("*") if file.suffix not in (".parquet", ""))
+        left = sorted(str(file.name) for file in killed.rglob("*") if file.suffix not in (".json", ""))
     same = again.samples_frame().equals(expected.samples_frame())
     print(
         f"{asked.kills} kills, parts finished after each: {found} of {len(again.parts)}; finished parts were "
