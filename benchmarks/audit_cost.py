@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from uds_lens.audit._inputs import make_plan
 from uds_lens.data import TokenBatch, TokenRow, make_batch, plan_batches
 
 
-def best_of(rounds: int, works: dict[str, Callable[[], object]]) -> dict[str, float]:
+def best_of(rounds: int, works: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     """Seconds of the fastest run of each work; they take turns, so that a busy moment hits them alike."""
     best = dict.fromkeys(works, float("inf"))
     for _ in range(rounds):

@@ -1,6 +1,6 @@
 """What audits cost on a GPU, for Llamas of 1B and 8B proportions (random weights, bfloat16) on TOFU's rows.
 
-    make bench-gpu                                                        # 1B; of 8B, audit and streamed
+    make bench-gpu                                                        # 1B; of 8B and 70B/20, some
     python benchmarks/gpu.py --sizes 8B --parts audit streamed --out gpu.json
     python benchmarks/gpu.py --device cpu --sizes 3x64 --vocabulary 4096 --rows 8 --dtype float32
 
@@ -15,6 +15,9 @@ Parts, each printed as Markdown as soon as it is there:
   are apart.
 - `nf4`: one more model in 4 bits.
 - `metrics`: ten metrics.
+- `transplant`: blocks of `retain` and of `full` in the unlearned model, from disk: seconds a forward pass.
+
+`70B/20` is four blocks of 70B proportions and its ends: all that a streamed audit does there is done per block.
 """
 
 from __future__ import annotations
@@ -47,8 +50,10 @@ TEN = ("es", "em", "prob", "paraprob", "truth_ratio", "mia_loss", "mia_zlib", "m
 SIZES = {
     "1B": Proportions.small(16, 2048, 128_256),
     "8B": Proportions(32, 4096, 128_256, heads=32, key_value_heads=8, inner=14_336, tied=False),
+    "70B/20": Proportions(4, 8192, 128_256, heads=64, key_value_heads=8, inner=28_672, tied=False),
 }
 GIB = 1 << 30
+PARTS_OF = {"1B": None, "8B": ("audit", "transplant", "streamed"), "70B/20": ("streamed",)}
 
 
 class Clock:
@@ -156,7 +161,8 @@ class Bench:
             f"tokens/s in a plain forward (batches of 2048, 8192, 32768 tokens: "
             f"{', '.join(f'{seconds:.3f}' for seconds, _ in forwards)} s). (a) from {len(rows[few])} rows, scaled. "
             f"Batches chosen by the library: {len(sizes)}, {min(sizes)} to {max(sizes)} rows, "
-            f"{statistics.median(sizes):.0f} in the middle.\n"
+            f"{statistics.median(sizes):.0f} in the middle. A plain forward does {2e-12 * bound.forward / forward:.0f} "
+            f"TFLOP/s, one more model {2e-12 * bound.one_more * bound.forward / again:.0f}, counting products alone.\n"
             f"Least arithmetic of one more model: {bound.one_more:.2f} plain forwards; share reached: "
             f"{bound.one_more * forward / again:.0%}."
         )
@@ -243,19 +249,29 @@ class Bench:
         print(f"Ten metrics ({', '.join(TEN)}), models opened: {seconds:.2f} s, peak {peak:.2f} GiB.")
         self.found["metrics"] = {"seconds": seconds, "gib": peak}
 
+    def transplant(self) -> None:
+        """A transplant, with what its forward passes cost."""
+        run = partial(ul.transplant, *self.models, self.load.examples, config=self.config, options=self.options)
+        found: list[ul.Transplant] = []
+        seconds, peak = self.clock.once(lambda: found.append(run()))
+        passes = found[0].provenance["passes"]
+        print(
+            f"Transplant, three models opened: {seconds:.2f} s for {passes:.1f} forward passes, "
+            f"{seconds / passes:.3f} s each; peak {peak:.2f} GiB."
+        )
+        self.found["transplant"] = {"seconds": seconds, "passes": passes, "gib": peak}
+
     @property
     def models(self) -> tuple[Path, Path, Path]:
         """Full, retain and unlearned, on disk."""
         return self.load.full, self.load.retain, self.load.unlearned
 
 
-PARTS = ("audit", "engines", "streamed", "nf4", "metrics")
-LARGE = ("audit", "streamed")
-"""What models above 2 billion weights are measured with, unless `--parts` says otherwise."""
+PARTS = ("audit", "engines", "streamed", "nf4", "metrics", "transplant")
 
 
 def size_of(name: str, vocabulary: int) -> Proportions:
-    """`1B`, `8B`, or LAYERSxWIDTH."""
+    """One of `SIZES`, or LAYERSxWIDTH."""
     if name in SIZES:
         return SIZES[name]
     layers, width = map(int, name.split("x"))
@@ -267,9 +283,9 @@ def main() -> None:
     parser = shared_parser(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES), help="1B, 8B, or LAYERSxWIDTH")
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), help="1B, 8B, 70B/20, or LAYERSxWIDTH")
     parser.add_argument("--vocabulary", type=int, default=128_256, help="of LAYERSxWIDTH")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: all, and for 8B audit and streamed")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: all, and for larger sizes some")
     parser.add_argument("--rows", type=int, default=None, help="rows of the forget set; default: all 367")
     parser.add_argument("--naive-rows", type=int, default=64, help="rows for (a); half of them for the engines")
     parser.add_argument("--naive-batch", type=int, default=32, help="rows at once in (a)")
@@ -296,7 +312,7 @@ def main() -> None:
             )
             bench = Bench(load, asked, folder)
             told[name] = bench.found
-            for part in asked.parts or (PARTS if size.parameters < 2e9 else LARGE):
+            for part in asked.parts or PARTS_OF.get(name) or PARTS:
                 begun = time.perf_counter()
                 try:
                     getattr(bench, part)()
