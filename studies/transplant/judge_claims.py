@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from as_metric import judged, states_of
 from scipy.stats import rankdata
 
 HERE = Path(__file__).resolve().parent
@@ -126,7 +127,7 @@ def partial_rank_correlation(table: pd.DataFrame, one: str, other: str, given: S
 
 
 def verdicts(table: pd.DataFrame) -> list[Verdict]:
-    """Judge every claim."""
+    """Judge the claims that transplants and relearning decide, all but m."""
     small, lora = table[table["world"].isin(SMALL)], table[table["world"].isin(LORA)]
     references = table[table["kind"] == "reference"]
     largest = references.groupby("world")["hidden_difference"].max()
@@ -227,8 +228,18 @@ def verdicts(table: pd.DataFrame) -> list[Verdict]:
             ),
         )
     )
-    out.append(Verdict("m: as a metric of the meta-evaluation", "not measured", "cut first, as claims.md says"))
     return out
+
+
+def as_a_metric() -> Verdict:
+    """Judge claim m from the table of as_metric.py."""
+    claim = "m: as a metric of the meta-evaluation"
+    if (table := states_of()) is None:
+        return Verdict(claim, "not measured", "cut first, as claims.md says")
+    auc_of = judged(table).set_index("metric")["auc"]
+    gain = auc_of["host_depth"] - auc_of["uds"]
+    word = "supported" if gain >= 0 else "contradicted" if gain <= -0.1 else "undecided"
+    return Verdict(claim, word, f"AUC of h {auc_of['host_depth']:.3f}, of UDS {auc_of['uds']:.3f}; 3 models each")
 
 
 COLUMNS = (
@@ -268,15 +279,21 @@ def markdown(table: pd.DataFrame) -> list[str]:
 def main() -> None:
     """Judge, print, write."""
     table = read()
-    ruled = verdicts(table)
+    old, fresh = (part for _, part in sorted(table.groupby(table["world"] == "small-1")))
+    ruled = [*verdicts(table), as_a_metric()]
     lines = [
         "# What the study of transplants found",
         "",
         "Computed by `judge_claims.py` from the tables in this folder. The claims, and when they were made: claims.md.",
         "",
     ]
-    lines += ["| claim | verdict | why |", "|---|---|---|"]
-    lines += [f"| {each.claim} | {each.verdict} | {each.why} |" for each in ruled]
+    # As they stood before `small-1` was measured, and on it alone.
+    parts = [dict(zip("abcdefghijkl", verdicts(part), strict=True)) for part in (old, fresh) if len(part)]
+    lines += ["| claim | verdict | why | without `small-1` | `small-1` alone |", "|---|---|---|---|---|"]
+    for each in ruled:
+        apart = (part.get(each.claim[0]) for part in parts)
+        cells = (f"{other.verdict}: {other.why}".strip(": ") if other else "" for other in apart)
+        lines.append(f"| {each.claim} | {each.verdict} | {each.why} | {' | '.join(cells)} |")
     lines += [
         "",
         "Post hoc, AUC of scores for hiding against forgotten models; on the right without the models made to fool: "

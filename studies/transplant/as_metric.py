@@ -1,0 +1,140 @@
+"""Judge host depth as a metric, next to those it would stand with: faithfulness, and robustness to NF4 and relearning.
+
+    python studies/transplant/as_metric.py small-1       # needs the models of worlds.py, and measure.py before it
+    python studies/transplant/as_metric.py --judge       # needs no model
+
+Measures `full` and `retain` of three seeds and the unlearned models at one rate in three states: as made, in NF4, and
+relearned on half of the subjects as in measure.py. Writes a row per model and state to `results/WORLD_states.csv`, and
+what has a row is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+from measure import CONFIGS, OPTIONS, RELEARNING, RESULTS
+from worlds import OUT, RATES, SEEDS, SMALL, draw_rows, learn, opened
+
+import uds_lens as ul
+from uds_lens.meta import Tables
+from uds_lens.meta._direction import Points
+from uds_lens.metrics import MetricCache, MetricData
+from uds_lens.results import mean_uds
+from uds_lens.transplants._measuring import each_transplant
+
+STATES = ("as made", "nf4", "relearned")
+ASKED_STEP, CONTROL_STEP = 2, 6
+"""Every second row to forget is asked, and every sixth of those to keep is a control fact."""
+METRICS = ("uds", "logit_lens", "em", "es")
+DIRECTION: dict[str, Points] = {
+    "host_depth": "erasure",
+    "hidden": "knowledge",
+    "output_depth": "erasure",
+    "uds": "erasure",
+    "logit_lens": "erasure",
+    "em": "knowledge",
+    "es": "knowledge",
+}
+
+
+def names() -> list[str]:
+    """Return the models of a world that are measured."""
+    return ["full", *(f"full-{seed}" for seed in SEEDS[1:]), *(f"retain-{seed}" for seed in SEEDS), *RATES]
+
+
+def in_state(world: str, name: str, state: str) -> Path:
+    """Return where a model in a state lies; perturbed ones are made, and removed after their measurement."""
+    place = OUT / world / name
+    if state == "as made":
+        return place
+    out = OUT / world / "perturbed" / f"{name}-{state}"
+    shutil.rmtree(out, ignore_errors=True)
+    if state == "nf4":
+        return ul.unlearning.quantise(place, out=out, device="cpu")
+    model, tokenizer = opened(world, name)
+    epochs = json.loads((OUT / world / "relearning.json").read_text(encoding="utf-8"))["epochs"]  # of measure.py
+    learn(model, tokenizer, draw_rows(world)["relearned"], epochs=epochs, **RELEARNING[world in SMALL])
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return out
+
+
+def measure(world: str) -> None:
+    """Measure what has no row yet."""
+    rows, file, cache = draw_rows(world), RESULTS / f"{world}_states.csv", MetricCache()
+    asked, control = rows["forget"][::ASKED_STEP], rows["control"][::CONTROL_STEP]
+    table = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["model", "state"])
+    done = set(zip(table["model"], table["state"], strict=True))
+    todo = [(name, state) for state in STATES for name in names() if (name, state) not in done]
+    full, retain = OUT / world / "full", OUT / world / "retain-0"
+    for state in STATES:
+        models = [name for name, of in todo if of == state]
+        places = [in_state(world, name, state) for name in models]
+        transplants = each_transplant(
+            full, retain, places, asked, control=control, config=CONFIGS[world in SMALL], options=OPTIONS
+        )
+        for name, place, found in zip(models, places, transplants if places else (), strict=True):
+            measured = ul.metrics.evaluate(
+                place, MetricData(forget=asked), metrics=METRICS, full=full, retain=retain, run=OPTIONS, cache=cache
+            )
+            row = {"model": name, "state": state, "output_depth": found.output_depth, "host_depth": found.host_depth}
+            row |= {"hidden": mean_uds(found.hidden_per_example)}
+            row |= {metric: measured[metric].value for metric in METRICS}
+            table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
+            table.to_csv(file, index=False, float_format="%.6f")
+            print(world, *(f"{value:.3f}" if isinstance(value, float) else value for value in row.values()), flush=True)
+    shutil.rmtree(OUT / world / "perturbed", ignore_errors=True)
+
+
+def judged(table: pd.DataFrame) -> pd.DataFrame:
+    """Return F, Q, R, Rob and Overall of every metric.
+
+    F over `full` and `retain` of three seeds as made, and over all their states (`f_states`); Q and R over the
+    unlearned models, all of them.
+    """
+    known = table[~table["model"].isin(RATES)].assign(knows=lambda frame: frame["model"].str.startswith("full"))
+    states = dict(iter(table.groupby("state")))
+    unlearned = {state: part[part["model"].isin(RATES)].assign(method=part["model"]) for state, part in states.items()}
+    retain = {state: part[part["model"].str.startswith("retain")] for state, part in states.items()}
+    tables = Tables(
+        before=unlearned["as made"],
+        quantised=unlearned["nf4"],
+        relearned=unlearned["relearned"],
+        retain_before=retain["as made"],
+        retain_relearned=retain["relearned"],
+    )
+    pools = {"auc": known[known["state"] == "as made"], "f_states": known}
+    faithful = {
+        name: ul.meta.faithfulness(frame, direction=DIRECTION, n_resamples=200) for name, frame in pools.items()
+    }
+    robust = ul.meta.robustness(tables, direction=DIRECTION, min_utility=None)
+    found = ul.meta.summary(faithful["auc"], robust).set_index("metric")
+    found["f_states"] = faithful["f_states"].set_index("metric")["auc"]
+    found["r_at_shift"] = robust.set_index("metric")["r_at_shift"]
+    return found[["auc", "f_states", "q", "r", "r_at_shift", "rob", "overall", "n", "reason"]].reset_index()
+
+
+def states_of() -> pd.DataFrame | None:
+    """Return the rows of the world that was measured; None where none was."""
+    files = [file for world in SMALL if (file := RESULTS / f"{world}_states.csv").exists()]
+    return pd.read_csv(files[0]) if files else None
+
+
+def main() -> None:
+    """Measure a world, or judge what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("world", nargs="?", choices=SMALL)
+    parser.add_argument("--judge", action="store_true", help="only judge")
+    given = parser.parse_args()
+    if given.world:
+        measure(given.world)
+    if (table := states_of()) is not None:
+        print(judged(table).round(3).to_string())
+
+
+if __name__ == "__main__":
+    main()
