@@ -279,7 +279,7 @@ def markdown(table: pd.DataFrame) -> list[str]:
 def main() -> None:
     """Judge, print, write."""
     table = read()
-    old, fresh = (part for _, part in sorted(table.groupby(table["world"] == "small-1")))
+    fresh = table["world"] == "small-1"
     ruled = [*verdicts(table), as_a_metric()]
     lines = [
         "# What the study of transplants found",
@@ -288,7 +288,7 @@ def main() -> None:
         "",
     ]
     # As they stood before `small-1` was measured, and on it alone.
-    parts = [dict(zip("abcdefghijkl", verdicts(part), strict=True)) for part in (old, fresh) if len(part)]
+    parts = [dict(zip("abcdefghijkl", verdicts(part), strict=True)) for part in (table[~fresh], table[fresh]) if len(part)]
     lines += ["| claim | verdict | why | without `small-1` | `small-1` alone |", "|---|---|---|---|---|"]
     for each in ruled:
         apart = (part.get(each.claim[0]) for part in parts)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from uds_lens.metrics._fisher import FisherMasks
     from uds_lens.metrics._options import FluencyScorer, MetricOptions
     from uds_lens.metrics._passes import Session
+    from uds_lens.transplants._running import HostScores
 
 
 class Undefined(Exception):  # noqa: N818 - it is an outcome, not a failure
@@ -86,7 +87,7 @@ def harmonic_of_parts(parts: Mapping[str, float]) -> float:
 Role: TypeAlias = Literal["retain", "full", "model"]  # model that a pass runs on; `model` is the one that is evaluated
 
 Kind: TypeAlias = Literal[
-    "answers", "generations", "states", "patched", "lens", "fisher_spill", "fisher_masks", "fisher_sums"
+    "answers", "generations", "states", "patched", "lens", "transplanted", "fisher_spill", "fisher_masks", "fisher_sums"
 ]
 """What a pass measures."""
 
@@ -339,6 +340,10 @@ class Evidence:
         """Logit Lens of a model's states through the head of `full`, nats per token."""
         return self._value(Pass("full", "lens", role))
 
+    def transplanted(self, role: Role) -> HostScores:
+        """Log-probabilities of the entities under a model, by itself and with blocks of `retain` in it."""
+        return self._value(Pass(role, "transplanted"))
+
     def masks(self) -> FisherMasks:
         """Fisher masks of `full` and `retain`."""
         return self._value(Pass("full", "fisher_masks"))
@@ -350,6 +355,10 @@ class Evidence:
     def entity_ids(self) -> list[str]:
         """Ids of the examples that white-box metrics look at."""
         return [row.example.id for row in self._session.plan.encoded.rows]
+
+    def entity_subjects(self) -> list[str | None]:
+        """Their subjects."""
+        return [row.example.subject for row in self._session.plan.encoded.rows]
 
     def n_skipped(self) -> int:
         """Number of examples whose entity could not be located."""

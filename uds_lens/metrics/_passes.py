@@ -52,6 +52,7 @@ from uds_lens.patching import row_layout
 from uds_lens.patching._streamed import StreamedBatch, StreamedRows, run_streamed, tokens_in
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.results._records import ModelRecord
+from uds_lens.transplants._running import HostScores, run_host
 
 _Key: TypeAlias = tuple[Any, ...]
 
@@ -123,12 +124,13 @@ class MetricCache:
 
 
 _STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("retain", ("answers", "generations", "states", "fisher_spill")),
+    ("retain", ("answers", "generations", "states", "transplanted", "fisher_spill")),
     ("full", ("fisher_masks",)),
-    ("model", ("answers", "generations", "states", "fisher_sums")),
-    ("full", ("answers", "generations", "states", "patched", "lens")),
+    ("model", ("answers", "generations", "states", "transplanted", "fisher_sums")),
+    ("full", ("answers", "generations", "states", "patched", "lens", "transplanted")),
 )
-"""Models in the order in which they are opened, one at a time, and what runs on each. A stage with nothing to run
+"""Models in the order in which they are opened, one at a time (for `transplanted` next to `retain`), and what runs on
+each. A stage with nothing to run
 opens no model; `full` comes early only for the Fisher masks, which the pass over the model needs."""
 
 
@@ -375,6 +377,7 @@ class Session:
         roles = {
             "patched": ("full", wanted.what),
             "lens": ("full", wanted.what),
+            "transplanted": ("retain", wanted.role),
             "fisher_masks": ("retain", "full"),
             "fisher_sums": ("retain", "full", wanted.role),
         }.get(wanted.kind, (wanted.role,))
@@ -420,7 +423,12 @@ class Session:
             return self._answers(wanted, model)
         if kind == "patched":
             return self._patched(wanted, model)
-        singly = {"generations": self._generations, "states": self._states, "lens": self._lens}
+        singly = {
+            "generations": self._generations,
+            "states": self._states,
+            "lens": self._lens,
+            "transplanted": self._transplanted,
+        }
         return [singly.get(kind, self._fisher)(p, model) for p in wanted]
 
     def _answers(self, wanted: Sequence[Pass], model: HookedModel) -> list[AnswerScores]:
@@ -497,6 +505,16 @@ class Session:
             values[list(batch.rows)] = lens_logprobs(model.anatomy, states, batch.targets, batch.scored_mask).cpu()
         return values
 
+    def _transplanted(self, wanted: Pass, model: HookedModel) -> HostScores:
+        """Run a model with blocks of `retain`, which is opened next to it; `retain` itself is its own donor."""
+        plan = make_plan(
+            self.sources, self.data.with_entities, config=self.config, options=replace(self.run, engine="naive")
+        )
+        host = model.lent()
+        donor = host if wanted.role == "retain" else self.sources["retain"]
+        what = f"{wanted.role} with blocks of retain"
+        return run_host(host, donor, plan, what=what, config=self.config, options=self.run)
+
     def _fisher(self, wanted: Pass, model: HookedModel) -> Any:
         model, rows = dequantised(model), self.plan.encoded.rows
         memory_gb, show = self.options.fisher_memory_gb, self.run.progress
@@ -539,7 +557,10 @@ def _hash(*lists: Any) -> str:
 _ONCE = ("answers", "states", "lens")
 """Kinds of passes that read a model once."""
 
-_WHY_WHOLE = {"generations": "text that is generated would read the whole model again for each token"}
+_WHY_WHOLE = {
+    "generations": "text that is generated would read the whole model again for each token",
+    "transplanted": "blocks of two models are read together, as `uds_lens.transplant` does",
+}
 
 
 def require_read_once(passes: Iterable[Pass]) -> None:

@@ -251,7 +251,8 @@ class WorkKeys:
     def _depends_on_tau(self, item: str) -> bool:
         """Check whether a metric reads UDS or Logit Lens passes; custom metrics are assumed to."""
         return any(
-            not spec.origin.startswith("uds_lens.") or any(needed.kind in ("patched", "lens") for needed in spec.passes)
+            not spec.origin.startswith("uds_lens.")
+            or any(needed.kind in ("patched", "lens", "transplanted") for needed in spec.passes)
             for spec in resolve([item], options=self._metrics)
         )
 

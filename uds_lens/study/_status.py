@@ -151,7 +151,14 @@ products. Measured on one core with 3.9 and 135 million weights."""
 
 _TRAINING_COPIES = 4  # weights, gradients and the two averages of AdamW, each in float32; activations come on top
 
-_PASSES = {"patched": 2.5, "lens": 1.0, "fisher_spill": 3.0, "fisher_masks": 3.0, "fisher_sums": 3.0}
+_PASSES = {
+    "patched": 2.5,
+    "lens": 1.0,
+    "transplanted": 22.0,
+    "fisher_spill": 3.0,
+    "fisher_masks": 3.0,
+    "fisher_sums": 3.0,
+}
 """Forward passes over its texts that a pass takes, by kind; 1 for others. `patched` runs `full` too."""
 
 _AUDIT_PASSES = 4  # `full`, the unlearned model and its patched variants, with whatever control there is

@@ -38,7 +38,7 @@ from uds_lens.results._statistics import NO_INTERVAL
 from uds_lens.results._verdict import ANSWERS
 from uds_lens.transplants._candidates import Candidate
 from uds_lens.transplants._saving import load_transplant, save_transplant
-from uds_lens.transplants._scores import host_depth, least_on_others, nanmean_over, taken
+from uds_lens.transplants._scores import ADMITTED_COST, affordable, host_depth, least_on_others, nanmean_over, taken
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,9 +50,6 @@ if TYPE_CHECKING:
 
 
 FOLDER = "transplant"  # of an audit's directory, where its transplant is saved
-
-ADMITTED_COST = 0.1
-"""Largest share of what `retain` lacks that its blocks may cost `full` itself, for a candidate to be admitted."""
 
 ADMITTED_LOSS = 0.1
 """Largest loss on control facts, beyond that of the host, for a candidate to be admitted; nats per token."""
@@ -295,7 +292,7 @@ class Transplant:
         """Score a host with blocks of some of the retain models."""
         a, tau = self.answers, self.config.tau
         of_retain, cost = a.left("s_retain")[donors], a.left("full_with_retain")[donors]
-        admitted = self.cost[donors] <= ADMITTED_COST * of_retain.mean(1)[:, None]
+        admitted = torch.stack([affordable(*of) for of in zip(cost, of_retain, strict=True)])
         if control is not None:
             own, mixed = control
             more = self._on_control(mixed) - self._on_control(own[:, None])

@@ -43,6 +43,21 @@ def host_depth(
     return torch.where(defined, depth, torch.nan)
 
 
+ADMITTED_COST = 0.1
+"""Largest share of what `retain` lacks that its blocks may cost `full` itself, for a candidate to be admitted."""
+
+
+def affordable(
+    cost: Float[Tensor, "example candidate"], left_of_retain: Float[Tensor, "example"]
+) -> Bool[Tensor, "candidate"]:
+    """Find the candidates that cost `full` little: mean c(b) at most a tenth of what `retain` lacks.
+
+    >>> affordable(torch.tensor([[0.1, 2.0], [0.3, 2.0]]), torch.tensor([4.0, 6.0]))
+    tensor([ True, False])
+    """
+    return cost.mean(0) <= ADMITTED_COST * left_of_retain.mean()
+
+
 def least_on_others(
     left: Float[Tensor, "example candidate"], admitted: Bool[Tensor, "candidate"], subjects: Sequence[str | None]
 ) -> Int[Tensor, "example"]:
