@@ -288,7 +288,9 @@ def main() -> None:
         "",
     ]
     # As they stood before `small-1` was measured, and on it alone.
-    parts = [dict(zip("abcdefghijkl", verdicts(part), strict=True)) for part in (table[~fresh], table[fresh]) if len(part)]
+    parts = [
+        dict(zip("abcdefghijkl", verdicts(part), strict=True)) for part in (table[~fresh], table[fresh]) if len(part)
+    ]
     lines += ["| claim | verdict | why | without `small-1` | `small-1` alone |", "|---|---|---|---|---|"]
     for each in ruled:
         apart = (part.get(each.claim[0]) for part in parts)
