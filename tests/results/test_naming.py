@@ -1,5 +1,6 @@
 """Names of audits and of their directories, groups of patch sites, references, and the table of a folder."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from synthetic_audits import record, synthetic_audit, with_retains
 from results.made import made
 from uds_lens.audit._resume import write_folder_table
 from uds_lens.errors import ConfigError
-from uds_lens.results import DepthAudit, audit_names, site_groups
+from uds_lens.results import DepthAudit, audit_names, models_frame, site_groups
 from uds_lens.results._records import reference_role, references_among
 from uds_lens.results._saving import directory_names
 
@@ -113,3 +114,8 @@ def test_the_table_of_a_folder_has_a_row_per_audit_and_empty_cells_for_nan(tmp_p
     assert table["uds"].tolist()[::2] == pytest.approx([0.25, 1.0])
     assert table["n_measured"].tolist() == [3, 0, 1] and table["n_not_measurable"].tolist() == [1, 4, 0]
     assert pd.isna(table.loc["high tau", "uds"])
+    assert [json.loads(cell)["tau"] for cell in table["conditions"]] == [0.05, 10.0, 0.05], (
+        "they were not measured alike"
+    )
+    assert "conditions" not in pd.read_csv(write_folder_table(tmp_path / "alone", {"npo": npo}))
+    assert list(models_frame({"a": npo, "b": npo.with_tau(1.0)}).columns)[-1] == "conditions"

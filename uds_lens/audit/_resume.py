@@ -20,6 +20,7 @@ from uds_lens.audit._streamed import streamed_model, streamed_states_kept
 from uds_lens.errors import ConfigError, ResultFormatError, warn_once
 from uds_lens.models import check_compatible, read_checkpoint_info
 from uds_lens.results._comparing import STAGE_1_SETTINGS
+from uds_lens.results._conditions import conditions_of, marks
 from uds_lens.results._depth_audit import DepthAudit
 from uds_lens.results._records import versions
 from uds_lens.results._saving import audits_in, is_audit
@@ -292,7 +293,10 @@ def require_table(folder: Path) -> None:
 
 
 def write_folder_table(folder: Path, audits: Mapping[str, DepthAudit]) -> Path:
-    """Write the table of `audits` and of all others that are saved in directories of `folder`."""
+    """Write the table of `audits` and of all others that are saved in directories of `folder`.
+
+    Where they were not measured in the same way, a last column `conditions` has what differs, as JSON.
+    """
     import pandas as pd
 
     known = dict(audits)
@@ -304,6 +308,9 @@ def write_folder_table(folder: Path, audits: Mapping[str, DepthAudit]) -> Path:
         {"model": name, **{k: v for k, v in audit.summary().items() if isinstance(v, int | float)}}
         for name, audit in known.items()
     ]
+    table = pd.DataFrame(rows)
+    if conditions := marks([conditions_of(audit) for audit in known.values()]):
+        table["conditions"] = conditions
     require_table(folder)
-    atomic_write_marked(folder / TABLE, csv_text(pd.DataFrame(rows)))
+    atomic_write_marked(folder / TABLE, csv_text(table))
     return folder / TABLE

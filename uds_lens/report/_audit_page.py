@@ -37,7 +37,7 @@ from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, 
 from uds_lens.results._cards import number as score
 from uds_lens.results._cautions import LEVELS, Level, damage_signs
 from uds_lens.results._comparing import differing_settings, references_of, score_settings
-from uds_lens.results._conditions import weights_of
+from uds_lens.results._conditions import QUESTIONS, conditions_of, differing, weights_of
 from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
 from uds_lens.results._intervals import FEW_CLUSTERS
@@ -537,19 +537,19 @@ def _merged(sentences: list[str]) -> str:
 
 
 def _between(audits: Mapping[str, DepthAudit]) -> Iterator[Note]:
-    every = list(audits.values())
     same: dict[tuple[object, ...], list[str]] = {}
     for name, audit in audits.items():  # one model measured in several ways is no surprise
         same.setdefault((audit.models["unlearned"].fingerprint, *score_settings(audit)), []).append(name)
     for names in same.values():
         if len(names) > 1:
             yield Note(tuple(names), "The audited models have identical weights.")
+    names = differing((name, conditions_of(audit)) for name, audit in audits.items())
     for role in ("full", "retain"):
-        if len({weights_of(audit, role) for audit in every}) > 1:
+        if role in names:
             yield Note((), f"The audits use different {role} models: their scores are on different scales.")
-    if differing := differing_settings(every):
-        yield Note((), f"The audits differ in {', '.join(differing)}: their scores are not comparable.")
-    if len({audit.provenance.get("ids_hash") for audit in every}) > 1:
+    if settings := differing_settings(audits.values()):
+        yield Note((), f"The audits differ in {', '.join(settings)}: their scores are not comparable.")
+    if QUESTIONS in names:
         yield Note((), "The audits were measured on different examples, or tokenised them differently.")
 
 

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 
 from uds_lens.data._examples import listed, short
 from uds_lens.errors import ConfigError
-from uds_lens.results._conditions import PROMPT_SETTINGS, SCORE_SETTINGS, conditions_of, differing, weights_of
+from uds_lens.results._conditions import PROMPT_SETTINGS, SCORE_SETTINGS, conditions_of, differing, marks, weights_of
 from uds_lens.results._intervals import (
     AT_ONCE,
     ROUNDING,
@@ -49,8 +49,8 @@ def differing_settings(audits: Iterable[DepthAudit]) -> list[str]:
     >>> differing_settings([])
     []
     """
-    configs = [audit.config for audit in audits]
-    return [name for name in SCORE_SETTINGS if len({getattr(config, name) for config in configs}) > 1]
+    names = differing(("", conditions_of(audit)) for audit in audits)
+    return [name for name in SCORE_SETTINGS if name in names]
 
 
 def score_settings(audit: DepthAudit) -> tuple[object, ...]:
@@ -150,7 +150,8 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
         themselves, see `DepthAudit.entity_prob`), `n_measured`, `n_not_measurable`, `n_skipped`, `over_erased_share`,
         `negative_share`, `reading` (the verdict; "withheld" where a warning is fatal), `n_warnings`, `prompts` ("raw"
         or "chat template"), `marks` (cautions and fatal warnings in a few words each, such as "off-distribution");
-        NaN where undefined.
+        NaN where undefined. Where the audits were not measured in the same way, a last column `conditions` has what
+        differs, as JSON.
 
     Example:
         >>> models_frame({}).columns[0]
@@ -159,9 +160,11 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
     rows = []
     for name, audit in audits.items():
         summary = audit.summary()
-        marks = "; ".join(caution.mark for caution in audit.cautions if caution.level != "note")
-        rows.append({"model": name, **{column: summary[column] for column in _MODEL_COLUMNS}, "marks": marks})
-    return pd.DataFrame(rows, columns=["model", *_MODEL_COLUMNS, "marks"])
+        words = "; ".join(caution.mark for caution in audit.cautions if caution.level != "note")
+        rows.append({"model": name, **{column: summary[column] for column in _MODEL_COLUMNS}, "marks": words})
+    frame = pd.DataFrame(rows, columns=["model", *_MODEL_COLUMNS, "marks"])
+    conditions = marks([conditions_of(audit) for audit in audits.values()])
+    return frame.assign(conditions=conditions) if conditions else frame
 
 
 # Short names for audits side by side: the unlearned model, and more only where that is not enough.
