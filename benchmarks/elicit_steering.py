@@ -16,7 +16,7 @@ import torch
 from elicit_models import rows
 
 import uds_lens as ul
-from uds_lens.elicitation import ActPert, ElicitOptions, elicit
+from uds_lens.elicitation import ActPert, ElicitationResults, ElicitOptions, elicit
 from uds_lens.elicitation._asking import ask_rows
 
 
@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/elicit-steering"))
     parser.add_argument("--directions", type=int, default=40, help="questions whose directions are compared")
     parser.add_argument("--limit", type=int, default=None, help="questions that are asked, by author")
+    parser.add_argument("--sweep", type=int, default=0, help="questions that are asked at each layer and strength")
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -45,7 +46,7 @@ def main() -> None:
             words = "antithetic" if antithetic else "plain"
             print(
                 f"{words}, {probe.copies} copies, gamma {probe.gamma:g} ({rms:.2f} of the embeddings' root mean "
-                f"square), layer {probe.chosen_layer(model)}: cosine of two draws {np.mean(cosines):.2f} (from "
+                f"square), layer {probe.chosen_layers(model)[0]}: cosine of two draws {np.mean(cosines):.2f} (from "
                 f"{min(cosines):.2f} to {max(cosines):.2f}, {len(cosines)} questions)"
             )
     found = elicit(
@@ -57,6 +58,27 @@ def main() -> None:
         run=ul.RunOptions(device="cpu", progress=False),
         out=asked.out,
     )
+    print_table(found)
+    if asked.sweep:
+        # as Tables 3 and 4 of Chen et al.: layers at one strength, strengths at one layer, and Algorithm 1 (all blocks)
+        layers, gammas = (1, 2, 3, 4, 5, 7), (0.002, 0.005, 0.02, 0.04)
+        settings = [{"layer": layer} for layer in (*layers, "all")] + [{"gamma": gamma} for gamma in gammas]
+        probes = [ActPert(antithetic=False, **each) for each in settings]
+        print_table(
+            elicit(
+                small / "retain95",
+                rows(asked.shared, asked.sweep),
+                retain=small / "retain90",
+                probes=["plain", *probes],
+                options=options,
+                run=ul.RunOptions(device="cpu", progress=False),
+                out=asked.out.with_name(f"{asked.out.name}-sweep"),
+            )
+        )
+
+
+def print_table(found: ElicitationResults) -> None:
+    """Print what each probe brings out."""
     print("\n| probe | retain90 | retain95 | beyond retain | added to plain | asked |\n" + "|---" * 6 + "|")
     for row in found.summary().itertuples():
         print(

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import uds_lens as ul
 from uds_lens.audit import MapCell, depth_map
 from uds_lens.data import positions_of
-from uds_lens.errors import ModelError
+from uds_lens.errors import ConfigError, ModelError
 from uds_lens.models import HookedModel
 
 from .independent import forward, tokens_of
@@ -50,6 +50,17 @@ def test_all_positions_of_the_last_layer_give_the_sources_own_log_probabilities(
     own = ul.Baseline.measure(other, WORLD.retain, ROWS, config=CONFIG, options=OPTIONS)
     assert_close(found.at("resid_post", "all")[:, -1], stage.s_full - own.s_full, atol=1e-4, rtol=0)
     assert_close(found.at("resid_post", "all")[:, 3], found.at("resid_post", "all")[:, -1], atol=1e-4, rtol=0)
+
+
+def test_the_entity_in_the_residual_stream_is_stage_2_alone(other):
+    """Without any retain model: what an audit reports as S2, by layer; nothing in it is a score."""
+    alone = mapped(WORLD.full, other, sites=["resid_post"], positions=["entity"])
+    s2_delta = ul.DepthAudit.run(WORLD.full, WORLD.retain, other, ROWS, config=CONFIG, options=OPTIONS).s2_delta
+    assert_close(alone.at("resid_post", "entity"), s2_delta, atol=1e-5, rtol=0)
+    assert alone.cells_frame()["lost"].tolist() == pytest.approx(s2_delta.mean(0).tolist(), abs=1e-5)
+    assert len(alone.plot_map().data) and not hasattr(alone, "uds")
+    with pytest.raises(ConfigError, match=r"retain is missing: .* or ul.audit.depth_map for the plain loss by layer"):
+        ul.DepthAudit.run(WORLD.full, None, other, ROWS, config=CONFIG, options=OPTIONS)
 
 
 def test_a_models_own_states_cost_nothing_anywhere():

@@ -1,6 +1,7 @@
 """Weaker controls than retain, and cautions about probes without power."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from tiny_models import EXAMPLES
 
 from uds_lens.elicitation import ElicitationResults, ElicitData, elicit
 from uds_lens.elicitation._results import unpaired
+from uds_lens.errors import DataError
 from uds_lens.generation import rouge_l_recall
 
 from .conftest import GREEDY, OPTIONS, ROWS, RUN
@@ -129,3 +131,28 @@ def test_with_one_subject_nothing_is_said_of_power(asked):
     assert set(one.share["share_reason"].str.partition(":")[0]) == {"one subject"}
     assert not any("no power" in sentence for sentence in one.warnings)
     assert one.warnings[-1].startswith("Only 1 subject: there are no intervals")
+
+
+def test_only_what_full_answers_right_is_kept_where_asked(asked, tmp_path):
+    """As Chen et al. do; every score of a kept row stays what it was."""
+    right = (1, 3)
+
+    def told(part):
+        if (part.role, part.probe, part.decoding) != ("full", "plain", "greedy"):
+            return part
+        texts = [(r.reference if r.row in right else "zzz",) for r in part.responses]
+        told = (replace(r, texts=text) for r, text in zip(part.responses, texts, strict=True))
+        return replace(part, responses=tuple(told))
+
+    whole = replace(asked, parts=tuple(map(told, asked.parts)))
+    kept = whole.known_to_full()
+    assert [row.id for row in kept.examples] == [whole.examples[row].id for row in right]
+    for role, probe, decoding in whole.scores:
+        expected = whole.recall(role, probe, decoding)[list(right)]
+        np.testing.assert_array_equal(kept.recall(role, probe, decoding), expected)
+    assert kept.summary().set_index(["probe", "decoding", "statistic"]).loc[("plain", "greedy", "mean"), "full"] == 1.0
+    assert any(f"Scored are the 2 of {len(whole.examples)} questions" in sentence for sentence in kept.warnings)
+    kept.save(tmp_path / "kept")
+    assert type(kept).load(tmp_path / "kept").warnings == kept.warnings
+    with pytest.raises(DataError, match="full answers no question"):
+        whole.known_to_full(probe="start", least=1.0)

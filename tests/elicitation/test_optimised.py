@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+from contextlib import ExitStack
+from functools import partial
 
 import pytest
 import torch
@@ -12,8 +14,10 @@ from uds_lens.elicitation import GCG, ActPert, Context, ElicitOptions, Skip, Sof
 from uds_lens.elicitation._act_pert import subject_positions
 from uds_lens.elicitation._asking import Ask, Asking, changed_output
 from uds_lens.elicitation._probes import first_prompt, keyed_seed, rendered
+from uds_lens.elicitation._run import chosen_probes
 from uds_lens.errors import ConfigError
 from uds_lens.models import HookedModel
+from uds_lens.patching._hooks import first_tensor
 
 from .conftest import RUN
 
@@ -123,36 +127,50 @@ def _by_hand(model, ask, probe, seed):
     with torch.no_grad():
         embedded = model.hf.get_input_embeddings()(ids)
         generator = torch.Generator().manual_seed(keyed_seed(seed, ask.id, "actpert"))
-        eta = torch.randn(probe.copies // 2, *embedded.shape[1:], generator=generator)
-        noisy = [embedded + probe.gamma * noise * at[:, None] for noise in (*eta, *-eta)]
-        clean, *states = (
-            model.hf(inputs_embeds=each, output_hidden_states=True).hidden_states[probe.layer + 1][0]
-            for each in (embedded, *noisy)
-        )
-    return clean - torch.stack(states).mean(0)
+        eta = torch.randn(probe.copies // (1 + probe.antithetic), *embedded.shape[1:], generator=generator)
+        eta = (*eta, *-eta) if probe.antithetic else eta
+        kept = [[] for _ in model.anatomy.layers]  # of each block, the true residual stream of the last one too
+        hooks = [
+            block.register_forward_hook(lambda m, args, out, layer=layer: layer.append(first_tensor(out)[0]))
+            for layer, block in zip(kept, model.anatomy.layers, strict=True)
+        ]
+        for each in (embedded, *(embedded + probe.gamma * noise * at[:, None] for noise in eta)):
+            model.hf(inputs_embeds=each)
+        for hook in hooks:
+            hook.remove()
+    return torch.stack([clean - torch.stack(noisy).mean(0) for clean, *noisy in kept])
 
 
-def test_actpert_equals_a_few_lines(model, asks):
-    probe = ActPert(layer=1, gamma=0.3, copies=4)
+@pytest.mark.parametrize("antithetic", [True, False])
+def test_actpert_equals_a_few_lines(model, asks, antithetic):
+    probe = ActPert(layer="all", gamma=0.3, copies=4, antithetic=antithetic)
     delta, rms = probe.delta(model, asks[0], seed=0)
-    torch.testing.assert_close(delta, _by_hand(model, asks[0], probe, 0), atol=1e-5, rtol=1e-4)
-    assert rms > 0 and delta.abs().max() > 1e-4
+    expected = _by_hand(model, asks[0], probe, 0)
+    assert len(delta) == model.n_layers
+    torch.testing.assert_close(delta, expected, atol=1e-5, rtol=1e-4)
+    one, _ = dataclasses.replace(probe, layer=1).delta(model, asks[0], seed=0)
+    torch.testing.assert_close(one, expected[1:2], atol=1e-5, rtol=1e-4)
+    assert rms > 0 and one.abs().max() > 1e-4
 
 
-def test_actpert_added_once_is_as_if_every_step_read_the_prompt_again(model, asks):
-    probe = ActPert(layer=1, gamma=2.0, copies=4)
+@pytest.mark.parametrize("layer", [1, "all"])
+def test_actpert_added_once_is_as_if_every_step_read_the_prompt_again(model, asks, layer):
+    probe = ActPert(layer=layer, gamma=2.0, copies=4)
     ask = asks[0]
     delta, _ = probe.delta(model, ask, seed=0)
     (texts,) = probe.answer(model, [ask], ASKING).texts
     ids = list(ask.rendered.ids)
 
-    def steer(module, args, output):
+    def steer(module, args, output, by):
         states = output if isinstance(output, torch.Tensor) else output[0]
         states = states.clone()
-        states[0, : len(delta)] += delta
+        states[0, : len(by)] += by
         return states if isinstance(output, torch.Tensor) else (states, *output[1:])
 
-    with torch.no_grad(), model.anatomy.layers[1].register_forward_hook(steer):
+    blocks = range(model.n_layers) if layer == "all" else [layer]
+    with torch.no_grad(), ExitStack() as steered:
+        for block, by in zip(blocks, delta, strict=True):
+            steered.enter_context(model.anatomy.layers[block].register_forward_hook(partial(steer, by=by)))
         for _ in range(OPTIONS.max_new_tokens):
             ids.append(int(model.hf(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
     again = model.tokenizer.decode(ids[len(ask.rendered.ids) :], skip_special_tokens=True).strip()
@@ -275,3 +293,15 @@ def test_padded_rows_have_the_loss_and_the_gradient_they_have_alone(opened, fami
         torch.testing.assert_close(together[row : row + 1], loss, atol=1e-5, rtol=1e-5)
         (expected,) = torch.autograd.grad(loss.sum(), alone)
         torch.testing.assert_close(gradient[row : row + 1], expected, atol=1e-5, rtol=1e-3)
+
+
+def test_algorithm_1_is_asked_by_its_settings():
+    chosen = chosen_probes(["actpert(layer=all, antithetic=False)", "gcg(steps=3)"])
+    assert chosen[0] == ActPert(layer="all", antithetic=False) and chosen[-1] == GCG(steps=3)
+    assert [probe.name for probe in chosen[:3]] == [
+        f"actpert(layer=all, antithetic=False{more})" for more in ("", ", sign=-1", ", direction=random")
+    ]
+    grid = [ActPert(layer=layer, gamma=gamma) for layer in (0, 1) for gamma in (0.01, 0.02)]
+    assert len(chosen_probes(grid)) == 3 * len(grid)
+    with pytest.raises(ConfigError, match="layer"):
+        chosen_probes(["actpert(layer=some)"])

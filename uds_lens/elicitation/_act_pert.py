@@ -1,7 +1,8 @@
 """ActPert: steer a prompt's states away from what they become when the subject's embedding is disturbed.
 
 Reference: Chen et al. 2025 (arXiv 2505.23270), which leaves number, sign, positions and layer partly open; what is
-taken here stands at each field. To first order the direction is `-gamma J mean(eta)`: noise, when copies are few.
+taken here stands at each field. Its Algorithm 1 steers every block with independent noise: `ActPert(layer="all",
+antithetic=False)`. To first order the direction is `-gamma J mean(eta)`: noise, when copies are few.
 Antithetic copies cancel that order, and controls run beside it: a random direction of the same norm, and the opposite
 sign.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -47,8 +49,9 @@ class ActPert:
     opening: ClassVar[str] = ""
     samples_too: ClassVar[bool] = True
 
-    layer: NonNegativeInt | None = None
-    """Block whose output is steered, from 0; None is floor(3 L / 8) of L."""
+    layer: NonNegativeInt | Literal["all"] | None = None
+    """Block whose output is steered, from 0; None is floor(3 L / 8) of L, as block 12 of 32 in the paper's experiments;
+    `all` steers every block, as its Algorithm 1 does."""
 
     gamma: Annotated[float, Ge(0), Lt(1e6)] = 0.01
     """Standard deviation of the noise, in units of the embedding. Its effect depends on the model: see the recorded
@@ -58,7 +61,8 @@ class ActPert:
     """Disturbed copies of each prompt."""
 
     antithetic: bool = True
-    """Pair copies with opposite noise, whose first order cancels."""
+    """Pair copies with opposite noise, whose first order cancels: ours. False draws all copies independently, as the
+    paper does."""
 
     sign: Literal[1, -1] = 1
     """1 adds the clean states minus the mean of the disturbed ones, as in the paper; -1 is a control."""
@@ -91,62 +95,66 @@ class ActPert:
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
         """Generate with the direction added once, to the states of the prompt."""
-        layer = self.chosen_layer(model)
+        layers = self.chosen_layers(model)
         texts: list[tuple[str, ...]] = [()] * len(asks)
-        details: list[dict[str, float]] = [{}] * len(asks)
+        details: list[dict[str, object]] = [{}] * len(asks)
         prefilled = 0
         prompts = [ask.rendered.ids for ask in asks]
         samples = asking.options.samples if asking.decoding == "sampled" else 1
         for rows in groups_of_one_length(model, prompts, asking.options, samples=samples):
             deltas, rms = zip(*(self.delta(model, asks[row], seed=asking.options.seed) for row in rows), strict=True)
-            steer = torch.stack(deltas)
-            with changed_output(
-                model.anatomy.layers[layer],
-                lambda states, steer=steer: states + steer.to(states),  # type: ignore[misc]
-                length=steer.shape[1],
-            ):
+            with ExitStack() as steered:
+                for layer, steer in zip(layers, torch.stack(deltas, dim=1), strict=True):
+                    change = changed_output(
+                        model.anatomy.layers[layer],
+                        lambda states, steer=steer: states + steer.to(states),  # type: ignore[misc]
+                        length=steer.shape[1],
+                    )
+                    steered.enter_context(change)
                 new = asking.generate(model, [asks[row] for row in rows], [prompts[row] for row in rows])
             prefilled += new.prefilled
             for n, row in enumerate(rows):
                 texts[row] = new.texts[n]
                 details[row] = {
-                    "layer": layer,
+                    "layer": "all" if self.layer == "all" else layers[0],
                     "gamma_rms": rms[n],
                     "delta_norm": float(deltas[n].norm(dim=-1).mean()),
                     "endless": new.endless[n],
                 }
         return Answers([ask.rendered.text for ask in asks], texts, details, prefilled)
 
-    def chosen_layer(self, model: HookedModel) -> int:
-        """Return the block that is steered.
+    def chosen_layers(self, model: HookedModel) -> list[int]:
+        """Return the blocks that are steered.
 
         Raises:
             ConfigError: The model has no such block.
         """
+        if self.layer == "all":
+            return list(range(model.n_layers))
         layer = 3 * model.n_layers // 8 if self.layer is None else self.layer
         if layer >= model.n_layers:
             raise ConfigError(Setting("layer"), f" must be below {model.n_layers}, the number of blocks; got {layer}.")
-        return layer
+        return [layer]
 
     @torch.no_grad()
-    def delta(self, model: HookedModel, ask: Ask, *, seed: int) -> tuple[Float[Tensor, "pos d_model"], float]:
+    def delta(self, model: HookedModel, ask: Ask, *, seed: int) -> tuple[Float[Tensor, "chosen pos d_model"], float]:
         """Return what is added to a prompt's states, and gamma over the root mean square of the disturbed embeddings.
 
-        `sign (A - mean_j A_j)`, A the states that leave the block, A_j those with noise `gamma eta_j` on the subject's
-        embeddings; the noise depends on seed and example only.
+        `sign (A - mean_j A_j)` at each chosen block, A the states that leave it, A_j those with noise `gamma eta_j` on
+        the subject's embeddings; the noise depends on seed and example only.
         """
         ids = torch.tensor([ask.rendered.ids], device=model.device)
         at = subject_positions(model, ask).to(model.device)
         generator = torch.Generator().manual_seed(keyed_seed(seed, ask.id, "actpert"))
-        layer, width = self.chosen_layer(model), model.hf.get_input_embeddings()(ids).shape[-1]
+        layers, width = self.chosen_layers(model), model.hf.get_input_embeddings()(ids).shape[-1]
         count = self.copies // 2 if self.antithetic else self.copies
         noise = torch.randn(count, ids.shape[1], width, generator=generator, dtype=torch.float32)
         noise = torch.cat([noise, -noise]) if self.antithetic else noise
         noise = noise.to(model.device) * self.gamma * at[None, :, None]
-        clean, embedded = _states(model, ids, layer, None)
+        clean, embedded = _states(model, ids, layers, None)
         at_once = self.copies if row_layout(model).side is not None else 1
-        disturbed = torch.cat([_states(model, ids.expand(len(n), -1), layer, n)[0] for n in noise.split(at_once)])
-        delta = (clean - disturbed.mean(0, keepdim=True))[0]
+        disturbed = [_states(model, ids.expand(len(n), -1), layers, n)[0] for n in noise.split(at_once)]
+        delta = clean[:, 0] - torch.cat(disturbed, dim=1).mean(1)
         if self.direction == "random":
             other = torch.randn(delta.shape, generator=generator, dtype=torch.float32).to(delta)
             delta = other / other.norm(dim=-1, keepdim=True) * delta.norm(dim=-1, keepdim=True)
@@ -167,9 +175,9 @@ def subject_positions(model: HookedModel, ask: Ask) -> Bool[Tensor, "pos"]:
 
 
 def _states(
-    model: HookedModel, ids: Tensor, layer: int, noise: Tensor | None
-) -> tuple[Float[Tensor, "row pos d_model"], Float[Tensor, "row pos d_model"]]:
-    """Return the states that leave a block, and the embeddings before any noise."""
+    model: HookedModel, ids: Tensor, layers: Sequence[int], noise: Tensor | None
+) -> tuple[Float[Tensor, "layer row pos d_model"], Float[Tensor, "row pos d_model"]]:
+    """Return the states that leave blocks, and the embeddings before any noise."""
     kept: list[Tensor] = []
     embedded: list[Tensor] = []
 
@@ -180,9 +188,9 @@ def _states(
     def keep(module: nn.Module, args: object, output: object) -> None:
         kept.append(first_tensor(output).float())
 
-    with (
-        model.anatomy.layers[layer].register_forward_hook(keep),
-        changed_output(model.hf.get_input_embeddings(), disturb, length=ids.shape[1]),
-    ):
+    with ExitStack() as hooked:
+        for layer in layers:
+            hooked.enter_context(model.anatomy.layers[layer].register_forward_hook(keep))
+        hooked.enter_context(changed_output(model.hf.get_input_embeddings(), disturb, length=ids.shape[1]))
         model.anatomy.base(input_ids=ids, use_cache=False)
-    return kept[0], embedded[0].float()
+    return torch.stack(kept), embedded[0].float()

@@ -486,9 +486,13 @@ def _find_one(words: str) -> PromptProbe:
         return PROMPT_PROBES[match[1]]
     if not isinstance(probe, _Worded) or not dataclasses.fields(probe):  # type: ignore[arg-type]
         raise ConfigError(f"{probe.name} has no settings; got {match[2][:80]!r}.")
-    hints = get_type_hints(type(probe), include_extras=True)
-    given = (part.partition("=")[::2] for part in match[2].split(", "))
-    kind: Any = type(probe)
+    return with_settings(type(probe), match[2])
+
+
+def with_settings(kind: Any, words: str) -> Any:
+    """Make a probe of `name=value, name=value`."""
+    hints = get_type_hints(kind, include_extras=True)
+    given = (part.partition("=")[::2] for part in words.split(", "))
     return kind(**{name: _parsed(value, hints.get(name, str)) for name, value in given})
 
 

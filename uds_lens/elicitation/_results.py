@@ -6,7 +6,7 @@ import math
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,6 +84,30 @@ class ElicitationResults:
 
     holdout: Sequence[ForgetExample] = ()
     """Questions of the same kind that no model learned, asked of the unlearned model; see `control_frame`."""
+
+    def known_to_full(self, *, probe: str = "plain", least: float = 0.8) -> ElicitationResults:
+        """Keep the questions that `full` answers right: greedy recall under `probe` of at least `least`.
+
+        Chen et al. 2025 ask those only. The choice looks at an outcome: power and shares are larger than over all.
+
+        Raises:
+            DataError: `full` was not asked, or answers none.
+        """
+        right = np.flatnonzero(self.best("full", probe) >= least).tolist()
+        if not right:
+            raise DataError(f"full answers no question with a recall of at least {least:g} under {probe!r}.")
+        places = {row: place for place, row in enumerate(right)}
+        parts = tuple(
+            part
+            if part.role == HOLDOUT
+            else replace(
+                part, responses=tuple(replace(r, row=places[r.row]) for r in part.responses if r.row in places)
+            )
+            for part in self.parts
+        )
+        kept = {"probe": probe, "least": least, "of": len(self.examples)}
+        provenance = {**self.provenance, "sample": None, "known_to_full": kept}
+        return replace(self, examples=[self.examples[row] for row in right], parts=parts, provenance=provenance)
 
     def rows_of(self, role: str) -> Sequence[ForgetExample]:
         """Return the rows that the parts of a role are about: `holdout` has its own."""
@@ -340,6 +364,12 @@ class ElicitationResults:
                 )
             if reasons and not any(response.texts for response in self.part("unlearned", probe.name).responses):
                 cautions.append(f"{probe.name} was not run: it applies to no row (first reason: {reasons[0]}).")
+        if kept := self.provenance.get("known_to_full"):
+            cautions.append(
+                f"Scored are the {len(self.examples)} of {kept['of']} questions that full answers right "
+                f"({kept['probe']}, recall of {kept['least']:g} or more): chosen by an outcome, so power and shares "
+                "are larger than over all."
+            )
         if self.provenance.get("sample") is not None:
             cautions.append(self._about_sample(self.provenance["sample"]))
         counts = table[["n_subjects", "effective_subjects"]].itertuples(index=False) if len(table) else ()

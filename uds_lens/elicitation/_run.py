@@ -27,7 +27,7 @@ from uds_lens.elicitation._act_pert import ActPert
 from uds_lens.elicitation._asking import Asked, Asking, ByPrompt, Probe, ask_rows
 from uds_lens.elicitation._gcg import GCG, SoftGCG
 from uds_lens.elicitation._options import Decoding, ElicitOptions
-from uds_lens.elicitation._probes import PRESETS, PromptProbe, find_probe
+from uds_lens.elicitation._probes import PRESETS, PromptProbe, find_probe, with_settings
 from uds_lens.elicitation._results import ElicitationResults
 from uds_lens.elicitation._saving import HOLDOUT, KIND, Part, Response, part_key, parts_folder, read_part, write_part
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
@@ -300,7 +300,12 @@ def chosen_probes(probes: Sequence[str | PromptProbe | Probe] | str) -> list[Pro
     given: list[Any] = []
     for probe in probes:
         if isinstance(probe, str):
-            probe = _OF_INSIDES[probe]() if probe in _OF_INSIDES else find_probe(probe)
+            word, bracket, settings = probe.partition("(")
+            if word in _OF_INSIDES:
+                kind = _OF_INSIDES[word]
+                probe = with_settings(kind, settings.removesuffix(")")) if bracket else kind()
+            else:
+                probe = find_probe(probe)
         elif not isinstance(probe, Probe | PromptProbe):
             raise ConfigError(Setting("probes"), f" must hold names or probe objects; got {shown(probe)}.")
         given.append(probe)
