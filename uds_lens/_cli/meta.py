@@ -13,7 +13,7 @@ from uds_lens._cli.model_tables import (
     Metric,
     MinUtility,
     Perturbed,
-    References,
+    Runs,
     Score,
     judged,
     metrics_to_judge,
@@ -47,7 +47,7 @@ def meta(
     ] = False,
     out: Annotated[Path | None, opt.folder("Also write all tables to this directory, as CSV files.")] = None,
     *,
-    references: References,
+    references: Runs,
     perturbed: Annotated[Perturbed, opt.Offer(first=("quantised", "relearned"))],
     printing: opt.Printing,
 ) -> None:

@@ -42,7 +42,7 @@ _Csv: TypeAlias = Path | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _References:
+class References:
     """Runs and audits that belong to a folder of Open-Unlearning runs."""
 
     retain: Annotated[
@@ -177,7 +177,7 @@ class Score:
         )
 
 
-References: TypeAlias = Annotated[_References, opt.Offer(first=("retain", "full", "audits", "preset", "split"))]
+Runs: TypeAlias = Annotated[References, opt.Offer(first=("retain", "full", "audits", "preset", "split"))]
 
 
 @dataclass(frozen=True, kw_only=True)

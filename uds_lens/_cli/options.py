@@ -87,7 +87,7 @@ _PANELS = {
     "Depth": "Depth during training",
     "SlurmOptions": "Slurm",
     "Score": "Score",
-    "_References": "Runs and references",
+    "References": "Runs and references",
     "Perturbed": "Robustness",
     "Printing": "Output",
 }
@@ -159,7 +159,8 @@ def _record(record: type[Any], given: dict[str, Any]) -> Any:
 
         plain = asdict(ChatStyle())
         given |= {k: v for k, v in asdict(chat_style_named(style)).items() if given[k] == plain[k]}
-    return record(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if v is not None})
+    tuples = {field.name for field in fields(record) if isinstance(field.default, tuple)}
+    return record(**{k: tuple(v) if k in tuples else v for k, v in given.items() if v is not None})
 
 
 def at_home(value: Any) -> Any:

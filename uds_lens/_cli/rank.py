@@ -14,7 +14,7 @@ from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import (
     Direction,
     MinUtility,
-    References,
+    Runs,
     Score,
     SelectBy,
     parse_directions,
@@ -53,7 +53,7 @@ def rank(
     direction: Direction = None,
     *,
     score: Score,
-    references: References,
+    references: Runs,
     printing: opt.Printing,
 ) -> None:
     """Rank unlearning methods by their best models.
@@ -127,7 +127,7 @@ def _ranking(
     min_utility: float | None,
     resamples: int,
     score: Score,
-    references: References,
+    references: Runs,
     direction: dict[str, Points],
 ) -> _Ranking:
     """Rank the models of one base model and split."""
@@ -289,7 +289,7 @@ def table(
         bool, opt.flag("--checkpoints", "Also include checkpoint-* of runs that have final results.")
     ] = False,
     *,
-    references: References,
+    references: Runs,
     printing: opt.Printing,
 ) -> None:
     """Write a table of models: one row each, with all metrics.

@@ -14,7 +14,7 @@ from uds_lens._cli.model_tables import (
     Direction,
     MinUtility,
     Perturbed,
-    References,
+    Runs,
     Score,
     SelectBy,
     judged,
@@ -227,7 +227,7 @@ def dashboard(
     ] = None,
     *,
     score: Score,
-    references: References,
+    references: Runs,
     perturbed: Perturbed,
     printing: opt.Printing,
 ) -> None:
