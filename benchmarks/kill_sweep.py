@@ -2,7 +2,7 @@
 
     python benchmarks/kill_sweep.py --kills 20
 
-Two workers at a time share the directory. Each round both are killed (SIGKILL) after a random time; then two more
+Two sweeps at a time share the directory. Each round both are killed (SIGKILL) after a random time; then two more
 begin. The last round is left alone. The table must have each row once and be equal to the other, but for the seconds.
 """
 
@@ -21,8 +21,6 @@ import torch
 from forking import forked
 
 import uds_lens as ul
-from uds_lens.study._folder import StudyFolder
-from uds_lens.study._worker import work
 
 PLAN = {
     "name": "kill",
@@ -53,8 +51,8 @@ PLAN = {
 
 
 def child(out: Path) -> int:
-    """A worker in a process of its own."""
-    return forked(lambda: work(StudyFolder(out), poll=0.2))
+    """A sweep in a process of its own."""
+    return forked(lambda: ul.study.run(PLAN, out))
 
 
 def main() -> None:
@@ -64,19 +62,16 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     order = random.Random(asked.seed)
-    plan = ul.study.plan(PLAN)
-    for name in ("transformers", "transformer_lens", "uds_lens.study._worker", "uds_lens.unlearning._trainer"):
+    for name in ("transformers", "transformer_lens", "uds_lens.study._run", "uds_lens.unlearning._trainer"):
         importlib.import_module(
             name
         )  # once, so that the moments fall into work; nothing of torch runs before the forks
     with tempfile.TemporaryDirectory() as place:
         calm, killed = Path(place) / "calm", Path(place) / "killed"
-        StudyFolder.begin(plan, calm)
         began = time.time()
         os.waitpid(child(calm), 0)
         took = time.time() - began
         expected = ul.study.table(calm)
-        StudyFolder.begin(plan, killed)
         found = []
         for _ in range(asked.kills):
             workers = [child(killed), child(killed)]
@@ -85,7 +80,8 @@ def main() -> None:
             for worker in workers:
                 os.kill(worker, signal.SIGKILL)
                 os.waitpid(worker, 0)
-            found.append(ul.study.status(killed).done)
+            if (killed / "manifest.json").is_file():
+                found.append(ul.study.status(killed).done)
         os.waitpid(child(killed), 0)
         table, files = ul.study.table(killed), len(list((killed / "parts").glob("*.json")))
         state = ul.study.status(killed)

@@ -27,7 +27,7 @@ from uds_lens.metrics import MetricOptions, MetricResults
 from uds_lens.metrics._results import Cost, MetricValue
 from uds_lens.results import DepthAudit
 from uds_lens.study import plan
-from uds_lens.study._folder import PART, Part as StudyPart, Row, StudyFolder, read_record as read_study_record
+from uds_lens.study._folder import Part as StudyPart, Row, StudyFolder, read_part as read_study_part
 from uds_lens.unlearning import TrainOptions, make_config, read_record, recorded_config
 from uds_lens.unlearning._data import read_alternates, write_alternates
 from uds_lens.unlearning._record import dated, write_record
@@ -52,7 +52,7 @@ STUDY_PART = f"parts/npo--before--{digest({'es': 'a' * 32})[:12]}.json"
 def load_study_part(place: Path) -> tuple[StudyPart, pd.DataFrame]:
     """A part with its values per example; the folder gives None for a broken one, which is measured again."""
     folder = StudyFolder(place)
-    part = read_study_record(place / STUDY_PART, PART, StudyPart)
+    part = read_study_part(place / STUDY_PART)
     if part is None:
         raise ResultFormatError("measured again")
     return part, folder.examples(part)

@@ -39,9 +39,9 @@ def adapter(place: Path) -> Path:
     return folder
 
 
-def studied(place: Path, executor: str = "local", **more: object) -> object:
+def studied(place: Path, slurm: ul.study.SlurmOptions | None = None, **more: object) -> object:
     plan = {"name": "s", "full": "toy:full", "retain": "toy:retain", "data": {"forget": "toy:forget"}}
-    return ul.study.run({**plan, "measure": EM, **more}, place / "s", executor=executor)
+    return ul.study.run({**plan, "measure": EM, **more}, place / "s", slurm=slurm)
 
 
 Call = Callable[[Path], object]
@@ -61,7 +61,7 @@ MISSED: list[tuple[str, str, Call]] = [
     ("rouge_score", "ROUGE needs", lambda p: ul.generation.rouge_l_recall(["a"], ["a"])),
     ("sklearn", "an ROC curve needs", lambda p: ul.metrics.auc([1.0], [2.0])),
     ("sklearn", "measuring mia_loss needs", lambda p: studied(p, measure={"metrics": ["mia_loss"]})),
-    ("submitit", "Slurm needs", lambda p: studied(p, executor="slurm")),
+    ("submitit", "Slurm needs", lambda p: studied(p, slurm=ul.study.SlurmOptions())),
 ]
 
 

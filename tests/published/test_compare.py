@@ -12,7 +12,7 @@ from uds_lens._cli import main
 from uds_lens.errors import DataError
 from uds_lens.published import beside, compare, find, models, values
 from uds_lens.study._folder import Row
-from uds_lens.study._worker import Measured
+from uds_lens.study._measuring import Measured
 
 from .test_released import FULL, MODEL, RECORDS
 

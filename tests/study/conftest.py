@@ -8,7 +8,7 @@ import pytest
 
 from uds_lens.study import plan
 from uds_lens.study._folder import Row, StudyFolder
-from uds_lens.study._worker import Measured
+from uds_lens.study._measuring import Measured
 
 PLAN = {
     "name": "small",

@@ -11,7 +11,7 @@ import uds_lens as ul
 from study.conftest import toy_plan
 from uds_lens import study
 from uds_lens.study._folder import StudyFolder
-from uds_lens.study._worker import ModelRunner, elicitation_values, unpacked_four_bit
+from uds_lens.study._measuring import ModelRunner, elicitation_values, unpacked_four_bit
 
 
 @pytest.mark.usefixtures("trusted")

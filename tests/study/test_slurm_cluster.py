@@ -7,13 +7,16 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from study.conftest import PLAN as SMALL
 from study.one_node_slurm import missing_parts, one_node_slurm
 from uds_lens import study
+from uds_lens.study import SlurmOptions
 from uds_lens.study._folder import StudyFolder
-from uds_lens.study._run import SlurmOptions, submit_array, wait_for
+from uds_lens.study._measuring import StudyWork
+from uds_lens.study._parts import submit, wait_for
 
 pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
 pytestmark = [
@@ -61,20 +64,22 @@ def here(tmp_path_factory):
 def test_a_requeued_and_a_killed_task_leave_the_same_table(cluster, here, tmp_path, caplog):
     folder = StudyFolder.begin(study.plan(PLAN), tmp_path / "study")
     assert len(folder.models) == 12
-    jobs = submit_array(folder, jobs=3, options=OPTIONS)
-    assert {str(job.job_id).split("_")[1] for job in jobs} == {"0", "1", "2"}
+    names = [model.model_id for model in folder.models]
+    jobs = submit(StudyWork(folder), names, place=folder.path, jobs=3, options=OPTIONS)
+    requeued, killed, _ = (str(job.job_id) for job in jobs)
+    assert [requeued.split("_")[1], killed.split("_")[1]] == ["0", "1"]
 
-    first = _working(folder, beside=())
-    second = _working(folder, beside=(first,))
-    requeued, killed = _task_of(first), _task_of(second)
+    first = _working(folder, requeued, names[0::3])
+    second = _working(folder, killed, names[1::3])
     subprocess.run(["scancel", "--signal=USR2", requeued], check=True)  # as a preemption does
     os.kill(second, signal.SIGKILL)
     _start_again(requeued, first)
     with caplog.at_level("INFO", logger="uds_lens.study"):
-        wait_for(jobs, folder, in_queue=True, poll=0.5)
+        wait_for(jobs, lambda: str(study.status(folder.path)), poll=0.5)
 
+    assert not study.status(folder.path).is_complete, "the share of the killed task is left"
+    assert study.run(PLAN, folder.path).is_complete
     table = study.table(folder.path)
-    assert study.status(folder.path).is_complete
     assert not table.duplicated(["model_id", "state", "seed", "metric"]).any()
     timeless = [column for column in here if column != "seconds"]
     assert table[timeless].equals(here[timeless])
@@ -85,24 +90,26 @@ def test_a_requeued_and_a_killed_task_leave_the_same_table(cluster, here, tmp_pa
 
 def test_a_cancelled_task_is_not_waited_for(cluster, tmp_path, caplog):
     folder = StudyFolder.begin(study.plan(PLAN), tmp_path / "study")
-    jobs = submit_array(folder, jobs=1, options=OPTIONS)
+    jobs = submit(StudyWork(folder), ["full"], place=folder.path, jobs=1, options=OPTIONS)
     stopper = threading.Timer(1.0, lambda: subprocess.run(["scancel", str(jobs[0].job_id)], check=True))
     stopper.start()
-    wait_for(jobs, folder, in_queue=True, poll=0.2)
+    wait_for(jobs, poll=0.2)
     stopper.join()
     assert "ended without a result: it was cancelled" in caplog.text
 
 
-def _working(folder: StudyFolder, *, beside: tuple[int, ...]) -> int:
-    """The process of a task that works on a model now."""
+def _working(folder: StudyFolder, task: str, names: list[str]) -> int:
+    """The process of a task that works on one of its models now."""
+    wanted = dict(zip(("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"), task.split("_"), strict=True))
     end = time.monotonic() + 120
     while time.monotonic() < end:
-        for model in folder.models:
-            holder = folder.claims.holder(model.model_id)
-            if holder is not None and holder.process.pid not in beside:
-                return holder.process.pid
-        time.sleep(0.02)
-    raise AssertionError("no task began to work")
+        time.sleep(0.05)
+        if any((folder.path / "locks" / f"{name}.lock").exists() for name in names):
+            for process in psutil.process_iter(["cmdline", "environ"]):
+                own, words = process.info["environ"] or {}, process.info["cmdline"] or [""]
+                if wanted.items() <= own.items() and Path(words[0]).name.startswith("python"):
+                    return process.pid
+    raise AssertionError(f"{task} did not begin to work")
 
 
 def _start_again(task: str, process: int) -> None:
@@ -117,13 +124,6 @@ def _start_again(task: str, process: int) -> None:
             return
         time.sleep(0.2)
     raise AssertionError(f"{task} was not requeued")
-
-
-def _task_of(process: int) -> str:
-    """Which task of the array a process is."""
-    words = Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
-    found = dict(word.split("=", 1) for word in words if "=" in word)
-    return f"{found['SLURM_ARRAY_JOB_ID']}_{found['SLURM_ARRAY_TASK_ID']}"
 
 
 def _log_of(folder: StudyFolder, task: str) -> str:

@@ -4,9 +4,10 @@ import shutil
 
 import pytest
 
+from study.killing import Killing
 from uds_lens import study
 from uds_lens.errors import ConfigError
-from uds_lens.study._run import ArrayTask, submit_array
+from uds_lens.study._parts import Task, submit
 
 
 def test_settings_are_checked():
@@ -14,18 +15,17 @@ def test_settings_are_checked():
         study.SlurmOptions(minutes=0)
     with pytest.raises(ConfigError, match="did you mean 'gpus'"):
         study.SlurmOptions(gpu=1)
-    with pytest.raises(ConfigError, match="'slurm', 'local'"):
-        study.SlurmOptions(cluster="cloud")
 
 
-def test_without_slurm_it_says_so(folder, monkeypatch):
+def test_without_slurm_it_says_so(tmp_path, monkeypatch):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match="no `sbatch` on the PATH"):
-        submit_array(folder, jobs=1, options=study.SlurmOptions())
+        submit(Killing(tmp_path), ["a"], place=tmp_path, jobs=1, options=study.SlurmOptions())
 
 
-def test_a_task_that_is_requeued_is_the_same_task(tmp_path):
+def test_a_task_that_is_requeued_is_the_same_task_and_skips_what_is_done(tmp_path):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
-    again = ArrayTask(str(tmp_path), "run").checkpoint()
-    assert (again.function.folder, again.function.run) == (str(tmp_path), "run")
+    task = Task(Killing(tmp_path, broken="b"), ["a", "b", "c"], tmp_path)
+    task()
+    assert task.checkpoint().function is task and {"a", "c"} <= {path.name for path in tmp_path.iterdir()}

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from uds_lens import study
-from uds_lens.study._folder import WorkKeys
+from uds_lens.study._keys import WorkKeys
 from uds_lens.study._models import training_answers
 
 

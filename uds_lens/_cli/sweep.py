@@ -11,7 +11,7 @@ import typer
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import echo, print_json, print_table, print_wrapped, say
 from uds_lens._quoting import csv_text
-from uds_lens.study._run import SlurmOptions
+from uds_lens.study._parts import SlurmOptions
 
 if TYPE_CHECKING:
     from uds_lens.study import StudyStatus
@@ -27,8 +27,8 @@ def sweep(
     out: Annotated[
         Path | None, opt.value("PATH", "Directory of the sweep; of `table`, a .parquet or .csv file.")
     ] = None,
-    jobs: Annotated[int, opt.count("Number of workers that run at the same time.")] = 1,
-    slurm: Annotated[bool, opt.flag("--slurm", "Submit the workers as an array of Slurm tasks.")] = False,
+    jobs: Annotated[int, opt.count("Models at a time; with --slurm, tasks of the array.")] = 1,
+    slurm: Annotated[bool, opt.flag("--slurm", "Submit the work as an array of Slurm tasks.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait for the Slurm tasks.")] = True,
     *,
     tasks: Annotated[SlurmOptions, opt.Offer(first=("partition", "gpus", "minutes"))],
@@ -65,10 +65,7 @@ def sweep(
     else:
         opt.require_options({"--out": out}, _EXAMPLE)
         assert out is not None
-        if slurm:
-            status = study.run(place, out, jobs=jobs, executor="slurm", slurm=tasks, wait=wait)
-        else:
-            status = study.run(place, out, jobs=jobs)
+        status = study.run(place, out, jobs=jobs, slurm=tasks if slurm else None, wait=wait)
     print_status(status, as_json=printing.json)
     if todo == "run" and (status.failed or (status.left and (wait or not slurm))):
         raise typer.Exit(1)

@@ -19,10 +19,11 @@ from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting
 from uds_lens.models._checkpoint import not_on_the_hub
 from uds_lens.published._registry import find
 from uds_lens.study import StudyModel, StudyPlan, StudyStatus
-from uds_lens.study._folder import StudyFolder, located_source
+from uds_lens.study._folder import StudyFolder
+from uds_lens.study._keys import located_source
+from uds_lens.study._measuring import ModelRunner, Weights
 from uds_lens.study._plan import require_packages_of
-from uds_lens.study._status import estimate, free_bytes, weight_bytes
-from uds_lens.study._worker import ModelRunner, Weights
+from uds_lens.study._run import free_bytes, weight_bytes
 
 _LOG = logging.getLogger("uds_lens.study")
 
@@ -61,7 +62,7 @@ def run(
     wanted = study.plan(plan)
     require_packages_of(wanted)
     folder = StudyFolder.begin(wanted, out)
-    if not any(folder.missing(model, state) for model in folder.models for state in model.states):
+    if not folder.left():
         return study.status(folder)
     runner = PublishedRunner(wanted, folder.path, keep_downloads=keep_downloads)
     runner.downloads.drop(but=(wanted.full, wanted.retain))  # what an earlier call left
@@ -104,34 +105,24 @@ def _on_the_hub(source: str) -> bool:
 
 
 def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool) -> None:
-    """Log what will be downloaded and how long it takes, and refuse what the disk cannot hold."""
-    left = [model for model in folder.models if any(folder.missing(model, state) for state in model.states)]
-    sources = {folder.plan.full, folder.plan.retain, *(model.source for model in left)}
-    there, gb = {source for source in sources if _on_the_hub(source) and runner.downloads.has(source)}, 1e9
-    sizes = [runner.bytes_of(source) / 2 for source in sources - there if _on_the_hub(source)]  # in bfloat16
-    if there:
-        _LOG.info("%d models are on this machine already", len(there))
-    _LOG.info("%s", estimate(folder, bytes_of=runner.bytes_of))
-    if not sizes:
-        return
-    at_once = sum(sizes if keep else sorted(sizes)[-3:])
+    """Log what will be downloaded, and refuse what the disk cannot hold."""
+    sources = {folder.plan.full, folder.plan.retain, *(model.source for model in folder.left())}
+    there = [source for source in sources if _on_the_hub(source) and runner.downloads.has(source)]
+    wanted = [source for source in sources if _on_the_hub(source) and source not in there]
+    sizes = sorted(runner.bytes_of(source) / 2 for source in wanted)  # in bfloat16
+    at_once, gb = sum(sizes if keep else sizes[-3:]), 1e9
     place = Path(HF_HUB_CACHE) if keep else folder.path
     free = free_bytes(place)
     _LOG.info(
-        "%d models to download, %.3g GB in all, at most %.2g GB of them on the disk at a time (%.3g GB free)",
-        len(sizes),
-        sum(sizes) / gb,
-        at_once / gb,
-        free / gb,
+        "%d models are on this machine already; %d models to download, %.3g GB in all, at most %.2g GB of them on the "
+        "disk at a time (%.3g GB free)",
+        *(len(there), len(sizes), sum(sizes) / gb, at_once / gb, free / gb),
     )
     if at_once > free:
+        fix: tuple[Any, ...] = ("leave out ", Setting("keep_downloads", True), ", or set HF_HOME to")
         raise ConfigError(
             f"the models take {at_once / gb:.1f} GB at a time in {str(place)!r}, {free / gb:.1f} are free: ",
-            *(
-                ("leave out ", Setting("keep_downloads", True), ", or set HF_HOME to")
-                if keep
-                else ("take a folder on",)
-            ),
+            *(fix if keep else ("take a folder on",)),
             " a larger disk.",
         )
 

@@ -1,4 +1,5 @@
 from ._models import StudyModel as StudyModel, StudyState as StudyState, study_models as study_models
+from ._parts import SlurmOptions as SlurmOptions
 from ._plan import (
     GivenModel as GivenModel,
     Measurement as Measurement,
@@ -16,13 +17,7 @@ from ._plan import (
 )
 from ._relearn_grid import GRID as GRID, RelearnGridResults as RelearnGridResults, relearn_grid as relearn_grid
 from ._relearn_settings import RelearnGrid as RelearnGrid, RelearnSetting as RelearnSetting
-from ._run import SlurmOptions as SlurmOptions, run as run
-from ._status import (
-    StateFailure as StateFailure,
-    StudyEstimate as StudyEstimate,
-    StudyStatus as StudyStatus,
-    status as status,
-)
+from ._run import StateFailure as StateFailure, StudyStatus as StudyStatus, run as run, status as status
 from ._tables import (
     COLUMNS as COLUMNS,
     StudyFrames as StudyFrames,

@@ -6,9 +6,10 @@ import hashlib
 import json
 import math
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,17 @@ import numpy as np
 
 from uds_lens._progress import about, tell
 from uds_lens._quoting import csv_text
-from uds_lens._settings import as_settings
-from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain
-from uds_lens._types import Protocol
-from uds_lens.data import sample_examples
-from uds_lens.errors import ConfigError, ResultFormatError
+from uds_lens._settings import as_settings, check_value
+from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain, remove_inside
+from uds_lens._types import PositiveInt, Protocol
+from uds_lens.data import ForgetExample, sample_examples
+from uds_lens.errors import ConfigError, ResultFormatError, UdsLensError
 from uds_lens.metrics import METRICS, MetricData, MetricOptions, MetricResults, evaluate
 from uds_lens.models import read_checkpoint_info
 from uds_lens.models._compatibility import protocol_of
 from uds_lens.results import RunOptions, contrast
 from uds_lens.results._intervals import cluster_codes
+from uds_lens.study._parts import SlurmOptions, carry_out, failure_of
 from uds_lens.study._plan import SETS
 from uds_lens.study._relearn_settings import RelearnGrid, RelearnSetting
 from uds_lens.unlearning import LoraSettings, RelearnConfig, TrainOptions, relearn
@@ -186,6 +188,8 @@ def relearn_grid(
     config: RelearnConfig | None = None,
     options: TrainOptions | None = None,
     metrics: MetricOptions | None = None,
+    jobs: int = 1,
+    slurm: SlurmOptions | None = None,
 ) -> RelearnGridResults:
     """Relearn the forget set under many settings, and find the one that brings most back at little loss of utility.
 
@@ -203,6 +207,8 @@ def relearn_grid(
         config: Everything else about the training (batch size, schedule, prompts, seed).
         options: How training runs.
         metrics: How metrics are measured; its prompts, unless it names others, are those of the training.
+        jobs: Settings at a time; with one, in this process. On Slurm, tasks of the array, each with a share of them.
+        slurm: Resources of each task of an array on Slurm; None stays on this machine.
 
     Returns:
         Values of all settings, with the worst, the paper's, and the excess over retain.
@@ -210,6 +216,7 @@ def relearn_grid(
     Raises:
         ConfigError: The utility or the metric cannot be measured with these data.
         ResultFormatError: `out` holds something else.
+        UdsLensError: A setting failed; all others are measured, and the next call tries it again.
     """
     grid = as_settings(RelearnGrid, grid, name="grid")
     config = as_settings(RelearnConfig, config, name="config")
@@ -217,6 +224,7 @@ def relearn_grid(
     if metrics is None:
         metrics = MetricOptions(**asdict(config.chat))
     metrics = as_settings(MetricOptions, metrics, name="metrics")
+    check_value("jobs", jobs, PositiveInt)
     protocol = _shared_protocol(os.fspath(model), os.fspath(retain), config, options)
     config = replace(config, protocol=protocol)
     if metrics.protocol == "auto":
@@ -225,18 +233,23 @@ def relearn_grid(
     check_folder(place, replaced=False)
     for name in ("settings.csv", "summary.json"):
         check_writable(place / name, directory=False)
-    attack = _Attack(data, grid, config, options, metrics, place)
-    rows, examples = [], {}
-    for role, path in (("unlearned", model), ("retain", retain)):
-        measured, values = attack.on(role, str(path))
-        rows += measured
-        examples[role] = values
+    attack = _Attack({"unlearned": str(model), "retain": str(retain)}, data, grid, config, options, metrics, place)
+    parts = attack.parts
+    left = [name for name in parts if attack.measured(name) is None]
+    carry_out(attack, left, place=place, jobs=jobs, slurm=slurm)
+    done = {name: after for name in parts if (after := attack.measured(name)) is not None}
+    if lacking := [name for name in parts if name not in done]:
+        why = failure_of(place, lacking[0]) or "its process ended"
+        raise UdsLensError(f"{len(lacking)} of {len(parts)} settings failed; {lacking[0]}: {why}. Run it again.")
     import pandas as pd
 
+    knowledge = {name: attack.knowledge(after) for name, after in done.items()}
     results = RelearnGridResults(
         grid=grid,
-        frame=pd.DataFrame(rows, columns=list(GRID)),
-        examples=examples,
+        frame=pd.DataFrame([attack.row(name, after) for name, after in done.items()], columns=list(GRID)),
+        examples={
+            role: np.stack([knowledge[name] for name in parts if parts[name][0] == role]) for role in attack.models
+        },
         subjects=[example.subject for example in data.forget],
     )
     results.save(place)
@@ -252,8 +265,9 @@ def _shared_protocol(model: str, retain: str, config: RelearnConfig, options: Tr
 
 @dataclass(frozen=True)
 class _Attack:
-    """The grid on one model after the other."""
+    """The grid on both models; each setting on a model is a part, named by what its values depend on."""
 
+    models: Mapping[str, str]
     data: MetricData
     grid: RelearnGrid
     config: RelearnConfig
@@ -261,76 +275,95 @@ class _Attack:
     metrics: MetricOptions
     place: Path
 
-    def on(self, role: str, model: str) -> tuple[list[dict[str, Any]], np.ndarray]:
-        """Return the rows of a model, and its knowledge per example `[setting, example]`."""
-        with about(f"{role}, before"):
-            before = self._measured(model)
-        for name in (self.grid.metric, self.grid.utility):
-            if (reason := before[name].reason) is not None:
-                raise ConfigError(f"{name} of {model!r} cannot be measured: {reason}.")
-        if before[self.grid.utility].value == 0:
-            raise ConfigError(f"{self.grid.utility} of {model!r} is 0: there is no utility that could be lost.")
-        rows, values = [], []
-        for number, setting in enumerate(self.grid.settings, start=1):
-            with about(f"{role}, {setting.name} ({number} of {len(self.grid.settings)})"):
-                after, trained = self._after(role, model, setting, before)
-            rows.append(self._row(role, setting, before, after, trained))
-            values.append(self._knowledge(after))
-            tell(f"{role}, {setting.name}: {self.grid.metric} {after[self.grid.metric].value:.3f}")
-        return rows, np.stack(values)
+    @cached_property
+    def before(self) -> dict[str, MetricResults]:
+        """The models before relearning."""
+        found = {}
+        for role, model in self.models.items():
+            with about(f"{role}, before"):
+                found[role] = self._evaluated(model)
+            for name in (self.grid.metric, self.grid.utility):
+                if (reason := found[role][name].reason) is not None:
+                    raise ConfigError(f"{name} of {model!r} cannot be measured: {reason}.")
+            if found[role][self.grid.utility].value == 0:
+                raise ConfigError(f"{self.grid.utility} of {model!r} is 0: there is no utility that could be lost.")
+        return found
 
-    def _measured(self, model: str) -> MetricResults:
+    @cached_property
+    def parts(self) -> dict[str, tuple[str, RelearnSetting]]:
+        """Role and setting of each part, by its name."""
+        shared = {
+            "training": {name: getattr(self.options, name) for name in ("dtype", "save_dtype", "mixed_precision")},
+            "asked": {name: [asdict(row) for row in self.data.examples(name)] for name in SETS},
+            "entities": [asdict(row) for row in self.data.with_entities],
+            "measured": [self.grid.metric, self.grid.utility, self.metrics.to_dict()],
+        }
+        found = {}
+        for role, setting in product(self.models, self.grid.settings):
+            config, lora = self._trained(setting)
+            depends_on = {
+                **shared,
+                "weights": self.before[role].models["model"].fingerprint,
+                "config": config.to_dict(),
+                "lora": None if lora is None else asdict(lora),
+                "rows": [[row.question, row.answer] for row in self._rows(setting)],
+            }
+            key = hashlib.sha256(json.dumps(depends_on, sort_keys=True, default=str).encode()).hexdigest()[:16]
+            found[f"{role}-{setting.name}-{key}"] = role, setting
+        return found
+
+    def __call__(self, name: str) -> None:
+        """Relearn under a setting, measure, and remove the weights."""
+        if self.measured(name) is not None:
+            return
+        role, setting = self.parts[name]
+        config, lora = self._trained(setting)
+        folder = self.place / "models" / name
+        with about(f"{role}, {setting.name}"):
+            relearn(self.models[role], self._rows(setting), out=folder, config=config, lora=lora, options=self.options)
+            after = self._evaluated(str(folder))
+        after.save(self._file(name))
+        remove_inside(self.place, folder)
+        tell(f"{role}, {setting.name}: {self.grid.metric} {after[self.grid.metric].value:.3f}")
+
+    def measured(self, name: str) -> MetricResults | None:
+        """Return the metrics of a part; None where it is not measured, or its file is broken."""
+        try:
+            return MetricResults.load(self._file(name))
+        except ResultFormatError:
+            return None
+
+    def _file(self, name: str) -> Path:
+        return self.place / "measured" / f"{name}.json"
+
+    def _trained(self, setting: RelearnSetting) -> tuple[RelearnConfig, LoraSettings | None]:
+        config = replace(self.config, learning_rate=setting.learning_rate, epochs=setting.epochs)
+        rank = setting.lora_rank
+        return config, LoraSettings(rank=rank, alpha=2 * rank) if rank else None
+
+    def _rows(self, setting: RelearnSetting) -> list[ForgetExample]:
+        count = max(1, round(setting.share * len(self.data.forget)))
+        return sample_examples(self.data.forget, count, seed=self.grid.seed)
+
+    def _evaluated(self, model: str) -> MetricResults:
         shared = ("device", "revision", "offline", "trust_remote_code", "progress")
         run = RunOptions(**{name: getattr(self.options, name) for name in shared})
         names = [self.grid.metric, self.grid.utility]
         return evaluate(model, self.data, metrics=names, options=self.metrics, run=run)
 
-    def _after(
-        self, role: str, model: str, setting: RelearnSetting, before: MetricResults
-    ) -> tuple[MetricResults, set[str]]:
-        """Return the metrics after a setting, from an earlier run where it is the same, and the ids trained on."""
-        count = max(1, round(setting.share * len(self.data.forget)))
-        rows = sample_examples(self.data.forget, count, seed=self.grid.seed)
-        config = replace(self.config, learning_rate=setting.learning_rate, epochs=setting.epochs)
-        lora = LoraSettings(rank=setting.lora_rank, alpha=2 * setting.lora_rank) if setting.lora_rank else None
-        depends_on = {
-            "weights": before.models["model"].fingerprint,
-            "config": config.to_dict(),
-            "lora": None if lora is None else asdict(lora),
-            "training": {name: getattr(self.options, name) for name in ("dtype", "save_dtype", "mixed_precision")},
-            "rows": [[row.question, row.answer] for row in rows],
-            "asked": {name: [asdict(row) for row in self.data.examples(name)] for name in SETS},
-            "entities": [asdict(row) for row in self.data.with_entities],
-            "measured": [self.grid.metric, self.grid.utility, self.metrics.to_dict()],
-        }
-        key = hashlib.sha256(json.dumps(depends_on, sort_keys=True, default=str).encode()).hexdigest()[:16]
-        file = self.place / "measured" / f"{role}-{setting.name}-{key}.json"
-        trained = {row.id for row in rows}
-        if file.is_file():
-            try:
-                return MetricResults.load(file), trained
-            except ResultFormatError as error:
-                tell(f"{file.name} cannot be read, and is measured again: {str(error)[:200]}")
-        folder = self.place / "models" / f"{role}-{setting.name}-{key}"
-        relearn(model, list(rows), out=folder, config=config, lora=lora, options=self.options)
-        after = self._measured(str(folder))
-        after.save(file)
-        shutil.rmtree(folder)
-        return after, trained
-
-    def _knowledge(self, results: MetricResults) -> np.ndarray:
+    def knowledge(self, results: MetricResults) -> np.ndarray:
         """Return the metric per example of the forget set, oriented; NaN where it has none."""
         metric = results[self.grid.metric]
         value = dict(zip(metric.ids, metric.per_example, strict=True))
         sign = 1.0 if metric.direction == "knowledge" else -1.0
         return np.array([sign * value.get(example.id, math.nan) for example in self.data.forget], dtype=float)
 
-    def _row(
-        self, role: str, setting: RelearnSetting, before: MetricResults, after: MetricResults, trained: set[str]
-    ) -> dict[str, Any]:
-        metric, utility = self.grid.metric, self.grid.utility
+    def row(self, name: str, after: MetricResults) -> dict[str, Any]:
+        """Return the row of a part."""
+        (role, setting), metric, utility = self.parts[name], self.grid.metric, self.grid.utility
+        before, trained = self.before[role], {row.id for row in self._rows(setting)}
         sign = 1.0 if before[metric].direction == "knowledge" else -1.0
-        gains = self._knowledge(after) - self._knowledge(before)
+        gains = self.knowledge(after) - self.knowledge(before)
         untrained = np.array([example.id not in trained for example in self.data.forget])
         loss = 1 - after[utility].value / before[utility].value
         return {

@@ -1,155 +1,167 @@
-"""Run a plan: make and measure what is not done yet, by one or many workers, here or on a cluster.
-
-On a Slurm cluster the workers are an array of jobs, by submitit; a task that is preempted resumes when it is requeued.
-"""
+"""Run a plan: make and measure what is not done yet; how far that is, and what failed."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from statistics import fmean
+from typing import Any
 
-from uds_lens._optional_packages import require_package
-from uds_lens._settings import check_value, validated
-from uds_lens._types import NonNegativeInt, PositiveFloat, PositiveInt, check_choice
+from uds_lens._settings import check_value
+from uds_lens._types import PositiveInt
 from uds_lens.errors import ConfigError, Setting, warn_once
 from uds_lens.study._folder import StudyFolder
+from uds_lens.study._keys import folders_of, located_source
+from uds_lens.study._measuring import StudyWork
+from uds_lens.study._parts import SlurmOptions, carry_out
 from uds_lens.study._plan import StudyPlan, plan as read_plan, require_packages_of
-from uds_lens.study._status import StudyStatus, estimate, require_room, status
-from uds_lens.study._worker import DEATHS, Runner, work
 
 _LOG = logging.getLogger("uds_lens.study")
 
+_TRAINING_COPIES = 4  # weights, gradients and the two averages of AdamW, each in float32; activations come on top
 
-@validated
+
 @dataclass(frozen=True, kw_only=True)
-class SlurmOptions:
-    """Resources of each task of the array."""
+class StateFailure:
+    """A model that could not be measured in a state."""
 
-    partition: str | None = None
-    """Partition of the cluster; None is the cluster's default."""
-
-    gpus: NonNegativeInt = 1
-    """GPUs per task; 0 for none."""
-
-    cpus: PositiveInt = 4
-    """CPU cores per task."""
-
-    minutes: PositiveInt = 240
-    """Time limit of a task; one that reaches it is requeued and resumes."""
-
-    memory_gb: PositiveFloat = 32.0
-    """Memory per task, GiB."""
-
-    parallel: PositiveInt | None = None
-    """Maximum number of tasks at a time; None is no limit."""
-
-    requeues: NonNegativeInt = 10
-    """Maximum number of times that a task is resubmitted after it has reached its time limit."""
-
-    account: str | None = None
-    """Account to charge."""
-
-    cluster: Literal["slurm", "local"] = "slurm"
-    """"local" runs the same tasks on this machine, for a trial."""
+    model: str
+    """Its name."""
+    state: str
+    """Label of the state."""
+    reason: str
+    """The error, in a line."""
 
 
-class ArrayTask:
-    """One worker of the array; called on a compute node."""
+@dataclass(frozen=True, kw_only=True)
+class StudyStatus:
+    """Counts of models in states."""
 
-    def __init__(self, folder: str, run: str) -> None:
-        self.folder, self.run = folder, run
+    total: int
+    """All of the plan."""
+    done: int
+    """Measured."""
+    failed: tuple[StateFailure, ...]
+    """Without success when they were tried last."""
+    left: int
+    """Neither done nor failed."""
+    seconds_left: float
+    """Work left, of one process at the speed so far; NaN until something was measured."""
+    seconds_spent: float
+    """Work of all processes so far."""
+    sample: str | None = None
+    """How the questions were sampled, with a caution for first rows of sorted files; None where all are asked."""
 
-    def __call__(self) -> int:
-        """Work until nothing is free, and return how many states have failed."""
-        logging.basicConfig(level=logging.INFO, format="%(message)s")
-        folder = StudyFolder(self.folder, run=self.run)
-        work(folder, wait=False)
-        return len(status(folder).failed)
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything was measured."""
+        return self.done == self.total
 
-    def checkpoint(self) -> Any:
-        """Return the same task, before the time is up or the node is taken: finished work is saved."""
-        from submitit.helpers import DelayedSubmission
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return asdict(self)
 
-        return DelayedSubmission(ArrayTask(self.folder, self.run))
-
-
-def submit_array(folder: StudyFolder, *, jobs: int, options: SlurmOptions) -> list[Any]:
-    """Submit an array of workers, and return submitit's jobs."""
-    require_package("submitit", needed_by="Slurm needs")
-    import submitit
-
-    local = options.cluster == "local"
-    if not local and shutil.which("sbatch") is None:
-        raise ConfigError(
-            "there is no Slurm here (no `sbatch` on the PATH): start the sweep on a login node, or with "
-            'executor="local".'
-        )
-    path = str(Path(folder.path).resolve())
-    extra = {} if local else {"slurm_max_num_timeout": options.requeues}
-    executor = submitit.AutoExecutor(folder=Path(path) / "slurm" / "%j", cluster=options.cluster, **extra)
-    parameters: dict[str, Any] = {
-        "name": "uds-sweep",
-        "timeout_min": options.minutes,
-        "cpus_per_task": options.cpus,
-        "mem_gb": options.memory_gb,
-        "gpus_per_node": options.gpus or None,
-    }
-    if not local:
-        parameters |= {
-            "slurm_partition": options.partition,
-            "slurm_account": options.account,
-            "slurm_array_parallelism": options.parallel,
-            "slurm_additional_parameters": {"requeue": True},
-        }
-    executor.update_parameters(**{name: value for name, value in parameters.items() if value is not None})
-    with executor.batch():
-        return [executor.submit(ArrayTask(path, folder.run)) for _ in range(jobs)]
+    def __str__(self) -> str:
+        parts = [f"{self.done} of {self.total} done"]
+        if self.failed:
+            parts.append(f"{len(self.failed)} failed")
+        if self.left:
+            parts.append(f"{self.left} left")
+        if self.left and not math.isnan(self.seconds_left):
+            parts.append(f"about {duration(self.seconds_left)} of work")
+        return ", ".join(parts)
 
 
-def wait_for(jobs: Sequence[Any], folder: StudyFolder, *, in_queue: bool, poll: float = 10.0) -> None:
-    """Wait until all tasks are over, logging progress and the tasks that failed."""
-    last = ""
-    while _are_queued(jobs) if in_queue else not all(job.done() for job in jobs):
-        time.sleep(poll)
-        if (now := str(status(folder))) != last:
-            last = now
-            _LOG.info("%s", now)
-    for job in jobs:
-        if not job.paths.result_pickle.exists():
-            why = "ended without a result: it was cancelled, killed or used too much memory"
-        elif (error := job.exception()) is not None:
-            why = f"ended with {str(error).strip().splitlines()[-1][:200]}"
-        else:
-            continue
-        _LOG.warning("task %s %s; its output is in %s", job.job_id, why, job.paths.stderr)
+def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
+    """Report the progress of a study, at any time, to anybody who can read the directory.
 
+    Args:
+        out: Directory of the study.
 
-def _are_queued(jobs: Sequence[Any]) -> bool:
-    """Check whether any task waits or runs.
+    Returns:
+        Counts, failures, the time left.
 
-    The queue is asked, not the accounting (submitit's way): a cluster may keep none, and a task that was cancelled
-    would be waited for forever.
+    Raises:
+        ResultFormatError: There is no study, or it is broken.
     """
-    arrays = ",".join(sorted({str(job.job_id).split("_")[0] for job in jobs}))
-    words = ["squeue", "--noheader", "--array", "--format=%i", f"--jobs={arrays}"]
-    asked = subprocess.run(words, capture_output=True, text=True, check=False)
-    if asked.returncode == 0:
-        return bool(asked.stdout.strip())
-    if "Invalid job id" in asked.stderr:  # so long over that Slurm has forgotten it
-        return False
-    _LOG.warning("Slurm's queue cannot be queried now (%s); still waiting", asked.stderr.strip()[-200:])
-    return True
+    folder = out if isinstance(out, StudyFolder) else StudyFolder(out)
+    failed, left = [], []
+    spent: dict[str, list[float]] = {"before": [], "quantised": [], "relearned": []}
+    for model in folder.models:
+        for state in model.states:
+            if not folder.missing(model, state):
+                spent[state.state] += [sum(part.seconds.values()) for part in folder.parts(model, state)[-1:]]
+            elif (reason := folder.failure(model, state)) is None:
+                left.append(state.state)
+            else:
+                failed.append(StateFailure(model=model.model_id, state=state.label, reason=reason))
+    every = [seconds for times in spent.values() for seconds in times]
+    return StudyStatus(
+        total=len(every) + len(failed) + len(left),
+        done=len(every),
+        failed=tuple(failed),
+        left=len(left),
+        seconds_left=sum(fmean(spent[state] or every or [math.nan]) for state in left),
+        seconds_spent=sum(every),
+        sample=folder.keys.about_sample,
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words.
+
+    >>> duration(42), duration(600), duration(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def free_bytes(place: Path) -> int:
+    """Return the free space of the disk on which a place is, or will be."""
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def weight_bytes(place: str) -> int:
+    """Size of a checkpoint's weights; 0 where it is not on this machine."""
+    source = located_source(place)
+    places = folders_of(source) if isinstance(source, Path) else []
+    files = [file for place in places if place.exists() for file in (place.iterdir() if place.is_dir() else [place])]
+    return sum(file.stat().st_size for file in files if file.suffix in (".safetensors", ".bin", ".gguf"))
+
+
+def require_room(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], int] = weight_bytes) -> None:
+    """Log what is left to do, and what it needs; refuse what the disk cannot hold, warn where memory may be short."""
+    import psutil
+
+    left, gib = folder.left(), 1 << 30
+    made = [model for model in left if model.is_made and not folder.model_place(model).is_dir()]
+    sizes = {source: bytes_of(source) for source in {model.source for model in left}}
+    largest = max(sizes.values(), default=0)
+    perturbed = any(len(model.states) > 1 for model in left)
+    kept = [sizes[model.source] for model in made] if folder.plan.keep_models else jobs * [largest] * bool(made)
+    disk = sum(kept) + jobs * largest * (2 * perturbed + 3 * bool(made or perturbed))
+    memory = jobs * largest * (_TRAINING_COPIES + 1 if made or perturbed else 2)
+    free, free_memory = free_bytes(folder.path), psutil.virtual_memory().available
+    _LOG.info(
+        "%s; %d models to make, disk %.2g of %.3g GiB free, memory %.2g of %.3g GiB free",
+        *(status(folder), len(made), disk / gib, free / gib, memory / gib, free_memory / gib),
+    )
+    if disk > free:
+        raise ConfigError(
+            f"the study needs about {disk / gib:.1f} GiB of disk, {free / gib:.1f} are free: choose another place, set "
+            "keep_models = false, or use fewer jobs."
+        )
+    if memory > free_memory:
+        _LOG.warning("memory may be short: use fewer jobs, or set device_batch_size in [training]")
 
 
 def run(
@@ -157,24 +169,23 @@ def run(
     out: str | os.PathLike[str],
     *,
     jobs: int = 1,
-    executor: Literal["local", "slurm"] = "local",
     slurm: SlurmOptions | None = None,
     wait: bool = True,
-    runner: Runner | None = None,
+    runner: Any = None,
 ) -> StudyStatus:
     """Make and measure the models of a plan that are not done yet.
 
-    The call may be killed and repeated at any time, also by several processes in one directory: finished work is kept
-    and never done twice. A model that fails does not stop the others; the next call tries it again.
+    Each model is a part, which writes its values state by state. The call may be killed and repeated at any time, also
+    by several processes in one directory: finished states are kept and never measured twice. A model that fails does
+    not stop the others; the next call tries it again.
 
     Args:
         plan: What to make and measure (see `uds_lens.study.plan`).
         out: Directory of the study: parts, models, audits.
-        jobs: Workers; with one, this process is the worker.
-        executor: "local": processes of this machine; "slurm": an array of tasks.
-        slurm: Resources of each task; default `SlurmOptions()`.
-        wait: Wait for the tasks of the cluster; False returns when they are submitted.
-        runner: Makes and measures the models in place of the default; only with one local job.
+        jobs: Models at a time; with one, in this process. On Slurm, tasks of the array, each with a share of them.
+        slurm: Resources of each task of an array on Slurm; None stays on this machine.
+        wait: Wait for the tasks of Slurm; False returns when they are submitted.
+        runner: Makes and measures the models in place of the default; only in this process.
 
     Returns:
         Progress of the study; `failed` names what could not be measured, and why.
@@ -192,12 +203,9 @@ def run(
         ...     print(run(tiny, place))
         2 of 2 done
     """
-    check_choice("executor", executor, Literal["local", "slurm"])
     check_value("jobs", jobs, PositiveInt)
-    if slurm is not None and executor == "local":
-        raise ConfigError(Setting("slurm"), " is for ", Setting("executor", "slurm"), "; got 'local'.")
-    if runner is not None and (jobs > 1 or executor != "local"):
-        raise ConfigError("a custom runner works in this process only: use ", Setting("jobs", 1), ".")
+    if runner is not None and (jobs > 1 or slurm is not None):
+        raise ConfigError("a custom runner works in this process only: use ", Setting("jobs", 1), ", without Slurm.")
     wanted = read_plan(plan)
     if runner is None:
         require_packages_of(wanted)
@@ -207,66 +215,8 @@ def run(
             _LOG.info(about)
         else:
             warn_once(about)
-    require_room(estimate(folder, jobs=jobs, bytes_of=getattr(runner, "bytes_of", None)))
-    if executor == "slurm":
-        options = slurm or SlurmOptions()
-        sent = submit_array(folder, jobs=jobs, options=options)
-        _LOG.info("submitted as %s", ", ".join(str(job.job_id) for job in sent[:8]))
-        if wait:
-            wait_for(sent, folder, in_queue=options.cluster == "slurm")
-    elif jobs == 1:
-        work(folder, runner=runner)
-    else:
-        _work_with_processes(folder, jobs=jobs)
+    require_room(folder, jobs=jobs, bytes_of=getattr(runner, "bytes_of", weight_bytes))
+    names = [model.model_id for model in folder.left()]
+    work, progress = StudyWork(folder, runner), lambda: str(status(folder))
+    carry_out(work, names, place=folder.path, jobs=jobs, slurm=slurm, wait=wait, progress=progress)
     return status(folder)
-
-
-def _work_with_processes(folder: StudyFolder, *, jobs: int) -> None:
-    """Run several worker processes: those that die are replaced, and all end with this process."""
-    # Not by `-m`: the package has imported this file by then, and Python would warn of it.
-    program = "from uds_lens.study._run import main; main()"
-    words = [sys.executable, "-c", program, str(folder.path), folder.run, str(os.getpid())]
-    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs)), **os.environ}
-    workers = [subprocess.Popen(words, env=environment) for _ in range(jobs)]
-    replaced = 0
-    try:
-        while workers:
-            time.sleep(0.2)
-            for worker in [candidate for candidate in workers if candidate.poll() is not None]:
-                workers.remove(worker)
-                if worker.returncode != 0 and replaced < DEATHS * (len(folder.models) + jobs):
-                    replaced += 1
-                    _LOG.warning("a worker died (%s); starting another", _cause_of_death(worker.returncode))
-                    workers.append(subprocess.Popen(words, env=environment))
-    finally:
-        for worker in workers:
-            with suppress(ProcessLookupError):
-                worker.terminate()
-        for worker in workers:
-            worker.wait()
-
-
-def _cause_of_death(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    with suppress(ValueError):
-        return signal.Signals(-code).name
-    return f"signal {-code}"
-
-
-def main() -> None:
-    """Run one worker process: of a folder, for a run, until its parent process ends."""
-    path, run_name, parent = sys.argv[1:]
-
-    def end_with_parent() -> None:  # nobody would see what comes after
-        while os.getppid() == int(parent):
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    _LOG.addHandler(handler)
-    _LOG.setLevel(logging.INFO)
-    _LOG.propagate = False  # some package puts a handler on the root logger, which would repeat it
-    work(StudyFolder(path, run=run_name))

@@ -1,4 +1,4 @@
-"""One worker: claims a model, makes it, measures its states, and continues until nothing is left."""
+"""The parts of a study: each makes a model, measures it in its states, and writes the values of each state."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import logging
 import os
 import shutil
 import time
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from subprocess import CalledProcessError
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage import atomic_directory, remove_inside, writing
+from uds_lens._storage import atomic_directory, remove_inside, sha256_file, writing
 from uds_lens._types import ChatStyleName
-from uds_lens.errors import ResultFormatError, StorageError
-from uds_lens.study._folder import PART, Part, Row, StudyFolder, as_number, located_source, read_record
+from uds_lens.errors import ResultFormatError
+from uds_lens.study._folder import Part, Row, StudyFolder, as_number
+from uds_lens.study._keys import located_source
 from uds_lens.study._models import (
     AUDIT,
     ELICITATION,
@@ -27,6 +26,7 @@ from uds_lens.study._models import (
     relearn_config,
     training_answers,
 )
+from uds_lens.study._parts import one_line, told
 from uds_lens.study._plan import (
     StudyPlan,
     audit_settings,
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("uds_lens.study")
 
-DEATHS = 3  # workers that may die over one model in one run before it counts as failed
-
 Weights = str | os.PathLike[str]  # a directory, or a Hub id
 
 
@@ -60,23 +58,6 @@ class Measured:
     rows: tuple[Row, ...]  # the values
     fingerprint: str  # fingerprint of the weights
     examples: pd.DataFrame | None = None  # values per example: `metric`, `example_id`, `value`
-
-
-@runtime_checkable
-class Runner(Protocol):
-    """Makes, perturbs and measures the models of a plan, as `ModelRunner` does."""
-
-    def make(self, model: StudyModel, place: Path) -> Weights:
-        """Return the weights of a model: existing ones, or trained into `place`."""
-
-    def perturb(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path) -> Weights:
-        """Return the weights of a state; perturbed ones are written into `scratch`."""
-
-    def measure(self, model: StudyModel, state: StudyState, weights: Weights, items: tuple[str, ...]) -> Measured:
-        """Measure items of a model in a state."""
-
-    def parent_of(self, weights: Weights) -> str | None:
-        """Return the fingerprint of the model these weights were trained from, where their record names it."""
 
 
 class ModelRunner:
@@ -303,96 +284,63 @@ def unpacked_four_bit(weights: Weights, place: Path, *, offline: bool = False, r
     return place
 
 
-def work(folder: StudyFolder, *, runner: Runner | None = None, wait: bool = True, poll: float = 1.0) -> None:
-    """Make and measure what no other worker has claimed, until nothing is left."""
-    while True:
-        progress = busy = unsure = False
-        for model in folder.models:
-            name = model.model_id
-            if not (states := _open_states(folder, model)):
-                continue
-            try:
-                claim = folder.claims.take(name)
-            except StorageError as error:  # a file is in its place
-                for state in states:
-                    _failed(folder, model, state, error)
-                continue
-            if claim is None:
-                busy, unsure = True, unsure or not folder.claims.is_alive(name)
-                continue
-            with claim:
-                if (deaths := folder.claims.deaths(name, folder.run)) >= DEATHS:
-                    reason = f"{deaths} workers died on it: memory may be short. Use fewer --jobs, or smaller batches."
-                    for state in _open_states(folder, model):
-                        folder.write_failure(model, state, reason, "")
-                    continue
-                for state in _open_states(folder, model):
-                    _rescore(folder, model, state)
-                if _open_states(folder, model):
-                    runner = runner or ModelRunner(folder.plan, folder.path)
-                    _measure_model(folder, model, runner)
-                    progress = True
-        if not progress:
-            if not busy or not (wait or unsure):
-                return
-            time.sleep(poll)
+class StudyWork:
+    """Makes a model of a study and measures it in its states: each model is a part of the study."""
 
+    def __init__(self, folder: StudyFolder, runner: Any = None) -> None:
+        self.folder = folder
+        self._models = {model.model_id: model for model in folder.models}
+        if runner is not None:
+            self.runner = runner
 
-def _open_states(folder: StudyFolder, model: StudyModel) -> list[StudyState]:
-    """List the states with missing items that did not fail in this run."""
-    return [state for state in model.states if folder.missing(model, state) and not folder.has_failed(model, state)]
+    @cached_property
+    def runner(self) -> Any:
+        """Makes, perturbs and measures; what it knows of full and retain serves all models of a process."""
+        return ModelRunner(self.folder.plan, self.folder.path)
 
+    def __reduce__(self) -> tuple[Callable[..., StudyWork], tuple[str, str]]:
+        return _opened, (str(self.folder.path.resolve()), sha256_file(self.folder.manifest))
 
-def _rescore(folder: StudyFolder, model: StudyModel, state: StudyState) -> None:
-    """Score a saved audit with the settings of the plan, where only those differ that need no model."""
-    audit, config = folder.saved_audit(model, state), audit_settings(folder.plan.measure)
-    if audit is None or config is None:
-        return
-    prompts = audit.config.protocol if config.protocol == "auto" else config.protocol
-    audit = replace(audit, config=replace(config, protocol=prompts))
-    parent = next((part.parent for part in folder.parts(model, state)), None)
-    keys = {AUDIT: folder.missing(model, state)[AUDIT]}
-    _write(folder, model, state, keys, audit_values(audit, took=0.0), parent=parent, seconds={})
-    audit.save(folder.audit_place(model, state))
-    _LOG.info("%s, %s: scored the saved audit with this plan's settings", model.model_id, state.label)
+    def __call__(self, name: str) -> None:
+        """Measure what is left of one model; a state that fails does not stop the others."""
+        folder, model = self.folder, self._models[name]
+        for state in model.states:
+            self._rescore(model, state)
+        if not (states := self._open_states(model)):
+            return
+        place, scratch = folder.model_place(model), folder.path / "scratch" / name
+        remove_inside(folder.path, scratch)  # of a process that was killed
+        began = time.perf_counter()
+        weights = self.runner.make(model, place)
+        making = time.perf_counter() - began
+        for state in states:
+            with told(folder.path, f"{name}--{state.label}"):
+                try:
+                    self._measure(model, state, weights, scratch, making)
+                finally:
+                    remove_inside(folder.path, scratch)
+            making = 0.0
+        if model.is_made and not folder.plan.keep_models and not self._open_states(model):
+            remove_inside(folder.path, place)
 
+    def _open_states(self, model: StudyModel) -> list[StudyState]:
+        return [state for state in model.states if self.folder.missing(model, state)]
 
-def _measure_model(folder: StudyFolder, model: StudyModel, runner: Runner) -> None:
-    """Measure what is left of one model; a state that fails does not stop the others."""
-    place, scratch = folder.model_place(model), folder.scratch(model)
-    began = time.perf_counter()
-    try:
-        weights = runner.make(model, place)
-    except Exception as error:
-        for state in _open_states(folder, model):
-            _failed(folder, model, state, error)
-        return
-    took = {"making": round(time.perf_counter() - began, 3)}
-    try:
-        for state in _open_states(folder, model):
-            try:
-                _measure_state(folder, model, state, runner, weights, took)
-            except Exception as error:
-                _failed(folder, model, state, error)
-            took = {"making": 0.0}
-    finally:
-        remove_inside(folder.path, scratch)
-    left = any(folder.missing(model, state) for state in model.states)
-    if model.is_made and not folder.plan.keep_models and not left:
-        remove_inside(folder.path, place)
+    def _rescore(self, model: StudyModel, state: StudyState) -> None:
+        """Score a saved audit with the settings of the plan, where only those differ that need no model."""
+        audit, config = self.folder.saved_audit(model, state), audit_settings(self.folder.plan.measure)
+        if audit is None or config is None:
+            return
+        prompts = audit.config.protocol if config.protocol == "auto" else config.protocol
+        audit = replace(audit, config=replace(config, protocol=prompts))
+        parent = next((part.parent for part in self.folder.parts(model, state)), None)
+        keys = {AUDIT: self.folder.missing(model, state)[AUDIT]}
+        self._write(model, state, keys, audit_values(audit, took=0.0), parent=parent, seconds={})
+        audit.save(self.folder.audit_place(model, state))
 
-
-def _measure_state(
-    folder: StudyFolder,
-    model: StudyModel,
-    state: StudyState,
-    runner: Runner,
-    weights: Weights,
-    took: Mapping[str, float],
-) -> None:
-    missing, scratch = folder.missing(model, state), folder.scratch(model)
-    began = time.perf_counter()
-    try:
+    def _measure(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path, making: float) -> None:
+        folder, runner, missing = self.folder, self.runner, self.folder.missing(model, state)
+        began = time.perf_counter()
         perturbed = runner.perturb(model, state, weights, scratch)
         made = time.perf_counter()
         measured = runner.measure(model, state, perturbed, tuple(missing))
@@ -402,48 +350,38 @@ def _measure_state(
             parent = before[-1].fingerprint if before else None
         elif model.is_made or state.state != "before":
             parent = runner.parent_of(perturbed)
-    finally:
-        if state.state != "before":
-            remove_inside(folder.path, scratch)
-    times = {"perturbing": made - began, "measuring": time.perf_counter() - made}
-    seconds = {**took, **{name: round(value, 3) for name, value in times.items()}}
-    file = _write(folder, model, state, missing, measured, parent=parent, seconds=seconds)
-    if read_record(file, PART, Part) is None or folder.missing(model, state):
-        raise ResultFormatError(f"{file.name} cannot be read back after it was written: is the disk sound?")
-    folder.clear_failure(model, state)
-    _LOG.info("%s, %s: %d values in %.1f s", model.model_id, state.label, len(measured.rows), sum(seconds.values()))
+        times = {"making": making, "perturbing": made - began, "measuring": time.perf_counter() - made}
+        seconds = {name: round(value, 3) for name, value in times.items()}
+        self._write(model, state, missing, measured, parent=parent, seconds=seconds)
+        if folder.missing(model, state):
+            raise ResultFormatError("its values cannot be read back after they were written: is the disk sound?")
+        total = sum(seconds.values())
+        _LOG.info("%s, %s: %d values in %.1f s", model.model_id, state.label, len(measured.rows), total)
+
+    def _write(
+        self,
+        model: StudyModel,
+        state: StudyState,
+        keys: Mapping[str, str],
+        measured: Measured,
+        *,
+        parent: str | None,
+        seconds: Mapping[str, float],
+    ) -> None:
+        part = Part(
+            model=model.model_id,
+            state=state.label,
+            keys=keys,
+            rows=tuple(replace(row, reason=row.reason and one_line(row.reason)) for row in measured.rows),
+            fingerprint=measured.fingerprint,
+            parent=parent,
+            seconds=seconds,
+            sample=self.folder.keys.questions.sample,
+        )
+        self.folder.write_part(part, measured.examples)
 
 
-def _write(
-    folder: StudyFolder,
-    model: StudyModel,
-    state: StudyState,
-    keys: Mapping[str, str],
-    measured: Measured,
-    *,
-    parent: str | None,
-    seconds: Mapping[str, float],
-) -> Path:
-    part = Part(
-        model=model.model_id,
-        state=state.label,
-        keys=keys,
-        rows=tuple(replace(row, reason=row.reason and _line(row.reason)) for row in measured.rows),
-        fingerprint=measured.fingerprint,
-        parent=parent,
-        seconds=seconds,
-        sample=folder.keys.questions.sample,
-    )
-    return folder.write_part(part, measured.examples)
-
-
-def _failed(folder: StudyFolder, model: StudyModel, state: StudyState, error: Exception) -> None:
-    if isinstance(error, CalledProcessError) and list(error.cmd)[:2] == ["scontrol", "requeue"]:
-        raise error  # submitit's answer to a preemption, raised in whatever was running: no fault of the model
-    reason = f"{type(error).__name__}: {_line(str(error)) or 'without a message'}"
-    folder.write_failure(model, state, reason, "".join(traceback.format_exception(error)))
-    _LOG.warning("%s (%s) failed: %s", model.model_id, state.label, reason)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
+@lru_cache(maxsize=1)
+def _opened(path: str, plan: str) -> StudyWork:
+    """Return the work of a folder with a plan, in a worker process, once for all its parts."""
+    return StudyWork(StudyFolder(path))
