@@ -33,7 +33,6 @@ FIRST = {
     "sweep": ("plan.toml", "reading plan.toml ..."),
     "table": ("published", "reading published ..."),
     "unlearn": ("--method=ga --full=f --examples=d --out=o", "unlearning with ga; opening full: f ..."),
-    "watch": ("--full=f --retain=r --examples=d --out=o .", "watching . for checkpoint-*; opening full: f ..."),
     "weights": ("--full=f --model=m", "comparing m with f ..."),
 }
 

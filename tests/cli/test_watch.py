@@ -1,4 +1,4 @@
-"""`uds-lens watch`: whole checkpoints only, resuming, and an end by signal with its table."""
+"""`uds-lens audit --watch`: whole checkpoints only, resuming, and an end by signal with its table."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from .conftest import audit_words
 
 
 def words(sweep: Path, run: Path, out: Path, *more: object) -> list[object]:
-    return ["watch", run, *audit_words(sweep)[1:], "--out", out, "--poll", 0, *more]
+    return [*audit_words(sweep), "--watch", run, "--out", out, "--poll", 0, *more]
 
 
 def test_a_checkpoint_is_whole_or_not(sweep: Path, tmp_path: Path) -> None:
@@ -86,3 +86,5 @@ def test_what_cannot_be_audited_is_said(sweep: Path, tmp_path: Path, monkeypatch
     assert found.code == 1 and any("not audited: checkpoint-1" in line for line in uds_lens.doing)
     missing = uds_lens(*words(sweep, run / "nothing", tmp_path / "out"))
     assert missing.code == 1 and "no directory" in missing.err
+    both = uds_lens(*words(sweep, run, tmp_path / "out", "--model", sweep / "full"))
+    assert both.code == 1 and "leave out --model" in both.err

@@ -14,7 +14,7 @@ import typer
 
 from uds_lens import __version__
 from uds_lens._cli.annotate import annotate
-from uds_lens._cli.audit import audit, demo, watch
+from uds_lens._cli.audit import audit, demo
 from uds_lens._cli.checkpoints import doctor, weights
 from uds_lens._cli.elicit import elicit
 from uds_lens._cli.meta import meta
@@ -102,7 +102,6 @@ for _command in (
     sweep,
     table,
     unlearn,
-    watch,
     weights,
 ):
     app.command(_command.__name__.replace("_", "-"), cls=PlainCommand)(stoppable()(with_records(_command)))

@@ -1,11 +1,13 @@
-"""`uds-lens audit`, `watch` and `demo`: unlearned models, checkpoints as they appear, and the toy world."""
+"""`uds-lens audit` and `demo`: unlearned models, checkpoints as they appear, and the toy world."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +39,23 @@ if TYPE_CHECKING:
 
 _WITHHELD = 3
 """Exit code where a warning is fatal: the numbers are saved, and mean no score."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """Checkpoints that appear while a model trains."""
+
+    watch: Annotated[
+        Path | None,
+        opt.value(
+            "DIR",
+            "In place of --model: audit the checkpoints that a training run saves here, until stopped.",
+            file_okay=False,
+        ),
+    ] = None
+    pattern: Annotated[str, opt.value("GLOB", "Names of the checkpoints' directories.")] = "checkpoint-*"
+    poll: Annotated[float, opt.value("SECONDS", "Time between two polls.", min=0.0)] = 10.0
+    once: Annotated[bool, opt.flag("--once", "Poll twice, audit the complete checkpoints and exit.")] = False
 
 
 def audit(
@@ -78,6 +97,7 @@ def audit(
     ] = False,
     redo: Annotated[bool, opt.flag("--redo", "Repeat audits that --out already holds for the same inputs.")] = False,
     *,
+    watching: Annotated[Watching, opt.Offer(first=("watch",))],
     config: opt.Auditing,
     options: opt.AuditRun,
     printing: opt.Printing,
@@ -92,16 +112,31 @@ def audit(
     --transplant each result has a directory transplant, with host depth and localisation.
     Exit code 3: a warning is fatal, and the verdict is withheld.
 
+    With --watch, a checkpoint is read once its weights are complete and none of its files has changed between two
+    polls. Ctrl-C or SIGTERM stops the command.
+
     No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, --stand-in counterfactual
     (without --retain) full's own states without the question, or on other subjects; the results say so.
 
     \b
-    Example:
+    Examples:
       uds-lens audit --full ckpt/full --retain ckpt/retain --model ckpt/npo \\
           --model ckpt/rmu --examples forget10.json --out runs/forget10
+      uds-lens audit --watch runs/npo --full ckpt/full --retain ckpt/retain \\
+          --examples forget10.json --out audits/npo
       uds-lens audit --open-unlearning saves/unlearn/TASK --examples forget10.json
     """
     run = None
+    if watching.watch is not None:
+        if unlearned or name or open_unlearning or keep_full or transplant:
+            raise ConfigError(
+                "--watch audits checkpoints as they appear: leave out --model, --name, --open-unlearning, --keep-full "
+                "and --transplant."
+            )
+        if not watching.watch.is_dir():
+            raise ConfigError(
+                f"no directory {str(watching.watch)!r} to watch: give the output directory of a training run."
+            )
     if open_unlearning is not None:
         if unlearned or name:
             raise ConfigError("--open-unlearning takes the models of the run: leave out --model and --name.")
@@ -119,33 +154,67 @@ def audit(
         # Each audit in a directory of its name, the only one too: another checkpoint may come later.
         out = out or open_unlearning / "uds" / (name[0] if len(name) == 1 else "")
     scale = retain or config.stand_in == "counterfactual"
-    if not (full and scale and unlearned and examples and out):
-        given = {"--full": full, "--retain": scale, "--model": unlearned, "--examples": examples, "--out": out}
+    audited = unlearned or watching.watch
+    if not (full and scale and audited and examples and out):
+        given = {"--full": full, "--retain": scale, "--model": audited, "--examples": examples, "--out": out}
         raise missing_options([flag for flag, value in given.items() if not value])
-    count = "1 model" if len(unlearned) == 1 else f"{len(unlearned)} models"
-    say(f"auditing {count}; opening full: {full} ...")
+    models = unlearned or []
+    what = "1 model" if len(models) == 1 else f"{len(models)} models"
+    what = f"watching {watching.watch} for {watching.pattern}" if watching.watch else f"auditing {what}"
+    say(f"{what}; opening full: {full} ...")
     import uds_lens as ul
-    from uds_lens.audit import _resume as folder
-    from uds_lens.audit._resume import Question, require_table, write_folder_table
-    from uds_lens.results._saving import directory_names
+    from uds_lens.audit._resume import Question, write_folder_table
 
     if transplant and config.stand_in == "counterfactual":
         raise ConfigError("--transplant takes blocks of a retain model, and counterfactuals have no weights.")
-    names = directory_names(unlearned, given=name or (), reserved=[folder.BASELINE])
-    models = dict(zip(names, unlearned, strict=True))
+    facts = None if control is None else ul.load_examples(control)
+    retains = retain[0] if retain and len(retain) == 1 else retain or None
+    question = Question(full, retains, ul.load_examples(examples), config, options, control=facts)
+    if watching.watch is not None:
+        audits, whole = _as_they_appear(question, watching.watch, out, watching, redo=redo)
+        places, transplants = {name: out / name for name in audits}, {}
+    else:
+        audits, places = _all_of(question, models, name or (), out, redo=redo, keep_full=keep_full)
+        whole, named = True, dict(zip(audits, models, strict=True))
+        transplants = _transplants(question, named, audits, places, redo=redo) if transplant else {}
+        audits |= {name: found.beside(audits[name]) for name, found in transplants.items()}
+    if run is not None:
+        for label, folder_of in zip(audits, run.checkpoints.values(), strict=True):
+            written, _ = sharing.write_uds_eval(audits[label], folder_of / "evals")
+            say(f"{label}: written to {written} and UDS_SUMMARY.json")
+    if audits and out not in places.values():
+        write_folder_table(out, audits)
+    if printing.json:
+        print_audits_as_json(audits, places, transplants)
+    elif audits:
+        print_audits(audits)
+        print_transplants(transplants)
+        echo(f"\nSaved in {out}")
+    if not whole or not audits:
+        raise typer.Exit(1)
+    if any(audit.fatal for audit in audits.values()):
+        raise typer.Exit(_WITHHELD)
+
+
+def _all_of(
+    question: Question, models: Sequence[str], given: Sequence[str], out: Path, *, redo: bool, keep_full: bool
+) -> tuple[dict[str, DepthAudit], dict[str, Path]]:
+    """Audit models, but those that were audited for the same inputs; return also where each audit is."""
+    from uds_lens.audit import _resume as folder
+    from uds_lens.results._saving import directory_names
+
+    names = directory_names(models, given=given, reserved=[folder.BASELINE])
+    named = dict(zip(names, models, strict=True))
     places = folder.audit_places(out, names)
     folder.require_places(places.values(), baseline=out / folder.BASELINE if len(names) > 1 else None)
     if len(names) > 1:
-        require_table(out)
-    retains = retain[0] if retain and len(retain) == 1 else retain or None
-    facts = None if control is None else ul.load_examples(control)
-    question = Question(full, retains, ul.load_examples(examples), config, options, control=facts)
-    folder.check_models(question, models)
-    audits = {} if redo else folder.found_in(question, models, places)
+        folder.require_table(out)
+    folder.check_models(question, named)
+    audits = {} if redo else folder.found_in(question, named, places)
     if audits:
         done = "Already measured, with the same weights, examples and settings"
         say(f"{done}: {', '.join(audits)}. --redo measures again.")
-    left = {name: model for name, model in models.items() if name not in audits}
+    left = {name: model for name, model in named.items() if name not in audits}
 
     def report(name: str, audit: DepthAudit) -> None:
         audits[name] = audit
@@ -156,23 +225,7 @@ def audit(
             folder.audit_alone(question, left, out, on_saved=report)
         elif left:
             folder.audit_many(question, left, out, redo=redo, keep_full=keep_full, on_saved=report)
-    audits = {name: audits[name] for name in names}
-    transplants = _transplants(question, models, audits, places, redo=redo) if transplant else {}
-    audits |= {name: found.beside(audits[name]) for name, found in transplants.items()}
-    if run is not None:
-        for label, folder_of in zip(names, run.checkpoints.values(), strict=True):
-            written, _ = sharing.write_uds_eval(audits[label], folder_of / "evals")
-            say(f"{label}: written to {written} and UDS_SUMMARY.json")
-    if len(names) > 1:
-        write_folder_table(out, audits)
-    if printing.json:
-        print_audits_as_json(audits, places, transplants)
-    else:
-        print_audits(audits)
-        print_transplants(transplants)
-        echo(f"\nSaved in {out}")
-    if any(audit.fatal for audit in audits.values()):
-        raise typer.Exit(_WITHHELD)
+    return {name: audits[name] for name in names}, places
 
 
 def _transplants(
@@ -230,47 +283,16 @@ _WEIGHTS = (("model.safetensors", "config.json"), ("adapter_model.safetensors", 
 """Weights in one file, and the configuration beside them: of a model, and of an adapter."""
 
 
-def watch(
-    folder: Annotated[Path, opt.argument("DIR", "Where a training run saves its checkpoints.")],
-    full: Annotated[str, opt.FULL],
-    retain: Annotated[list[str], opt.RETAINS],
-    examples: Annotated[str, opt.FORGET_SET],
-    out: opt.Out,
-    control: Annotated[str | None, opt.CONTROL] = None,
-    pattern: Annotated[str, opt.value("GLOB", "Names of the checkpoints' directories.")] = "checkpoint-*",
-    poll: Annotated[float, opt.value("SECONDS", "Time between two polls.", min=0.0)] = 10.0,
-    once: Annotated[bool, opt.flag("--once", "Poll twice, audit the complete checkpoints and exit.")] = False,
-    redo: Annotated[bool, opt.flag("--redo", "Repeat audits that --out already holds.")] = False,
-    *,
-    config: opt.Auditing,
-    options: opt.AuditRun,
-    printing: opt.Printing,
-) -> None:
-    """Audit checkpoints as they appear, until stopped.
-
-    Each gets a directory of --out named after it, with table.csv and the baseline they share, as with `audit`. A
-    checkpoint is read once its weights are complete (by the headers of its safetensors files) and none of its files has
-    changed between two polls. Ctrl-C or SIGTERM stops the command. When run again, it keeps finished audits.
-
-    \b
-    Example:
-      uds-lens watch runs/npo --full ckpt/full --retain ckpt/retain \\
-          --examples forget10.json --out audits/npo
-    """
-    if not folder.is_dir():
-        raise ConfigError(f"no directory {str(folder)!r} to watch: give the output directory of a training run.")
-    say(f"watching {folder} for {pattern}; opening full: {full} ...")
+def _as_they_appear(
+    question: Question, folder: Path, out: Path, watching: Watching, *, redo: bool
+) -> tuple[dict[str, DepthAudit], bool]:
+    """Audit checkpoints until stopped; return also the audits of earlier runs, and whether none failed."""
     import uds_lens as ul
     from uds_lens.audit import _resume as saved
-    from uds_lens.audit._resume import Question, write_folder_table
     from uds_lens.results._saving import audits_in
 
     saved.require_table(out)
     saved.audit_places(out, [saved.BASELINE, "checkpoints"])  # several: --out must not be an audit itself
-    facts = None if control is None else ul.load_examples(control)
-    question = Question(
-        full, retain[0] if len(retain) == 1 else retain, ul.load_examples(examples), config, options, control=facts
-    )
     saved.check_models(question, {})
     audits: dict[str, DepthAudit] = {}
     failed: dict[str, str] = {}
@@ -286,17 +308,15 @@ def watch(
         audits.update({} if redo else saved.found_in(question, models, places))
         if name not in audits:
             saved.audit_many(question, models, out, on_saved=report)
-        write_folder_table(out, _by_step(audits))  # whoever looks in meanwhile finds it
+        saved.write_folder_table(out, _by_step(audits))  # whoever looks in meanwhile finds it
 
     seen: dict[str, CheckpointFiles | None] = {}
     try:
         saved.audit_many(question, {}, out, redo=redo)  # stage 1, while nothing is there yet
-        looks = 0
-        while not once or looks < 2:
-            if looks:
-                time.sleep(poll)
-            looks += 1
-            now = {place.name: whole_files(place) for place in sorted(folder.glob(pattern)) if place.is_dir()}
+        for look in range(2) if watching.once else itertools.count():
+            if look:
+                time.sleep(watching.poll)
+            now = {place.name: whole_files(place) for place in folder.glob(watching.pattern) if place.is_dir()}
             ready = [name for name, files in now.items() if files is not None and files == seen.get(name)]
             seen = now
             for name in sorted(ready, key=_step):
@@ -309,20 +329,11 @@ def watch(
                             say(f"{name}: {error}")
     except KeyboardInterrupt:
         say("stopped")
-    left = [name for name in seen if name not in audits and name not in failed]
+    left = [name for name in sorted(seen, key=_step) if name not in audits and name not in failed]
     if left:
         say(f"not audited: {', '.join(left)} (incomplete, or too new)")
     earlier = {place.name: ul.DepthAudit.load(place) for place in audits_in(out, depth=1) if place.name not in audits}
-    audits = _by_step(earlier | audits)
-    if audits:
-        write_folder_table(out, audits)
-    if printing.json:
-        print_audits_as_json(audits, {name: out / name for name in audits})
-    elif audits:
-        print_audits(audits)
-        echo(f"\nSaved in {out}")
-    if failed or not audits:
-        raise typer.Exit(1)
+    return _by_step(earlier | audits), not failed
 
 
 def whole_files(checkpoint: Path) -> CheckpointFiles | None:

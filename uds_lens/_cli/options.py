@@ -83,6 +83,7 @@ _PANELS = {
     **dict.fromkeys(("MethodConfig", "AnnotateOptions"), "Prompts"),
     **dict.fromkeys(("RelearnConfig", "FinetuneConfig", "TrainOptions"), "Training"),
     "RunOptions": "Running models",
+    "Watching": "Watching",
     "_Adapters": "Adapters",
     "Depth": "Depth during training",
     "SlurmOptions": "Slurm",

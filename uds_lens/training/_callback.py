@@ -132,7 +132,7 @@ class DepthCallback(TrainerCallback):
         if is_sharded(args, model):
             raise ModelError(
                 "depth while training needs the whole model in one process, and this one is sharded (FSDP, ZeRO-3 or "
-                "tensor parallel): audit its saved checkpoints instead, with uds-lens watch."
+                "tensor parallel): audit its saved checkpoints instead, with uds-lens audit --watch."
             )
         self._close()
         self._trainer = trainer_of(state)
