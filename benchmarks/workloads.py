@@ -195,16 +195,16 @@ def random_llama(
 @contextmanager
 def bytes_read() -> Iterator[list[int]]:
     """Yield a list that gets the bytes each streamed model has read, when it is closed."""
-    from uds_lens.models._streamed import StreamedModel  # here: `compare_commits.py` runs older libraries, without it
+    from uds_lens.models._by_block import StreamedModel  # here: `compare_commits.py` runs older libraries, without it
 
     read: list[int] = []
     leave = StreamedModel.__exit__
 
     def noting(model: StreamedModel, *error: object) -> None:
         read.append(model.bytes_read)
-        leave(model, *error)
+        leave(model, *error)  # type: ignore[arg-type]
 
-    StreamedModel.__exit__ = noting  # type: ignore[method-assign]
+    StreamedModel.__exit__ = noting  # type: ignore[method-assign, assignment]
     try:
         yield read
     finally:

@@ -14,8 +14,8 @@ from tiny_models import EXAMPLES, build_model, build_tokenizer, each_family, loa
 
 from uds_lens.errors import ModelError, UdsLensWarning
 from uds_lens.models import open_model, pick_device
+from uds_lens.models._by_block import StreamedModel
 from uds_lens.models._checkpoint import move_checked
-from uds_lens.models._streamed import StreamedModel
 from uds_lens.results import DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu", progress=False)
@@ -150,7 +150,7 @@ def test_an_adapter_on_a_tied_weight_changes_the_weight_that_it_is_on(trio, tmp_
         torch.testing.assert_close(model.hf(ids).logits, expected, atol=1e-5, rtol=1e-5)
         assert model.fingerprint == own
     with StreamedModel(whole, dtype=torch.float32, device="cpu") as streamed:
-        assert streamed.fingerprint() == own
+        assert streamed.fingerprint == own
         assert not streamed.is_tied
 
 

@@ -12,7 +12,7 @@ from uds_lens.audit import _inputs
 from uds_lens.audit._resume import Question
 from uds_lens.data import counterfactuals
 from uds_lens.errors import ConfigError, UdsLensWarning
-from uds_lens.patching import capture
+from uds_lens.patching._plain import capture_all
 
 from .independent import forward, tokens_of
 
@@ -195,15 +195,15 @@ def test_an_audit_is_taken_up_again_only_with_the_same_counterfactuals(baseline,
 def test_counterfactuals_that_cannot_be_read_fast_have_all_sources_read_plainly(audit, monkeypatch):
     calls, unlearned = [], WORLD.unlearned["npo"]
 
-    def failing(model, batch, **settings):
+    def failing(model, batches, **settings):
         calls.append((model.name, settings["engine"]))
         if settings["engine"] != "naive" and model.name == str(WORLD.full):
             raise IndexError("index out of range in self")
-        cache = capture(model, batch, **settings)
+        caches = capture_all(model, batches, **settings)
         wrong = settings["engine"] != "naive"  # which nothing may be made of
-        return dataclasses.replace(cache, states=cache.states * 1.5) if wrong else cache
+        return [dataclasses.replace(cache, states=cache.states * 1.5) for cache in caches] if wrong else caches
 
-    monkeypatch.setattr("uds_lens.audit._runner.capture", failing)
+    monkeypatch.setattr("uds_lens.audit._runner.capture_all", failing)
     with pytest.warns(UdsLensWarning, match="it failed: IndexError: index out of range in self"):
         found = ul.DepthAudit.run(
             WORLD.full, None, unlearned, ROWS, config=CONFIG, options=dataclasses.replace(OPTIONS, engine="auto")

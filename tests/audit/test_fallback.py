@@ -15,6 +15,7 @@ from uds_lens.errors import UdsLensWarning
 from uds_lens.patching import WavefrontTarget, _plain, _wave, capture
 from uds_lens.patching._blocks import OwnPass
 from uds_lens.patching._engines import checked_rows
+from uds_lens.patching._plain import capture_all
 from uds_lens.results import DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu")
@@ -52,15 +53,16 @@ def test_packed_rows_that_fail_in_every_role(trio, audited, monkeypatch):
 
 def test_packed_rows_that_give_wrong_states(trio, audited, monkeypatch):
     """No error: only a plain forward can tell. The sources are read before `full` is tried."""
-    true = _wave.own_pass
+    true = _wave.own_passes
 
     def wrong(*args, **kwargs):
-        trace = true(*args, **kwargs)
-        trace.states = trace.states.roll(1, dims=1)
-        return trace
+        traces = true(*args, **kwargs)
+        for trace in traces:
+            trace.states = trace.states.roll(1, dims=1)
+        return traces
 
     for module in (_wave, _plain):
-        monkeypatch.setattr(module, "own_pass", wrong)
+        monkeypatch.setattr(module, "own_passes", wrong)
     with pytest.warns(UdsLensWarning, match="states differ by"):
         found = audit(trio)
     same(found, audited("llama"))
@@ -99,14 +101,14 @@ def test_a_source_that_fails_in_its_second_batch_is_read_again_whole(trio, audit
 
     def wrong_then_failing(*args, **kwargs):
         calls.append(kwargs["engine"])
-        cache = capture(*args, **kwargs)
+        caches = capture_all(*args, **kwargs)
         if kwargs["engine"] == "naive":
-            return cache
+            return caches
         if calls.count("wavefront") > 5:  # four batches a source
             raise IndexError("index out of range in self")
-        return replace(cache, states=cache.states * 1.5)
+        return [replace(cache, states=cache.states * 1.5) for cache in caches]
 
-    monkeypatch.setattr("uds_lens.audit._runner.capture", wrong_then_failing)
+    monkeypatch.setattr("uds_lens.audit._runner.capture_all", wrong_then_failing)
     with pytest.warns(UdsLensWarning, match="it failed: IndexError: index out of range in self"):
         found = DepthAudit.run(*trio("llama"), EXAMPLES, options=replace(AUTO, token_budget=60))
     assert calls.count("wavefront") == 6

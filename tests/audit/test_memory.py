@@ -81,8 +81,8 @@ def one_row_at_a_time(monkeypatch, name):
     true, tried = getattr(_runner, name), []
 
     def small(model, batch, **options):
-        tried.append(len(batch))
-        if len(batch) > 1:
+        tried.append(len(batch) if name == "open_target" else sum(map(len, batch)))
+        if tried[-1] > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return true(model, batch, **options)
 
@@ -90,7 +90,7 @@ def one_row_at_a_time(monkeypatch, name):
     return tried
 
 
-@pytest.mark.parametrize("step", ["capture", "open_target"])
+@pytest.mark.parametrize("step", ["capture_all", "open_target"])
 def test_running_out_of_memory_on_a_batch_changes_no_result(audited, trio, monkeypatch, step):
     expected = audited("llama")
     one_row_at_a_time(monkeypatch, step)
@@ -209,7 +209,7 @@ def test_an_audit_that_cannot_fit_is_refused_before_any_work_unless_nobody_check
     monkeypatch.setattr("uds_lens.audit._memory.free_bytes", lambda device: 1000)
     unchecked = replace(CPU, check_memory=False)
     assert DepthAudit.run(full, retain, retain, EXAMPLES[:2], options=unchecked).uds == 1.0
-    monkeypatch.setattr("uds_lens.audit._runner.capture", lambda *a, **k: pytest.fail("work was done"))
+    monkeypatch.setattr("uds_lens.audit._runner.capture_all", lambda *a, **k: pytest.fail("work was done"))
     with (
         caplog.at_level(logging.INFO, "uds_lens"),
         pytest.raises(ModelError, match=r"the audit needs about .* GiB free\. Use dtype='bfloat16'"),

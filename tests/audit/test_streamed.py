@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import EXAMPLES, build_model, build_tokenizer
 
-from uds_lens.audit import Baseline, _memory, _streamed
+from uds_lens.audit import Baseline, _kept, _memory, _runner
 from uds_lens.audit._inputs import make_plan
 from uds_lens.audit._memory import MemoryEstimate, memory_of_audit
 from uds_lens.errors import ModelError, StorageError, UdsLensWarning, forget_warnings
-from uds_lens.models._streamed import StreamedModel
+from uds_lens.models._by_block import StreamedModel
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 STREAMED = RunOptions(device="cpu", stream=True, progress=False)
@@ -48,7 +48,7 @@ def readings(monkeypatch):
     leave = StreamedModel.__exit__
 
     def spy(model, *error):
-        seen.append((model.model.name, model.bytes_read, model.bytes_stored))
+        seen.append((model.name, model.bytes_read, model.bytes_stored))
         leave(model, *error)
 
     monkeypatch.setattr(StreamedModel, "__exit__", spy)
@@ -115,7 +115,7 @@ def stop(monkeypatch):
 
     def begin(*given, **named):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(_streamed.StreamedTarget, "run_batches", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(_runner.Target, "run_batches", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             DepthAudit.run(*given, **named)
 
     return begin
@@ -163,14 +163,14 @@ def test_kept_states_that_were_harmed_are_read_again(how, trio, readings, tempor
 
 def test_states_that_vanish_meanwhile_end_in_a_sentence(trio, temporary, monkeypatch):
     paths, options = trio("llama"), dataclasses.replace(STREAMED, memory_gib=1e-9)  # so that states are on disk alone
-    run = _streamed.StreamedTarget.run_batches
+    run = _runner.Target.run_batches
 
     def cleaned(*given):
         for file in temporary.glob("uds_lens-kept-*/*/states/*.safetensors"):
             file.unlink()
         run(*given)
 
-    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", cleaned)
+    monkeypatch.setattr(_runner.Target, "run_batches", cleaned)
     with pytest.raises(StorageError, match=r"cannot be read any more: something cleans that directory.*Set TMPDIR"):
         DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
 
@@ -181,7 +181,7 @@ def test_states_that_cannot_be_kept_may_still_be_spilled(trio, readings, monkeyp
     def refused(place):
         raise StorageError("cannot write there.")
 
-    monkeypatch.setattr(_streamed, "atomic_directory", refused)
+    monkeypatch.setattr(_kept, "atomic_directory", refused)
     forget_warnings()
     with pytest.warns(UdsLensWarning, match=r"states are not kept.*cannot write there"):
         audit = DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
@@ -190,7 +190,7 @@ def test_states_that_cannot_be_kept_may_still_be_spilled(trio, readings, monkeyp
 
 def test_identical_audits_at_once_do_not_take_states_from_each_other(trio, readings, temporary, monkeypatch):
     models, options = trio("llama"), dataclasses.replace(STREAMED, memory_gib=1e-9)  # so that states are on disk alone
-    audits, run = [], _streamed.StreamedTarget.run_batches
+    audits, run = [], _runner.Target.run_batches
 
     def meet_another(*given):
         if not audits:
@@ -199,7 +199,7 @@ def test_identical_audits_at_once_do_not_take_states_from_each_other(trio, readi
                 audits[0] = beside.submit(DepthAudit.run, *models, EXAMPLES, options=options).result()
         run(*given)
 
-    monkeypatch.setattr(_streamed.StreamedTarget, "run_batches", meet_another)
+    monkeypatch.setattr(_runner.Target, "run_batches", meet_another)
     audits.append(DepthAudit.run(*models, EXAMPLES, options=options))
     assert torch.equal(*(audit.s2_delta for audit in audits))
     assert len(readings) == 6  # neither took what the other is about to remove

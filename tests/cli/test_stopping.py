@@ -33,15 +33,15 @@ def test_what_is_saved_is_told(sweep: Path, tmp_path: Path, monkeypatch, uds_len
 
 
 def test_a_cluster_that_ends_the_job(sweep: Path, tmp_path: Path, monkeypatch, uds_lens) -> None:
-    scratch, capture = tmp_path / "scratch", _runner.capture
+    scratch, capture_all = tmp_path / "scratch", _runner.capture_all
     scratch.mkdir()
 
-    def captured(model, batch, **options):
+    def captured(model, batches, **options):
         if any(scratch.iterdir()):  # states have been spilled
             os.kill(os.getpid(), signal.SIGTERM)
-        return capture(model, batch, **options)
+        return capture_all(model, batches, **options)
 
-    monkeypatch.setattr(_runner, "capture", captured)
+    monkeypatch.setattr(_runner, "capture_all", captured)
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     before = signal.getsignal(signal.SIGTERM)
     asked = [*words(sweep, "unlearned"), "--out", tmp_path / "out", "--memory-gib", 0, "--token-budget", 40]

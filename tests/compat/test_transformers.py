@@ -80,7 +80,7 @@ def test_a_config_may_name_its_file_of_weights(llama, tmp_path) -> None:
     read = type(llama).from_pretrained(tmp_path)
     assert torch.equal(read.lm_head.weight, llama.lm_head.weight), (
         "transformers no longer reads the file that the entry transformers_weights of a config names: streamed models "
-        "refuse such configs (uds_lens/models/_streamed.py) for nothing"
+        "refuse such configs (uds_lens/models/_by_block.py) for nothing"
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 import uds_lens as ul
 from uds_lens.errors import ConfigError
 from uds_lens.metrics import MetricData
-from uds_lens.models._streamed import StreamedModel
+from uds_lens.models._by_block import StreamedModel
 
 WORLD = ul.toy.load()
 RUN = ul.RunOptions(device="cpu", progress=False)
@@ -29,7 +29,7 @@ def readings(monkeypatch):
     leave = StreamedModel.__exit__
 
     def spy(model, *error):
-        seen.append((model.model.name, model.bytes_read == model.bytes_stored))
+        seen.append((model.name, model.bytes_read == model.bytes_stored))
         leave(model, *error)
 
     monkeypatch.setattr(StreamedModel, "__exit__", spy)

@@ -13,9 +13,11 @@ from tiny_models import each_family, load_plain, with_config
 
 from uds_lens.errors import ModelError
 from uds_lens.models import open_model
-from uds_lens.models._streamed import StreamedModel, _folder
+from uds_lens.models._by_block import StreamedModel, _folder
 from uds_lens.patching import _costs, capture, open_target
-from uds_lens.patching._streamed import StreamedBatch, run_streamed, tokens_in, why_not_streamed
+from uds_lens.patching._plain import capture_all
+from uds_lens.patching._side_by_side import embed_tokens_of, why_not_streamed
+from uds_lens.patching._wave import PatchedPass, run_blocks
 
 ROWS = ([0, 1, 2, 3], [4, 5], [6, 7])
 
@@ -24,17 +26,15 @@ def streamed(folder, **options):
     return StreamedModel(folder, **{"dtype": torch.float32, "device": "cpu", **options})
 
 
-def through(model, batches, *, caches=None, packed=True):
-    model.embed(tokens_in(batches))
-    riders = [
-        StreamedBatch(model.model, batch, list(map(by_layer, caches[i])) if caches else (), packed=packed)
-        for i, batch in enumerate(batches)
+def through(model, batches, caches, *, packed):
+    embed_tokens_of(model, batches)
+    passes = [
+        PatchedPass(model, batch, list(map(by_layer, of_batch)), packed=packed)
+        for batch, of_batch in zip(batches, caches, strict=True)
     ]
-    run_streamed(model, riders, desc="read", show=False)
+    run_blocks(model, passes, show=False)
     with model.head():
-        for rider in riders if caches else ():
-            rider.read_out()
-    return riders
+        return passes, [each.read_out() for each in passes]
 
 
 def same(left, right):
@@ -55,27 +55,28 @@ def test_streamed_numbers_are_those_of_the_model_in_memory_to_the_last_digit(fam
         patched = [target.patched(cache) for target, cache in zip(targets, caches, strict=True)]
         expected = [(target.logprobs, target.states) for target in targets]
     with streamed(paths.retain) as model:
-        for rider, cache in zip(through(model, batches, packed=packed), caches, strict=True):
-            assert torch.equal(rider.states, cache.states)
+        embed_tokens_of(model, batches)
+        for read, cache in zip(capture_all(model, batches, packed=packed, show=False), caches, strict=True):
+            assert torch.equal(read.states, cache.states)
     with streamed(paths.full) as model:
         own = [[cache, capture_of(own, cache)] for cache, (_, own) in zip(caches, expected, strict=True)]
-        riders = through(model, batches, caches=own, packed=packed)
-        for rider, wanted, (logprobs, states) in zip(riders, patched, expected, strict=True):
-            assert same(rider.patched(rider.placed(0)), wanted)
-            assert rider.patched(rider.placed(1)).isnan().all()  # patching its own states changes nothing
-            assert same(rider.logprobs, logprobs)
-            assert torch.equal(rider.states, states)
-        assert len(riders[0]._groups) > 1
+        passes, measured = through(model, batches, own, packed=packed)
+        for each, found, wanted, (logprobs, states) in zip(passes, measured, patched, expected, strict=True):
+            assert same(found[0], wanted)
+            assert found[1].isnan().all()  # patching its own states changes nothing
+            assert same(each.recording.logprobs, logprobs)
+            assert torch.equal(each.recording.states, states)
+        assert len(passes[0].groups) > 1
         # numbers of variants grow with the blocks; only those that left the last are still there: all would be many
-        for _, group in riders[0]._groups if packed else ():
-            most, n_layers = group.variants_at_once, riders[0].states.shape[1]
+        for _, group in passes[0].groups if packed else ():
+            most, n_layers = group.variants_at_once, model.n_layers
             assert set(group.windows._repeated) <= {min(most, n_layers), n_layers % most}
-        assert model.fingerprint() == fingerprint
+        assert model.fingerprint == fingerprint
         assert model.bytes_read == model.bytes_stored
 
 
 def by_layer(cache):
-    return lambda layers: replace(cache, states=cache.states[:, layers])
+    return lambda layer: replace(cache, states=cache.states[:, layer : layer + 1])
 
 
 def capture_of(states, like):
@@ -87,11 +88,11 @@ def test_at_most_two_blocks_hold_weights_and_none_afterwards(trio):
         model.embed(torch.arange(5))
         most = 0
         for layer in model.blocks():
-            there = [not any(w.is_meta for w in block.parameters()) for block in model.model.anatomy.layers]
+            there = [not any(w.is_meta for w in block.parameters()) for block in model.anatomy.layers]
             most = max(most, sum(there))
             assert there[layer]
         assert most <= 2
-        assert all(w.is_meta for w in model.model.anatomy.layers.parameters())
+        assert all(w.is_meta for w in model.anatomy.layers.parameters())
 
 
 def test_shards_and_another_dtype_give_the_same_fingerprint(trio, tmp_path):
@@ -103,7 +104,7 @@ def test_shards_and_another_dtype_give_the_same_fingerprint(trio, tmp_path):
     with open_model(paths.full, device="cpu", dtype="bfloat16") as model:
         expected = model.fingerprint
     with streamed(tmp_path, dtype=torch.bfloat16) as model:
-        assert model.fingerprint() == expected
+        assert model.fingerprint == expected
 
 
 def test_files_that_fail_end_in_a_sentence(trio, tmp_path):
@@ -138,7 +139,7 @@ def test_files_that_fail_end_in_a_sentence(trio, tmp_path):
     with streamed(written) as model:
         (written / "model.safetensors").touch()
         with pytest.raises(ModelError, match="were written, moved or removed while they were read"):
-            model.fingerprint()
+            assert model.fingerprint
 
 
 def test_what_cannot_be_streamed_is_said(trio, tmp_path):
@@ -179,7 +180,7 @@ def test_the_files_are_those_that_transformers_reads(family, trio, tmp_path):
     with open_model(folder, device="cpu") as model:
         expected = model.fingerprint
     with streamed(folder) as model:
-        assert model.fingerprint() == expected
+        assert model.fingerprint == expected
         assert model.bytes_read == model.bytes_stored
 
 
@@ -197,7 +198,7 @@ def test_where_memory_runs_out_no_weights_stay(trio):
     """The next attempt, with fewer rows, needs their room."""
 
     def held(model):
-        return {name for name, weight in model.model.hf.named_parameters() if not weight.is_meta}
+        return {name for name, weight in model.hf.named_parameters() if not weight.is_meta}
 
     with streamed(trio("llama").full) as model:
         model.embed(torch.arange(5))

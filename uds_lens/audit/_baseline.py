@@ -18,9 +18,9 @@ from uds_lens._settings import as_settings
 from uds_lens._storage import digest
 from uds_lens.audit._counterfactual import mean_of_models, origin_of_draws
 from uds_lens.audit._inputs import AuditInputs, Plan, Source, make_plan, sources_of, where_of
+from uds_lens.audit._kept import states_kept
 from uds_lens.audit._memory import settled
-from uds_lens.audit._runner import Target, read_source, read_sources, target_of
-from uds_lens.audit._streamed import StreamedTarget, streamed_states_kept
+from uds_lens.audit._runner import Target, read_source, read_sources
 from uds_lens.data import Encoded, ExamplesLike
 from uds_lens.errors import ModelError, warn_once
 from uds_lens.models import ModelSource, RetainSource, check_compatible, read_checkpoint_info
@@ -137,9 +137,9 @@ class Baseline(Stage1):
         sources = sources_of("unlearned", list(models))
         plan = self._stage_2_plan(sources, options)
         options = settled(full, plan, n_sources=len(sources), config=config, options=options)
-        with streamed_states_kept():
+        with states_kept():
             states = read_sources(sources, plan, config=config, options=options)
-            with target_of(full, plan, config=config, options=options) as target:
+            with Target(full, plan, config=config, options=options) as target:
                 return measure_stage_2(self, states, target)
 
     @contextmanager
@@ -335,7 +335,7 @@ class RecordedBaseline:
 
 
 def baseline_of(
-    target: Target | StreamedTarget,
+    target: Target,
     s_full: Tensor,
     s_retain: Tensor,
     scores: Sequence[PatchScores],
@@ -449,7 +449,7 @@ def join_stages(
     return audit
 
 
-def origin_of_stage_2(baseline: Baseline, target: Target | StreamedTarget) -> dict[str, Any]:
+def origin_of_stage_2(baseline: Baseline, target: Target) -> dict[str, Any]:
     """Return the provenance of audits whose stage 1 was measured before."""
     now = provenance(
         engine=target.engine,

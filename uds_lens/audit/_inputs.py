@@ -190,7 +190,7 @@ class Plan:
 
     def reading(self, model: HookedModel, *, site: Site, packed: bool, engine: Engine) -> Engine:
         """Return the engine that reads the model's states; where `engine` is `auto`, tried on two rows first."""
-        if engine != "auto" or site != "resid_post" or not self.rows:
+        if engine != "auto" or site != "resid_post" or not self.rows or not model.is_resident:
             return "naive" if engine == "naive" else "wavefront"
         kind = _kind(model, packed)
         if kind not in self._readings:

@@ -229,7 +229,7 @@ def depth_map(
     for position in positions:
         check_choice("positions", position, MapPosition)
     config = replace(as_settings(AuditConfig, config, name="config"), last_layer="resid_post")
-    options = as_settings(RunOptions, options, name="options")
+    options = replace(as_settings(RunOptions, options, name="options"), stream=False)
     # Whole rows at a site inside a block: rows are padded, and every position lies in the window.
     whole = replace(config, scope="all", site="mlp_out", stand_in=None, counterfactual="no_question", draws=3)
     chosen = forget_set(examples, config).examples

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -22,33 +22,32 @@ from uds_lens.models import ModelSource, anatomy_of, pick_device
 from uds_lens.models._checkpoint import LOADING, load_config
 from uds_lens.patching._costs import SCORES_AT_ONCE, ModelCosts, logits_at_once
 from uds_lens.patching._packing import Packing
-from uds_lens.patching._streamed import why_not_streamed
+from uds_lens.patching._side_by_side import why_not_streamed
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 logger = logging.getLogger(__name__)
 
 GIB = 1 << 30
 
+T = TypeVar("T")
+
 _PROGRAM = 150_000_000
 """Bytes that running models takes on the CPU beside what is counted, once: code of libraries, buffers of products."""
 
 
 def run_halving(
-    rows: Sequence[int],
-    work: Callable[[list[int]], None],
-    *,
-    relieve: Callable[[], bool] | None = None,
-    about: str = "",
-) -> list[list[int]]:
-    """Run `work` on rows; where memory runs out, on each half of them instead."""
+    items: Sequence[T], work: Callable[[list[T]], None], *, relieve: Callable[[], bool] | None = None, about: str = ""
+) -> list[list[T]]:
+    """Run `work` on rows, or on batches of them; where memory runs out, on each half instead (of a batch, if alone)."""
     try:
-        work(list(rows))
-        return [list(rows)]
+        work(list(items))
+        return [list(items)]
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         again = relieve is not None and relieve()
-        if len(rows) == 1 and not again:
+        halves = _halves(list(items))
+        if not (halves or again):
             raise ModelError(
                 "memory ran out on a single example: use a GPU with more memory, ",
                 Setting("device_map", "auto"),
@@ -62,15 +61,26 @@ def run_halving(
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     if again:
-        return run_halving(rows, work, relieve=relieve, about=about)
+        return run_halving(items, work, relieve=relieve, about=about)
     warn_once(
         "memory ran out on a batch, so batches are halved; results do not change. A lower ",
         Setting("token_budget", of="RunOptions"),
         " avoids the failed attempts.",
         key=f"halving {about}",
     )
-    halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     return [piece for half in halves for piece in run_halving(half, work, relieve=relieve, about=about)]
+
+
+def _halves(items: list[Any]) -> list[list[Any]]:
+    """Cut in two; where a batch is alone, its rows. Empty where there is one row only.
+
+    >>> _halves([[1, 2], [3]]), _halves([[1, 2, 3]]), _halves([[1]]), _halves([1, 2])
+    ([[[1, 2]], [[3]]], [[[1]], [[2, 3]]], [], [[1], [2]])
+    """
+    middle = len(items) // 2
+    if middle:
+        return [items[:middle], items[middle:]]
+    return [[half] for half in _halves(items[0])] if isinstance(items[0], list) else []
 
 
 @dataclass(frozen=True)

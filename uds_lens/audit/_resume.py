@@ -14,9 +14,9 @@ from uds_lens._quoting import csv_text
 from uds_lens._storage import atomic_write_marked, check_folder, check_writable, refuse_to_replace
 from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import AuditInputs, Plan, audit_inputs, make_plan, retain_sources
+from uds_lens.audit._kept import states_kept
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import opened
-from uds_lens.audit._streamed import streamed_model, streamed_states_kept
 from uds_lens.errors import ConfigError, ResultFormatError, warn_once
 from uds_lens.models import check_compatible, read_checkpoint_info
 from uds_lens.results._comparing import STAGE_1_SETTINGS
@@ -156,12 +156,8 @@ class Question:
 
     def _weights(self, model: str) -> str:
         if model not in self._fingerprints:
-            if self.is_streamed:
-                with streamed_model(model, self.config, self.options) as streamed:
-                    self._fingerprints[model] = streamed.fingerprint()
-            else:
-                with opened(model, self.config, self.options) as hooked:
-                    self._fingerprints[model] = hooked.fingerprint
+            with opened(model, self.config, replace(self.options, stream=self.is_streamed)) as hooked:
+                self._fingerprints[model] = hooked.fingerprint
         return self._fingerprints[model]
 
 
@@ -237,7 +233,7 @@ def audit_alone(
     def measured(model: str) -> DepthAudit:
         return DepthAudit.run(question.full, question.retain, model, question.examples, **question.how)
 
-    with streamed_states_kept():
+    with states_kept():
         return {name: _saved(name, name, partial(measured, model), place, on_saved) for name, model in models.items()}
 
 
@@ -261,7 +257,7 @@ def audit_many(
     else:
         tell(f"prompts: {baseline.prompts}")
     if question.is_streamed and not keep_full:  # so that `full` is read once for all of them
-        with streamed_states_kept():
+        with states_kept():
             audits = baseline.audit_all(list(models.values()), options=question.options)
             done = dict(zip(models, audits, strict=True))
             return {name: _saved(name, name, partial(done.__getitem__, name), out / name, on_saved) for name in models}

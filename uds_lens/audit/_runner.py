@@ -1,39 +1,48 @@
 """Run an audit's passes: batches, spilling to disk, halving when memory runs out, falling back to the plain engine.
 
 The measurement itself is in `_two_stage.py`, the states of sources are in `_states.py`. Here are `read_sources`, and
-`Target`, which keeps `full` open. Models larger than memory take the same two steps in `_streamed.py`.
+`Target`, which keeps `full` open. Of models larger than memory the blocks are read one after the other, each for all
+batches at once.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
+from typing import TypeAlias, TypeGuard, TypeVar
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from uds_lens._compat.torch import is_out_of_memory
-from uds_lens._progress import about, progress
+from uds_lens._progress import about, progress, tell
 from uds_lens._types import Engine
 from uds_lens.audit._inputs import Plan, Source, where_of
-from uds_lens.audit._memory import GIB, run_halving
-from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head, require_same_full
-from uds_lens.audit._streamed import StreamedTarget, read_streamed, require_streamable
+from uds_lens.audit._kept import keep_record, keeping, kept_place, load_kept
+from uds_lens.audit._memory import GIB, memory_of_audit, run_halving
+from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head
 from uds_lens.errors import ModelBusyError, ModelError, warn_once
-from uds_lens.models import HookedModel, ModelSource, open_model
-from uds_lens.patching import SpanCache, WavefrontTarget, capture, choose_engine, fall_back, open_target, row_layout
+from uds_lens.models import HookedModel, ModelSource, open_model, pick_device
+from uds_lens.models._by_block import StreamedModel
+from uds_lens.patching import SpanCache, WavefrontTarget, choose_engine, fall_back, open_target, row_layout
 from uds_lens.patching._costs import SCORES_AT_ONCE
-from uds_lens.patching._engines import checked_rows
+from uds_lens.patching._engines import checked_rows, patch_on_the_way
+from uds_lens.patching._plain import capture_all
 from uds_lens.patching._readout import own_logprobs as logprobs_of
-from uds_lens.patching._side_by_side import packable
+from uds_lens.patching._side_by_side import embed_tokens_of, packable, why_not_streamed
 from uds_lens.patching._states import PatchEngine
 from uds_lens.results._records import ModelRecord
 from uds_lens.results._settings import AuditConfig, RunOptions
+
+T = TypeVar("T")
+
+Patched: TypeAlias = Float[Tensor, "batch layer win"]
+"""Log-probabilities of the scored tokens with each layer patched."""
 
 
 class _MeasureAgain(Exception):  # noqa: N818 - a signal, not an error
@@ -70,48 +79,94 @@ def read_source(
     share: int = 1,
     own_logprobs: bool = False,
 ) -> SourceStates:
-    """Open a source, keep its states at the windows, and the log-probabilities it gives itself if asked; close it."""
-    if options.stream is True and isinstance(source, str | os.PathLike):
-        return read_streamed(source, plan, role=role, config=config, options=options, share=share)
-    with opened(source, config, options) as model:
-        # Before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then.
-        record = ModelRecord.of(model)
-        require_finite_head(model)
+    """Open a source, keep its states at the windows, and the log-probabilities it gives itself if asked; close it.
+
+    Where it is read a block at a time, states that an audit kept which was stopped are taken instead.
+
+    Raises:
+        ModelError: It cannot be opened or read, or produces states that are NaN or infinite.
+    """
+    place = kept_place(source, plan, config, options) if is_streamed(source, options) else None
+    if (kept := load_kept(place, config)) is not None:
+        tell(f"{kept.record.name}: read before, its states were kept")
+        return kept
+    own_logprobs = own_logprobs or place is not None
+    with opened(source, config, options) as model, keeping(place) as folder:
+        # Before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then. Others are hashed as they are read.
+        record = ModelRecord.of(model) if model.is_resident else None
+        if model.is_resident:
+            require_finite_head(model)
         plan.require_embedded(model)
-        packed = runs_packed(model, plan)
+        packed, side = runs_packed(model, plan), row_layout(model).padding_side
         engine = plan.reading(model, site=config.site, packed=packed, engine=options.engine)
-        batches, side = plan.batches_for(model), row_layout(model).padding_side
         s_source = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
         store: StateStore  # outlives the model; a new one for each attempt
 
-        def read(rows: Sequence[int]) -> None:
+        def read(part: list[list[int]]) -> None:
             nonlocal engine
-            batch = plan.batch_of(rows, side)
-            of = partial(capture, model, batch, packed=packed and engine != "naive", engine=engine)
+            batches = [plan.batch_of(rows, side) for rows in part]
+            of = partial(capture_all, model, batches, packed=packed and engine != "naive", engine=engine)
+            of = partial(of, desc=f"reading {role}", show=options.progress)
             try:
-                cache = of(site=config.site, last_layer=config.last_layer)
-                if own_logprobs:
-                    logprobs = logprobs_of(model, batch, cache if config.site == "resid_post" else of())
-                    s_source[list(rows)] = mean_over_tokens(logprobs, batch)
+                caches = of(site=config.site, last_layer=config.last_layer)
+                with model.head():
+                    if not model.is_resident:
+                        require_finite_head(model)
+                    residual = caches if not own_logprobs or config.site == "resid_post" else of()
+                    for rows, batch, cache in zip(part, batches, residual, strict=True) if own_logprobs else ():
+                        s_source[rows] = mean_over_tokens(logprobs_of(model, batch, cache), batch)
             except Exception as error:
                 may_fall_back = options.engine == "auto" and engine != "naive" and config.site == "resid_post"
-                if not may_fall_back or is_out_of_memory(error) or isinstance(error, ModelBusyError):
+                if (
+                    not (may_fall_back and model.is_resident)
+                    or is_out_of_memory(error)
+                    or isinstance(error, ModelBusyError)
+                ):
                     raise
                 engine = plan.read_plainly(model, error, packed=packed)
                 raise _MeasureAgain from error
-            states = cache.states
-            plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
-            store.put(batch, states)  # a copy in memory or on disk: those on the device are gone after this batch
+            for rows, batch, cache in zip(part, batches, caches, strict=True):
+                states = cache.states
+                plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
+                store.put(batch, states)  # a copy in memory or on disk: those on the device are gone after this batch
 
+        parts = parts_of(model, plan, 0, config, options)
         while True:
-            store = StateStore(budget=int(options.memory_gib * GIB / share))
+            store = StateStore(budget=int(options.memory_gib * GIB / share), kept_in=folder)
             try:
-                for rows in progress(batches, desc=f"reading {role}", unit="batch", enabled=options.progress):
-                    run_halving(rows, read, about=f"read {model.name} {options.token_budget}")
+                for part in shown(parts, model, f"reading {role}", options):
+                    run_halving(part, read, about=f"read {model.name} {options.token_budget}")
+                break
             except _MeasureAgain:  # all rows are read in one way
                 continue
-            own = s_source if own_logprobs else None
-            return SourceStates(record, store, config.site, config.last_layer, logprobs=own)
+        own = s_source if own_logprobs else None
+        states = SourceStates(record or ModelRecord.of(model), store, config.site, config.last_layer, logprobs=own)
+        keep_record(folder, states)
+    if place is not None:
+        store.moved_to(place)
+    return states
+
+
+def parts_of(
+    model: HookedModel, plan: Plan, n_sources: int, config: AuditConfig, options: RunOptions
+) -> list[list[list[int]]]:
+    """Return the batches that run through the blocks together: one; where blocks are read, all whose states fit.
+
+    Of a model that is read, what lies before the blocks is read here.
+    """
+    batches, side = plan.batches_for(model), row_layout(model).padding_side
+    if model.is_resident:
+        return [[rows] for rows in batches]
+    embed_tokens_of(model, [plan.batch_of(rows, side) for rows in batches])
+    planned = replace(plan, batches=batches)
+    estimate = memory_of_audit(model.name, planned, n_sources=n_sources, config=config, options=options, streamed=True)
+    parts = [range(len(batches))] if estimate is None else estimate.parts
+    return [[batches[number] for number in part] for part in parts]
+
+
+def shown(parts: Sequence[T], model: HookedModel, desc: str, options: RunOptions) -> Iterable[T]:
+    """Walk parts with a progress bar; where blocks are read, that counts blocks, and stands in the loop over them."""
+    return progress(parts, desc=desc, unit="batch", enabled=options.progress) if model.is_resident else parts
 
 
 def runs_packed(model: HookedModel, plan: Plan) -> bool:
@@ -127,15 +182,26 @@ def runs_packed(model: HookedModel, plan: Plan) -> bool:
     return plan.packed
 
 
-def target_of(full: ModelSource, plan: Plan, *, config: AuditConfig, options: RunOptions) -> Target | StreamedTarget:
-    """Return `full`, to be opened in a `with` block: in memory, or streamed where the options say so."""
-    if options.stream is True and isinstance(full, str | os.PathLike):
-        return StreamedTarget(full, plan, config=config, options=options)
-    return Target(full, plan, config=config, options=options)
+def is_streamed(source: ModelSource, options: RunOptions) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether a source is read a block at a time: the options say so, and it is not open yet."""
+    return options.stream is True and isinstance(source, str | os.PathLike)
+
+
+def require_streamable(sources: Sequence[object], options: RunOptions) -> None:
+    """Raise `ModelError` where a source that is to be read is none whose weights can be read block by block."""
+    for source in sources:
+        if not isinstance(source, str | os.PathLike):
+            continue
+        if (why := why_not_streamed(source, revision=options.revision, offline=options.offline)) is not None:
+            raise ModelError(f"{os.fspath(source)!r} cannot be streamed: {why}.")
 
 
 def opened(source: ModelSource, config: AuditConfig, options: RunOptions) -> AbstractContextManager[HookedModel]:
     """Open one checkpoint the way the audit asks for; one that the caller has open stays open."""
+    if is_streamed(source, options):
+        dtype, device = getattr(torch, config.dtype), pick_device(options.device)
+        where = {"revision": options.revision, "offline": options.offline}
+        return StreamedModel(os.fspath(source), dtype=dtype, device=device, **where)  # type: ignore[arg-type]
     opened_here = isinstance(source, str | os.PathLike)
     model = open_model(
         source, dtype=config.dtype, device=options.device, device_map=options.device_map, **where_of(options)
@@ -148,7 +214,8 @@ class Target:
     """`full`, open, with an engine chosen; use it in a `with` block.
 
     With `keep`, recordings of batches stay in memory up to `RunOptions.memory_gib`, so that every further source
-    costs its patched variants only; batches beyond that are recorded again.
+    costs its patched variants only; batches beyond that are recorded again. Where blocks are read, all batches and
+    sources ride through each of them.
     """
 
     def __init__(
@@ -157,7 +224,7 @@ class Target:
         self.plan, self.config, self.options = plan, config, options
         self._stack = ExitStack()
         self.model = self._stack.enter_context(opened(full, config, options))
-        self.record = ModelRecord.of(self.model)
+        self._record = ModelRecord.of(self.model) if self.model.is_resident else None
         plan.require_embedded(self.model)
         self._live = not isinstance(full, str | os.PathLike)
         self.layout = row_layout(self.model)
@@ -165,9 +232,16 @@ class Target:
         self.reading = plan.reading(self.model, site=config.site, packed=self.packed, engine=options.engine)
         self.engine: Engine = options.engine if options.engine != "auto" else self._choose()
         self._left = int(options.memory_gib * GIB) if keep else 0
-        self._batches = plan.batches_for(self.model)
+        self._parts: list[list[list[int]]] | None = None
         self._scores_at_once: int | None = None
         self._kept: dict[tuple[int, ...], PatchEngine] = {}
+
+    @property
+    def record(self) -> ModelRecord:
+        """The model; what of its weights was not read yet is read for the fingerprint."""
+        if self._record is None:
+            self._record = ModelRecord.of(self.model)
+        return self._record
 
     @property
     def fingerprint(self) -> str:
@@ -186,10 +260,6 @@ class Target:
         self._kept.clear()
         self._stack.close()
 
-    def require_weights(self, expected: str, *, now: bool = True) -> None:
-        """Raise `ModelError` unless `full` is the model of an earlier stage 1; a streamed one waits for its run."""
-        require_same_full(self.record.name, self.fingerprint, expected)
-
     def states_of(self, source: SourceStates, engine: PatchEngine) -> SpanCache:
         """Return a source's states on the rows of a batch, as they are patched in."""
         cache = source.cache(engine.batch)
@@ -197,45 +267,65 @@ class Target:
 
     def run_batches(
         self,
-        work: Callable[[PatchEngine, list[int]], None],
+        work: Callable[[PatchEngine, list[int], Sequence[Patched | None]], None],
         sources: Sequence[SourceStates] = (),
         knowledge: Bool[Tensor, "example layer"] | None = None,
     ) -> None:
-        """Call `work(engine, rows)` on every batch, recorded or ready to run.
+        """Call `work(engine, rows, patched)` on every batch, recorded or ready to run.
 
         Where memory runs out, batches are halved; where the fast engine fails, all are run again by the plain one, so
         that one engine measures all of it.
 
         Args:
-            work: Measures the rows of a batch; it may be called on the same rows again.
-            sources: What `work` patches in; only a streamed target has to know.
-            knowledge: Where it asks; only a streamed target has to know.
+            work: Measures the rows of a batch; it may be called on the same rows again. `patched` has what each source
+                gave on the way through blocks that were read; None where it is still to be patched in.
+            sources: What is patched in.
+            knowledge: Where each example's layers are measured; None: everywhere.
         """
 
-        def work_or_fall_back(rows: list[int]) -> None:
+        def work_or_fall_back(part: list[list[int]]) -> None:
             try:
-                work(self._engine_on(rows), rows)
+                for (engine, patched), rows in zip(self._engines_on(part, sources, knowledge), part, strict=True):
+                    work(engine, rows, patched)
             except Exception as error:
                 # A failure of the fast engine: not memory, not a broken model, and nobody insists on the engine.
-                fast = self.engine == "wavefront" and self.options.engine == "auto"
+                fast = self.engine == "wavefront" and self.options.engine == "auto" and self.model.is_resident
                 if not fast or isinstance(error, ModelError) or is_out_of_memory(error):
                     raise
                 self.engine = fall_back(self.model, error)
                 self._kept.clear()
                 raise _MeasureAgain from error
 
-        label, show = f"patch {self.model.name} {self.options.token_budget}", self.options.progress
+        label = f"patch {self.model.name} {self.options.token_budget}"
+        if self._parts is None:
+            self._parts = parts_of(self.model, self.plan, len(sources), self.config, self.options)
         while True:
-            batches = progress(self._batches, desc="patching into full", unit="batch", enabled=show)
             try:
-                self._batches = [
+                self._parts = [
                     piece
-                    for rows in batches
-                    for piece in run_halving(rows, work_or_fall_back, relieve=self._give_back, about=label)
+                    for part in shown(self._parts, self.model, "patching into full", self.options)
+                    for piece in run_halving(part, work_or_fall_back, relieve=self._give_back, about=label)
                 ]
                 return
             except _MeasureAgain:
                 continue
+
+    def _engines_on(
+        self, part: list[list[int]], sources: Sequence[SourceStates], knowledge: Bool[Tensor, "example layer"] | None
+    ) -> list[tuple[PatchEngine, Sequence[Patched | None]]]:
+        if self.model.is_resident:
+            return [(self._engine_on(rows), [None] * len(sources)) for rows in part]
+        batches = [self.plan.batch_of(rows, self.layout.padding_side) for rows in part]
+        return patch_on_the_way(  # type: ignore[return-value]
+            self.model,
+            batches,
+            [[partial(source.at, batch) for source in sources] for batch in batches],
+            packed=self.packed,
+            exact_noop=self.config.exact_noop,
+            wanted=None if knowledge is None else [knowledge[rows] for rows in part],
+            desc="patching into full",
+            show=self.options.progress,
+        )
 
     def _engine_on(self, rows: list[int]) -> PatchEngine:
         key = tuple(rows)
@@ -266,7 +356,7 @@ class Target:
 
     def _choose(self) -> Engine:
         """Return the engine that passes the self-check on two rows."""
-        if not self.plan.rows:
+        if not self.plan.rows or not self.model.is_resident:
             return "wavefront"
         if self.reading == "naive" and not self.model.runs_hooks:
             return "naive"  # a warning was given when the first model of this kind was read

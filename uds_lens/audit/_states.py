@@ -143,6 +143,10 @@ class SourceStates:
             parts.append(torch.cat([states, filler], dim=1) if filler.shape[1] else states)
         return SpanCache(torch.stack(parts), self.site, self.last_layer, self.record.name)
 
+    def at(self, batch: TokenBatch, layer: int) -> SpanCache:
+        """Return the states of a batch's rows at one layer alone; see `cache`."""
+        return self.cache(batch, slice(layer, layer + 1))
+
 
 def mean_over_tokens(values: Tensor, batch: TokenBatch) -> Tensor:
     """Average over the scored window positions (last axis), whatever is at the others; float64, on the CPU."""

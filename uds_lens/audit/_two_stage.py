@@ -19,11 +19,12 @@ from uds_lens._types import Engine
 from uds_lens.audit._baseline import Baseline, baseline_of, join_stages, origin_of_stage_2
 from uds_lens.audit._counterfactual import mean_stage_1, with_draws, with_mean_of_draws
 from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, retain_sources
+from uds_lens.audit._kept import states_kept
 from uds_lens.audit._memory import settled
-from uds_lens.audit._runner import Target, read_sources, target_of
-from uds_lens.audit._states import SourceStates, closeness, mean_over_tokens
-from uds_lens.audit._streamed import StreamedTarget, require_all_layers, streamed_states_kept
+from uds_lens.audit._runner import Patched, Target, read_sources
+from uds_lens.audit._states import SourceStates, closeness, mean_over_tokens, require_same_full
 from uds_lens.data import ExamplesLike
+from uds_lens.errors import ModelError, Setting
 from uds_lens.models import ModelSource, RetainSource
 from uds_lens.patching import SpanCache, capture
 from uds_lens.patching._states import PatchEngine
@@ -58,8 +59,8 @@ def measure_stages(
     options = settled(full, plan, n_sources=n_sources, config=config, options=options)
     only_knowledge = unlearned is not None and _only_knowledge(options, plan)
     if only_knowledge:
-        require_all_layers(options)
-    with streamed_states_kept():
+        _require_all_layers(options)
+    with states_kept():
         states = read_sources(sources, plan, config=config, options=options)
         if draws:
             states = with_draws(states, full, sources, plan, config=config, options=options)
@@ -68,7 +69,7 @@ def measure_stages(
         # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
         of_retains = {record.fingerprint for record in retains}
         new = [source for source in states[n_retains:] if source.record.fingerprint not in of_retains]
-        with target_of(full, plan, config=config, options=options) as target:
+        with Target(full, plan, config=config, options=options) as target:
             n_stage_1 = n_retains if only_knowledge else 0
             s_full, scores = patch_sources(target, [*states[:n_retains], *new], n_stage_1=n_stage_1)
             if draws:
@@ -91,15 +92,29 @@ def _only_knowledge(options: RunOptions, plan: Plan) -> bool:
     return options.stage_2 == "knowledge" and plan.control is None
 
 
-def measure_stage_2(
-    baseline: Baseline, sources: Sequence[SourceStates], target: Target | StreamedTarget
-) -> list[DepthAudit]:
+def _require_all_layers(options: RunOptions) -> None:
+    """Raise where a `full` that is read once for both stages would have to know stage 1 before stage 2."""
+    if options.stream:
+        raise ModelError(
+            "a streamed model is patched for both stages at once, before stage 1 shows which layers encode the "
+            "knowledge. Measure stage 1 first (Baseline.measure, then audit), or use ",
+            Setting("stage_2", "all", of="RunOptions"),
+            ".",
+        )
+
+
+def measure_stage_2(baseline: Baseline, sources: Sequence[SourceStates], target: Target) -> list[DepthAudit]:
     """Measure stage 2 of unlearned models whose states were read, in a target that must be the `full` of stage 1."""
     retains = {record.fingerprint for role, record in baseline.roles.items() if role != "full"}
     new = [source for source in sources if source.record.fingerprint not in retains]
-    target.require_weights(baseline.models["full"].fingerprint, now=not new)
+    expected = baseline.models["full"].fingerprint
+    hashed_on_the_way = bool(new) and not target.model.is_resident
+    if not hashed_on_the_way:
+        require_same_full(target.model.name, target.fingerprint, expected)
     knowledge = baseline.ke_mask if _only_knowledge(target.options, target.plan) else None
     scores = patch_sources(target, new, knowledge=knowledge)[1] if new else []
+    if hashed_on_the_way:
+        require_same_full(target.model.name, target.fingerprint, expected)
     by_source = dict(zip(map(id, new), scores, strict=True))
     origin = origin_of_stage_2(baseline, target)
     return [join_stages(baseline, s, by_source.get(id(s)), target.plan, origin) for s in sources]
@@ -118,7 +133,7 @@ class PatchScores:
 
 
 def patch_sources(
-    target: Target | StreamedTarget,
+    target: Target,
     sources: Sequence[SourceStates],
     *,
     knowledge: Bool[Tensor, "example layer"] | None = None,
@@ -143,7 +158,7 @@ def patch_sources(
     if n_stage_1:
         knowledge = torch.zeros(n_examples, full.n_layers, dtype=torch.bool)
 
-    def score(engine: PatchEngine, rows: list[int]) -> None:
+    def score(engine: PatchEngine, rows: list[int], patched: Sequence[Patched | None]) -> None:
         s_full[rows] = mean_over_tokens(engine.logprobs, engine.batch)
         target.plan.require_finite(s_full[rows].isfinite(), rows, full.name, "log-probabilities")
         replaced = engine.states
@@ -161,7 +176,9 @@ def patch_sources(
                 delta[rows], norm[rows], cosine[rows] = 0.0, 1.0, 1.0
                 continue
             cache = target.states_of(source, engine)
-            delta[rows] = lost = lost_logprob(engine, cache, replaced, exact_noop=config.exact_noop, wanted=wanted)
+            delta[rows] = lost = lost_logprob(
+                engine, cache, replaced, exact_noop=config.exact_noop, wanted=wanted, patched=patched[place]
+            )
             finite = (lost.isfinite() if wanted is None else lost.isfinite() | ~wanted).all(-1)
             target.plan.require_finite(finite, rows, source.record.name, "patched log-probabilities")
             norm[rows], cosine[rows] = closeness(cache.states, replaced, engine.batch)
@@ -177,19 +194,21 @@ def lost_logprob(
     *,
     exact_noop: bool,
     wanted: Bool[Tensor, "batch layer"] | None = None,
+    patched: Patched | None = None,
 ) -> Float[Tensor, "batch layer"]:
     """Return the nats per token lost by each patched layer; with `exact_noop`, 0 where the patch changes nothing.
 
-    NaN where not `wanted`.
+    NaN where not `wanted`. `patched` are the log-probabilities with each layer patched, where they are known.
     """
     same = cache.same_as(replaced, engine.batch.patched_mask).cpu() & exact_noop
     changing = ~same if wanted is None else ~same & wanted
     layers = changing.any(0).nonzero()[:, 0].tolist()
     lost = torch.zeros(same.shape, dtype=torch.float64)
     if layers:
-        patched = engine.patched(cache, layers=layers, wanted=wanted)[:, layers]
+        if patched is None:
+            patched = engine.patched(cache, layers=layers, wanted=wanted)
         # Both are float32 and may cancel: the difference is taken in float64, which Apple's GPU does not have.
-        difference = engine.logprobs.cpu().double()[:, None] - patched.cpu().double()
+        difference = engine.logprobs.cpu().double()[:, None] - patched[:, layers].cpu().double()
         lost[:, layers] = mean_over_tokens(difference, engine.batch)
     lost = lost.masked_fill(same, 0.0)
     return lost if wanted is None else lost.masked_fill(~wanted, torch.nan)

@@ -475,7 +475,7 @@ def ways_to_run(
 ) -> Iterator[Finding]:
     """Compare an audit of models in memory with one that reads them a block at a time."""
     from uds_lens.audit._memory import memory_of_audit
-    from uds_lens.patching._streamed import why_not_streamed
+    from uds_lens.patching._side_by_side import why_not_streamed
 
     full = models["full"]
     sizes: dict[str, Any] = {"n_sources": max(1, len(models) - 1), "config": config, "options": options}
@@ -512,7 +512,7 @@ def _costs(
     `turns` says how often each model is read, because its rows take turns.
     """
     from uds_lens.models import pick_device
-    from uds_lens.models._streamed import weight_files_of
+    from uds_lens.models._by_block import weight_files_of
     from uds_lens.patching._costs import product_rate
 
     files = {

@@ -24,9 +24,8 @@ from uds_lens._compat.transformers import rope_limit
 from uds_lens._types import Protocol
 from uds_lens.audit._inputs import Plan, make_plan, where_of
 from uds_lens.audit._memory import GIB
-from uds_lens.audit._runner import read_source, target_of
+from uds_lens.audit._runner import Target, is_streamed, opened, read_source
 from uds_lens.audit._states import SourceStates, StateStore
-from uds_lens.audit._streamed import streamed_model
 from uds_lens.audit._two_stage import PatchScores, patch_sources
 from uds_lens.data import ChatStyle, TokenBatch, TokenSequence, answer_prompt, answer_sequences, prompt_ids
 from uds_lens.errors import ConfigError, Setting
@@ -49,7 +48,10 @@ from uds_lens.models import (
 )
 from uds_lens.models._compatibility import deciding_record, protocol_of, require_embedded
 from uds_lens.patching import row_layout
-from uds_lens.patching._streamed import StreamedBatch, StreamedRows, run_streamed, tokens_in
+from uds_lens.patching._blocks import OwnPass, WholeRows
+from uds_lens.patching._plain import cache_of
+from uds_lens.patching._side_by_side import embed_tokens_of
+from uds_lens.patching._wave import Rider, run_blocks
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.results._records import ModelRecord
 from uds_lens.transplants._running import HostScores, run_host
@@ -246,7 +248,7 @@ class Session:
             if not groups:
                 continue
             source = self.sources[role]
-            if self.run.stream is True and isinstance(source, str | os.PathLike):
+            if is_streamed(source, self.run):
                 self._run_streamed(role, source, [p for group in groups for p in group])
                 continue
             with self._opened(role) as model:
@@ -283,7 +285,7 @@ class Session:
             self._cache.remember_streamed(source, options.dtype, self.protocol, options.chat, self.records[role])
         if patched:
             sources = [self.results[Pass(p.what, "states")].value for p in patched]  # type: ignore[arg-type]
-            with target_of(source, self.plan, config=self.config, options=self.run) as target:
+            with Target(source, self.plan, config=self.config, options=self.run) as target:
                 _, scores = patch_sources(target, sources)
             self.results |= {p: PassResult(score, 0.0, 1) for p, score in zip(patched, scores, strict=True)}
         for p, (seconds, _) in zip(wanted, _shares(time.perf_counter() - start, 1, [1] * len(wanted)), strict=True):
@@ -300,8 +302,7 @@ class Session:
         """Read a model once for several passes, and note whose it is."""
         config, run = self.config, self.run
         values: dict[Pass, Any] = {}
-        with streamed_model(source, config, run) as streamed:
-            model = streamed.model
+        with opened(source, config, run) as model:
             require_embedded(model.hf, inputs, name=model.name)
             layout = row_layout(model)
             plans = {p: self.plan_of(p) for p in wanted if p.kind == "states"}
@@ -317,32 +318,30 @@ class Session:
                     sets[p] = [(part, batch_of(model, rows, part)) for part in parts]
             if wanted:  # the logit lens alone embeds no token, and takes the final norm, with a tied head
                 everything = [*sets.values(), *windows.values()]
-                streamed.embed(tokens_in([batch for read in everything for _, batch in read]))
-            at_answers = {p: [(part, StreamedRows(model, batch)) for part, batch in sets[p]] for p in sets}
+                embed_tokens_of(model, [batch for read in everything for _, batch in read])
+            at_answers = {p: [(part, WholeRows(model, batch)) for part, batch in sets[p]] for p in sets}
+            how: Any = {"keep_prefix": False, "by_bridge": False}
             at_windows = {
-                p: [(rows, batch, StreamedBatch(model, batch, packed=plans[p].packed)) for rows, batch in windows[p]]
+                p: [(rows, batch, OwnPass(model, batch, packed=plans[p].packed, **how)) for rows, batch in windows[p]]
                 for p in plans
             }
-            riders: list[StreamedBatch | StreamedRows] = [
-                rider for ridden in at_windows.values() for _, _, rider in ridden
-            ]
+            riders: list[Rider] = [rider for ridden in at_windows.values() for _, _, rider in ridden]
             riders += [rider for several in at_answers.values() for _, rider in several]
             if riders:
-                run_streamed(streamed, riders, desc=f"reading {os.path.basename(os.fspath(source))}", show=run.progress)
+                run_blocks(model, riders, desc=f"reading {os.path.basename(os.fspath(source))}", show=run.progress)
             budget = int(run.memory_gib * GIB / max(1, len(plans)))
             stores = {p: StateStore(budget=budget) for p in plans}
             for p, ridden in at_windows.items():
                 for rows_of, batch, rider in ridden:
-                    states = rider.source_states(config.last_layer).states
+                    states = cache_of(model, rider.recording.states, "resid_post", config.last_layer).states
                     finite = states.isfinite().all(-1).all(-1).all(-1)
                     plans[p].require_finite(finite, rows_of, model.name, "hidden states")
                     stores[p].put(batch, states)
-            with streamed.head():
+            with model.head():
                 for p, several in at_answers.items():
                     texts, rows = self.answer_rows(p.what)
                     read = ((part, rider.normed()[rider.batch.scored_mask]) for part, rider in several)
                     values[p] = scores_of(model, rows, read, names=[text.question for text in texts])
-                streamed.fingerprint()
                 self.records[role] = ModelRecord.of(model)
                 for p, store in stores.items():
                     values[p] = SourceStates(self.records[role], store, config.site, config.last_layer)
@@ -474,7 +473,7 @@ class Session:
 
         def scored(passes: Sequence[Pass], run: RunOptions) -> list[PatchScores]:
             sources = [self.results[Pass(p.what, "states")].value for p in passes]  # type: ignore[arg-type]
-            with target_of(model.lent(), self.plan, config=self.config, options=run) as target:
+            with Target(model.lent(), self.plan, config=self.config, options=run) as target:
                 return patch_sources(target, sources)[1]
 
         roles = ("retain", "model")

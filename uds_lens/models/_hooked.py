@@ -13,14 +13,15 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
-from torch import nn
+from jaxtyping import Int
+from torch import Tensor, nn
 
 from uds_lens._compat.accelerate import is_moved, is_offloaded, is_placed, runs_on
 from uds_lens._compat.glibc import give_back_memory
@@ -215,6 +216,9 @@ class HookedModel:
     It serves one thread at a time, because passes put hooks on it. Open a model once per thread.
     """
 
+    is_resident = True
+    """Whether all weights are there; those of a `StreamedModel` come and go, so that it cannot run as a whole."""
+
     def __init__(
         self,
         hf: PreTrainedModel | nn.Module,
@@ -242,8 +246,6 @@ class HookedModel:
         """How the GGUF file it was loaded from stores its weights; None for other models."""
         self.is_wrapped = bridge is not None
         """Whether `hf` is the model inside a caller's Bridge."""
-        self.streams_to: torch.device | None = None
-        """Where its blocks run, if their weights come and go (`StreamedModel`), so that it cannot run as a whole."""
         self.tokenizer = tokenizer
         self.name = name
         self._owned = owned
@@ -297,6 +299,17 @@ class HookedModel:
                 self._in_pass = inside
                 if not inside:
                     self._runs_hooks = None
+
+    def embed(self, ids: Int[Tensor, "token"]) -> None:
+        """Have there what lies before the blocks, for every token that will be run."""
+
+    def blocks(self, first: int = 0) -> Generator[int, None, None]:
+        """Yield the number of each block while its weights are there: always, or (`StreamedModel`) until the next."""
+        yield from range(first, self.n_layers)
+
+    def head(self) -> AbstractContextManager[None]:
+        """Have the head there for the length of a `with` block."""
+        return nullcontext()
 
     def close(self) -> None:
         """Release the model; free its memory if `open_model` loaded it. Closing twice is harmless."""
@@ -400,10 +413,6 @@ class HookedModel:
             self._fingerprint = weights
         return weights
 
-    def has_fingerprint(self, known: str) -> None:
-        """Set the fingerprint of weights that were hashed while they were read."""
-        self._fingerprint, self.keeps_weights = known, True
-
     def lent(self) -> HookedModel:
         """Return a handle that may be closed without closing this one; the weights must not change meanwhile."""
         handle = HookedModel(self.hf, self.tokenizer, name=self.name, owned=True, bridge=self._bridge)
@@ -440,7 +449,7 @@ class HookedModel:
     @property
     def device(self) -> torch.device:
         """Device that token ids go to (that of the input embedding)."""
-        return self.streams_to or runs_on(self.hf.get_input_embeddings())
+        return runs_on(self.hf.get_input_embeddings())
 
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | nn.Module | HookedModel"

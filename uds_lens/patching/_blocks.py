@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -55,6 +55,11 @@ class OwnPass:
         if self._packing is not None:
             self._hidden = self._packing.pack(self._hidden)
             self._packed_arguments: dict[int, Tensor] = {}
+
+    @property
+    def configs(self) -> list[Any]:
+        """Where blocks read which attention they run, if rows are packed."""
+        return self.recording.configs
 
     def run(self, layer: int) -> None:
         """Run the next block; keep its keys and values, and the window states that leave it, in `recording`.
@@ -123,6 +128,25 @@ class OwnPass:
                 self._packed_arguments[id(value)] = self._packing.pack(value)
             return self._packed_arguments[id(value)]
         raise PatchError(f"a block takes a tensor of shape {tuple(value.shape)} that cannot be packed.")
+
+
+class WholeRows:
+    """Whole rows, padded, on their way through the blocks: for what is read from the last states alone."""
+
+    configs: ClassVar[list[Any]] = []
+
+    def __init__(self, model: HookedModel, batch: TokenBatch) -> None:
+        self.anatomy, self.batch = model.anatomy, batch.to(model.device)
+        self.hidden, self.calls = learn_calls(model.anatomy, self.batch, None)
+
+    def run(self, layer: int) -> None:
+        """Run the next block."""
+        args, kwargs = self.calls[layer]
+        self.hidden = first_tensor(self.anatomy.layers[layer](self.hidden, *args, **kwargs))
+
+    def normed(self) -> Float[Tensor, "batch win d_model"]:
+        """Return what the head reads at the window, once the last block is behind it."""
+        return self.anatomy.final_norm(at_window(self.hidden, self.batch.window))
 
 
 def learn_calls(anatomy: Anatomy, batch: TokenBatch, cache: object | None) -> tuple[Tensor, list[BlockCall]]:

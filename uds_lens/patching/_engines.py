@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -21,7 +21,7 @@ from uds_lens.patching._readout import Score, target_logprobs
 from uds_lens.patching._recording import Recording
 from uds_lens.patching._side_by_side import require_fitting
 from uds_lens.patching._states import PatchEngine, SpanCache
-from uds_lens.patching._wave import own_pass, wave
+from uds_lens.patching._wave import PatchedPass, Resumed, SourceLayers, Variants, own_passes, run_blocks
 from uds_lens.patching._window_hooks import require_states_of
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
@@ -71,7 +71,7 @@ def record(
         why = "has blocks that keep causal masks of their own, which resumed tokens would read at wrong places"
     if why is None:
         with model.running():
-            recording = own_pass(model, batch, keep_prefix=True, by_bridge=by_bridge, packed=packed)
+            [recording] = own_passes(model, [batch], keep_prefix=True, by_bridge=by_bridge, packed=packed)
             if all(count == 1 for count in recording.kept.writes):
                 batch = recording.batch
                 recording.logprobs = target_logprobs(
@@ -147,42 +147,60 @@ class WavefrontTarget(PatchEngine):
         require_states_of(self.model, self.batch, cache)
         shape = (len(self.batch), n, self.batch.window.shape[1])
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
+        again: dict[int, list[int]] = {}
+        for number, layers in combinations.items():
+            for layer in layers[1:]:
+                again.setdefault(layer, []).append(number)
         with self.model.running():
-            for rows, recording in self.recording.groups_wanting(wanted) if combinations else ():
-                width, size = recording.batch.window.shape[1], recording.variants_at_once
-                states = replace(cache, states=cache.states[rows, :, :width])
-                here = None if wanted is None else wanted[rows]
-                some = [place for place in combinations if here is None or here[:, place].any()]
-                for places in (some[i : i + size] for i in range(0, len(some), size)):
-                    again: dict[int, list[int]] = {}
-                    for number, place in enumerate(places):
-                        for layer in combinations[place][1:]:
-                            again.setdefault(layer, []).append(number)
-                    first = [combinations[place][0] for place in places]
-                    asked = None if here is None else here[:, places]
-                    some_rows = recording if asked is None else recording.with_rows(asked.unbind(1))
-                    final = wave(self.model, some_rows, cache=states, layers=first, again=again)
-                    assert final is not None
-                    values = variant_logprobs(recording, final, asked, score=self.score)
-                    for number, place in enumerate(places):
-                        result[rows, place, :width] = values[:, number]
+            for rows, group in self.recording.groups_wanting(wanted) if combinations else ():
+                some = [number for number in combinations if wanted is None or wanted[rows, number].any()]
+                for start in range(0, len(some), group.variants_at_once):
+                    joining: dict[int, list[int]] = {}
+                    for number in some[start : start + group.variants_at_once]:
+                        joining.setdefault(combinations[number][0], []).append(number)
+                    variants = Variants(self.model, rows, group, wanted)
+                    run_blocks(self.model, [Resumed(variants, cache, joining, again)], first=min(joining))
+                    variants.read_out(result, score=self.score)
         return result
 
 
-def variant_logprobs(
-    recording: Recording,
-    final: Float[Tensor, "batch variant win d_model"],
-    wanted: Bool[Tensor, "batch variant"] | None = None,
+@torch.no_grad()
+def patch_on_the_way(
+    model: HookedModel,
+    batches: Sequence[TokenBatch],
+    sources: Sequence[Sequence[SourceLayers]],
     *,
-    score: Score | None = None,
-) -> Float[Tensor, "batch variant win"]:
-    """Return the log-probabilities of the scored tokens under each variant that left the last block, where wanted."""
-    targets, scored = (
-        part[:, None].expand(-1, final.shape[1], -1) for part in (recording.batch.targets, recording.batch.scored_mask)
-    )
-    if wanted is not None:
-        scored = scored & wanted.to(scored.device)[..., None]
-    return target_logprobs(recording.anatomy, final, targets, scored, score=score)
+    packed: bool,
+    exact_noop: bool = True,
+    wanted: Sequence[Bool[Tensor, "batch layer"]] | None = None,
+    desc: str = "patching",
+    show: bool | None = None,
+) -> list[tuple[WavefrontTarget, list[Float[Tensor, "batch layer win"]]]]:
+    """Send batches once through blocks that do not stay, every source patched in on the way.
+
+    Args:
+        model: The target, with the embeddings of all tokens.
+        batches: The tokens.
+        sources: What is patched into each batch.
+        packed: See `record`.
+        exact_noop: See `PatchedPass`.
+        wanted: For each batch, at which layers its rows are patched; None: at all.
+        desc: Label of the progress bar over blocks.
+        show: Whether there is one; None shows it in terminals and notebooks.
+
+    Returns:
+        For each batch its own states and log-probabilities (which can no longer be patched), and of each source the
+        log-probabilities with each layer patched that changes something.
+    """
+    several = wanted if wanted is not None else [None] * len(batches)
+    passes = [
+        PatchedPass(model, batch, of_batch, packed=packed, exact_noop=exact_noop, wanted=layers)
+        for batch, of_batch, layers in zip(batches, sources, several, strict=True)
+    ]
+    run_blocks(model, passes, desc=desc, show=show)
+    with model.head():
+        measured = [each.read_out() for each in passes]
+    return [(WavefrontTarget(model, each.recording), values) for each, values in zip(passes, measured, strict=True)]
 
 
 def open_target(

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,7 +20,7 @@ from uds_lens.patching._hooks import as_hooked, chosen_combinations, chosen_laye
 from uds_lens.patching._readout import Score, scored_logprobs
 from uds_lens.patching._side_by_side import require_fitting
 from uds_lens.patching._states import PatchEngine, SpanCache
-from uds_lens.patching._wave import own_pass
+from uds_lens.patching._wave import own_passes
 from uds_lens.patching._window_hooks import patched_forward, read_by_hooks, require_effect
 
 logger = logging.getLogger(__name__)
@@ -66,22 +67,44 @@ def capture(
         >>> cache.n_layers == cache.states.shape[1]
         True
     """
+    settings: Any = {"site": site, "last_layer": last_layer, "packed": packed, "engine": engine}
+    return capture_all(as_hooked(model), [batch], **settings)[0]
+
+
+@torch.no_grad()
+def capture_all(
+    model: HookedModel,
+    batches: Sequence[TokenBatch],
+    *,
+    site: HookSite = "resid_post",
+    last_layer: LastLayer = "resid_post",
+    packed: bool = False,
+    engine: Engine = "wavefront",
+    desc: str = "reading",
+    show: bool | None = None,
+) -> list[SpanCache]:
+    """Read several batches as `capture` does; blocks that do not stay are read once for all of them.
+
+    `desc` and `show` are the label of the progress bar over such blocks, and whether there is one.
+    """
     check_choice("last_layer", last_layer, LastLayer)
-    model = as_hooked(model)
     with model.running():
         require_site(model, site)
-        require_fitting(model, batch)
-        batch = batch.to(model.device)
+        for batch in batches:
+            require_fitting(model, batch)
         if site == "resid_post" and engine != "naive" and not model.runs_hooks:
             try:
-                states = own_pass(model, batch, keep_prefix=False, packed=packed).states
-                return cache_of(model, states, site, last_layer)
+                passes = own_passes(model, batches, keep_prefix=False, packed=packed, desc=desc, show=show)
+                return [cache_of(model, own.states, site, last_layer) for own in passes]
             except PatchError as error:
-                if packed:
+                if packed or not model.is_resident:
                     raise
                 logger.info("%r: states are read by a whole forward, because %s", model.name, error)
-        states, heads = read_by_hooks(model, batch, site)
-        return cache_of(model, states, site, last_layer, heads)
+        caches = []
+        for batch in batches:
+            states, heads = read_by_hooks(model, batch.to(model.device), site)
+            caches.append(cache_of(model, states, site, last_layer, heads))
+        return caches
 
 
 def cache_of(model: HookedModel, states: Tensor, site: HookSite, last_layer: LastLayer, heads: int = 0) -> SpanCache:

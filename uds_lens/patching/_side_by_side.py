@@ -17,11 +17,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from uds_lens._compat.accelerate import is_placed
-from uds_lens._compat.transformers import RopeLimit, attention_of, is_plain_decoder, rope_limit
+from uds_lens._compat.transformers import RopeLimit, attention_of, is_plain_decoder, rope_limit, upcasts_attention
 from uds_lens._types import PaddingSide
 from uds_lens.data import TokenBatch, TokenSequence, make_batch
 from uds_lens.errors import ModelError, PatchError, warn_once
 from uds_lens.models import HookedModel, ModelSource
+from uds_lens.models._by_block import why_not_streamed as why_not_read_by_block
+from uds_lens.models._checkpoint import load_config
 from uds_lens.models._hooked import behaviour_changes
 from uds_lens.patching._hooks import run_decoder
 from uds_lens.patching._packing import configs_of
@@ -60,6 +62,31 @@ def may_be_packable(source: ModelSource, model_type: object) -> bool:
     if isinstance(source, str | os.PathLike):
         return True
     return packable(source) if isinstance(source, HookedModel) else _is_plain(source)
+
+
+def why_not_streamed(source: object, *, revision: str | None = None, offline: bool = False) -> str | None:
+    """Say why a model cannot be read and run a block at a time; None where it can."""
+    if not isinstance(source, str | os.PathLike):
+        return "it is in memory already"
+    if (why := why_not_read_by_block(source, revision=revision, offline=offline)) is not None:
+        return why
+    config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
+    family = config.get_text_config().model_type
+    if family not in PACKED_FAMILIES:
+        return (
+            f"{family!r} is none of the families whose blocks are known to run apart from the rest of the model "
+            f"({', '.join(sorted(PACKED_FAMILIES))}): what a block is called with may depend on the blocks before it"
+        )
+    if upcasts_attention(config):
+        return "its config sets reorder_and_upcast_attn, with which attention runs in code that only whole models take"
+    return None
+
+
+def embed_tokens_of(model: HookedModel, batches: Sequence[TokenBatch]) -> None:
+    """Have there what lies before the blocks, for every token of some batches."""
+    if not model.is_resident:
+        none = torch.empty(0, dtype=torch.long)
+        model.embed(torch.cat([none, *(batch.input_ids.flatten() for batch in batches)]).unique())
 
 
 def _is_plain(model: Any) -> bool:
@@ -170,7 +197,7 @@ def row_layout(model: HookedModel) -> RowLayout:
     """
     if model.hf not in _layouts:
         limit = rope_limit(model.hf.config)
-        if model.streams_to is not None:
+        if not model.is_resident:
             _layouts[model.hf] = layout_of_config(model.hf.config)
         elif limit is None and is_tested_family(model.hf):
             _layouts[model.hf] = RowLayout()

@@ -1,4 +1,4 @@
-"""The wave: one loop through the blocks that carries the target's own pass and every patched variant of it.
+"""The loop through the blocks, and the wave: every patched variant of a batch, carried from block to block.
 
 A variant is "the target with layer l patched". It differs from the target only at the window, and only after layer l.
 (A variant may also be patched at several layers: it joins at the first of them and is patched again at the others.)
@@ -6,63 +6,122 @@ So the wave carries, from block to block, the window states of every variant pat
 patched below l run behind the target's own keys and values before the window, and then the variant patched at l joins.
 The variants of a row run as extra tokens of one sequence behind one shared prefix, kept apart by the attention mask.
 
-The own pass is the same for every layer and source. `record` keeps its keys, values and window states, so that the wave
-of each source carries variants only. A source is read by the same loop without variants.
+The own pass is the same for every layer and source. Where the weights stay, `record` keeps its keys, values and window
+states, so that the wave of each source carries variants only. Where a block is read and dropped, the variants of every
+source ride behind the own pass (`PatchedPass`), and all batches pass a block while it is there.
 
 Token-layers per row: T (L - 1) L / 2 instead of S L^2 for one full forward per layer (T window, S sequence, L layers).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from uds_lens._progress import progress
 from uds_lens.data import TokenBatch
+from uds_lens.errors import PatchError
 from uds_lens.models import HookedModel
 from uds_lens.patching._blocks import OwnPass, run_block
 from uds_lens.patching._packing import packed_blocks
-from uds_lens.patching._recording import Recording
+from uds_lens.patching._readout import Score, target_logprobs
+from uds_lens.patching._recording import Recording, Rows
 from uds_lens.patching._states import SpanCache
 from uds_lens.patching._window_hooks import patched_inside
+
+SourceLayers: TypeAlias = Callable[[int], SpanCache]
+"""Takes a layer, returns the states of a source there alone: those of all, padded, are not held while rows wait."""
+
+
+@runtime_checkable
+class Rider(Protocol):
+    """What passes through the blocks of a model."""
+
+    @property
+    def configs(self) -> list[Any]:
+        """Where its blocks read which attention they run, if its rows are packed."""
+
+    def run(self, layer: int) -> None:
+        """Run one block, which is there now."""
+
+
+@torch.no_grad()
+def run_blocks(
+    model: HookedModel, riders: Sequence[Rider], *, first: int = 0, desc: str = "blocks", show: bool | None = None
+) -> None:
+    """Send riders through the blocks of a model, each of which is there once for all of them.
+
+    Args:
+        model: The model; of one that is read, with the embeddings of all tokens.
+        riders: All that is to be run.
+        first: Block to begin with.
+        desc: Label of the progress bar, where blocks are read.
+        show: Whether there is one; None shows it in terminals and notebooks.
+    """
+    with closing(model.blocks(first)) as blocks, model.running():
+        shown = progress(blocks, desc=desc, total=model.n_layers, unit="block", enabled=show)
+        for layer in blocks if model.is_resident else shown:
+            for rider in riders:
+                with packed_blocks(rider.configs):
+                    rider.run(layer)
+
+
+@torch.no_grad()
+def own_passes(
+    model: HookedModel,
+    batches: Sequence[TokenBatch],
+    *,
+    keep_prefix: bool,
+    by_bridge: bool = False,
+    packed: bool = False,
+    desc: str = "blocks",
+    show: bool | None = None,
+) -> list[Recording]:
+    """Run a model once over batches, without logits, and keep its window states (with its keys: `keep_prefix`).
+
+    Raises `PatchError` where its blocks cannot be run one by one.
+    """
+    packed = packed and not by_bridge
+    passes = [OwnPass(model, batch, keep_prefix=keep_prefix, by_bridge=by_bridge, packed=packed) for batch in batches]
+    run_blocks(model, passes, desc=desc, show=show)
+    return [own.recording for own in passes]
 
 
 @dataclass(eq=False)
 class Wave:
-    """Carry through the blocks together: the target's own pass, unless it is recorded, and variants of it."""
+    """Variants of some rows of a batch that run together, carried through the blocks."""
 
     model: HookedModel  # the target
-    recording: Recording  # its keys, values and window states; filled block by block where `first_pass` runs
-    first_pass: OwnPass | None = None  # the own pass over whole rows; None where `recording` holds all of it
-    cache: SpanCache | None = None  # the source's states
-    layers: Sequence[int] = ()  # where each variant is patched first, in increasing order
-    again: Mapping[int, Collection[int]] = field(default_factory=dict)  # layer: variants that are patched there too
+    recording: Recording  # its keys, values and window states, up to the block that is run
+    names: list[int] = field(default_factory=list)  # of the variants, in the order in which they join
     variants: Float[Tensor, "rows tokens d_model"] | None = None  # those patched so far, side by side, at the window
 
-    def run(self, layer: int) -> None:
-        """Run one block: the own pass, the variants patched below it, and the one that joins here."""
-        recording = self.recording
-        if self.first_pass is not None:
-            self.first_pass.run(layer)
-        joining, again = self.layers.count(layer), self.again.get(layer, ())
-        source = self.cache if joining or again else None
-        if source is not None and source.site != "resid_post":  # patched inside the block
+    def run(self, layer: int, source: SpanCache, again: Collection[int] = ()) -> None:
+        """Run one block: the variants there are, of which some are patched `again`; then those named since join.
+
+        `source` has the states of this layer alone.
+        """
+        recording, there = self.recording, self._count()
+        joining, numbers = len(self.names) - there, [i for i in range(there) if self.names[i] in again]
+        if (joining or numbers) and source.site != "resid_post":  # patched inside the block
             self._join(recording.states[:, layer - 1] if layer else recording.entry, joining)
-            n = self._count()
-            back = [*(n - i for i in again), *range(1, joining + 1)]
+            back = [self._count() - i for i in [*numbers, *range(there, there + joining)]]
             with patched_inside(self.model, recording.batch, source, layer, back):
                 self._pass(layer)
             return
         self._pass(layer)
-        if source is not None:
+        if joining or numbers:
             states = recording.states[:, layer]
             patched = recording.batch.patched_mask[..., None]
-            written = source[layer].to(states.device, states.dtype)
-            if again:
-                self._write(recording.enter(written), recording.enter(patched), again)
+            written = source[0].to(states.device, states.dtype)
+            if numbers:
+                self._write(recording.enter(written), recording.enter(patched), numbers)
             self._join(torch.where(patched, written, states), joining)
 
     def _pass(self, layer: int) -> None:
@@ -87,32 +146,156 @@ class Wave:
         self.variants = torch.cat(written, dim=1)
 
 
-@torch.no_grad()
-def wave(
-    model: HookedModel,
-    recording: Recording,
-    *,
-    first_pass: OwnPass | None = None,
-    cache: SpanCache | None = None,
-    layers: Sequence[int] = (),
-    again: Mapping[int, Collection[int]] | None = None,
-) -> Float[Tensor, "batch variant win d_model"] | None:
-    """Send one wave through all blocks, and return the window states that leave the last, a variant per layer."""
-    carried = Wave(model, recording, first_pass, cache, layers, again or {})
-    with packed_blocks(recording.configs):
-        for layer in range(layers[0] if first_pass is None and layers else 0, recording.anatomy.n_layers):
-            carried.run(layer)
-    return None if carried.variants is None else recording.leave(carried.variants)
+class Variants:
+    """Variants of the rows of a batch that are resumed together, in waves of as many as may run at once.
 
-
-@torch.no_grad()
-def own_pass(
-    model: HookedModel, batch: TokenBatch, *, keep_prefix: bool, by_bridge: bool = False, packed: bool = False
-) -> Recording:
-    """Run a model once over the batch, without logits, and keep its window states (with its keys: `keep_prefix`).
-
-    Raises `PatchError` where its blocks cannot be run one by one.
+    Args:
+        model: The target.
+        rows: Which rows of the batch.
+        recording: The target's own pass over them.
+        wanted: For all rows of the batch, which variants are; None: all. Variants no row wants never join.
     """
-    run = OwnPass(model, batch, keep_prefix=keep_prefix, by_bridge=by_bridge, packed=packed and not by_bridge)
-    wave(model, run.recording, first_pass=run)
-    return run.recording
+
+    def __init__(
+        self, model: HookedModel, rows: Rows, recording: Recording, wanted: Bool[Tensor, "batch n"] | None = None
+    ) -> None:
+        self._model, self._rows, self.recording = model, rows, recording
+        self._wanted = None if wanted is None else wanted[rows]
+        self.waves: list[Wave] = []
+
+    def run(self, layer: int, source: SpanCache, joining: Sequence[int] = (), again: Collection[int] = ()) -> None:
+        """Run one block: the variants there are, some of them patched `again`, and those that join here, by number.
+
+        `source` has the states of this layer alone.
+        """
+        for name in joining:
+            if self._wanted is not None and not self._wanted[:, name].any():
+                continue
+            if not self.waves or len(self.waves[-1].names) == self.recording.variants_at_once:
+                riding = self.recording if self._wanted is None else self.recording.with_rows()
+                self.waves.append(Wave(self._model, riding))
+            self.waves[-1].names.append(name)
+            if self._wanted is not None:
+                self.waves[-1].recording.add_rows(self._wanted[:, name])
+        if self.waves:
+            width = self.recording.batch.window.shape[1]
+            here = replace(source, states=source.states[self._rows, :, :width])
+            for wave in self.waves:
+                wave.run(layer, here, again)
+
+    def read_out(self, result: Float[Tensor, "batch n win"], *, score: Score | None = None) -> None:
+        """Put the log-probabilities of the scored tokens under each variant that left the last block, where wanted."""
+        batch = self.recording.batch
+        for wave in self.waves:
+            assert wave.variants is not None
+            final = wave.recording.leave(wave.variants)
+            targets, scored = (
+                part[:, None].expand(-1, final.shape[1], -1) for part in (batch.targets, batch.scored_mask)
+            )
+            if self._wanted is not None:
+                scored = scored & self._wanted[:, wave.names].to(scored.device)[..., None]
+            values = target_logprobs(self.recording.anatomy, final, targets, scored, score=score)
+            for number, name in enumerate(wave.names):
+                result[self._rows, name, : batch.window.shape[1]] = values[:, number]
+
+
+@dataclass(eq=False)
+class Resumed:
+    """Variants of one source on their way through the blocks, behind a pass that was recorded."""
+
+    variants: Variants  # on their way
+    cache: SpanCache  # the source's states
+    joining: Mapping[int, Sequence[int]]  # layer: variants that are patched there first
+    again: Mapping[int, Collection[int]]  # layer: variants that are patched there too
+
+    @property
+    def configs(self) -> list[Any]:
+        """Where blocks read which attention they run."""
+        return self.variants.recording.configs
+
+    def run(self, layer: int) -> None:
+        """Run one block."""
+        source = replace(self.cache, states=self.cache.states[:, layer : layer + 1])
+        self.variants.run(layer, source, self.joining.get(layer, ()), self.again.get(layer, ()))
+
+
+class PatchedPass:
+    """A batch on its way through blocks that do not stay: the target's own pass, and behind it every source's variants.
+
+    Args:
+        model: The target.
+        batch: The tokens.
+        sources: What is patched in, one layer after the other.
+        packed: See `record`.
+        exact_noop: Leave out layers at which a source has the target's own states in every row.
+        wanted: At which layers each row is patched; None: at all.
+    """
+
+    def __init__(
+        self,
+        model: HookedModel,
+        batch: TokenBatch,
+        sources: Sequence[SourceLayers],
+        *,
+        packed: bool,
+        exact_noop: bool = True,
+        wanted: Bool[Tensor, "batch layer"] | None = None,
+    ) -> None:
+        self._model, self._sources, self._exact_noop, self._wanted = model, sources, exact_noop, wanted
+        self._own = OwnPass(model, batch, keep_prefix=True, by_bridge=False, packed=packed)
+        self.recording = self._own.recording
+        self.configs = self.recording.configs
+        self.groups: list[tuple[Rows, Recording]] = []
+        self._variants: list[list[Variants]] = []
+
+    def run(self, layer: int) -> None:
+        """Run the block that was just read: the own pass, then the variants of every source."""
+        self._own.run(layer)
+        own = self.recording
+        if own.kept.writes[layer] != 1:
+            raise PatchError(
+                f"{self._model.name!r} has a block that did not write its keys and values to the cache exactly once: "
+                "it cannot be streamed."
+            )
+        if layer == 0:
+            self.groups = list(own.ready().groups_wanting(self._wanted))
+            self._variants = [
+                [Variants(self._model, rows, group, self._wanted) for rows, group in self.groups] for _ in self._sources
+            ]
+        for rows, group in self.groups:
+            if group is not own:
+                keys, values = own.kept.keys[layer], own.kept.values[layer]
+                assert keys is not None and values is not None
+                group.kept.write(layer, keys[rows], values[rows], keep=True)
+                if not isinstance(rows, slice):  # of which the states are no views
+                    group.states[:, layer] = own.states[rows, layer, : group.states.shape[2]]
+        for source, groups in zip(self._sources, self._variants, strict=True):
+            cache = source(layer)
+            joining = [layer] if self._changes_something(cache, layer) else []
+            for variants in groups:
+                variants.run(layer, cache, joining)
+        resumed = [wave.recording for groups in self._variants for variants in groups for wave in variants.waves]
+        for recording in {id(r): r for r in (own, *(group for _, group in self.groups), *resumed)}.values():
+            recording.kept.keys[layer] = recording.kept.values[layer] = None
+            recording.forget_numbers()
+
+    def _changes_something(self, cache: SpanCache, layer: int) -> bool:
+        """Whether patching a layer is more than a no-op in some row; as `SpanCache.same_as` for all layers."""
+        if not self._exact_noop:
+            return True
+        own = self.recording.states[:, layer : layer + 1]
+        here = replace(cache, states=cache.states.to(own.device, own.dtype))
+        return not bool(here.same_as(own, self.recording.batch.patched_mask).all())
+
+    @torch.no_grad()
+    def read_out(self) -> list[Float[Tensor, "batch layer win"]]:
+        """Take log-probabilities from the states that left the last block: each source's, with each layer patched."""
+        own, batch = self.recording, self.recording.batch
+        own.logprobs = target_logprobs(own.anatomy, own.states[:, -1], batch.targets, batch.scored_mask)
+        results = []
+        while self._variants:
+            shape = (len(batch), own.anatomy.n_layers, batch.window.shape[1])
+            results.append(torch.full(shape, torch.nan, dtype=torch.float32, device=batch.window.device))
+            for variants in self._variants.pop(0):
+                variants.read_out(results[-1])
+        return results

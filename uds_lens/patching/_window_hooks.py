@@ -172,13 +172,16 @@ def require_effect(
 def patched_inside(
     model: HookedModel, batch: TokenBatch, cache: SpanCache, layer: int, back: Collection[int]
 ) -> Iterator[None]:
-    """Replace the activation of some variants of a wave at a site inside the block; `back` counts from the last, 1."""
+    """Replace the activation of some variants of a wave at a site inside the block; `back` counts from the last, 1.
+
+    `cache` has the states of this layer alone.
+    """
     width, runs = batch.window.shape[1], 0
 
     def write(activation: Tensor) -> Tensor:
         nonlocal runs
         runs += 1
-        source = cache[layer].to(activation.device, activation.dtype)
+        source = cache[0].to(activation.device, activation.dtype)
         patched = batch.patched_mask[..., None].to(activation.device)
         written, end = activation.clone(), activation.shape[1]
         for number in back:

@@ -8,8 +8,7 @@ donor's blocks are put into the host's own list, and its forward is run.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import NamedTuple
 
@@ -21,21 +20,18 @@ from uds_lens._compat.torch import is_out_of_memory
 from uds_lens._progress import progress
 from uds_lens.audit._inputs import Plan
 from uds_lens.audit._memory import free_bytes, run_halving
-from uds_lens.audit._runner import opened
+from uds_lens.audit._runner import is_streamed, opened
 from uds_lens.audit._states import mean_over_tokens, require_finite_head
-from uds_lens.audit._streamed import streamed_model
 from uds_lens.data import TokenBatch
 from uds_lens.errors import ModelError, warn_once
 from uds_lens.models import HookedModel, ModelSource
-from uds_lens.models._streamed import StreamedModel
 from uds_lens.patching import row_layout
 from uds_lens.patching._blocks import learn_calls
 from uds_lens.patching._engines import checked_rows
 from uds_lens.patching._hooks import first_tensor, run_decoder
 from uds_lens.patching._readout import target_logprobs
-from uds_lens.patching._side_by_side import is_tested_family, runs_plainly
+from uds_lens.patching._side_by_side import embed_tokens_of, is_tested_family, runs_plainly
 from uds_lens.patching._states import at_window
-from uds_lens.patching._streamed import tokens_in
 from uds_lens.results import AuditConfig, ModelRecord, RunOptions
 from uds_lens.transplants._candidates import Candidate, candidates_of, have_attention, with_attention
 
@@ -62,7 +58,7 @@ class HostScores(NamedTuple):
 @contextmanager
 def kept_open(source: ModelSource, config: AuditConfig, options: RunOptions) -> Iterator[ModelSource]:
     """Keep a model open for several hosts or donors; one that is streamed is opened for each."""
-    if options.stream is True and isinstance(source, str | os.PathLike):
+    if is_streamed(source, options):
         yield source
         return
     with opened(source, config, options) as model:
@@ -88,10 +84,7 @@ def run_host(
     """
     own = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
     with ExitStack() as stack:
-        host_weights, donor_weights = (
-            stack.enter_context(_weights(source, config, options)) for source in (host, donor)
-        )
-        model, other = host_weights.model, donor_weights.model
+        model, other = (stack.enter_context(opened(source, config, options)) for source in (host, donor))
         _require_alike(model, other)
         candidates = candidates_of(model.n_layers, attention=have_attention(model.anatomy.layers))
         mixed = torch.full((len(plan.rows), len(candidates)), torch.nan, dtype=torch.float64)
@@ -99,7 +92,7 @@ def run_host(
         plan.require_embedded(model)
         batches, side = plan.batches_for(model), row_layout(model).padding_side
         by_blocks = _by_blocks(model, other, plan, candidates)
-        host_weights.embed([plan.batch_of(rows, side) for rows in batches])
+        embed_tokens_of(model, [plan.batch_of(rows, side) for rows in batches])
 
         def put(rows: list[int], values: Float[Tensor, "candidate_and_own batch"]) -> None:
             finite = values.isfinite()
@@ -107,49 +100,47 @@ def run_host(
             plan.require_finite(finite.all(0), rows, other.name, "log-probabilities where its blocks stand in another")
             own[rows], mixed[rows] = values[0], values[1:].T
 
-        def run(numbers: Sequence[int]) -> None:
-            made = [_Rows(model, plan.batch_of(batches[number], side), candidates) for number in numbers]
-            with closing(host_weights.blocks()) as blocks, closing(donor_weights.blocks()) as others:
-                for layer, _ in zip(blocks, others, strict=True):
-                    for rows in made:
-                        rows.run(layer, other.anatomy.layers[layer])
-            with host_weights.head():
-                for number, rows in zip(numbers, made, strict=True):
-                    put(batches[number], rows.read_out())
-
-        def run_rows(rows: Sequence[int]) -> None:
-            batch = plan.batch_of(rows, side)
-            put(list(rows), (by_block if by_blocks else by_forward)(model, other, batch, candidates))
+        def run(part: list[list[int]]) -> None:
+            measure = by_block if by_blocks else by_forward
+            values = measure(model, other, [plan.batch_of(rows, side) for rows in part], candidates)
+            for rows, of_batch in zip(part, values, strict=True):
+                put(rows, of_batch)
 
         stack.enter_context(model.running())
         stack.enter_context(other.running())
-        if host_weights.streamed or donor_weights.streamed:
-            parts = _parts(model, plan, batches, candidates)
-            for part in progress(parts, desc=what, unit="reading", enabled=options.progress):
-                run_halving(part, run, about=f"transplant {model.name}")
-        else:
-            for part in progress(batches, desc=what, unit="batch", enabled=options.progress):
-                run_halving(part, run_rows, about=f"transplant {model.name} {options.token_budget}")
-        return HostScores(own, mixed, candidates, host_weights.record())
+        both_stay = model.is_resident and other.is_resident
+        parts = [[rows] for rows in batches] if both_stay else _parts(model, plan, batches, candidates)
+        for part in progress(parts, desc=what, unit="batch" if both_stay else "reading", enabled=options.progress):
+            run_halving(part, run, about=f"transplant {model.name} {options.token_budget}")
+        return HostScores(own, mixed, candidates, ModelRecord.of(model))
 
 
 @torch.no_grad()
 def by_block(
-    host: HookedModel, donor: HookedModel, batch: TokenBatch, candidates: Sequence[Candidate]
-) -> Float[Tensor, "candidate_and_own batch"]:
-    """Run a host block by block on a batch; its own mean log-probability of each row first, then each candidate's."""
-    rows = _Rows(host, batch, candidates)
-    for layer in range(host.n_layers):
-        rows.run(layer, donor.anatomy.layers[layer])
-    return rows.read_out()
+    host: HookedModel, donor: HookedModel, batches: Sequence[TokenBatch], candidates: Sequence[Candidate]
+) -> list[Float[Tensor, "candidate_and_own batch"]]:
+    """Run a host block by block on batches; its own mean log-probability of each row first, then each candidate's."""
+    made = [_Rows(host, batch, candidates) for batch in batches]
+    with closing(host.blocks()) as blocks, closing(donor.blocks()) as others:
+        for layer, _ in zip(blocks, others, strict=True):
+            for rows in made:
+                rows.run(layer, donor.anatomy.layers[layer])
+    with host.head():
+        return [rows.read_out() for rows in made]
+
+
+def by_forward(
+    host: HookedModel, donor: HookedModel, batches: Sequence[TokenBatch], candidates: Sequence[Candidate]
+) -> list[Float[Tensor, "candidate_and_own batch"]]:
+    """Return the same by whole forwards of the host, with the donor's blocks in its list."""
+    return [_by_forward(host, donor, batch.to(host.device), candidates) for batch in batches]
 
 
 @torch.no_grad()
-def by_forward(
+def _by_forward(
     host: HookedModel, donor: HookedModel, batch: TokenBatch, candidates: Sequence[Candidate]
 ) -> Float[Tensor, "candidate_and_own batch"]:
-    """Return the same by whole forwards of the host, with the donor's blocks in its list."""
-    batch, layers, anatomy = batch.to(host.device), host.anatomy.layers, host.anatomy
+    layers, anatomy = host.anatomy.layers, host.anatomy
     values = []
     for candidate in (None, *candidates):
         with ExitStack() as stack:
@@ -207,7 +198,7 @@ class _Rows:
 
 def _by_blocks(host: HookedModel, donor: HookedModel, plan: Plan, candidates: Sequence[Candidate]) -> bool:
     """Whether blocks may be run apart; where no test compares a family with whole forwards, two rows are tried."""
-    if host.streams_to is not None or donor.streams_to is not None:
+    if not (host.is_resident and donor.is_resident):
         return True
     if not (runs_plainly(host) and runs_plainly(donor)):
         return False
@@ -217,7 +208,8 @@ def _by_blocks(host: HookedModel, donor: HookedModel, plan: Plan, candidates: Se
     few = [candidates[0], *candidates[-2:]]
     with host.running(), donor.running():
         try:
-            gap = float((by_block(host, donor, batch, few) - by_forward(host, donor, batch, few)).abs().max())
+            [apart], [whole] = by_block(host, donor, [batch], few), by_forward(host, donor, [batch], few)
+            gap = float((apart - whole).abs().max())
             why = f"log-probabilities differ by {gap:.2g} nats"
             if gap <= _TOLERANCE.get(host.dtype, 1e-3):
                 return True
@@ -246,63 +238,19 @@ def _require_alike(host: HookedModel, donor: HookedModel) -> None:
             )
 
 
-class _Weights:
-    """A model whose blocks are there, or come one after the other."""
-
-    def __init__(self, weights: HookedModel | StreamedModel) -> None:
-        self.streamed = weights if isinstance(weights, StreamedModel) else None
-        self.model = weights.model if isinstance(weights, StreamedModel) else weights
-
-    def embed(self, batches: Sequence[TokenBatch]) -> None:
-        """Read what lies before the blocks."""
-        if self.streamed is not None and batches:
-            self.streamed.embed(tokens_in(batches))
-
-    def blocks(self) -> Generator[int, None, None]:
-        """Yield the number of each block while its weights are there."""
-        if self.streamed is not None:
-            yield from self.streamed.blocks()
-        else:
-            yield from range(self.model.n_layers)
-
-    @contextmanager
-    def head(self) -> Iterator[None]:
-        """Have the head there."""
-        with ExitStack() as stack:
-            if self.streamed is not None:
-                stack.enter_context(self.streamed.head())
-            yield
-
-    def record(self) -> ModelRecord:
-        """Record the model; what of its weights was not read yet is read."""
-        if self.streamed is not None:
-            self.streamed.fingerprint()
-        return ModelRecord.of(self.model)
-
-
-@contextmanager
-def _weights(source: ModelSource, config: AuditConfig, options: RunOptions) -> Iterator[_Weights]:
-    if options.stream is True and isinstance(source, str | os.PathLike):
-        with streamed_model(source, config, options) as streamed:
-            yield _Weights(streamed)
-        return
-    with opened(source, config, options) as model:
-        yield _Weights(model)
-
-
 def _parts(
-    host: HookedModel, plan: Plan, batches: Sequence[Sequence[int]], candidates: Sequence[Candidate]
-) -> list[list[int]]:
-    """Cut the numbers of batches into runs whose states wait for a block in half of the free memory."""
+    host: HookedModel, plan: Plan, batches: Sequence[list[int]], candidates: Sequence[Candidate]
+) -> list[list[list[int]]]:
+    """Cut batches into runs whose states wait for a block in half of the free memory."""
     room, size = free_bytes(str(host.device)) // 2, host.dtype.itemsize
-    parts: list[list[int]] = []
+    parts: list[list[list[int]]] = []
     left = 0
-    for number, rows in enumerate(batches):
+    for rows in batches:
         tokens = len(rows) * max(plan.lengths[row] for row in rows)
         needed = tokens * host.d_model * size * (len(candidates) + 2)
         if not parts or needed > left:
             parts.append([])
             left = room
-        parts[-1].append(number)
+        parts[-1].append(rows)
         left -= needed
     return parts

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -103,8 +104,8 @@ def weight_files_of(source: Place, *, revision: str | None, offline: bool) -> li
     return weight_files(_folder(source, revision=revision, offline=offline), os.fspath(source))
 
 
-class StreamedModel:
-    """One checkpoint, open to be read once; use it in a `with` block.
+class StreamedModel(HookedModel):
+    """One checkpoint, open to be read once; use it in a `with` block. Only what was read last holds weights.
 
     Raises:
         ModelError: It cannot be streamed, or its files are not those of a complete model.
@@ -123,11 +124,10 @@ class StreamedModel:
             made = empty_model(load_config(source, **where), self._files.empty, dtype=dtype)
         require_complete(made.loading_info, source, type(made.model).__name__)
         set_plain_outputs(made.model.config)
+        super().__init__(made.model, load_tokenizer(source, **where), name=name, owned=True)
+        self._opened = time.perf_counter()
         self._device, self._settings = torch.device(device), made.settings
         self._beside = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
-        self.model = HookedModel(made.model, load_tokenizer(source, **where), name=name, owned=True)
-        """The model; only what was read last holds weights."""
-        self.model.streams_to = self._device
         self._embedding: Any = made.model.get_input_embeddings()
         self._head: Any = made.model.get_output_embeddings()
         self.is_tied = self._head.weight is self._embedding.weight
@@ -162,12 +162,22 @@ class StreamedModel:
             if not buffer.is_meta:
                 buffer.data = buffer.data.to(self._device)
 
-    def __enter__(self) -> StreamedModel:
-        return self
+    is_resident = False
 
-    def __exit__(self, *error: object) -> None:
+    @property
+    def device(self) -> torch.device:
+        """Device that its blocks run on."""
+        return self._device
+
+    def close(self) -> None:
+        """Release the model, and say how much of it was read, and how fast."""
         self._rooms.clear()
-        self.model.close()
+        if self._hf is not None and (read := self.bytes_read):
+            seconds, stored = max(time.perf_counter() - self._opened, 1e-9), self.bytes_stored
+            times = "once" if read == stored else f"{read / stored:.2f} times"
+            tell(f"{self.name}: {stored / 1e9:.2f} GB of weights read {times} in {seconds:.1f} s")
+        self._embedding = self._head = None
+        super().close()
 
     @property
     def bytes_read(self) -> int:
@@ -200,7 +210,7 @@ class StreamedModel:
 
         embedding.register_forward_pre_hook(find)
 
-    def blocks(self) -> Generator[int, None, None]:
+    def blocks(self, first: int = 0) -> Generator[int, None, None]:
         """Yield the number of each block while its weights are there; meanwhile those of the next are read.
 
         A GPU is given the next block meanwhile, too. On a CPU, converting and hashing wait until all cores are free:
@@ -212,12 +222,12 @@ class StreamedModel:
         try:
             with ThreadPoolExecutor(max_workers=1, thread_name_prefix="uds_lens reads") as thread:
                 try:
-                    coming = thread.submit(ahead, 0)
-                    for layer in range(self.model.n_layers):
+                    coming = thread.submit(ahead, first)
+                    for layer in range(first, self.n_layers):
                         coming.result()
                         if not beside:
                             self._fill(layer)
-                        if layer + 1 < self.model.n_layers:
+                        if layer + 1 < self.n_layers:
                             coming = thread.submit(ahead, layer + 1)
                         yield layer
                         self._drop(layer)
@@ -225,7 +235,7 @@ class StreamedModel:
                     if coming is not None:
                         coming.cancel()
         finally:
-            for left in self._held():  # where memory ran out in a block, the next attempt needs its room
+            for left in self._filled():  # where memory ran out in a block, the next attempt needs its room
                 self._drop(left)
             self._rooms.clear()
 
@@ -238,7 +248,7 @@ class StreamedModel:
         finally:
             self._drop("head")
 
-    def fingerprint(self) -> str:
+    def _weights_fingerprint(self) -> str:
         """Return the fingerprint of the weights; what was not read yet is read, hashed and let go.
 
         Nothing is read where this process knows the fingerprint of the same files.
@@ -246,8 +256,9 @@ class StreamedModel:
         Raises:
             ModelError: The files were changed meanwhile.
         """
-        hf = self.model.hf
-        hashed = self._hashed_as
+        if self._fingerprint is not None:
+            return self._fingerprint
+        hf, hashed = self.hf, self._hashed_as
         unread = [part for part in self._keys if any(hashed[p] not in self._digests for p in self._places(part))]
         key = loaded_from(hf, self._files.state)
         before = known_fingerprints.get(key) if unread else None
@@ -258,20 +269,19 @@ class StreamedModel:
             self._rooms.clear()
         self._files.require_unchanged()
         if before is not None:
-            self.model.has_fingerprint(before)
+            self._fingerprint = before
             return before
         digests = dict(self._digests)
         if (twice := self._stored_twice) is not None and self._head_as_embedding == digests[twice[1]]:
             # Equal, so that an open model has them as one tensor, hashed by the name that sorts first.
             del digests[max(twice)]
-        known = known_fingerprints[key] = fingerprint_of_digests(hf, digests)
-        self.model.has_fingerprint(known)
-        return known
+        self._fingerprint = known_fingerprints[key] = fingerprint_of_digests(hf, digests)
+        return self._fingerprint
 
     def _parts(self) -> dict[str, Part]:
         """Part of the model that each weight belongs to; a tied head is the embedding."""
-        names = {id(module): f"{name}." for name, module in self.model.hf.named_modules()}
-        known: list[tuple[str, Part]] = [(names[id(b)], i) for i, b in enumerate(self.model.anatomy.layers)]
+        names = {id(module): f"{name}." for name, module in self.hf.named_modules()}
+        known: list[tuple[str, Part]] = [(names[id(b)], i) for i, b in enumerate(self.anatomy.layers)]
         known += [(names[id(self._embedding)], "embedding")]
         known += [(names[id(self._head)], "embedding" if self.is_tied else "head")]
         return {
@@ -281,7 +291,7 @@ class StreamedModel:
     def _places(self, part: Part) -> list[str]:
         return [place for place, other in self._part_of.items() if other == part]
 
-    def _held(self) -> list[Part]:
+    def _filled(self) -> list[Part]:
         """Blocks that hold weights now."""
         held = {self._part_of[place] for place in self._empty if not self._weight(place).is_meta}
         return [part for part in held if isinstance(part, int)]
@@ -306,18 +316,18 @@ class StreamedModel:
         if not isinstance(part, int):
             for key in keys:
                 self._files.read(key, places.get(key))
-        hf = self.model.hf
+        hf = self.hf
         with quiet_files():
             weights = {key: _Weight(self._files.take(key), self._dtypes[key], places.get(key)) for key in keys}
             errors = fill_weights(hf, weights, self._settings)
         if errors:
-            raise ModelError(f"{self.model.name!r}: {errors[0].splitlines()[-1][:300]}")
+            raise ModelError(f"{self.name!r}: {errors[0].splitlines()[-1][:300]}")
         there = {place: weight for place in self._places(part) if not (weight := self._weight(place)).is_meta}
         new = {name: weight for place, weight in there.items() if (name := self._hashed_as[place]) not in self._digests}
         self._digests.update(digests_of(new))
         if self._stored_twice is not None and (head := there.get(self._stored_twice[0])) is not None:
             self._head_as_embedding = digests_of({self._stored_twice[1]: head})[self._stored_twice[1]]
-        require_finite(there.items(), self.model.name)
+        require_finite(there.items(), self.name)
         self._put(there)
 
     def _room(self, kind: str, part: Part, size: int) -> Tensor:
@@ -330,7 +340,7 @@ class StreamedModel:
 
     def _weight(self, place: str) -> Tensor:
         owner, _, leaf = place.rpartition(".")
-        weight: Tensor = getattr(self.model.hf.get_submodule(owner), leaf)
+        weight: Tensor = getattr(self.hf.get_submodule(owner), leaf)
         return weight.detach()
 
     def _put(self, weights: dict[str, Tensor]) -> None:
@@ -345,7 +355,7 @@ class StreamedModel:
             self._beside.synchronize()
         for place, weight in moved.items():
             owner, _, leaf = place.rpartition(".")
-            module = self.model.hf.get_submodule(owner)
+            module = self.hf.get_submodule(owner)
             buffer = leaf in module._buffers
             setattr(module, leaf, weight if buffer else nn.Parameter(weight, requires_grad=False))
 
@@ -358,7 +368,7 @@ class StreamedModel:
         self._wait()
         for place in self._places(part):
             owner, _, leaf = place.rpartition(".")
-            setattr(self.model.hf.get_submodule(owner), leaf, self._empty[place])
+            setattr(self.hf.get_submodule(owner), leaf, self._empty[place])
         give_back_memory()
 
 

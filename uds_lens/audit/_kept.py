@@ -1,0 +1,153 @@
+"""States of sources that were read a block at a time, for an audit that is stopped and begun again.
+
+Each source has a directory, named after what its states depend on, in the temporary one. A lock says that an audit
+works with them; it ends with its process, so that a killed one leaves them. An audit that is done removes them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from uds_lens._storage import IN_TEMPORARY, atomic_directory, atomic_write_text, digest, sha256_file, writing
+from uds_lens.audit._inputs import Plan
+from uds_lens.audit._states import SourceStates, StateStore
+from uds_lens.errors import StorageError, warn_once
+from uds_lens.models import pick_device
+from uds_lens.models._by_block import files_of
+from uds_lens.results._records import ModelRecord, versions
+from uds_lens.results._settings import AuditConfig, RunOptions
+
+_RECORD, _LOCK = "record.json", "lock"
+_FORGOTTEN = 7 * 24 * 3600
+"""Seconds after which states that no audit came back for are removed."""
+
+_held: ContextVar[dict[Path, FileLock] | None] = ContextVar("uds_lens_kept_states", default=None)
+
+
+@contextmanager
+def states_kept() -> Iterator[None]:
+    """Keep the states of streamed sources until the outermost such block ends well; then remove them."""
+    if _held.get() is not None:
+        yield
+        return
+    held: dict[Path, FileLock] = {}
+    token = _held.set(held)
+    try:
+        yield
+        for place in held:
+            shutil.rmtree(place, ignore_errors=True)
+            with suppress(OSError):  # others' states are in it
+                place.parent.rmdir()
+    finally:
+        _held.reset(token)
+        for lock in held.values():
+            lock.release()
+
+
+def _key(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, options: RunOptions) -> str:
+    """Hash of what a source's states depend on: its files, the tokens and their batches, how they are run."""
+    control = None if plan.control is None else plan.control.ids_hash
+    parts: list[Any] = [files_of(source, revision=options.revision, offline=options.offline)]
+    parts += [plan.encoded.ids_hash, control, plan.batches, plan.packed, config.dtype, config.last_layer]
+    parts += [pick_device(options.device), versions()]
+    return digest(parts)
+
+
+def kept_place(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, options: RunOptions) -> Path | None:
+    """Return the directory for a source's states, which a stopped audit may have filled; None where none are kept.
+
+    Warns where nothing of ours can be kept.
+    """
+    held = _held.get()
+    if held is None:
+        return None
+    user = getattr(os, "getuid", lambda: 0)()
+    top = Path(tempfile.gettempdir()) / f"uds_lens-kept-{user}"
+    place = top / _key(source, plan, config, options)
+    if place in held:
+        return place / "states"
+    with _warned(), writing(top, advice=IN_TEMPORARY):
+        top.mkdir(mode=0o700, exist_ok=True)
+        if top.is_symlink() or getattr(top.stat(), "st_uid", user) != user:
+            raise PermissionError(errno.EPERM, "it belongs to somebody else")
+        for other in top.iterdir():
+            with suppress(OSError):  # an audit works with them, or has removed them
+                if time.time() - other.stat().st_mtime > _FORGOTTEN:
+                    with FileLock(other / _LOCK, timeout=0):
+                        shutil.rmtree(other, ignore_errors=True)
+        place.mkdir(mode=0o700, exist_ok=True)
+        lock = FileLock(place / _LOCK)
+        with suppress(Timeout):  # another audit works with the same states, and removes them when it is done
+            lock.acquire(timeout=0)
+            held[place] = lock
+            return place / "states"
+    return None
+
+
+def load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
+    """Load the states that were kept; None where there are none, or a file of them is gone, cut or altered.
+
+    Temporary directories are cleaned file by file, and a machine that lost its power may leave holes: states are only
+    taken where every byte is the one that was written.
+    """
+    from safetensors import SafetensorError
+
+    if place is None or not (place / _RECORD).is_file():
+        return None
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, SafetensorError):
+        whole = json.loads((place / _RECORD).read_text("utf-8"))
+        kept = whole["kept"]
+        if digest(kept) != whole["digest"] or any(sha256_file(place / f) != sha for f, sha in kept["files"].items()):
+            return None
+        record, s_source = ModelRecord(**kept["record"]), torch.tensor(kept["logprobs"], dtype=torch.float64)
+        return SourceStates(record, StateStore.of_folder(place), config.site, config.last_layer, logprobs=s_source)
+    return None
+
+
+def keep_record(folder: Path | None, states: SourceStates) -> None:
+    """Write what makes the files of a source's states complete, once all are there."""
+    if folder is None or not states.store.keeps_files or states.logprobs is None:
+        return
+    with _warned():
+        kept = {
+            "record": asdict(states.record),
+            "logprobs": states.logprobs.tolist(),
+            "files": {file.name: sha256_file(file) for file in sorted(folder.glob("*.safetensors"))},
+        }
+        atomic_write_text(folder / _RECORD, json.dumps({"kept": kept, "digest": digest(kept)}))
+
+
+@contextmanager
+def keeping(place: Path | None) -> Iterator[Path | None]:
+    """Yield the directory to write to, which appears atomically; None, with a warning, where nothing can be written."""
+    with ExitStack() as stack:
+        folder = None
+        if place is not None:
+            with _warned():
+                folder = stack.enter_context(atomic_directory(place))
+        yield folder
+        with _warned():
+            stack.close()
+
+
+@contextmanager
+def _warned() -> Iterator[None]:
+    """Warn where the disk refuses states that are only kept for an audit that is stopped."""
+    try:
+        yield
+    except (StorageError, NotImplementedError) as error:  # the latter where a file system has no locks
+        warn_once(f"states are not kept, so that this audit would begin anew if it is stopped: {error}")
