@@ -188,6 +188,22 @@ def test_cka_of_whole_answers_against_hidden_states_of_transformers(trio, data, 
         assert ends["cka"].value == pytest.approx(value, abs=1e-6)
 
 
+def test_para_rouge_of_paraphrased_questions(trio, data):
+    """Half of the rows have one; each is asked by it, and scored against the true answer."""
+    model, options = trio("llama").full, replace(SHORT, para_rouge="questions")
+    asked = [replace(e, paraphrased_question=f"Say: {e.question}") if i % 2 else e for i, e in enumerate(data.forget)]
+    found = ask(model, replace(data, forget=asked), ["para_rouge", "rouge"], options=options)
+    alone = [replace(e, question=e.paraphrased_question) for e in asked if e.paraphrased_question]
+    expected = ask(model, replace(data, forget=alone), ["rouge"])
+    assert found["para_rouge"].ids == tuple(e.id for e in alone)
+    assert found["para_rouge"].per_example == expected["rouge"].per_example
+    assert found.generations["forget/rephrased"] == expected.generations["forget"] != ()
+    assert found["rouge"].value == ask(model, data, ["rouge"])["rouge"].value
+    without = ask(model, data, ["para_rouge"], options=options)
+    assert without.reasons["para_rouge"] == "no example of the forget set has a paraphrased question"
+    assert options.to_dict()["para_rouge"] == "questions" and "para_rouge" not in SHORT.to_dict()
+
+
 class Half:
     name = "half"
 

@@ -16,7 +16,15 @@ import uds_lens.metrics._definitions  # noqa: F401 - declares ours
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import shown
 from uds_lens.errors import ConfigError
-from uds_lens.metrics._declaration import DECLARED, MetricSpec, add_metric, metric, needs_states, withdraw_metric
+from uds_lens.metrics._declaration import (
+    DECLARED,
+    MetricSpec,
+    add_metric,
+    metric,
+    needs_generations,
+    needs_states,
+    withdraw_metric,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,8 +138,8 @@ def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None
 
     Args:
         names: Names; None takes all.
-        options: Settings, which may add metrics to those that another is made of, and say what CKA reads; None is the
-            default.
+        options: Settings, which may add metrics to those that another is made of, and say what CKA and Para. ROUGE
+            read; None is the default.
 
     Returns:
         Specs, each once.
@@ -166,10 +174,12 @@ def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None
             queue += spec.uses
             queue += [part for on, parts in spec.uses_if.items() if getattr(options, on, False) for part in parts]
     chosen = [spec for name, spec in METRICS.items() if name in wanted]
-    if options is None or options.cka_scope == "entities":
-        return chosen
-    whole = needs_states("retain", "model", "full", answers="forget")
-    return [replace(spec, passes=whole) if spec.name == "cka" else spec for spec in chosen]
+    other = {}
+    if options is not None and options.cka_scope == "answers":
+        other["cka"] = needs_states("retain", "model", "full", answers="forget")
+    if options is not None and options.para_rouge == "questions":
+        other["para_rouge"] = needs_generations("forget/rephrased")
+    return [replace(s, passes=other[s.name], references=()) if s.name in other else s for s in chosen]
 
 
 def require_packages(specs: Iterable[MetricSpec]) -> None:

@@ -26,6 +26,8 @@ _SETS = {
     "world_facts": "world-facts set",
 }
 
+_OTHER_ANSWERS = ("paraphrased", "perturbed")
+
 _Examples: TypeAlias = Annotated[Sequence[ForgetExample], PlainValidator(lambda rows: tuple(as_examples(rows)))]
 
 
@@ -89,8 +91,15 @@ class MetricData:
         return [example for example in chosen if (example.entity or "").strip()]
 
     def examples(self, name: str) -> Sequence[ForgetExample]:
-        """Return the examples of a set; those of "forget" for "forget/paraphrased"."""
-        return getattr(self, name.partition("/")[0])
+        """Return the examples of a set; those of "forget" for "forget/paraphrased".
+
+        "forget/rephrased" are those that have a paraphrased question, asked by it.
+        """
+        base, _, kind = name.partition("/")
+        rows = getattr(self, base)
+        if kind != "rephrased":
+            return rows
+        return [replace(row, question=row.paraphrased_question) for row in rows if row.paraphrased_question]
 
     def texts(self, name: str) -> list[AnswerText]:
         """Return answers of a set: "forget" the references, "forget/paraphrased", "forget/perturbed" the others."""
@@ -98,7 +107,7 @@ class MetricData:
         return [
             AnswerText(index, example.question, answer)
             for index, example in enumerate(self.examples(name))
-            for answer in (getattr(example, f"{kind}_answers") if kind else (example.answer,))
+            for answer in (getattr(example, f"{kind}_answers") if kind in _OTHER_ANSWERS else (example.answer,))
         ]
 
     def missing(self, name: str) -> str | None:
@@ -109,10 +118,11 @@ class MetricData:
             asked = "no example" if self.sample is None else f"none of the {len(self.forget)} sampled questions"
             return f"{asked} has an entity span"
         base, _, kind = name.partition("/")
-        if not self.examples(name):
+        if not self.examples(base):
             return f"there is no {_SETS[base]}"
         if kind and not self.texts(name):
-            return f"no example of the {_SETS[base].partition(' (')[0]} has a {kind} answer"
+            what = f"a {kind} answer" if kind in _OTHER_ANSWERS else "a paraphrased question"
+            return f"no example of the {_SETS[base].partition(' (')[0]} has {what}"
         return None
 
     def limited(self, n: int | None, *, sample: Sampling = "random", seed: int = 0) -> MetricData:

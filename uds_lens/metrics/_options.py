@@ -96,6 +96,10 @@ class MetricOptions:
     """Positions of CKA: the entities' with raw prompts, as the UDS paper's guide has it, or the whole answers of the
     forget set with the prompts of the output metrics, as the paper's released script reads them."""
 
+    para_rouge: Literal["answers", "questions"] = "answers"
+    """What is paraphrased for Para. ROUGE: the answers that the usual generated text is compared with, as in the UDS
+    paper and its guide's appendix, or the question, as on the paper's dashboard; the reference is then the answer."""
+
     uds_in_privacy: bool = False
     """The metrics `privacy` and `overall` with UDS, as `privacy_uds` and `overall_uds` are in any case, not without."""
 
@@ -137,7 +141,7 @@ class MetricOptions:
         Settings that earlier releases did not know are left out at their defaults: their results are the same.
         """
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("repetition_penalty", "cka_scope"):
+        for name in ("repetition_penalty", "cka_scope", "para_rouge"):
             if settings[name] == getattr(MetricOptions, name):
                 del settings[name]
         return settings | {"fluency": getattr(self.fluency, "name", self.fluency)}

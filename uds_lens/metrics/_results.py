@@ -333,7 +333,7 @@ class MetricResults:
         """
         Result(
             KIND,
-            self.options,
+            self.options.to_dict(),
             models=self.models,
             provenance=self.provenance,
             values={"metrics": list(self), "sizes": self.sizes, "generations": self.generations, "total": self.total},

@@ -23,13 +23,13 @@ from uds_lens.metrics._declaration import (
     passes=needs_generations("forget"),
     packages=("rouge_score",),
 )
-def rouge(evidence: Evidence, *, jailbreak: bool = False) -> Outcome:
+def rouge(evidence: Evidence, *, jailbreak: bool = False, of: str = "forget") -> Outcome:
     """Return ROUGE-L recall of the forget answers (`uds_lens.generation.rouge_l_recall`)."""
     from uds_lens.generation import rouge_l_recall
 
-    references = [example.answer for example in evidence.data.forget]
-    answers = evidence.generations("forget", jailbreak=jailbreak)
-    return mean_outcome(evidence.ids("forget"), rouge_l_recall(references, answers, words=evidence.options.rouge_words))
+    references = [example.answer for example in evidence.data.examples(of)]
+    answers = evidence.generations(of, jailbreak=jailbreak)
+    return mean_outcome(evidence.ids(of), rouge_l_recall(references, answers, words=evidence.options.rouge_words))
 
 
 @metric(
@@ -42,9 +42,14 @@ def rouge(evidence: Evidence, *, jailbreak: bool = False) -> Outcome:
     references=("forget/paraphrased",),
 )
 def para_rouge(evidence: Evidence) -> Outcome:
-    """Return ROUGE-L recall of the paraphrased forget answers, the mean over the paraphrases of one example."""
+    """Return ROUGE-L recall of the paraphrased forget answers, the mean over the paraphrases of one example.
+
+    With `MetricOptions(para_rouge="questions")` that of the answers to the paraphrased questions.
+    """
     from uds_lens.generation import rouge_l_recall
 
+    if evidence.options.para_rouge == "questions":
+        return rouge(evidence, of="forget/rephrased")
     values = []
     for example, answer in zip(evidence.data.forget, evidence.generations("forget"), strict=True):
         references = example.paraphrased_answers
