@@ -3,6 +3,8 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from tiny_models import Touch, with_config
 
 import uds_lens as ul
 from tests.cli.conftest import uds_lens  # noqa: F401 - a fixture
+from uds_lens.audit import _inputs
 from uds_lens.doctor import _checks as environment, examine_environment, examine_inputs
 
 WORLD = ul.toy.load()
@@ -94,8 +97,23 @@ def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     assert [each.found for each in findings if "copy these" in each.found] == [
         "1 already stand in their question, or in the answer before them: a model can copy these"
     ]
-    assert "speed" not in by_name(examine_inputs(TRIO)), "float32 is what others are compared with"
     assert "roles" not in by_name(examine_inputs(TRIO))
+
+
+@pytest.mark.parametrize("gain", [1.2, 3.0])
+def test_a_cpu_that_is_fast_in_bfloat16_is_told(gain: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rates = {"float32": 1.0, "bfloat16": gain}
+    monkeypatch.setattr("uds_lens.patching._costs.product_rate", lambda dtype, device: rates[dtype])
+    found = by_name(examine_inputs(TRIO, options=ul.RunOptions(device="cpu")))
+    assert ("speed" in found) == (gain > 2)
+    told: list[str] = []
+    monkeypatch.setattr("uds_lens.audit._inputs.tell", told.append)
+    shape = SimpleNamespace(num_hidden_layers=30, hidden_size=576)
+    dtype: Any
+    for dtype, size in (("float32", 576), ("bfloat16", 576), ("float32", 64)):
+        shape.hidden_size = size
+        _inputs._tell_of_bfloat16(shape, ul.AuditConfig(dtype=dtype), ul.RunOptions(device="cpu"))
+    assert len(told) == (gain > 2) and all("3.0 times as fast" in words for words in told)
 
 
 def test_first_rows_of_sorted_data_are_fatal() -> None:

@@ -359,13 +359,16 @@ _SLOWER = 4.0
 
 
 def _speed(config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
-    """Time a product in the dtype asked for beside one in float32: some CPUs have no instructions for others."""
+    """Time products in the dtype asked for and in another: some CPUs have instructions for bfloat16, others do not."""
     from uds_lens.models import pick_device
-    from uds_lens.patching._costs import product_rate
+    from uds_lens.patching._costs import FASTER, bfloat16_gain, product_rate
 
-    if config.dtype == "float32":
-        return
     device = pick_device(options.device)
+    if config.dtype == "float32":
+        if (gain := bfloat16_gain(device)) >= FASTER:
+            words = f"a product in bfloat16 is {gain:.1f} times as fast as in float32 on {device}"
+            yield Finding("speed", "note", words, "--dtype bfloat16 for first looks: scores move in the third decimal")
+        return
     factor = product_rate("float32", device) / product_rate(config.dtype, device)
     words = f"a product in {config.dtype} takes {factor:.1f} times as long as in float32 on {device}"
     if factor > _SLOWER:
