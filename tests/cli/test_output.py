@@ -51,8 +51,8 @@ def test_what_only_some_audits_have_gets_tables_of_its_own(printed) -> None:
     losses = [f"{value:.3f}" for value in (found.forget_loss, found.control_loss, found.retain_loss)]
     assert row == ["rmu", f"{found.value:.3f}", f"{low:.3f}", "-", f"{high:.3f}", *losses, "0.905", "->", "0.500"]
     lines = out.splitlines()
-    assert lines[0].split()[:6] == ["model", "UDS", "95%", "interval", "output", "Prob"]
-    (npo, rmu) = (line.split()[6] for line in lines[2:4])
+    assert lines[0].split()[:6] == ["model", "UDS", "95%", "interval", "Prob", "N"], "no output depth"
+    (npo, rmu) = (line.split()[5] for line in lines[2:4])
     assert (npo, rmu) == ("NaN", "0.250") and "(full: 0.905)" in " ".join(out.split())
     rows = [line.split() for line in against.splitlines() if line.startswith("rmu")]
     assert [row[1:3] for row in rows] == [

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import echo, number, print_json, print_table, print_wrapped, say
+from uds_lens._cli.terminal import echo, print_frame, print_json, print_wrapped, say
 from uds_lens._quoting import csv_text
 
 _MARKS = {"ok": "ok ", "note": "-  ", "problem": "!! "}
@@ -108,18 +110,12 @@ def weights(
         rows = tensors.astype(object).where(tensors.notna(), None).to_dict("records")
         print_json({"tensors": rows})
         return
-    ranks = tensors.groupby("layer")["stable_rank"].max()
-    titles = ["layer", "change", "attention", "MLP", "stable rank", *(["cosine"] if retain else [])]
-    rows = [
-        [
-            str(row.layer),
-            *(_share(x) for x in (row.relative_norm, row.attention_relative_norm, row.mlp_relative_norm)),
-            number(ranks[row.layer], 1),
-            *([number(row.cosine)] if retain else []),
-        ]
-        for row in layers.itertuples()
-    ]
-    print_table(titles, rows, right=titles[1:])
+    layers["stable_rank"] = layers["layer"].map(tensors.groupby("layer")["stable_rank"].max())
+    shares = {"change": "relative_norm", "attention": "attention_relative_norm", "MLP": "mlp_relative_norm"}
+    columns = {title: partial(_share_of, name) for title, name in shares.items()}
+    print_frame(
+        layers, {"layer": "layer", **columns, "stable rank": "stable_rank:1", "cosine": "cosine"}, optional=("cosine",)
+    )
     apart = tensors[tensors["layer"].isna()]
     print_wrapped(", ".join(f"{row.component}: {_share(row.relative_norm)}" for row in apart.itertuples()))
     print_wrapped(_LEGEND)
@@ -129,3 +125,7 @@ def weights(
 
 def _share(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.2%}"
+
+
+def _share_of(name: str, row: Mapping[str, Any]) -> str:
+    return _share(row[name])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import echo, number, print_json, print_table, print_wrapped, say, table_rows
+from uds_lens._cli.terminal import Column, echo, number, print_frame, print_json, print_wrapped, say, table_rows
 from uds_lens.elicitation._options import ElicitOptions
 
 if TYPE_CHECKING:
@@ -113,33 +114,31 @@ def _as_json(results: ElicitationResults) -> dict[str, Any]:
 def _print_list(as_json: bool) -> None:
     from uds_lens.elicitation import PRESETS, PROMPT_PROBES
 
-    lines = {name: (type(probe).__doc__ or "").strip().splitlines()[0] for name, probe in PROMPT_PROBES.items()}
-    rows = [[name, probe.injects, lines[name]] for name, probe in PROMPT_PROBES.items()]
+    probes = [
+        {"probe": name, "injects": probe.injects, "what": (type(probe).__doc__ or "").strip().splitlines()[0]}
+        for name, probe in PROMPT_PROBES.items()
+    ]
     if as_json:
-        probes = [dict(zip(("probe", "injects", "what"), row, strict=True)) for row in rows]
         print_json({"probes": probes, "presets": PRESETS})
         return
-    print_table(["probe", "hints", "what it does"], rows)
+    print_frame(probes, {"probe": "probe", "hints": "injects", "what it does": "what"})
     for name, members in PRESETS.items():
         print_wrapped(f"preset {name}: {', '.join(members)}")
     print_wrapped("Probes that need gradients or activations: gcg, softgcg, actpert.")
 
 
 def _print_results(results: ElicitationResults) -> None:
-    rows = []
-    for row in results.summary().to_dict("records"):
-        why, colon, _ = str(row["share_reason"]).partition(":")
-        rows.append(
-            [
-                row["probe"],
-                _texts(row),
-                *(number(row.get(role, math.nan), 2) for role in ("full", "retain", "unlearned")),
-                _span(row["beyond_retain"], row["beyond_low"], row["beyond_high"]),
-                number(row["p_holm"]),
-                why if colon else number(row["share"], 2),
-            ]
-        )
-    print_table(["probe", "texts", "full", "retain", "model", "beyond", "p", "share"], rows, shortest=9)
+    columns: dict[str, Column] = {
+        "probe": "probe",
+        "texts": _texts,
+        "full": "full:2",
+        "retain": "retain:2",
+        "model": "unlearned:2",
+        "beyond": _span("beyond_retain", "beyond_low", "beyond_high"),
+        "p": "p_holm",
+        "share": _share,
+    }
+    print_frame(results.summary(), columns, shortest=9)
     if _needs_controls(results):
         _print_controls(results)
     for sentence in results.warnings:
@@ -159,33 +158,42 @@ def _needs_controls(results: ElicitationResults) -> bool:
 
 
 def _print_controls(results: ElicitationResults) -> None:
-    rows = [
-        [
-            row["probe"],
-            _texts(row),
-            number(row["unlearned"], 2),
-            number(row["others"], 2),
-            _span(row["beyond_others"], row["others_low"], row["others_high"]),
-            number(row["p_holm"]),
-            number(row.get("holdout", math.nan), 2),
-            _span(*(row.get(name, math.nan) for name in ("beyond_holdout", "holdout_low", "holdout_high"))),
-        ]
-        for row in results.control_frame().to_dict("records")
-    ]
+    columns: dict[str, Column] = {
+        "probe": "probe",
+        "texts": _texts,
+        "model": "unlearned:2",
+        "others": "others:2",
+        "beyond": _span("beyond_others", "others_low", "others_high"),
+        "p": "p_holm",
+        "holdout": "holdout:2",
+        "beyond holdout": _span("beyond_holdout", "holdout_low", "holdout_high"),
+    }
     print_wrapped("\nWeaker controls:")
-    print_table(["probe", "texts", "model", "others", "beyond", "p", "holdout", "beyond"], rows)
+    print_frame(results.control_frame(), columns)
     print_wrapped(
         "others: the same texts scored against references of other subjects. holdout: questions of the same kind that "
         "no model learned. Neither shows what a model that never knew would say."
     )
 
 
-def _texts(row: dict[str, Any]) -> str:
+def _texts(row: Mapping[str, Any]) -> str:
     """Return which texts a row is about, in one word."""
     return str(row["decoding"] if row["decoding"] == "greedy" else row["statistic"])
 
 
-def _span(value: float, low: float, high: float) -> str:
-    if math.isnan(value):
-        return "-"
-    return f"{value:+.2f}" if math.isnan(low) else f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
+def _share(row: Mapping[str, Any]) -> str:
+    """Return the share, or in one word why there is none."""
+    why, colon, _ = str(row["share_reason"]).partition(":")
+    return why if colon else number(row["share"], 2)
+
+
+def _span(value: str, low: str, high: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return what writes three columns of a row as a difference with its interval."""
+
+    def written(row: Mapping[str, Any]) -> str:
+        difference, *ends = (row.get(name, math.nan) for name in (value, low, high))
+        if math.isnan(difference):
+            return "-"
+        return f"{difference:+.2f}" + ("" if math.isnan(ends[0]) else f" [{ends[0]:+.2f}, {ends[1]:+.2f}]")
+
+    return written

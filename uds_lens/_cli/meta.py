@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import (
@@ -20,7 +20,7 @@ from uds_lens._cli.model_tables import (
     parse_directions,
     write_table_file,
 )
-from uds_lens._cli.terminal import echo, interval, number, print_json, print_table, print_wrapped, say, table_rows
+from uds_lens._cli.terminal import Column, echo, number, print_frame, print_json, print_wrapped, say, table_rows
 from uds_lens._storage import check_folder, check_writable
 from uds_lens.errors import DataError
 
@@ -165,12 +165,14 @@ def _runs(
         assert judgement.faithful is not None
         _print_faithful(judgement.faithful, judgement.pairs)
     echo("\nfull against retain")
-    ordered = apart.sort_values(["share", "smallest_gap"], ascending=False, na_position="last")
-    rows = [
-        [row.metric, number(row.share), f"{row.right} of {row.n}", str(row.tied), number(row.smallest_gap)]
-        for row in ordered.itertuples()
-    ]
-    print_table(["metric", "F within", "full above retain", "ties", "smallest gap"], rows)
+    columns: dict[str, Column] = {
+        "metric": "metric",
+        "F within": "share",
+        "full above retain": lambda row: f"{row['right']} of {row['n']}",
+        "ties": "tied",
+        "smallest gap": "smallest_gap",
+    }
+    print_frame(apart.sort_values(["share", "smallest_gap"], ascending=False, na_position="last"), columns)
     print_wrapped(
         "\nF within: share of base models and splits in which the metric ranks full above the retain of the same base "
         "model and split. A metric that fails here cannot be trusted; passing means little, because two models "
@@ -221,17 +223,17 @@ def _write(result: Judged, out: Path | None) -> None:
 
 def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
     ordered = faithful.sort_values("auc", ascending=False, na_position="last")
-    rows = [
-        [
-            str(row["metric"]),
-            number(row["auc"]),
-            *(_interval(row, name) for name in ("", "cluster_", "variants_", "new_variants_")),
-            f"{row['n_p']:.0f}, {row['n_n']:.0f}",
-            _percent(row["tied_share"]),
-        ]
-        for row in ordered.to_dict("records")
-    ]
-    print_table(["metric", "F", "95%", "runs as clusters", "one variant out", "new variants", "P, N", "ties"], rows)
+    columns: dict[str, Column] = {
+        "metric": "metric",
+        "F": "auc",
+        "95%": ("low", "high"),
+        "runs as clusters": ("cluster_low", "cluster_high"),
+        "one variant out": ("variants_low", "variants_high"),
+        "new variants": ("new_variants_low", "new_variants_high"),
+        "P, N": lambda row: f"{row['n_p']:.0f}, {row['n_n']:.0f}",
+        "ties": lambda row: _percent(row["tied_share"]),
+    }
+    print_frame(ordered, columns)
     _print_reasons(ordered, "reason")
     for reason in ordered["cluster_reason"].dropna().unique()[:1]:
         print_wrapped(f"! no clusters: {reason}")
@@ -257,24 +259,20 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
     chosen = next(name for name in filters if name in set(each_alone["filter"]))
     main = each_alone[each_alone["filter"] == chosen].set_index("metric")
     free = each_alone[each_alone["filter"] == "none"].set_index("metric")["rob"]
-    rows = [
-        [
-            str(name),
-            number(row["q"]),
-            _interval(row, "q_"),
-            number(row["r"]),
-            _interval(row, "r_"),
-            _interval(row, "r_shift_"),
-            number(row["rob"]),
-            _percent(row["p_first"], ""),
-            number(row["n"], 0),
-            number(free.get(name)),
-        ]
-        for name, row in main.sort_values("rob", ascending=False, na_position="last").iterrows()
-    ]
-    titles = ["metric", "Q", "95%", "R", "95%", "R over shift", "Rob", "first", "models", "Rob, all models"]
+    columns: dict[str, Column] = {
+        "metric": "metric",
+        "Q": "q",
+        "95%": ("q_low", "q_high"),
+        "R": "r",
+        "95% of R": ("r_low", "r_high"),
+        "R over shift": ("r_shift_low", "r_shift_high"),
+        "Rob": "rob",
+        "first": lambda row: _percent(row["p_first"], ""),
+        "models": "n",
+        "Rob, all models": lambda row: number(free.get(row["metric"])),
+    }
     echo("")
-    print_table(titles, rows)
+    print_frame(main.reset_index().sort_values("rob", ascending=False, na_position="last"), columns)
     _print_reasons(main.reset_index(), "q_reason", "r_reason", "interval_reason", "caution")
     for row in [] if ties is None else ties[ties["filter"] == chosen].to_dict("records"):
         if not row["chosen"]:
@@ -305,11 +303,16 @@ def _published(values: Published, out: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_json({"source": values.source, "summary": table_rows(table)})
         return
-    rows = [
-        [str(row["metric"]), *(number(row[name]) for name in ("overall", "auc", "rob", "q", "r")), number(row["n"], 0)]
-        for row in table.sort_values("overall", ascending=False).to_dict("records")
-    ]
-    print_table(["metric", "Overall", "F", "Rob", "Q", "R", "models"], rows, right=["models"])
+    columns: dict[str, Column] = {
+        "metric": "metric",
+        "Overall": "overall",
+        "F": "auc",
+        "Rob": "rob",
+        "Q": "q",
+        "R": "r",
+        "models": lambda row: number(row["n"], 0),
+    }
+    print_frame(table.sort_values("overall", ascending=False), columns)
     print_wrapped(
         "\nF: faithfulness, probability that a model that knows ranks above one that does not. Q, R: robustness to "
         "quantisation (1 = unaffected) and to relearning (1 = same change as in retain); Rob: harmonic mean of Q "
@@ -322,10 +325,6 @@ def _published(values: Published, out: Path | None, *, as_json: bool) -> None:
             f"models -: the paper prints no number of models for {' and '.join(unprinted)}, "
             "only for fisher_masked_0.001."
         )
-
-
-def _interval(row: Any, prefix: str) -> str:
-    return interval(row[f"{prefix}low"], row[f"{prefix}high"])
 
 
 def _percent(share: float, space: str = " ") -> str:

@@ -10,7 +10,7 @@ import typer
 from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import write_table_file
 from uds_lens._cli.sweep import print_status
-from uds_lens._cli.terminal import number, print_json, print_table, print_wrapped, say, table_rows, width
+from uds_lens._cli.terminal import Column, print_frame, print_json, print_wrapped, say, table_rows, width
 from uds_lens.errors import ConfigError
 from uds_lens.study._plan import Role
 
@@ -121,11 +121,9 @@ def _list(chosen: list[PublishedModel], *, as_json: bool) -> None:
     if as_json:
         print_json(table_rows(table))
         return
-    rows = [[row["model"], row["role"], str(row["published"]), row["hub_id"]] for row in table.to_dict("records")]
-    titles = ["model", "part", "values", "Hub id"]
-    narrow = width() < sum(max(map(len, column)) + 2 for column in zip(titles, *rows, strict=True))
-    shown = 3 if narrow else 4
-    print_table(titles[:shown], [row[:shown] for row in rows], right=["values"])
+    columns: dict[str, Column] = {"model": "model", "part": "role", "values": "published", "Hub id": "hub_id"}
+    narrow = width() < sum(max(map(len, table[name].map(str))) + 2 for name in columns.values())
+    print_frame(table, {title: what for title, what in columns.items() if not narrow or title != "Hub id"})
     licences = "; ".join(dict.fromkeys(f"{model.group.base}: {model.group.licence}" for model in chosen))
     print_wrapped(
         f"{len(table)} models. values: published metrics of the model. Licences: {licences}."
@@ -184,22 +182,20 @@ def _compare(run: str, out: Path | None, *, as_json: bool) -> None:
 
 
 def _print_comparison(comparison: Comparison, out: Path | None) -> None:
-    rows = [
-        [
-            row["metric"],
-            *(str(row[count]) for count in ("n", "agree", "expected", "differ")),
-            number(row["spearman"]),
-            number(row["largest_difference"], 4),
-            row["largest_model"] if isinstance(row["largest_model"], str) else "-",
-        ]
-        for row in comparison.by_metric.to_dict("records")
-    ]
-    print_table(["metric", "models", "agree", "as expected", "differ", "Spearman", "largest", "in model"], rows)
+    columns: dict[str, Column] = {
+        "metric": "metric",
+        "models": "n",
+        "agree": "agree",
+        "as expected": "expected",
+        "differ": "differ",
+        "Spearman": "spearman",
+        "largest": "largest_difference:4",
+        "in model": lambda row: row["largest_model"] if isinstance(row["largest_model"], str) else "-",
+    }
+    print_frame(comparison.by_metric, columns)
     if len(comparison.of_pools):
-        columns = ("metric", "quantity", "measured", "published", "verdict")
-        cells = [[row[name] for name in columns] for row in comparison.of_pools.to_dict("records")]
-        print_table(
-            list(columns), [[value if isinstance(value, str) else number(value) for value in row] for row in cells]
+        print_frame(
+            comparison.of_pools, {name: name for name in ("metric", "quantity", "measured", "published", "verdict")}
         )
     problems = {row["metric"]: row["known"] for row in comparison.by_metric.to_dict("records") if row["known"]}
     for row in comparison.frame[comparison.frame["verdict"] == "differs"].head(10).to_dict("records"):

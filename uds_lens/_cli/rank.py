@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -22,7 +23,7 @@ from uds_lens._cli.model_tables import (
     score_directions,
     write_table_file,
 )
-from uds_lens._cli.terminal import echo, number, print_json, print_table, print_wrapped, say, table_rows, width
+from uds_lens._cli.terminal import Column, echo, number, print_frame, print_json, print_wrapped, say, table_rows, width
 from uds_lens._quoting import csv_text, markdown, printable
 from uds_lens._storage import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError, DataError
@@ -228,29 +229,27 @@ _RESAMPLED = {"configurations": "each method's configurations", "examples": "the
 def _print(ranking: _Ranking) -> None:
     from uds_lens.meta._columns import BESIDE
 
-    rows = []
-    beside = [name for name in BESIDE if name in ranking.methods.columns]
+    beside = {name.removesuffix("_depth"): name for name in BESIDE if name in ranking.methods.columns}
     ways = ranking.varying or tuple(ranking.p_first)[:1]  # where nothing can vary, one column of dashes
-    for row in ranking.methods.to_dict("records"):
-        scores = (f"{number(row[f'score_{view}'])} ({number(row[f'rank_{view}'], 0)})" for view in ("with", "without"))
-        rows.append(
-            [
-                f"{'=' if row['n_tied_rank'] > 1 else ''}{number(row['rank'], 0)}",
-                str(row["method"]),
-                *scores,
-                *(number(row[name]) for name in ("memorization", "mia", "depth", *beside, "utility_rel")),
-                *(number(ranking.p_first[way].get(row["method"]), 2) for way in ways),
-                "-" if row["model"] is None or row["model"] != row["model"] else str(row["model"]),
-            ]
-        )
-    titles = ["", "method", "with depth", "without", "Mem", "MIA", "depth"]
-    titles += [*(name.removesuffix("_depth") for name in beside), "utility"]
-    titles += ["P(first)"] if len(ways) == 1 else [f"P(first), {way}" for way in ways]
-    if width() < _WIDE:
-        print_table(titles, [row[:-1] for row in rows])
-        print_wrapped(f"Configurations, in this order: {', '.join(row[-1] for row in rows)}.")
-    else:
-        print_table([*titles, "configuration"], rows)
+    first = {"P(first)" if len(ways) == 1 else f"P(first), {way}": f"{way}:2" for way in ways}
+    methods = ranking.methods.assign(**{way: ranking.methods["method"].map(ranking.p_first[way]) for way in ways})
+    columns: dict[str, Column] = {
+        "": lambda row: f"{'=' if row['n_tied_rank'] > 1 else ''}{number(row['rank'], 0)}",
+        "method": "method",
+        "with depth": partial(_ranked, "with"),
+        "without": partial(_ranked, "without"),
+        "Mem": "memorization",
+        "MIA": "mia",
+        "depth": "depth",
+        **beside,
+        "utility": "utility_rel",
+        **first,
+        "configuration": _model,
+    }
+    narrow = width() < _WIDE
+    print_frame(methods, {title: what for title, what in columns.items() if not narrow or title != "configuration"})
+    if narrow:
+        print_wrapped(f"Configurations, in this order: {', '.join(map(_model, methods.to_dict('records')))}.")
     for row in ranking.methods.to_dict("records"):
         if isinstance(row["reason"], str):
             print_wrapped(f"! {row['method']}: {row['reason']}")
@@ -267,6 +266,14 @@ def _print(ranking: _Ranking) -> None:
         f"\n{ranking.n_models} models, ranked {ranking.by} depth. Score: harmonic mean of memorization, privacy (MIA; "
         f"with depth, MIA and UDS) and utility, of each method's best configuration; rank in brackets.{how}{note}"
     )
+
+
+def _ranked(view: View, row: Mapping[str, Any]) -> str:
+    return f"{number(row[f'score_{view}'])} ({number(row[f'rank_{view}'], 0)})"
+
+
+def _model(row: Mapping[str, Any]) -> str:
+    return str(row["model"]) if isinstance(row["model"], str) else "-"
 
 
 _ORIGIN = ("base", "split", "model", "knows", "method", "config", "lr", "epochs")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import echo, print_json, print_table, print_wrapped, say
+from uds_lens._cli.terminal import echo, print_frame, print_json, print_wrapped, say
 from uds_lens._quoting import csv_text
 from uds_lens.study._parts import SlurmOptions
 
@@ -90,5 +90,4 @@ def print_status(status: StudyStatus, *, as_json: bool) -> None:
     if status.sample is not None:
         print_wrapped(status.sample)
     if status.failed:
-        rows = [[failure.model, failure.state, failure.reason] for failure in status.failed]
-        print_table(["failed", "state", "reason"], rows)
+        print_frame(map(vars, status.failed), {"failed": "model", "state": "state", "reason": "reason"})

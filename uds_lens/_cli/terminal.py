@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from textwrap import fill
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import typer
 
@@ -109,7 +110,7 @@ _DAMAGE = (
 )
 _PROB = (
     " Output: output depth, what the models' unpatched answers say on the same scale. Prob: probability per token that "
-    "the model itself gives the entity, after the correct beginning of its answer ({full}: {})."
+    "the model itself gives the entity, after the correct beginning of its answer ({full}: {of_full})."
 )
 _RETAINS = (
     "Each row takes its scale from one {retain_model}. The spread of the scores shows how much that choice matters."
@@ -131,28 +132,24 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
     """
     from uds_lens.results._frames import thirds_in_words
     from uds_lens.results._settings import roles_of
-    from uds_lens.results._verdict import WITHHELD
 
     roles = roles_of(audits.values())._asdict()
     levels = {audit.config.confidence for audit in audits.values()}
-    titles = ["model", "UDS", f"{levels.pop() * 100:g}% interval" if len(levels) == 1 else "interval"]
     sampled = any(audit.sample_error is not None for audit in audits.values())
-    probs = [audit.entity_prob for audit in audits.values()]
-    beside = not all(math.isnan(prob.unlearned) for prob in probs)
-    rows = []
-    for name, audit in audits.items():
-        summary = audit.summary()
-        row = [name, _score(audit.uds), interval(summary["uds_low"], summary["uds_high"])]
-        row += [_score(audit.output_depth), _score(audit.entity_prob.unlearned)] * beside
-        if sampled:
-            error = audit.sample_error
-            low_high = "unknown" if error is None else interval(*error.interval)
-            row.append("measured" if error is None else "unknown" if low_high == "-" else low_high)
-        row += [str(summary["n_measured"]), str(summary["n_not_measurable"])]
-        row.append(f"{summary['ke_layers_mean']:.1f} of {summary['n_layers']}")
-        rows.append([*row, f"{WITHHELD} (!!)" if audit.verdict.word == WITHHELD else audit.reading])
-    titles += [*["output", "Prob"] * beside, *["all examples"] * sampled, "N", "NaN", "layers", "verdict"]
-    print_table(titles, rows, right=("UDS", "output", "Prob", "N", "NaN", "layers"), bold="UDS")
+    rows = [{"name": name, "audit": audit, **audit.summary()} for name, audit in audits.items()]
+    columns: dict[str, Column] = {
+        "model": "name",
+        "UDS": "uds",
+        f"{levels.pop() * 100:g}% interval" if len(levels) == 1 else "interval": ("uds_low", "uds_high"),
+        "output": "output_depth",
+        "Prob": "prob_unlearned",
+        "all examples": _all_examples if sampled else lambda _: None,
+        "N": "n_measured",
+        "NaN": "n_not_measurable",
+        "layers": lambda row: f"{row['ke_layers_mean']:.1f} of {row['n_layers']}",
+        "verdict": lambda row: f"{row['reading']} (!!)" if row["audit"].fatal else row["reading"],
+    }
+    print_frame(rows, columns, undefined="NaN", optional=("output", "Prob", "all examples"), bold="UDS")
     by_weight = grouped((thirds_in_words(audit), name) for name, audit in audits.items())
     for words, names in by_weight.items():
         if words:
@@ -166,30 +163,35 @@ def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str]
         {name: [(_MARKS[level], text) for level, text, _ in audit.cautions] for name, audit in shown.items()}
     )
     prompts = with_names((audit.prompts, name) for name, audit in audits.items())
-    of_full = ", ".join(dict.fromkeys(_score(prob.full) for prob in probs))
-    legend = (
-        _LEGEND.format(**roles) + (_PROB.format(of_full, **roles) if beside else "") + (_SAMPLED if sampled else "")
-    )
-    legend += f" Prompts: {prompts}."
-    print_wrapped("\n" + legend, indent="")
+    of_full = ", ".join(dict.fromkeys(_score(row["prob_full"]) for row in rows))
+    probs = any(row["prob_unlearned"] == row["prob_unlearned"] for row in rows)
+    legend = _LEGEND + _PROB * probs + _SAMPLED * sampled + " Prompts: {prompts}."
+    print_wrapped("\n" + legend.format(**roles, of_full=of_full, prompts=prompts), indent="")
+
+
+def _all_examples(row: Mapping[str, Any]) -> str:
+    """Write the range of the score over all examples that a sample stands for."""
+    error = row["audit"].sample_error
+    low_high = "unknown" if error is None else interval(*error.interval)
+    return "measured" if error is None else "unknown" if low_high == "-" else low_high
 
 
 def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
     from uds_lens.results._settings import roles_of
 
-    rows = []
-    for name, audit in audits.items():
-        damage = audit.damage_estimate
-        losses = (damage.forget_loss, damage.control_loss, damage.retain_loss)
-        prob = audit.entity_prob
-        probs = f"{_score(prob.control_full)} -> {_score(prob.control_unlearned)}"
-        rows.append([name, _score(damage.value), interval(*damage.interval), *map(_score, losses), probs])
+    rows = [{"name": name, **audit.summary()} for name, audit in audits.items()]
+    columns: dict[str, Column] = {
+        "model": "name",
+        "damage": "damage",
+        "interval": ("damage_low", "damage_high"),
+        "forget": "forget_loss",
+        "kept": "control_loss",
+        "retain's": "control_retain_loss",
+        "Prob": lambda row: f"{_score(row['prob_control_full'])} -> {_score(row['prob_control_unlearned'])}",
+    }
     echo("\nRetained facts")
-    measured = ("forget", "kept", "retain's")
-    titles = ("model", "damage", "interval", *measured, "Prob")
-    print_table(titles, rows, right=("damage", *measured, "Prob"), bold="damage")
-    undefined = grouped((audit.damage_estimate.reason or "", name) for name, audit in audits.items())
-    for reason, names in undefined.items():
+    print_frame(rows, columns, undefined="NaN", bold="damage")
+    for reason, names in grouped((row["damage_reason"] or "", row["name"]) for row in rows).items():
         if reason:
             who = "" if len(names) == len(audits) else f"{', '.join(names)}: "
             print_wrapped(f"{who}damage is NaN, because {reason}.")
@@ -197,16 +199,19 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
 
 
 def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
-    rows = [
-        [name, row.retain, _score(row.uds), interval(row.uds_low, row.uds_high), str(row.n_measured)]
-        for name, audit in audits.items()
-        for row in audit.retains_frame().itertuples()
-    ]
     from uds_lens.results._settings import roles_of
 
+    rows = [{"name": name, **row} for name, audit in audits.items() for row in audit.retains_frame().to_dict("records")]
     roles = roles_of(audits.values())._asdict()
     echo("\nAgainst each {retain_model}".format(**roles))
-    print_table(("model", "retain", "UDS", "interval", "N"), rows, right=("UDS", "N"), wrapped="retain")
+    columns: dict[str, Column] = {
+        "model": "name",
+        "retain": "retain",
+        "UDS": "uds",
+        "interval": ("uds_low", "uds_high"),
+        "N": "n_measured",
+    }
+    print_frame(rows, columns, undefined="NaN", wrapped="retain")
     print_wrapped(_RETAINS.format(**roles), indent="")
 
 
@@ -281,17 +286,25 @@ def print_transplants(transplants: Mapping[str, Transplant]) -> None:
     rows, warnings = [], {}
     for name, found in transplants.items():
         widest = found.localisation[-1]
-        row = [name, _score(found.output_depth), _score(found.host_depth), interval(*found.host_depth_interval)]
-        row += [_score(found.hidden), interval(*found.hidden_interval), _score(widest.value), _score(widest.retain)]
-        rows.append([*row, widest.band if widest.reason is None else "-"])
+        rows.append({"name": name, **found.summary(), **widest._asdict()})
         reasons = {"host depth": found.host_depth_reason, "hidden": found.hidden_reason}
         texts = [f"No {score}: {reason}." for score, reason in reasons.items() if reason]
         warnings[name] = [(_MARKS[level], text) for level, text, _ in found.cautions] + [
             (_MARKS["note"], text) for text in texts[:1]
         ]
+    columns: dict[str, Column] = {
+        "model": "name",
+        "output": "output_depth",
+        "host": "host_depth",
+        "of host": lambda row: interval(*row["host_depth_interval"]),
+        "hidden": "hidden",
+        "of hidden": lambda row: interval(*row["hidden_interval"]),
+        "back": "value",
+        "retain": "retain",
+        "blocks": lambda row: row["band"] if row["reason"] is None else "-",
+    }
     echo("\nWith blocks of other models")
-    titles = ["model", "output", "host", "interval", "hidden", "interval", "back", "retain", "blocks"]
-    print_table(titles, rows, right=("output", "host", "hidden", "back", "retain"), bold="hidden")
+    print_frame(rows, columns, undefined="NaN", bold="hidden")
     print_cautions(warnings)
     print_wrapped(_TRANSPLANTS, indent="")
 
@@ -314,6 +327,51 @@ _PROSE = 100
 
 _GAPS = 3, 2, 1
 """Columns between two texts, the first that fits."""
+
+
+Column: TypeAlias = str | tuple[str, str] | Callable[[Mapping[str, Any]], object]
+"""A column of a frame, with digits after a colon where not three; two, as an interval; or a function of a row."""
+
+
+def print_frame(
+    rows: pd.DataFrame | Iterable[Mapping[str, Any]],
+    columns: Mapping[str, Column],
+    *,
+    undefined: str = "-",
+    optional: Collection[str] = (),
+    **layout: Any,
+) -> None:
+    """Print the rows of a frame: for each title what stands under it; numbers are aligned right.
+
+    `optional` are titles of columns that are left out where no row has a value, `layout` goes to `print_table`.
+    """
+    records: Any = list(rows) if not hasattr(rows, "to_dict") else rows.to_dict("records")
+    values = {title: [_value(row, what) for row in records] for title, what in columns.items()}
+    values = {
+        title: column for title, column in values.items() if title not in optional or any(map(_is_defined, column))
+    }
+    right = [title for title, column in values.items() if all(isinstance(v, Real) for v in column if v is not None)]
+    digits = {title: what.partition(":")[2] for title, what in columns.items() if isinstance(what, str)}
+    cells = [
+        [
+            number(value, int(digits.get(title) or 3), undefined=undefined)
+            if value is None or isinstance(value, float)
+            else str(value)
+            for value in column
+        ]
+        for title, column in values.items()
+    ]
+    print_table(list(values), list(zip(*cells, strict=True)), right=right, **layout)
+
+
+def _value(row: Mapping[str, Any], what: Column) -> Any:
+    if isinstance(what, tuple):
+        return interval(row[what[0]], row[what[1]])
+    return row.get(what.partition(":")[0]) if isinstance(what, str) else what(row)
+
+
+def _is_defined(value: Any) -> bool:
+    return value is not None and value == value
 
 
 def print_table(

@@ -7,14 +7,22 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import echo, number, print_json, print_table, print_wrapped, say, saying_what_is_saved
+from uds_lens._cli.terminal import (
+    Column,
+    echo,
+    number,
+    print_frame,
+    print_json,
+    print_wrapped,
+    say,
+    saying_what_is_saved,
+)
 from uds_lens.errors import ConfigError, UdsLensError
 from uds_lens.study._relearn_settings import RelearnGrid
 from uds_lens.unlearning._registry import method_words
@@ -106,11 +114,13 @@ def print_training(directory: Path, *, before: str | None, as_json: bool) -> Non
     if curve:
         echo(f"{record['name']}: loss {curve[0]['loss']:.3f} to {curve[-1]['loss']:.3f}")
     if record.get("prob"):
-        rows = [
-            [p["name"], "yes" if p["trained"] else "no", number(p["before"]), number(p["after"]), str(p["n"])]
-            for p in record["prob"]
-        ]
-        print_table(("Prob of answers", "taught", "before", "after", "rows"), rows, right=("before", "after", "rows"))
+        columns: dict[str, Column] = {
+            "Prob of answers": "name",
+            "taught": lambda row: "yes" if row["trained"] else "no",
+            **{name: name for name in ("before", "after")},
+            "rows": "n",
+        }
+        print_frame(record["prob"], columns)
         for p in record["prob"]:
             if p["trained"] and p["after"] < LEARNED:
                 print_wrapped(
@@ -130,9 +140,7 @@ def print_depth(directory: Path) -> None:
     from uds_lens.training import DepthCurve
 
     curve = DepthCurve.load(directory)
-    score = partial(number, undefined="NaN")
-    rows = [[str(point.step), score(point.uds), score(point.damage)] for point in curve.points]
-    print_table(("step", "UDS", "damage"), rows, right=("UDS", "damage"))
+    print_frame(curve.to_frame(), {"step": "step", "UDS": "uds", "damage": "damage"}, undefined="NaN")
 
 
 def _method_help() -> str:
@@ -318,17 +326,16 @@ def _print_grid(results: RelearnGridResults, out: Path, *, as_json: bool) -> Non
     if as_json:
         print_json({"out": str(out), **results.summary()})
         return
-    rows = [
-        [
-            row["model"],
-            f"{row['setting']}{' (paper)' if row['paper'] else ''}",
-            *(number(row[name]) for name in ("before", "after", "back", "back_untrained")),
-            f"{round(100 * row['utility_loss'], 0) + 0.0:.0f}%{'' if row['allowed'] else ' (too much)'}",
-        ]
-        for row in results.frame.to_dict("records")
-    ]
-    titles = ["model", "setting", "before", "after", "regained", "untrained rows", "utility lost"]
-    print_table(titles, rows, right=titles[2:])
+    columns: dict[str, Column] = {
+        "model": "model",
+        "setting": lambda row: f"{row['setting']}{' (paper)' if row['paper'] else ''}",
+        "before": "before",
+        "after": "after",
+        "regained": "back",
+        "untrained rows": "back_untrained",
+        "utility lost": lambda row: f"{number(100 * row['utility_loss'], 0)}%{'' if row['allowed'] else ' (too much)'}",
+    }
+    print_frame(results.frame, columns)
     summary = results.summary()
     bound = f"{100 * summary['max_loss']:g}% of utility"
     for model in ("unlearned", "retain"):
