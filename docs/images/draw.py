@@ -4,6 +4,7 @@ Each is drawn for light and for dark surroundings, most also for narrow screens.
 or Chromium.
 """
 
+import functools
 import os
 import pty
 import re
@@ -12,9 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import plotly.graph_objects as go
-from narrow_figures import save_narrow
-from photograph import beside, narrow, photograph
+from photograph import beside, draw, narrow, photograph
 from terminal_picture import terminal_picture
 
 import uds_lens as ul
@@ -35,26 +34,16 @@ def main() -> None:
     transplants = ul.transplants.transplant_all(world.full, world.retain, list(models.values()), world.examples)
     hidden = ul.transplants.transplants_frame(dict(zip(models, transplants, strict=True)))
     printed = terminal(world)
+    table = ul.results.models_frame(audits)
+    draw("toy_layers.png", audits["idkdpo"].plot_layers)
+    draw("toy_heatmap.svg", audits["idkdpo"].plot_heatmap, for_phones=False)  # too much for one
+    draw("toy_ranking.png", functools.partial(ul.plots.ranking, table, references=REFERENCES))
+    draw("toy_hidden.png", functools.partial(ul.plots.host_depths, hidden, references=REFERENCES))
     for theme in ("light", "dark"):
-        figures = {
-            "toy_layers.png": audits["idkdpo"].plot_layers(theme=theme),
-            "toy_heatmap.svg": audits["idkdpo"].plot_heatmap(theme=theme),
-            "toy_ranking.png": ul.plots.ranking(ul.results.models_frame(audits), references=REFERENCES, theme=theme),
-            "toy_hidden.png": ul.plots.host_depths(hidden, references=REFERENCES, theme=theme),
-        }
-        for name, figure in figures.items():
-            draw(name, figure, theme)
         write(beside("method.svg", theme), method_picture(theme))
         write(beside(narrow("method.svg"), theme), method_picture(theme, narrow=True))
         write(beside("terminal.svg", theme), terminal_picture(printed, theme=theme, columns=COLUMNS))
     photographs(audits)
-
-
-def draw(name: str, figure: go.Figure, theme: ul.plots.Theme) -> None:
-    """A figure as a picture, and for narrow screens."""
-    ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)
-    if name != "toy_heatmap.svg":  # too much for a phone
-        save_narrow(figure, HERE / beside(narrow(name), theme))
 
 
 def photographs(audits: dict[str, ul.DepthAudit]) -> None:

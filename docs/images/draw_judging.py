@@ -3,12 +3,12 @@
 Needs `uds-lens[static]` and a Chrome or Chromium (on the PATH).
 """
 
+import functools
 import tempfile
 from pathlib import Path
 
 import pandas as pd
-from narrow_figures import save_narrow
-from photograph import beside, narrow, photograph
+from photograph import beside, draw, photograph
 
 import uds_lens as ul
 
@@ -32,16 +32,11 @@ def main() -> None:
     useful = int((published.frame["utility_rel"] >= 0.8).sum())
     metrics = published.metrics[published.metrics["metric"].isin(SHOWN)]
     ranked, changes = ul.meta.rank(published.frame), by_filter(metrics, useful)
+    draw("published_methods.png", functools.partial(ul.plots.method_dumbbell, ranked))
+    draw("published_filters.png", functools.partial(ul.plots.filter_dots, changes))
     with tempfile.TemporaryDirectory() as folder:
         page = ul.report.dashboard(published, Path(folder) / "dashboard.html")
         for theme in ("light", "dark"):
-            figures = {
-                "published_methods.png": ul.plots.method_dumbbell(ranked, theme=theme),
-                "published_filters.png": ul.plots.filter_dots(changes, theme=theme),
-            }
-            for name, figure in figures.items():
-                ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)
-                save_narrow(figure, HERE / beside(narrow(name), theme))
             photograph(page, HERE / beside("dashboard.png", theme), theme=theme)
 
 

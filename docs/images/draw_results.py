@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from narrow_figures import save_narrow
-from photograph import beside, narrow
+from photograph import draw
 
 import uds_lens as ul
-from uds_lens.plots._style import Theme, palette, style
+from uds_lens.plots._style import palette, style
 
 HERE = Path(__file__).parent
 TABLES = HERE.parent / "results" / "tables"
@@ -39,18 +39,16 @@ def ends(text: str) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def audited(theme: Theme) -> go.Figure:
+def audited(**look: Any) -> go.Figure:
     """Four checkpoints trained on different parts of the forget set."""
     rows = table("order")
     rows = rows[rows["dtype"] == "float32"]
     low, high = zip(*rows["95% interval"].map(ends), strict=True)
     frame = pd.DataFrame({"model": rows["unlearned"], "uds": rows["UDS"].map(number), "uds_low": low, "uds_high": high})
-    return ul.plots.ranking(
-        frame.assign(n_measured=rows["measured"].map(int)), references=["full", "retain90"], theme=theme
-    )
+    return ul.plots.ranking(frame.assign(n_measured=rows["measured"].map(int)), references=["full", "retain90"], **look)
 
 
-def unlearned(theme: Theme) -> go.Figure:
+def unlearned(**look: Any) -> go.Figure:
     """Methods by probability of the retain answers and by depth."""
     rows = table("methods")
     low, high = zip(*rows["95% interval"].map(ends), strict=True)
@@ -64,11 +62,11 @@ def unlearned(theme: Theme) -> go.Figure:
         }
     )
     return ul.plots.depth_utility(
-        frame, label="probability of the retain answers, as a share of full's", references=REFERENCES, theme=theme
+        frame, label="probability of the retain answers, as a share of full's", references=REFERENCES, **look
     )
 
 
-def by_layer(theme: Theme) -> go.Figure:
+def by_layer(**look: Any) -> go.Figure:
     """Erasure by layer, one panel per method."""
     rows = table("layers")
     layers = [name for name in rows.columns if name.startswith("layer ")]
@@ -78,7 +76,7 @@ def by_layer(theme: Theme) -> go.Figure:
         )
         for _, row in rows.iterrows()
     }
-    return ul.plots.compare_layers(frames, references=[name for name in frames if name in REFERENCES], theme=theme)
+    return ul.plots.compare_layers(frames, references=[name for name in frames if name in REFERENCES], **look)
 
 
 def short(model: str) -> str:
@@ -91,9 +89,9 @@ def short(model: str) -> str:
     return model.split("_")[0] + (f", layer {layer[1]}" if layer else "")
 
 
-def coverage(theme: Theme) -> go.Figure:
+def coverage(**look: Any) -> go.Figure:
     """Coverage of 95% intervals: bootstrap over subjects and over examples."""
-    rows, colours = table("coverage_scores"), palette(theme)
+    rows, colours = table("coverage_scores"), palette(look.get("theme", "light"))
     figure = go.Figure()
     for column, unit, colour in (
         ("by example", "examples", colours.unlearned),
@@ -114,87 +112,76 @@ def coverage(theme: Theme) -> go.Figure:
     figure.add_hline(0.95, line={"color": colours.faint, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="intra-class correlation of scores within subjects", dtick=0.1)
     figure.update_yaxes(title_text="coverage", range=[0.35, 1.0], tickformat=".0%")
-    return style(
-        figure,
-        theme=theme,
-        title="Coverage of 95% intervals",
-        subtitle="Share of intervals that contain the true mean. One line per score distribution; dotted: 95%.",
-        height=380,
-    )
+    subtitle = "Share of intervals that contain the true mean. One line per score distribution; dotted: 95%."
+    return style(figure, "Coverage of 95% intervals", subtitle, **look)
 
 
-def trusted(theme: Theme) -> go.Figure:
+def trusted(**look: Any) -> go.Figure:
     """Each metric's F, from the long table of the study."""
     study = HERE.parents[1] / "studies" / "tofu_small"
     plan = ul.study.plan(study / "plan.toml")
     frames = ul.study.frames(pd.read_parquet(study / "results" / "table_first.parquet"), plan=plan)
     faithful = ul.meta.faithfulness(frames.pools, metrics=tuple(plan.measure.metrics))
-    return ul.plots.faithfulness_forest(faithful, theme=theme)
+    return ul.plots.faithfulness_forest(faithful, **look)
 
 
-def followed(theme: Theme) -> go.Figure:
+def followed(**look: Any) -> go.Figure:
     """Depth, damage, utility and forget answers while four methods train, means of three seeds."""
     runs = pd.read_csv(HERE.parents[1] / "studies" / "depth_while_training" / "runs.csv")
     means = runs.groupby(["model", "step"], sort=False, as_index=False).mean(numeric_only=True)
-    return ul.plots.depth_by_step(means, theme=theme, title="What the answers show goes first")
+    return ul.plots.depth_by_step(means, **look)
 
 
 MEASURED = HERE.parents[1] / "studies" / "smollm2" / "measured"
 
 
-def smollm2_models(theme: Theme) -> go.Figure:
+def smollm2_models(**look: Any) -> go.Figure:
     """Every model of the study of SmolLM2, on the scale of its first retain model."""
     rows = pd.read_csv(MEASURED / "scales.csv")
     rows = rows[rows["scale"] == "retain-0"]
     made = pd.read_csv(MEASURED / "models.csv")
     unlearned = made[made["method"] != "finetune"]["model"]
-    return ul.plots.ranking(rows, references=rows["model"][~rows["model"].isin(unlearned)].tolist(), theme=theme)
+    return ul.plots.ranking(rows, references=rows["model"][~rows["model"].isin(unlearned)].tolist(), **look)
 
 
-def smollm2_layers(theme: Theme) -> go.Figure:
+def smollm2_layers(**look: Any) -> go.Figure:
     """Where knowledge lies in SmolLM2: S2 by layer of one model of each method, and S1 as that of retain."""
     rows = pd.read_parquet(MEASURED / "layers.parquet")
     means = rows[rows["scale"] == "retain-0"].groupby(["model", "layer"])["s2_delta"].mean()
     names = ["retain-0", *(name for name in means.index.levels[0] if name.endswith("-1") and name != "retain-1")]
     frames = {name: means[name].rename("s2_mean").reset_index() for name in names}
-    return ul.plots.compare_layers(frames, value="s2", references=["retain-0"], theme=theme)
+    return ul.plots.compare_layers(frames, value="s2", references=["retain-0"], **look)
 
 
-def refused(theme: Theme) -> go.Figure:
+def refused(**look: Any) -> go.Figure:
     """Where a trained refusal sits in SmolLM2: what each of its tokens loses with the states of the model before."""
     rows = pd.read_csv(HERE.parents[1] / "studies" / "changes" / "results" / "smollm2-tokens.csv")
     cells = [f"token {token}" for token in rows["token"] + 1]
-    return ul.plots.patch_heatmap(rows[["layer", "lost"]].assign(cell=cells), theme=theme)
+    return ul.plots.patch_heatmap(rows[["layer", "lost"]].assign(cell=cells), **look)
 
 
-def transplants(theme: Theme, world: str = "small-0") -> go.Figure:
+def transplants(world: str = "small-0", **look: Any) -> go.Figure:
     """Output depth and host depth of the fresh models of the study of transplants."""
     rows = pd.read_csv(HERE.parents[1] / "studies" / "transplant" / "results" / f"{world}.csv")
     rows = rows[~rows["model"].str.contains("-by-")]
     known = rows["kind"].isin(["reference", "made: retain", "made: removed"])
-    return ul.plots.host_depths(rows, references=rows.loc[known, "model"].tolist(), theme=theme, title=None)
+    return ul.plots.host_depths(rows, references=rows.loc[known, "model"].tolist(), **{"title": None, **look})
 
 
-def main() -> None:
-    """Write the pictures beside this file."""
-    for theme in ("light", "dark"):
-        figures = {
-            "results_audit.svg": audited(theme),
-            "results_coverage.svg": coverage(theme),
-            "results_unlearned.svg": unlearned(theme),
-            "results_layers.svg": by_layer(theme),
-            "results_faithfulness.svg": trusted(theme),
-            "results_depth.svg": followed(theme),
-            "results_smollm2.svg": smollm2_models(theme),
-            "results_smollm2_layers.svg": smollm2_layers(theme),
-            "results_refusal.svg": refused(theme),
-            "transplants_small.svg": transplants(theme),
-        }
-        for name, figure in figures.items():
-            ul.plots.save_figure(figure, HERE / beside(name, theme), width=760, scale=1.25, overwrite=True)
-            if name not in ("results_layers.svg", "results_depth.svg"):  # too much for a phone
-                save_narrow(figure, HERE / beside(narrow(name), theme))
+FIGURES = {
+    "results_audit.svg": audited,
+    "results_coverage.svg": coverage,
+    "results_unlearned.svg": unlearned,
+    "results_layers.svg": by_layer,
+    "results_faithfulness.svg": trusted,
+    "results_depth.svg": followed,
+    "results_smollm2.svg": smollm2_models,
+    "results_smollm2_layers.svg": smollm2_layers,
+    "results_refusal.svg": refused,
+    "transplants_small.svg": transplants,
+}
 
 
 if __name__ == "__main__":
-    main()
+    for file, figure in FIGURES.items():  # for phones all but those that are too much for one
+        draw(file, figure, for_phones=file not in ("results_layers.svg", "results_depth.svg"))

@@ -1,10 +1,17 @@
-"""Pages as pictures, by a headless Chrome or Chromium from the PATH."""
+"""Figures as pictures, and pages by a headless Chrome or Chromium from the PATH."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+
+import plotly.graph_objects as go
+
+import uds_lens as ul
+
+HERE = Path(__file__).parent
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -16,6 +23,16 @@ def photograph(page: Path, picture: Path, *, theme: str = "light", width: int = 
     scheme = f"--blink-settings=preferredColorScheme={0 if theme == 'dark' else 1}"
     words = [browser, *flags, scheme, f"--window-size={width},{height}", f"--screenshot={picture}", page.as_uri()]
     subprocess.run(words, check=True, capture_output=True, timeout=120)
+
+
+def draw(name: str, figure: Callable[..., go.Figure], *, for_phones: bool = True) -> None:
+    """Draw a figure for light and for dark surroundings, and for phones: without a title, which the page has."""
+    for theme in ("light", "dark"):
+        wide = figure(theme=theme, width=760)
+        ul.plots.save_figure(wide, HERE / beside(name, theme), scale=1.25, overwrite=True)
+        if for_phones:
+            small = figure(theme=theme, width=390, title=None)
+            ul.plots.save_figure(small, HERE / beside(narrow(name), theme), scale=2, overwrite=True)
 
 
 def beside(picture: str, theme: str) -> str:

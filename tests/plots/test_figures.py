@@ -16,7 +16,7 @@ from synthetic_audits import example, synthetic_audit, with_control
 from uds_lens import plots
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.metrics import LensComparison
-from uds_lens.plots._style import apart, legend_rows, palette, recolouring, shown
+from uds_lens.plots._style import apart, legend_height, palette, recolouring, shown
 from uds_lens.results import compare_all
 
 from . import meta_frames as made
@@ -150,8 +150,7 @@ def test_draws_nothing_too_and_hostile_names_letter_by_letter(name, inputs):
 def test_heading_legend_and_axes(name, figures):
     figure = figures[name]
     assert 10 < len(figure.layout.title.text) < 90
-    entries = [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
-    assert figure.layout.showlegend is False or legend_rows(entries, width=640) == 1
+    assert figure.layout.showlegend is False or legend_height(figure, 640) == 29, "one row"
     heat = any(trace.type == "heatmap" for trace in figure.data)
     assert heat or any(axis.title.text for axis in figure.select_xaxes())
     rows = any(isinstance(axis.ticktext, tuple) for axis in figure.select_yaxes())
@@ -172,6 +171,28 @@ def test_panels_above_each_other_share_one_axis_so_that_hovering_shows_all(name,
 @pytest.mark.parametrize("name", ["layers", "components", "example", "lens", "control"])
 def test_deltas_are_in_nats_per_token(name, figures):
     assert any("nats/token" in (axis.title.text or "") for axis in figures[name].select_yaxes())
+
+
+def test_small_multiples_keep_what_each_panel_shows():
+    table, names = made.models(12), ("x", "uds")
+    single = {name: plots.pool_histogram(table, name, thresholds=made.thresholds()) for name in names}
+    figure = plots.small_multiples(single, title="Pools", width=700)
+    assert [note.text for note in figure.layout.annotations[:2]] == list(names)
+    for place, one in enumerate(single.values()):
+        number = str(place + 1) if place else ""
+        traces = [trace for trace in figure.data if trace.xaxis == f"x{number}"]
+        assert [(t.type, t.x, t.y) for t in traces] == [(t.type, t.x, t.y) for t in one.data]
+        assert figure.layout[f"xaxis{number}"].range == one.layout.xaxis.range
+        shapes = [shape for shape in figure.layout.shapes if shape.xref == f"x{number}"]
+        assert [shape.x0 for shape in shapes] == [shape.x0 for shape in one.layout.shapes]
+        assert all(shape.yref == f"y{number} domain" for shape in shapes), "from bottom to top of its panel"
+    entries = [trace.name for trace in figure.data if trace.showlegend]
+    assert sorted(entries) == ["know (P)", "never saw it (N)"], "one legend for all"
+    assert figure.layout.yaxis.title.text == "models" and not figure.layout.xaxis.title.text
+    assert plots.small_multiples(single, width=390, columns=1).layout.height > figure.layout.height
+    for bad, words in (({}, "got none"), ({"a": go.Figure(go.Heatmap(z=[[1]]))}, "'a' has several pairs of axes")):
+        with pytest.raises(DataError, match=words):
+            plots.small_multiples(bad)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -196,7 +217,7 @@ def test_a_narrow_figure_wraps_its_texts_and_makes_room_for_them(name, figures, 
     assert figure.layout.height - wide.layout.height >= 18 * more
     for axis in figure.select_yaxes():
         for label in () if axis.showticklabels is False else axis.ticktext or ():
-            assert all(len(html.unescape(line)) <= 18 for line in label.split("<br>"))
+            assert all(len(html.unescape(line)) <= 22 for line in label.split("<br>"))
 
 
 @pytest.mark.parametrize("name", OF_TABLES)
@@ -218,8 +239,11 @@ def test_wrong_calls_name_what_was_expected(audit):
 
 
 def test_components_are_of_one_trio_and_of_several_sites(audit, figures):
-    lines = [trace.name for trace in figures["components"].data if trace.type == "scatter"]
-    assert lines == ["resid_post", "mlp_out"]
+    curves = [trace for trace in figures["components"].data if trace.type == "scatter"]
+    assert [trace.name for trace in curves if trace.name] == ["resid_post", "mlp_out"]
+    frame, (shade, *_) = audit.layers_frame(), curves
+    ends = [*(frame["s1_mean"] - frame["s1_std"]), *(frame["s1_mean"] + frame["s1_std"])[::-1]]
+    assert shade.y[: 2 * len(frame)] == pytest.approx(ends), "a band of one standard deviation"
     for others in ([], [audit]):
         with pytest.raises(ConfigError, match=r"each at a different site .* got sites resid_post"):
             audit.plot_components(others)

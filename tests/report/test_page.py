@@ -12,11 +12,10 @@ from meta.test_our_results import results
 from numpy.testing import assert_allclose
 from synthetic_audits import synthetic_audit, with_control, with_retains
 
-import uds_lens as ul
 from uds_lens._cli.app import app
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.report import render, write
-from uds_lens.report._audit_page import difference_words, differences, next_steps, recipe
+from uds_lens.report._audit_page import difference_words, differences, next_steps
 from uds_lens.results import compare_all
 
 from .conftest import compared
@@ -60,7 +59,7 @@ def test_scores_stand_in_order_with_interval_and_counts(page, audits):
         assert f"{low:.3f} to {high:.3f}" in page.words
 
 
-def test_warnings_skips_protocol_provenance_and_recipe_are_there(page):
+def test_warnings_skips_protocol_and_provenance_are_there(page):
     for words in (
         "Only 23 examples are measurable",
         "the entity is not in the answer",
@@ -69,8 +68,6 @@ def test_warnings_skips_protocol_provenance_and_recipe_are_there(page):
         "ffffffffffffffffffffffffffffffff",
         "uds_lens 0.1.0, torch 2.6",
         "uds-lens audit --full ckpt/full",
-        "ul.Baseline.measure(",
-        "config=ul.AuditConfig(n_bootstrap=200)",
     ):
         assert words in page.words, words
 
@@ -107,7 +104,7 @@ def test_numbers_come_back_from_the_page(page, audits):
 
 def test_nothing_measured_is_said_in_words():
     text = Page(render(synthetic_audit(n=1, skipped=0))).words
-    assert "not measurable no interval" in text and "Nothing could be measured" in text
+    assert "not measurable no interval" in text and "No example is measurable" in text
     assert "NaN to" not in text
     empty = Page(render(synthetic_audit(n=0, skipped=2))).words
     assert "No example could be scored" in empty and "Skipped rows 2 rows" in empty
@@ -125,7 +122,7 @@ def test_sites_are_compared_when_audits_of_several_are_given(sites, figures):
     assert "Knowledge by patch site S1, the log-probability lost" in page.words
     assert "Audits: " not in page.words, "one group needs no names"
     figure = page.data["figures"]["components0"]
-    curves = {trace["name"]: trace["y"] for trace in figure["data"] if trace["type"] == "scatter"}
+    curves = {trace["name"]: trace["y"] for trace in figure["data"] if trace["type"] == "scatter" and "name" in trace}
     for audit in sites:
         assert_allclose(curves[audit.config.site], audit.layers_frame()["s1_mean"])
     assert "differ in site" in page.words
@@ -186,22 +183,6 @@ def test_logit_lens_of_other_examples_with_the_same_ids_is_refused():
         render(audit, lens=[replace(lens_results(audit, s1_delta=wrong, s2_delta=wrong), **other)])
 
 
-def test_the_recipe_measures_what_the_page_says_with_one_baseline_for_all_that_share_it(
-    audits, sites, capsys, monkeypatch, trusted
-):
-    assert recipe(audits).count("ul.Baseline.measure(") == 1
-    different = recipe(dict(zip("ab", sites, strict=True)))
-    assert different.count("ul.Baseline.measure(") == 2 and "site='mlp_out'" in different
-    world = ul.toy.load()
-    full, retain, ga = (str(world.checkpoints[role]) for role in ("full", "retain", "ga"))
-    examples = world.examples[:1]
-    models = {"ga": ul.DepthAudit.run(full, retain, ga, examples)}
-    monkeypatch.setattr(ul, "load_examples", lambda _: examples)
-    exec(compile(recipe(models), "recipe", "exec"), {})
-    lines = [f"{name}: {audit.uds:.4f} before, {audit.uds:.4f} now" for name, audit in models.items()]
-    assert capsys.readouterr().out.splitlines() == lines
-
-
 def test_references_are_known_by_their_weights_or_named(audits):
     full = replace(audits["npo"], models={**audits["npo"].models, "unlearned": audits["npo"].models["full"]})
     named = {**audits, "old": full}
@@ -232,7 +213,7 @@ def test_twenty_large_models_would_stay_under_15_megabytes(large, one):
     assert alone + (large.stat().st_size - alone) * 20 / 6 < 15_000_000
 
 
-def test_differences_of_several_audits_are_told_and_drawn(page, audits):
+def test_differences_are_a_table_and_from_four_models_on_a_matrix(page, audits, figures):
     pairs = compare_all(audits, n_resamples=200).set_index(["one", "other"])
     real = int((pairs["p_holm"] < 0.05).sum())
     assert f"{real} of 3 pairs differ significantly (adjusted p < 0.05)." in page.words and real > 0
@@ -241,10 +222,12 @@ def test_differences_of_several_audits_are_told_and_drawn(page, audits):
         f"ga npo {-row['difference']:.3f} {-row['high']:.3f} to {-row['low']:.3f} {row['p_holm']:.2g} significant 23 "
         "23 left out: 1 not measurable in either"
     ) in page.words
-    figure = page.data["figures"]["differences"]
-    assert figure["layout"]["xaxis"]["ticktext"] == ["ga", "&lt;/script&gt;&amp;&lt;b&gt;rmu", "npo"]
-    assert figure["data"][0]["text"][2][0] == f"\u2212{-row['difference']:.2f}*"
-    assert "&lt;b&gt;rmu" in figure["data"][0]["customdata"][0][1], "nothing in a name is markup"
+    assert page.data["figures"]["differences"] is None, "three pairs are read in the table"
+    four = Page(render({**audits, "more": audits["npo"]}))
+    assert [("details", "id", "open") in each.elements for each in (page, four)] == [True, False], "not twice"
+    figure = four.data["figures"]["differences"]
+    assert len(figure["layout"]["xaxis"]["ticktext"]) == 4
+    assert "&lt;b&gt;rmu" in str(figure["data"][0]["customdata"]), "nothing in a name is markup"
 
 
 def test_what_could_be_significant_is_said(audits):
@@ -261,12 +244,7 @@ def test_what_could_be_significant_is_said(audits):
     )
     sentence = difference_words(pairs, "95%")["sentence"]
     assert sentence == f"0 of 3 pairs differ significantly (adjusted p < 0.05). {needed}"
-    page = Page(render(few))
-    assert (
-        "With 6 subjects, no difference between models is significant (none has a Holm-adjusted p below 0.05)."
-        in page.words
-    )
-    assert f"Add subjects, so that the models can be ranked. {needed}" in page.words
+    assert sentence in Page(render(few)).words
     full = replace(few["npo"], models={**few["npo"].models, "unlearned": few["npo"].models["full"]})
     found = difference_words(differences({"npo": few["npo"], "full": full}, ["full"]), "95%")
     assert found["sentence"] == "No pair could be tested; the table says why."
@@ -282,29 +260,23 @@ def verdict_of(page):
     return page.words.split("Verdict ")[1].split(" Scores ")[0]
 
 
-def test_the_first_page_has_a_verdict_and_what_next(page, audits):
+def test_the_first_page_has_verdicts_with_their_reasons_and_what_next(page, audits):
     npo, ga = audits["npo"], audits["ga"]
     why = "Patched states alone cannot tell knowledge that is gone from knowledge that is hidden: a transplant can."
-    scores = (
-        f"Undecided: ga ({ga.uds:.2f}), </script>&<b>rmu ({audits['</script>&<b>rmu'].uds:.2f}), npo ({npo.uds:.2f})."
-    )
-    assert verdict_of(page) == (
-        f"{scores} {why} With 23 subjects, 3 of 3 pairs differ significantly (Holm-adjusted p < 0.05)."
-    )
+    assert verdict_of(page) == f"Undecided (ga, </script>&<b>rmu, npo): {why}"
     for words in ("uds-lens audit --", "uds-lens metrics --", "uds-lens elicit --", "--control retained.json"):
         assert words in page.words
     assert "'ckpt/</script>&<b>rmu'" in page.words
     lost = with_control(ga, lost=9.0)
     found = verdict_of(Page(render({"ga": lost, "npo": npo})))
-    assert "Damaged: ga" in found and "Retained facts are lost: the unlearned states cost" in found
-    assert "ga and npo differ significantly (Holm" in found
+    assert "Damaged (ga): Retained facts are lost: the unlearned states cost" in found
     found = verdict_of(Page(render({"npo": npo, "swapped": replace(npo, s1_delta=-npo.s1_delta - 1)})))
-    assert "Withheld: swapped" in found
+    assert "Withheld (swapped): Are full and retain swapped?" in found
 
 
 def test_commands_of_the_first_page_have_options_that_exist(audits):
     commands = typer.main.get_command(app).commands
-    steps = next_steps(audits, [], None, utility=False, elicited=())
+    steps = next_steps(audits, [], utility=False, elicited=())
     lines = [line for step in steps for line in step.command.splitlines()]
     assert len(lines) >= 5
     for line in lines:
@@ -320,14 +292,16 @@ def test_commands_of_the_first_page_name_the_files_of_the_audits(audits):
     npo = replace(audits["npo"], provenance=audits["npo"].provenance | {"command": command})
 
     def commands(audit):
-        steps = next_steps({"npo": audit}, [], None, utility=False, elicited=())
+        steps = next_steps({"npo": audit}, [], utility=False, elicited=())
         return "\n".join(step.command for step in steps)
 
     told = commands(npo)
     assert told.count("--examples 'my data/forget.csv'") == 3 and told.count("uds-lens report runs/npo --") == 2
     assert "forget.json" not in told and " audits " not in told and "..." not in told
     assert commands(replace(npo, provenance={"command": "mine.py it's"})).count("--examples forget.json") == 3
-    facts = replace(npo, config=replace(npo.config, stand_in="counterfactual"))
+    again = "uds-lens audit --examples 'my data/forget.csv' --tau 0.1 --control retained.json --out audits-with-control"
+    assert told.splitlines()[0] == again, "with the settings of the audit"
+    facts = replace(npo, config=replace(npo.config, stand_in="counterfactual"), provenance={})
     assert "--retain " not in commands(facts) and "--stand-in counterfactual" in commands(facts)
 
 
@@ -353,6 +327,3 @@ def test_damage_and_several_retain_models_are_told_and_drawn(page, audits, figur
         assert f"{audit.damage:.3f}" in told.words and f"{low:.3f} to {high:.3f}" in told.words
         assert "Against each retain model" in told.words and "ckpt/retain-2" in told.words
         assert told.data["models"][0]["figures"]["control"]["data"]
-        text = " ".join(told.texts)
-        compile(text[text.index("import uds_lens as ul") :].split("Weights, tokens")[0], "recipe", "exec")
-        assert "control=control," in text and "['ckpt/retain-1', 'ckpt/retain-2']" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import plotly.graph_objects as go
@@ -20,6 +20,7 @@ from uds_lens.plots._style import (
     curve,
     hover_head,
     layer_axis,
+    narrow,
     note,
     number,
     palette,
@@ -106,6 +107,7 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
         yaxis="y2",
         mode="markers",
         name="no knowledge at this layer (NaN)",
+        showlegend=bool(np.isnan(ler).any()),
         marker={"symbol": "square", "size": 11, "color": colours.missing},
     )
     hover = [
@@ -114,7 +116,8 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
         for row in shown_examples.itertuples()
     ]
     # hidden tick texts feed the hover; a second axis names the rows where there is room
-    side, named, places = {"range": [n - 0.5, -0.5], "showgrid": False}, n <= _NAMED_ROWS, list(range(n))
+    side, places = {"range": [n - 0.5, -0.5], "showgrid": False}, list(range(n))
+    named = n <= _NAMED_ROWS and not narrow(look)
     figure.update_layout(
         plot_bgcolor=colours.missing,
         yaxis={**side, "tickvals": places, "ticktext": hover, "showticklabels": False},
@@ -134,7 +137,9 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
     subtitle = f"LER: 0 as in full, 1 as in retain; grey: no knowledge encoded there. Rows {_ORDER_WORDS[order]}."
     if np.isnan(matrix["s2_delta"]).any() and not np.isnan(matrix["s1_delta"]).any():
         subtitle += f" {ONLY_COUNTING}"
-    return style(figure, _HEATMAP, subtitle, tall=max(320, 190 + 18 * n if named else 900), **look)
+    grey = bool(figure.data[1].showlegend)
+    tall = max(320, 190 + 18 * n) if n <= _NAMED_ROWS else 900
+    return style(figure, _HEATMAP, subtitle, tall=tall, legend=grey, **look)
 
 
 def row_order(ler: np.ndarray, uds: np.ndarray, order: Order) -> np.ndarray:
@@ -386,6 +391,7 @@ def clip_bars(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
             x=layers["layer"],
             y=sign * layers[column],
             name=name,
+            showlegend=bool((layers[column] > 0).any()),
             marker={"color": colour, "line": {"width": 0}},
             customdata=layers[[column, "n_ke"]].to_numpy(dtype=float),
             hovertemplate=f"{name}: %{{customdata[0]:.1%}} of %{{customdata[1]:.0f}}<extra></extra>",
@@ -443,8 +449,9 @@ def tau_curve(sweep: pd.DataFrame, *, tau: float | int | None = None, **look: Un
         ("n_measured", "measured", colours.faint),
         ("n_not_measurable", "not measurable", colours.missing),
     ):
-        bars = {"width": 0.5, "marker": {"color": colour, "line": {"width": 0}}}
+        bars: dict[str, Any] = {"width": 0.5, "marker": {"color": colour, "line": {"width": 0}}}
         hover = f"{name} %{{y}}<extra></extra>"
+        bars["showlegend"] = bool((sweep[column] > 0).any())
         put(figure, go.Bar(x=places, y=sweep[column], name=name, hovertemplate=hover, **bars), row=3)
     if tau in values:
         at, line = values.index(tau), {"color": colours.faint, "width": 1, "dash": "dot"}

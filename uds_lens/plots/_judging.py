@@ -447,6 +447,7 @@ def perturbation_scatter(
             y=rows[state][mask].astype(float),
             mode="markers",
             name=name,
+            showlegend=bool(mask.any()),
             marker=marker,
             customdata=[shown(model, limit=60) for model in rows["model"][mask]],
             hovertemplate="%{customdata}<br>%{x:.4f} → %{y:.4f}<extra></extra>",
@@ -466,9 +467,12 @@ def perturbation_scatter(
     moved = (rows[state] - rows["before"]).to_numpy(dtype=float)[is_kept] - dr
     above, below = int((moved > 1e-12).sum()), int((moved < -1e-12).sum())
     axis = {"range": ends, "showgrid": True, "constrain": "domain"}
-    figure.update_xaxes(**axis, title_text=f"{shown(metric, limit=30)} before (m, higher: known)")
+    figure.update_xaxes(**axis, title_text="before (m, higher: known)")
     figure.update_yaxes(**axis, title_text=f"m {state}")
-    subtitle = f"{count(int(is_kept.sum()), 'model')} after filtering: {above} above the line, {below} below."
+    for n, word, at, side in ((above, "above", 0, "top"), (below, "below", 1, "bottom")):
+        corner = {"x": at, "xanchor": "right" if at else "left", "y": 1 - at, "yanchor": side}
+        figure.add_annotation(text=f"{n} {word}", **corner, xref="paper", yref="paper")
+    subtitle = f"{count(int(is_kept.sum()), 'model')} after filtering, counted above and below the line."
     heading = f"{shown(metric, limit=40)} before and after {'quantisation' if state == 'quantised' else 'relearning'}"
     return style(figure, heading, subtitle, tall=440, **look)
 

@@ -192,6 +192,10 @@ def component_profile(sites: Mapping[str, pd.DataFrame], **look: Unpack[Look]) -
     means = {site: float(frame["s1_mean"].mean()) for site, frame in sites.items()}
     for place, (site, frame) in enumerate(sites.items()):
         colour, name = colours[place % len(colours)], shown(site)
+        if "s1_std" in frame:
+            spread = frame["s1_mean"] - frame["s1_std"], frame["s1_mean"] + frame["s1_std"]
+            shade = band(frame["layer"], *spread, colour=colour, group=name)
+            figure.add_trace(shade.update(opacity=0.15), row=1, col=1)
         line = curve(frame["layer"], frame["s1_mean"], name=name, colour=colour, hover=f"{name} %{{y:.3f}}")
         bar = go.Bar(
             x=[means[site]],
@@ -221,7 +225,7 @@ def component_profile(sites: Mapping[str, pd.DataFrame], **look: Unpack[Look]) -
     order = {"autorange": "reversed", "categoryorder": "array", "categoryarray": names, "showgrid": False}
     figure.update_yaxes(**order, **second)
     figure.update_layout(**_UNIFIED)
-    subtitle = "Log-probability lost with retain's state at each site: by layer, and the mean over layers."
+    subtitle = "Log-probability lost with retain's state at each site; band: ±1 SD over examples. Bars: its mean."
     return style(figure, "S1 by layer and patch site", subtitle, tall=570 if narrow(look) else 390, **look)
 
 
@@ -305,7 +309,8 @@ def lens_against_uds(
             line = curve(layers["layer"], layers[f"{view}_{part}"], name=name, colour=colour, hover=hover)
             line.showlegend = column == 1
             put(figure, line, row=row, column=column)
-        panel_heading(figure, heading.format(score), column=column)
+        words = heading.format(score)
+        panel_heading(figure, words.split(":")[0] if narrow(look) else words, column=column)
         if tau is not None:
             level(figure, tau, row=1, column=column, colour=colours.faint)
     layer_axis(figure, len(layers))
@@ -645,4 +650,5 @@ def patch_heatmap(
     row_axis(figure, names)
     figure.update_yaxes(title_text=kind, range=[len(names) - 0.5, -0.5])
     heading = f"Loss by layer and {kind}" if kind else "Loss by layer"
-    return style(figure, heading, tall=140 + 22 * max(8, len(names)), legend=False, **look)
+    subtitle = "Blue: lost; orange: more probable than before; grey: not patched."
+    return style(figure, heading, subtitle, tall=158 + 22 * max(8, len(names)), legend=False, **look)

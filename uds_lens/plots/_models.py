@@ -277,9 +277,6 @@ def frontier(across: np.ndarray, up: np.ndarray) -> list[int]:
     return [int(i) for i in kept[np.lexsort((kept, -up[kept], across[kept]))]]
 
 
-_PLOT = (640, 300)  # about the pixels of the plot, for names that make room for each other
-
-
 def depth_utility(
     models: pd.DataFrame,
     *,
@@ -324,7 +321,8 @@ def depth_utility(
     )
     low, high = _limits(complete["utility"].astype(float).tolist())
     across = [(x - low) / (high - low) for x in complete["utility"]]
-    sides = _name_sides(across, complete["uds"].tolist(), complete["model"].tolist())
+    width = min(640, (look.get("width") or WIDTH) - 110)
+    sides = _name_sides(across, complete["uds"].tolist(), complete["model"].tolist(), width)
     for side, row in zip(sides, complete.itertuples(), strict=True):
         reference, strong = row.model in references, row.model == chosen
         behind = colours.erased if chosen in (None, row.model) else colours.other
@@ -382,29 +380,29 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
     return round(low - more - edge, 4), round(high + more + edge, 4)
 
 
-def _name_sides(across: Sequence[float], up: Sequence[float], names: Sequence[str]) -> list[str]:
+def _name_sides(across: Sequence[float], up: Sequence[float], names: Sequence[str], width: int = 640) -> list[str]:
     """Choose for each name the first side of its point (in shares of the plot) where it covers nothing.
 
     >>> _name_sides([0.5, 0.52], [0.5, 0.5], ["npo", "rmu"])
     ['middle left', 'middle right']
     """
-    points = [(x * _PLOT[0], y * _PLOT[1]) for x, y in zip(across, up, strict=True)]
+    points = [(x * width, y * 300) for x, y in zip(across, up, strict=True)]  # about the pixels of the plot
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in points]
     sides: list[str] = []
     for i, ((x, y), name) in enumerate(zip(points, names, strict=True)):
-        width = 7 * min(len(name), 20)
+        long = 7 * min(len(name), 20)
         boxes = {
-            "middle right": (x + 9, y - 7, x + 9 + width, y + 7),
-            "middle left": (x - 9 - width, y - 7, x - 9, y + 7),
-            "top center": (x - width / 2, y + 9, x + width / 2, y + 23),
-            "bottom center": (x - width / 2, y - 23, x + width / 2, y - 9),
+            "middle right": (x + 9, y - 7, x + 9 + long, y + 7),
+            "middle left": (x - 9 - long, y - 7, x - 9, y + 7),
+            "top center": (x - long / 2, y + 9, x + long / 2, y + 23),
+            "bottom center": (x - long / 2, y - 23, x + long / 2, y - 9),
         }
         others = [box for j, box in enumerate(taken) if j != i]
         free = (
             side
             for side, (left, low, right, high) in boxes.items()
             if left >= 0
-            and right <= _PLOT[0]
+            and right <= width
             and not any(left < b[2] and b[0] < right and low < b[3] and b[1] < high for b in others)
         )
         sides.append(next(free, "middle right"))

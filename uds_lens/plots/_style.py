@@ -113,8 +113,6 @@ def recolouring() -> dict[str, str]:
 
 
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"  # font stack; nothing is downloaded
-LEGEND_ROW = 29  # height of one row of a legend in pixels
-
 _TITLE_LINE, _SUBTITLE_LINE, _TITLE_PAD, _BARE_TOP = 22, 18, 13, 14  # in pixels
 WIDTH, _NARROW = 860, 520  # of a picture without a width of its own; below, a figure makes room for its labels
 
@@ -197,26 +195,25 @@ def style(
     """
     across = (width or WIDTH) - 32
     lines = {"text": _lines(title or heading, across / 9), "subtitle": _lines(subtitle, across / 6)}
-    names = list(dict.fromkeys(trace.name for trace in figure.data if trace.name and trace.showlegend is not False))
-    rows = legend_rows(names, width=across - 70) if legend and names else 1
-    top = _BARE_TOP + (LEGEND_ROW * rows if legend else 0) + room
-    tall += LEGEND_ROW * (rows - 1)
+    rows = legend_height(figure, across - 70) if legend else 0
+    top = _BARE_TOP + rows + room
+    tall += max(0, rows - _LEGEND_ROW)
     if title is None:
         lines, tall = {"text": [], "subtitle": []}, tall - _TITLE_LINE - _TITLE_PAD
     else:
         top += _TITLE_PAD + _TITLE_LINE * len(lines["text"]) + _SUBTITLE_LINE * len(lines["subtitle"])
         tall += _TITLE_LINE * (len(lines["text"]) - 1) + _SUBTITLE_LINE * max(0, len(lines["subtitle"]) - 1)
     texts = {name: "<br>".join(parts) for name, parts in lines.items()}
-    figure.update_layout(
-        template=_template(theme),
-        title={"text": texts["text"], "subtitle": {"text": texts["subtitle"]}} if title is not None else {},
-        width=width,
-        height=height or tall,
-        margin={"t": top},
-        showlegend=legend,
-    )
+    figure.update_layout(template=_template(theme), width=width, margin={"t": top}, showlegend=legend)
+    if title is not None:
+        more = len(lines["text"]) - 1
+        # plotly moves a title up by half a line for each further one
+        figure.update_layout(
+            title={"text": texts["text"], "subtitle": {"text": texts["subtitle"]}, "pad": {"t": 16 + 11 * more}}
+        )
     if narrow({"width": width}):
-        _make_room(figure)
+        tall += _make_room(figure, across)
+    figure.update_layout(height=height or tall)
     for trace in figure.data:
         for name in ("x", "y", "z", "text", "customdata"):
             if name in trace and hasattr(trace[name], "tolist"):
@@ -237,28 +234,46 @@ def _lines(text: str, letters: float) -> list[str]:
     return [text] if "<" in text else textwrap.wrap(text, int(letters), break_long_words=False)
 
 
-def _make_room(figure: go.Figure) -> None:
-    """Give labels of rows two lines and ticks of long axes larger steps."""
+def _make_room(figure: go.Figure, width: int) -> int:
+    """Wrap labels of rows and titles of axes, and give ticks larger steps; return the pixels that this takes."""
+    taller = 0
     for axis in figure.select_yaxes():
         if axis.ticktext and axis.showticklabels is not False:
-            axis.ticktext = [shown(html.unescape(text), width=18) for text in axis.ticktext]
+            axis.ticktext = [shown(html.unescape(text), width=22) for text in axis.ticktext]
+            wrapped = any("<br>" in text for text in axis.ticktext)
+            taller = max(taller, 8 * len(axis.ticktext) if wrapped else 0)
     for axis in figure.select_xaxes():
         span = axis.range[1] - axis.range[0] if axis.range and axis.dtick else 0
         if span > 12:
             axis.dtick = -(-span // 8)
+        if axis.title.text and 7 * len(axis.title.text) > width - 110:
+            axis.title.text = shown(html.unescape(axis.title.text), width=(width - 110) // 7)
+            taller += _SUBTITLE_LINE
     figure.update_layout(margin={"l": 48, "r": min(figure.layout.margin.r or 12, 110)})
+    return taller
 
 
-def legend_rows(names: Sequence[str], *, width: int = 700) -> int:
-    """Estimate the rows of a legend `width` pixels wide; entries that wrap stand in even columns.
+_LEGEND_ROW = 29  # pixels
 
-    >>> legend_rows(["npo", "rmu"]), legend_rows(["a name of forty letters, more or less ..."] * 4)
-    (1, 2)
+
+def legend_height(figure: go.Figure, width: int) -> int:
+    """Estimate the height of the legend in so many pixels of width, as plotly lays it out.
+
+    >>> long = [f"a name of forty letters, more or less {i}" for i in range(4)]
+    >>> few, many = ([go.Scatter(name=name) for name in names] for names in (["npo", "rmu"], long))
+    >>> legend_height(go.Figure(few), 700), legend_height(go.Figure(many), 700)
+    (29, 49)
     """
-    widths = [45 + 6 * len(name) for name in names]
+    entries = {trace.name: trace.legendgroup for trace in figure.data if trace.name and trace.showlegend is not False}
+    widths = [45 + 6 * len(name) for name in entries]
     if sum(widths) <= width:
-        return 1
-    return -(-len(names) // max(1, width // max(widths)))
+        return _LEGEND_ROW
+    if not any(entries.values()):  # in even columns
+        return _LEGEND_ROW + 20 * (-(-len(widths) // max(1, width // max(widths))) - 1)
+    rows, used = 1, 0
+    for entry in widths:
+        rows, used = (rows, used + entry) if used + entry <= width else (rows + 1, entry)
+    return _LEGEND_ROW * rows
 
 
 UDS_AXIS: Mapping[str, Any] = {

@@ -99,6 +99,7 @@ def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
     colours, figure = palette(look.get("theme", "light")), go.Figure()
     of_full = candidates[candidates["donor"] == "full"].dropna(subset=["recovered"])
     bands, whole = of_full[~of_full["attention"].astype(bool)], of_full[of_full["attention"].astype(bool)]
+    last = int(of_full["last"].max()) if len(of_full) else 0
     for number_of, (width, rows) in enumerate(bands.groupby("width")):
         colour = colours.series[number_of % len(colours.series)]
         xs, ys, texts = [], [], []
@@ -118,11 +119,11 @@ def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
     if len(whole):
         level = float(whole["recovered"].iloc[0])
         line = {"color": colours.faint, "dash": "dot"}
-        ends = [-0.4, float(of_full["last"].max()) + 0.4]
+        ends = [-0.4, last + 0.4]
         figure.add_scatter(x=ends, y=[level, level], mode="lines", line=line, name="attention of all blocks")
     if not len(of_full):
         note(figure, "Nothing was lost.")
-    figure.update_xaxes(title_text="block", tickformat="d")
+    figure.update_xaxes(title_text="block", tickformat="d", dtick=max(1, -(-last // 16)))
     figure.update_yaxes(title_text="share that comes back", tickformat=".2~f")
     subtitle = "Blocks of full put into the unlearned model, mean over examples."
     return style(figure, "What comes back, by band of blocks", subtitle, **look)

@@ -1,4 +1,4 @@
-"""From audits to one HTML file: verdict, warnings, differences, tables, recipe; the numbers are in `_payload.py`."""
+"""From audits to one HTML file: verdicts, warnings, differences, tables; the numbers are in `_payload.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,6 @@ from uds_lens.plots import Theme
 from uds_lens.plots._style import count, number, palette
 from uds_lens.report._page import fill, template
 from uds_lens.report._payload import (
-    LEVEL,
     LensSource,
     Measured,
     MetricSources,
@@ -40,9 +39,8 @@ from uds_lens.results._comparing import differing_settings, references_of, score
 from uds_lens.results._conditions import QUESTIONS, conditions_of, differing, weights_of
 from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
-from uds_lens.results._intervals import FEW_CLUSTERS
 from uds_lens.results._settings import Roles, roles_of
-from uds_lens.results._verdict import WITHHELD
+from uds_lens.results._verdict import LEVEL, WITHHELD, pairs_in_words
 from uds_lens.transplants import Transplant
 
 if TYPE_CHECKING:
@@ -96,7 +94,7 @@ def headlines(
                 "fatal": " ".join(audit.fatal),
                 "cautions": [caution.mark for caution in cautions],
                 "reference": name in references,
-                "sentence": _sentence(audit),
+                "sentence": f"{audit.verdict.why} {thirds_in_words(audit)}".rstrip(),
                 "prompts": audit.prompts,
                 "measured": audit.n_measured,
                 "not_measurable": audit.n_not_measurable,
@@ -109,18 +107,6 @@ def headlines(
             }
         )
     return sorted(rows, key=lambda row: (row["uds"] is None, -(row["uds"] or 0.0)))
-
-
-def _sentence(audit: DepthAudit) -> str:
-    full, retain, unlearned, *_ = audit.config.roles
-    if math.isnan(audit.uds):
-        return f"Nothing could be measured: {full} and {retain} do not differ enough on any example, at any layer."
-    if audit.fatal:
-        return f"The number is not a valid score. {audit.fatal[0]}"
-    return (
-        f"{audit.verdict.why} On average over {count(audit.n_measured, 'example')}, the {unlearned} model's states "
-        f"cost {full} {percent(audit.uds)} of what those of {retain} cost. {thirds_in_words(audit)}"
-    )
 
 
 def _transplant(name: str, found: Transplant) -> dict[str, Any]:
@@ -181,53 +167,29 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     }
 
 
-# The first page: a verdict in a sentence, and what to do next.
+# The first page: verdicts with their reasons, and what to do next.
 
 
-def verdict(models: Sequence[Mapping[str, Any]], pairs: pd.DataFrame | None) -> list[str]:
-    """Say which models have which verdict, with the reason where they share one, and what order can be told."""
-    own = [model for model in models if not model["reference"]]
-    sentences = []
-    for word in dict.fromkeys(model["reading"] for model in own):
-        alike = [model for model in own if model["reading"] == word]
-        reasons = {model["why"] for model in alike}
-        sentences.append(f"{word[0].upper()}{word[1:]}: {_scores(alike)}.")
-        sentences += reasons if len(reasons) == 1 else []
-    tested = None if pairs is None else _tested(pairs)
-    if tested is not None and len(tested):
-        real = int((tested["p_holm"] < LEVEL).sum())
-        many = count(int(tested["n_subjects"].max()), "subject")
-        pairs_differ = f"{real} of {count(len(tested), 'pair')} differ{'s' if real == 1 else ''} significantly"
-        which = pairs_differ if real else "no difference between models is significant"
-        if real and len(tested) == 1:
-            which = f"{tested['one'].iloc[0]} and {tested['other'].iloc[0]} differ significantly"
-        level = f"{'' if real else 'none has a '}Holm-adjusted p {'<' if real else 'below'} {LEVEL:g}"
-        sentences.append(f"With {many}, {which} ({level}).")
-    return sentences
-
-
-def _scores(models: Sequence[Mapping[str, Any]]) -> str:
-    scores = ("no score" if model["uds"] is None else f"{model['uds']:.2f}" for model in models[:5])
-    names = ", ".join(f"{model['name']} ({value})" for model, value in zip(models, scores, strict=False))
-    return names + (f" and {len(models) - 5} more" if len(models) > 5 else "")
+def verdicts(models: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Group the models, without references, that have one verdict for one reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for model in models:
+        if not model["reference"]:
+            groups.setdefault((model["reading"], model["why"]), []).append(model["name"])
+    return [{"reading": reading, "why": why, "names": names} for (reading, why), names in groups.items()]
 
 
 class Step(NamedTuple):
     """One thing to do next."""
 
     text: str
-    command: str  # empty where there is none
+    command: str
 
 
 def next_steps(
-    audits: Mapping[str, DepthAudit],
-    references: Collection[str],
-    pairs: pd.DataFrame | None,
-    *,
-    utility: bool,
-    elicited: Collection[str],
+    audits: Mapping[str, DepthAudit], references: Collection[str], *, utility: bool, elicited: Collection[str]
 ) -> Iterator[Step]:
-    """Yield what is missing to trust the verdict, with commands: with the files that the audits were made from."""
+    """Yield what was not tried yet, with its commands on the files that the audits were made from."""
     own = {name: audit for name, audit in audits.items() if name not in references}
     if not own:
         return
@@ -243,10 +205,13 @@ def next_steps(
     yours = "" if known else " (retained.json, a file of yours)"
     out = dict.fromkeys(_quoted(_given(audit, "--out") or "audits") for audit in own.values())
     report = f"uds-lens report {' '.join(out)}"
-    if any(audit.control is None for audit in own.values()):
+    without = [audit for audit in own.values() if audit.control is None]
+    if without:
+        recorded = dict.fromkeys(filter(None, map(_as_recorded, without)))
+        again = list(recorded) or [f"uds-lens audit {full}{scale} {models} --examples {forget}"]
         yield Step(
             f"Rule out damage: audit again with facts that should be retained{yours}.",
-            f"uds-lens audit {full}{scale} {models} --examples {forget} --control {kept} --out audits-with-control",
+            "\n".join(f"{command} --control {kept} --out audits-with-control" for command in again),
         )
     if not utility:
         yield Step(
@@ -261,26 +226,38 @@ def next_steps(
             f"uds-lens elicit {model} {full}{retain} --examples {forget} --out elicited\n"
             f"{report} --elicitation elicited",
         )
-    few = min((a.interval_basis for a in own.values() if a.interval_basis.few), key=lambda b: b.effective, default=None)
-    needed = None if pairs is None else _subjects_needed(pairs)
-    if needed is not None:
-        yield Step(f"Add subjects, so that the models can be ranked. {needed}", "")
-    elif few is not None:
-        yield Step(f"Add subjects: there are only {few.counted}; reliable intervals need {FEW_CLUSTERS} or more.", "")
+
+
+def _words(audit: DepthAudit) -> list[str]:
+    """Return the words of the command that made an audit; none where it is not recorded."""
+    try:
+        return shlex.split(str(audit.provenance.get("command", "")))
+    except ValueError:  # a quote without its end
+        return []
 
 
 def _given(audit: DepthAudit, option: str) -> str | None:
     """Return what the command that made an audit was given for an option; None where it is not recorded."""
-    try:
-        words = shlex.split(str(audit.provenance.get("command", "")))
-    except ValueError:  # as earlier releases wrote it, without quotes
-        return None
+    words = _words(audit)
     values = (
         after if word == option else word.removeprefix(f"{option}=")
-        for word, after in zip(words, [*words[1:], None], strict=True)
+        for word, after in zip(words, [*words[1:], None], strict=False)
         if word == option or word.startswith(f"{option}=")
     )
     return next(values, None)
+
+
+def _as_recorded(audit: DepthAudit) -> str | None:
+    """Return the command that made an audit, with all of its settings, but without its `--out`."""
+    words = _words(audit)[1:]
+    if words[:1] != ["audit"]:
+        return None
+    kept = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if before != "--out" and word != "--out" and not word.startswith("--out=")
+    ]
+    return f"uds-lens {shlex.join(kept)}"
 
 
 def _quoted(name: str) -> str:
@@ -319,7 +296,6 @@ def sections(
         *([("retains", "Retain models")] if any(audit.retains for audit in audits.values()) else []),
         ("method", "Method"),
         ("provenance", "Provenance"),
-        ("reproduce", "Reproduce"),
     ]
 
 
@@ -386,64 +362,6 @@ def _answers(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         elif key != "first_prompt":
             answers[before + key] = value
     return answers
-
-
-# Python that measures the audits of a page again.
-
-
-def recipe(audits: Mapping[str, DepthAudit]) -> str:
-    """Write Python that measures each audit again and prints the old score beside the new one.
-
-    Audits that share `full`, `retain`, settings and tokens share a baseline.
-    """
-    groups: dict[tuple[object, ...], dict[str, DepthAudit]] = {}
-    for name, audit in audits.items():
-        control = None if audit.control is None else audit.control.ids_hash
-        models = [weights_of(audit, role) for role in ("full", "retain")]
-        key = (*models, repr(audit.config), audit.provenance.get("ids_hash"), control)
-        groups.setdefault(key, {})[name] = audit
-    rows = _sizes(len(audit.examples) + len(audit.skipped) for audit in audits.values())
-    head = f'import uds_lens as ul\n\nexamples = ul.load_examples("forget.json")  # your forget set: {rows} rows'
-    controls = [audit.control for audit in audits.values() if audit.control is not None]
-    if controls:
-        facts = _sizes(len(control.examples) + len(control.skipped) for control in controls)
-        head += f'\ncontrol = ul.load_examples("retained.json")  # facts to retain: {facts} rows'
-    return "\n\n".join([head, *map(_baseline, groups.values())]) + "\n"
-
-
-def _sizes(sizes: Any) -> str:
-    return " or ".join(map(str, sorted(set(sizes))))
-
-
-def _baseline(audits: Mapping[str, DepthAudit]) -> str:
-    """Write one baseline, and a loop over the models it serves."""
-    first = next(iter(audits.values()))
-    retain = [one.model.name for one in first.retains] if first.retains else first.models["retain"].name
-    tokens, default = first.provenance.get("ids_hash"), AuditConfig()
-    changed = {field.name: getattr(first.config, field.name) for field in fields(AuditConfig)}
-    config = ", ".join(f"{name}={value!r}" for name, value in changed.items() if value != getattr(default, name))
-    lines = [
-        "baseline = ul.Baseline.measure(",
-        f"    {first.models['full'].name!r},",
-        f"    {retain!r},",
-        "    examples,",
-        *([] if first.control is None else ["    control=control,"]),
-        f"    config=ul.AuditConfig({config}),",
-        ")",
-        *([f'assert baseline.provenance["ids_hash"] == {tokens!r}  # the same tokens'] if tokens else []),
-        "measured = {  # name: (model, UDS on this page)",
-    ]
-    for name, audit in audits.items():
-        uds = 'float("nan")' if math.isnan(audit.uds) else f"{audit.uds:.4f}"
-        lines.append(f"    {name!r}: ({audit.models['unlearned'].name!r}, {uds}),")
-    return "\n".join(
-        [
-            *lines,
-            "}",
-            "for name, (model, before) in measured.items():",
-            '    print(f"{name}: {before:.4f} before, {baseline.audit(model).uds:.4f} now")',
-        ]
-    )
 
 
 # Paths of the machine, cut to their ends before a page is shared.
@@ -567,50 +485,17 @@ def differences(audits: Mapping[str, DepthAudit], references: Sequence[str] = ()
     )
 
 
-def _tested(pairs: pd.DataFrame) -> pd.DataFrame:
-    return pairs[pairs["p_holm"].notna() & ~pairs["fatal"].astype(bool)]
-
-
 def difference_words(pairs: pd.DataFrame | None, confidence: str) -> dict[str, Any] | None:
     """Return the table and the sentence above it; None where there is nothing to compare."""
     if pairs is None:
         return None
-    rows, tested = [_difference_row(row) for row in pairs.itertuples()], _tested(pairs)
-    sentence = "No pair could be tested; the table says why."
-    if len(tested):
-        real = int((tested["p_holm"] < LEVEL).sum())
-        differ = "pair differs" if len(tested) == 1 else "pairs differ"
-        sentence = f"{real} of {len(tested)} {differ} significantly (adjusted p < {LEVEL:g}). " + (
-            _subjects_needed(pairs) or _least_p(pairs) + "."
-        )
+    rows = [_difference_row(row) for row in pairs.itertuples()]
     rank = {"significant": 0, "not tested": 2}
     return {
-        "sentence": sentence,
+        "sentence": pairs_in_words(pairs),
         "confidence": confidence,
-        "compared": bool(pairs["difference"].notna().any()),
         "rows": sorted(rows, key=lambda row: (rank.get(row["verdict"], 1), -row["size"])),
     }
-
-
-def _least_p(pairs: pd.DataFrame) -> str:
-    tested = pairs[pairs["p_holm"].notna()]
-    over = f"with {count(int(tested['n_subjects'].max()), 'subject')}"
-    over += "" if len(tested) == 1 else f", adjusted for {len(tested)} pairs"
-    return f"The smallest possible p is {float(tested['p_holm_least'].iloc[0]):.2g} ({over})"
-
-
-def _subjects_needed(pairs: pd.DataFrame) -> str | None:
-    """Say how many subjects it takes, where no p-value could have come out below the level."""
-    tested = pairs[pairs["p_holm"].notna()]
-    if not len(tested) or float(tested["p_holm_least"].iloc[0]) < LEVEL:
-        return None
-    enough, size = 2, len(tested)
-    while size * 2.0 ** (1 - enough) >= LEVEL:  # of all sign patterns, the observed one and its opposite
-        enough += 1
-    fewer = "" if size == 1 else ", or fewer models,"
-    return (
-        f"{_least_p(pairs)}, so no difference could be significant; at least {enough} subjects{fewer} would be needed."
-    )
 
 
 def _difference_row(row: Any) -> dict[str, Any]:
@@ -755,14 +640,16 @@ def render(
     models = headlines(named, grey, results)
     utility = utility_metric(results) is not None
     prompts = (audit.provenance.get("first_prompt") for audit in named.values())
+    data = payload(named, deltas, pairs, references=grey, metrics=results, elicited=elicited)
     context = {
         "title": title,
         "roles": roles_of(named.values()),
         "renamed": roles_of(named.values()) != Roles(),
         "models": models,
-        "verdict": verdict(models, pairs),
-        "steps": list(next_steps(named, grey, pairs, utility=utility, elicited=elicited)),
+        "verdicts": verdicts(models),
+        "steps": list(next_steps(named, grey, utility=utility, elicited=elicited)),
         "differences": difference_words(pairs, f"{next(iter(named.values())).config.confidence * 100:g}%"),
+        "matrix": data["figures"].get("differences") is not None,
         "has_prob": any(model["prob"] for model in models),
         "has_damage": any(model["damage"] for model in models),
         "has_retains": any(model["retains"] for model in models),
@@ -782,10 +669,8 @@ def render(
         "provenance": provenance(named),
         "picture": Markup("".join(_drawn(_ON_PAGE, narrow=narrow) for narrow in (False, True))),
         "prompts": list(dict.fromkeys(prompt for prompt in prompts if prompt)),
-        "recipe": recipe(named),
         "components": site_captions(named),
     }
-    data = payload(named, deltas, pairs, references=grey, metrics=results, elicited=elicited)
     return fill("report.html.j2", scripts=_SCRIPTS, styles=("report.css",), data=data, context=context)
 
 

@@ -24,7 +24,6 @@ from uds_lens.report._dashboard_tables import (
     count,
     default_title,
     definition,
-    findings,
     gather,
     judged,
     labels,
@@ -323,7 +322,6 @@ def context(tables: Tables) -> dict[str, Any]:
             )
             if n
         ],
-        "findings": findings(tables),
         "cautions": cautions(tables),
         "has_metrics": bool(len(tables.metrics)),
         "has_methods": tables.ranked,

@@ -1,13 +1,12 @@
 """The tables of a dashboard, and what it explains of them.
 
-The words come first: metrics, methods, sources, findings and cautions. Then models with scores, metrics with what is
+The words come first: metrics, methods, sources and cautions. Then models with scores, metrics with what is
 known of each, and what is missing.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -92,16 +91,6 @@ def count(n: float, thing: str) -> str:
     return f"{word} {thing}" + ("" if n == 1 else "s")
 
 
-def ordinal(n: float) -> str:
-    """Write a place.
-
-    >>> ordinal(1), ordinal(3), ordinal(12), ordinal(22)
-    ('1st', '3rd', '12th', '22nd')
-    """
-    last = 0 if 10 < n % 100 < 14 else n % 10
-    return f"{n:.0f}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(int(last), 'th') }"
-
-
 def metric_label(name: str) -> str:
     """Return the label of a metric of ours, else its name."""
     return METRICS[name].label if name in METRICS else name
@@ -132,86 +121,6 @@ def judged(tables: Tables, setting: str, models: str = "own") -> pd.DataFrame:
     if not len(tables.main) or not len(rows):
         return pd.DataFrame(columns=list(meta.SUMMARY))
     return meta.summary(tables.main, rows)
-
-
-def findings(tables: Tables) -> list[str]:
-    """Return the summary of the page, a few sentences."""
-    return [*_of_metrics(tables), *_of_methods(tables)]
-
-
-def _of_metrics(tables: Tables) -> Iterator[str]:
-    label = labels(tables.metrics)
-    settings = list(dict.fromkeys(tables.robust["filter"]))
-    first = FULL_FILTER if FULL_FILTER in settings else (settings or [""])[-1]
-    table = judged(tables, first)
-    if len(table) and table["overall"].notna().any():
-        top = table.loc[table["overall"].idxmax()]
-        both = ", both the highest" if top["rank_auc"] == top["rank_rob"] == 1 else ""
-        share = "" if math.isnan(top["p_first"]) else f"; it comes first in {100 * top['p_first']:.0f}% of resamples"
-        yield (
-            f"{label[top['metric']]} has the highest Overall score, {top['overall']:.3f} (F {top['auc']:.3f}, Rob "
-            f"{top['rob']:.3f}{both}){share}."
-        )
-        q, r, low = table["q"].mean(), table["r"].mean(), int((table["r"] < 0.5).sum())
-        if r < q:
-            yield (
-                f"Metrics are less robust to relearning than to quantisation: mean Q {q:.2f}, mean R {r:.2f}; "
-                f"{low} of {len(table)} metrics have R below 0.5."
-            )
-        else:
-            yield f"Metrics are less robust to quantisation than to relearning: mean Q {q:.2f}, mean R {r:.2f}."
-        yield from _of_filters(tables, top["metric"], first, settings, label)
-    elif tables.metrics["auc"].notna().any():
-        top = tables.metrics.loc[tables.metrics["auc"].idxmax()]
-        yield f"{label[top['metric']]} has the highest F, {top['auc']:.3f}."
-
-
-def _of_filters(tables: Tables, metric: str, first: str, settings: list[str], label: dict[str, str]) -> Iterator[str]:
-    words = {"utility": "the utility filter alone", "none": "no filter", "threshold": "the threshold alone"}
-    others = []
-    for setting in settings:
-        table = judged(tables, setting)
-        row = table[table["metric"] == metric]
-        if setting == first or not len(row) or not row["rank_rob"].iloc[0] > 1:
-            continue
-        best = table.loc[table["rob"].idxmax()]
-        others.append(
-            f"with {words[setting]} it ranks {ordinal(row['rank_rob'].iloc[0])} ({row['rob'].iloc[0]:.3f}), "
-            f"and {label[best['metric']]} first ({best['rob']:.3f})"
-        )
-    if others:
-        yield f"The rank of {label[metric]} in robustness depends on the filter: {', '.join(others)}."
-
-
-def _of_methods(tables: Tables) -> Iterator[str]:
-    if not tables.ranked:
-        return
-    by = tables.options.select_by
-    ranking = _ranking(tables, by)
-    top = ranking.iloc[0]
-    if math.isnan(top["score_with"]):
-        return
-    moved = [
-        f"{method_name(row['method'])} {row['rank_without']:.0f} to {row['rank_with']:.0f}"
-        for row in ranking.to_dict("records")
-        if row["rank_without"] != row["rank_with"] and not math.isnan(row["score_with"])
-    ]
-    tied = int((ranking["rank_with"] == 1).sum())
-    first = f"{method_name(top['method'])} ranks first of" if tied == 1 else f"{tied} methods tie for first place among"
-    yield (
-        f"With depth in the score, {first} {len(ranking)} methods ({top['score_with']:.3f})."
-        + (f" Depth changes ranks: {', '.join(moved)}." if moved else " Depth changes no rank.")
-    )
-    other = _ranking(tables, "with" if by == "without" else "without")
-    places = dict(zip(other["method"], other["rank_with"], strict=True))
-    differ = [
-        f"{method_name(row['method'])} would rank {ordinal(places[row['method']])}"
-        for row in ranking.to_dict("records")
-        if places[row["method"]] != row["rank_with"] and not math.isnan(row["rank_with"])
-    ]
-    if differ:
-        rule = "with depth" if by == "without" else "without depth"
-        yield f"If configurations were chosen by the score {rule}, {'; '.join(differ)}."
 
 
 def _ranking(tables: Tables, by: View) -> pd.DataFrame:

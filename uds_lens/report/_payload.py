@@ -24,12 +24,13 @@ from uds_lens.plots._style import LIGHT, number, recolouring
 from uds_lens.report._page import deltas, floats
 from uds_lens.results import DepthAudit, site_groups
 from uds_lens.results._settings import roles_of
+from uds_lens.results._verdict import LEVEL
 from uds_lens.transplants import Transplant
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEVEL = 0.05  # adjusted p-value below which a difference is called significant
+MATRIX = 4  # models from which their differences are a matrix; the table of fewer is shorter
 
 
 # Other metrics, matched to the audits by the weights of their models.
@@ -252,7 +253,7 @@ def _shared_figures(
         "differences": None,
         "utility": None if metrics is None else _utility_figure(audits, metrics, references),
     }
-    if pairs is not None:
+    if pairs is not None and len(audits) >= MATRIX and pairs["difference"].notna().any():
         figures["differences"] = plain_figure(plots.audit_differences(pairs, title=None))
         grey = [place for place, name in enumerate(by_score(pairs, "uds")) if name in references]
         figures["differences"]["layout"]["meta"] = {"references": grey}
@@ -260,7 +261,7 @@ def _shared_figures(
     for place, sites in enumerate(site_groups(audits.values())):
         frames = {site: layers[names[id(audit)]] for site, audit in sites.items()}
         figures[f"components{place}"] = plain_figure(plots.component_profile(frames, title=None))
-    long = pd.DataFrame({"layer": [0], "s1_delta": [1.0], "s2_delta": [0.0], "ler": [0.0]})
+    long = pd.DataFrame({"layer": [0], "s1_delta": [1.0], "s2_delta": [0.0], "ler": [np.nan]})  # with a legend for NaN
     examples = pd.DataFrame({"example_id": [""], "question": [""], "entity": [""], "uds": [0.0]})
     heatmap = plain_figure(plots.ler_heatmap(long, examples, title=None))
     for key in ("x", "z", "text", "customdata"):

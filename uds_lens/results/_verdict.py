@@ -1,4 +1,4 @@
-"""The verdict on a model, from all that was measured; nobody is called erased from UDS alone."""
+"""The verdict on a model, from all that was measured, and on the order of several; UDS alone calls nobody erased."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from uds_lens.results._cautions import damage_signs
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from uds_lens.results._depth_audit import DepthAudit
 
 
@@ -194,3 +196,31 @@ def _decide(
             "local, which may be erasure or a scramble. Relearning can tell."
         )
     return "erased as far as tested", f"UDS and host depth reach {bound:.2f}, which {reach}."
+
+
+LEVEL = 0.05  # adjusted p-value below which a difference is called significant
+
+
+def pairs_in_words(pairs: pd.DataFrame) -> str:
+    """Say how many pairs of models differ, and how many subjects it takes where no p-value could be low enough.
+
+    Args:
+        pairs: `compare_all(audits)`.
+    """
+    with_p = pairs[pairs["p_holm"].notna()]
+    tested = with_p[~with_p["fatal"].astype(bool)]
+    if not len(tested):
+        return "No pair could be tested; the table says why."
+    real, size = int((tested["p_holm"] < LEVEL).sum()), len(with_p)
+    differ = "pair differs" if len(tested) == 1 else "pairs differ"
+    said = f"{real} of {len(tested)} {differ} significantly (adjusted p < {LEVEL:g})."
+    least, subjects = float(with_p["p_holm_least"].iloc[0]), int(with_p["n_subjects"].max())
+    over = f"with {subjects} subject{'s' * (subjects != 1)}{'' if size == 1 else f', adjusted for {size} pairs'}"
+    said += f" The smallest possible p is {least:.2g} ({over})"
+    if least < LEVEL:
+        return f"{said}."
+    enough = 2
+    while size * 2.0 ** (1 - enough) >= LEVEL:  # of all sign patterns, the observed one and its opposite
+        enough += 1
+    fewer = "" if size == 1 else ", or fewer models,"
+    return f"{said}, so no difference could be significant; at least {enough} subjects{fewer} would be needed."

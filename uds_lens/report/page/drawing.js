@@ -11,11 +11,15 @@ function inColours(value) {
   return JSON.parse(JSON.stringify(value).replace(/"(#[0-9a-f]{6}|rgba\([0-9.,]+\))"/g, swap));
 }
 
-/* About how many rows the legend takes in so many pixels; entries that wrap stand in even columns. */
-function legendRows(data, width) {
-  const widths = data.filter((trace) => trace.name && trace.showlegend !== false).map((trace) => 42 + 6 * trace.name.length);
-  if (widths.reduce((total, part) => total + part, 0) <= width) return 1;
-  return Math.ceil(widths.length / Math.max(1, Math.floor(width / Math.max(...widths))));
+/* About how tall the legend is in so many pixels of width; as legend_height of the figures. */
+function legendHeight(data, width) {
+  const entries = new Map(data.filter((trace) => trace.name && trace.showlegend !== false).map((trace) => [trace.name, trace.legendgroup]));
+  const widths = [...entries.keys()].map((name) => 45 + 6 * name.length);
+  if (widths.reduce((total, part) => total + part, 0) <= width) return 29;
+  if (![...entries.values()].some(Boolean)) return 29 + 20 * (Math.ceil(widths.length / Math.max(1, Math.floor(width / Math.max(...widths)))) - 1);
+  let rows = 1, used = 0;
+  for (const part of widths) [rows, used] = used + part <= width ? [rows, used + part] : [rows + 1, part];
+  return 29 * rows;
 }
 
 /* Pixels that fit on A4 and on Letter, upright, inside the margins of @page in the style sheet. */
@@ -42,7 +46,7 @@ function drawSpec(target, { data, layout }) {
   if (!printing && target.clientWidth < 520) {
     layout.margin = { ...layout.margin, l: 48, r: Math.min(layout.margin?.r ?? 12, 80) };
     layout.legend = { ...layout.legend, font: { size: 11.5 } };
-    if (layout.showlegend) layout.height += 29 * (legendRows(data, target.clientWidth - 60) - 1);
+    if (layout.showlegend) layout.height += legendHeight(data, target.clientWidth - 60) - legendHeight(data, 758); // as it was drawn
     for (const axis of [layout.xaxis, layout.xaxis2]) {
       const span = axis?.range ? axis.range[1] - axis.range[0] : 0;
       if (axis?.dtick && span > 12) axis.dtick = Math.ceil(span / 8);

@@ -114,6 +114,7 @@ function heatmapSpec(model) {
     customdata: rows.map((row) => row.map((part) => [part.s1, part.s2])),
     ygap: order.length <= 120 ? 1 : 0,
   });
+  layout.showlegend = data[0].z.some((row) => row.includes(null)); // what is grey
   const step = Math.ceil(model.layers / 16);
   const few = order.length <= 50, names = few && (printing || document.documentElement.clientWidth > 620);
   const range = [order.length - 0.5, -0.5], ticks = order.map((_, place) => place);
