@@ -12,6 +12,7 @@ import pytest
 from meta.test_our_results import results
 from open_unlearning_saves import BASES, SPLITS, write_saves
 from report import model_tables as made
+from synthetic_audits import with_control
 
 from uds_lens import meta
 
@@ -123,6 +124,30 @@ def test_rank_and_table_show_what_stands_next_to_depth(study, uds_lens, tmp_path
         assert row["hidden"] == pytest.approx(hidden[row["model"]])
         assert row["host_depth"] == 0.125
     assert {"output_depth", "host_depth", "hidden"} <= {*pd.read_csv(io.StringIO(uds_lens("table", table).out))}
+
+
+def test_a_table_of_audits_alone_and_of_metrics_has_names_arrows_and_intervals(uds_lens, make_audit, tmp_path) -> None:
+    audits = {"npo": with_control(make_audit(0.25)), "rmu": make_audit(0.75)}
+    for name, audit in audits.items():
+        models = {**audit.models, "unlearned": replace(audit.models["unlearned"], name=f"ckpt/{name}")}
+        replace(audit, models=models).save(tmp_path / "audits" / name)
+    latex = uds_lens("table", tmp_path / "audits", "--format", "latex").out
+    assert r"model & UDS $\uparrow$ & damage $\downarrow$ & N \\" in " ".join(latex.split())
+    for name, audit in audits.items():
+        low, high = audit.uds_interval
+        assert f"{name} & {audit.uds:.3f} [{low:.3f}, {high:.3f}] & " in latex
+    damage = audits["npo"].damage_estimate
+    assert f"& {damage.value:.3f} [{damage.interval.low:.3f}, {damage.interval.high:.3f}] &" in latex
+    frame = pd.read_csv(io.StringIO(uds_lens("table", tmp_path / "audits").out))
+    assert frame["uds"].tolist() == [audit.uds for audit in audits.values()] and "damage_low" in frame
+    assert "holds saved audits" in uds_lens("rank", tmp_path / "audits").err
+    made = results("one", es=0.3)
+    ids, values = tuple("abcdef"), (0.1, 0.5, 0.3, 0.2, 0.4, 0.3)
+    made.metrics["es"] = replace(made.metrics["es"], ids=ids, per_example=values)
+    made.save(tmp_path / "runs" / "one.json")
+    low, high = made["es"].interval
+    told = uds_lens("table", tmp_path / "runs", "--format", "md").out
+    assert "Extraction Strength ↓" in told and f"0.300 [{low:.3f}, {high:.3f}]" in told
 
 
 UNDEFINED = "no model has a value for"

@@ -121,7 +121,8 @@ def test_table_has_a_row_per_model_in_three_formats(saves: Path, uds_lens, tmp_p
     assert len(lines) == 2 + 36 and any(shown in line for line in lines)
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
     latex = uds_lens("table", saves, *PRESET, "--format", "latex", "--checkpoints").out
-    assert latex.count(r"\\") == 1 + 36 + 24 and r"model\_utility" in latex and "checkpoint-0" in latex
+    assert latex.count(r"\\") == 1 + 36 + 24 and r"Model Utility $\uparrow$" in latex and "checkpoint-0" in latex
+    assert latex.startswith("\\begin{table}") and r"\caption{" in latex and "es_low" not in latex
     assert uds_lens("table", tmp_path / "t.csv", "--out", tmp_path / "t.csv").err.count("--out names the table") == 1
     (tmp_path / "mine.csv").write_text("model,notes\na,b\n")
     assert "was not written by uds_lens" in uds_lens("table", saves, "--out", tmp_path / "mine.csv").err

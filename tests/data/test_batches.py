@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from uds_lens import data
 from uds_lens.data import TokenSequence, batch_from_texts, cheapest_cuts, make_batch, plan_batches, positions_of
-from uds_lens.errors import ConfigError
+from uds_lens.errors import ConfigError, DataError
 
 LONG = TokenSequence(ids=(1, 4, 5, 6, 7), targets=(7, 8), scored=(3, 4), patched=(3, 4))
 SHORT = TokenSequence(ids=(1, 9, 3), targets=(2,), scored=(2,), patched=(1,))
@@ -193,7 +193,9 @@ def test_positions_of_all_mentions(words):
     assert positions_of(words, text, "Ada") == (1, 7)
     assert positions_of(words, text, "Ada Vey") == (1, 2)
     assert positions_of(words, words(text)["input_ids"], "Ada") == (1, 7)
-    assert positions_of(words, text, "Ad") == positions_of(words, text, "Nobody") == ()
+    for absent in ("Ad", "Nobody"):
+        with pytest.raises(DataError, match=f"'{absent}' is not mentioned in '.*Ada Vey wrote Ash"):
+            positions_of(words, text, absent)
     batch = batch_from_texts(words, [text], positions=[positions_of(words, text, "Ada")])
     assert batch.window.tolist() == [[1, 2, 3, 4, 5, 6, 7]]
     assert batch.patched_mask.tolist() == [[True, *[False] * 5, True]]

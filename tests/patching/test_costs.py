@@ -35,7 +35,7 @@ def test_wider_windows_and_deeper_models_make_smaller_batches():
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_windows_of_one_width_are_resumed_together(packed):
-    batch = make_batch([sequence(60, width) for width in (2, 2, 2, 40, 40)])
+    batch = make_batch([sequence(60, width) for width in (2, 2, 2, 40, 40)], pad_token_id=0)
     costs = ModelCosts(n_layers=32, d_model=256, n_heads=4)
     assert cut_row_groups(batch, costs, packed=packed) == [(0, 3), (3, 5)]
 

@@ -183,7 +183,9 @@ def test_hooks_that_change_nothing_are_errors(opened, mentions):
     token = TokenSequence(ids=(5,), targets=(9,), scored=(0,), patched=(0,))
     with pytest.raises(PatchError, match=r"changed values, but the logits of .* stayed the same"):
         # A single token attends to itself, whatever its query is.
-        run_hooked(model, make_batch([token]), "blocks.1.attn.hook_q", lambda activation, hook: activation * 2)
+        run_hooked(
+            model, make_batch([token], pad_token_id=0), "blocks.1.attn.hook_q", lambda activation, hook: activation * 2
+        )
 
 
 def test_what_is_printed_is_one_line(opened, mentions):

@@ -118,12 +118,12 @@ def test_dynamic_frequencies_do_not_remember_a_longer_text(opened):
 def test_batches_of_the_caller_that_would_give_other_numbers_are_refused(opened, family):
     model, (short, long) = opened(family), encode(EXAMPLES[1:3], opened(family).tokenizer, protocol="raw").rows
     side = row_layout(model).padding_side
-    cache = capture(model, make_batch([short], padding_side="left"))
-    patched_logprobs(model, make_batch([short], padding_side="left"), cache, engine="auto")
-    wrong = make_batch([short, long], padding_side="left")
+    cache = capture(model, make_batch([short], pad_token_id=0, padding_side="left"))
+    patched_logprobs(model, make_batch([short], pad_token_id=0, padding_side="left"), cache, engine="auto")
+    wrong = make_batch([short, long], pad_token_id=0, padding_side="left")
     with pytest.raises(PatchError, match=r"numbers would differ from those of each row run alone"):
         capture(model, wrong)
     with pytest.raises(PatchError, match=r"numbers would differ from those of each row run alone"):
         patched_logprobs(model, wrong, cache, engine="auto")
     for rows in row_layout(model).split([[0, 1]], [len(short.ids), len(long.ids)]):
-        capture(model, make_batch([short, long], indices=rows, padding_side=side))
+        capture(model, make_batch([short, long], pad_token_id=0, indices=rows, padding_side=side))

@@ -134,7 +134,7 @@ def test_blocks_run_apart_as_in_the_models_own_forward(opened, family):
 
     host, donor = opened(family, "unlearned"), opened(family, "retain")
     rows = encode(EXAMPLES, tokenizer=host.tokenizer, protocol="raw").rows
-    batch = make_batch(rows[:3])
+    batch = make_batch(rows[:3], pad_token_id=0)
     candidates = candidates_of(host.n_layers)
     apart, whole = (run(host, donor, [batch], candidates) for run in (by_block, by_forward))
     torch.testing.assert_close(apart, whole, atol=1e-5, rtol=0)

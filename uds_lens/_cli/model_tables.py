@@ -91,8 +91,13 @@ class References:
         muse = "forget_knowmem_rouge" in frame.columns and frame["forget_knowmem_rouge"].notna().any()
         return score.parts(ScoreParts.preset("open_unlearning_muse" if muse else "open_unlearning"))
 
-    def read(self, place: Path, *, examples: bool = False, checkpoints: bool = False) -> ModelTable:
-        """Read the table at `place`, and the audits' UDS where they were named; say what was left out."""
+    def read(
+        self, place: Path, *, examples: bool = False, checkpoints: bool = False, for_table: bool = False
+    ) -> ModelTable:
+        """Read the table at `place`, and the audits' UDS where they were named; say what was left out.
+
+        `for_table` takes audits alone too, and the intervals of metrics.
+        """
         if self.measured is not None:
             return self._beside(place)
         if not place.exists() and place != Path("published"):
@@ -102,7 +107,7 @@ class References:
             )
         from uds_lens import meta
 
-        table = self._read(place, examples, checkpoints)
+        table = self._read(place, examples, checkpoints, for_table)
         if self.base is not None or self.split is not None:
             table = meta.select(table, base=self.base, split=self.split)
         if self.methods is not None:
@@ -120,7 +125,7 @@ class References:
 
         return beside(str(self.measured))
 
-    def _read(self, place: Path, examples: bool, checkpoints: bool) -> ModelTable:
+    def _read(self, place: Path, examples: bool, checkpoints: bool, for_table: bool) -> ModelTable:
         from uds_lens import meta
         from uds_lens.meta._open_unlearning import holds_runs
 
@@ -137,11 +142,13 @@ class References:
                 place, **references, utility=self.utility or usual, examples=examples, checkpoints=checkpoints
             )
         try:
-            return meta.read_metrics(place, examples=examples)
+            return meta.read_metrics(place, examples=examples, intervals=for_table)
         except ResultFormatError as problem:
             from uds_lens.results._saving import audits_in, is_audit
 
             if place.is_dir() and (is_audit(place) or audits_in(place)):
+                if for_table:
+                    return meta.read_audits(place)
                 raise DataError(
                     f"{str(place)!r} holds saved audits, not the metrics of models: show them with `uds-lens report "
                     f"{place}`, or give the models' metrics and add --audits {place}."

@@ -277,14 +277,15 @@ def _model(row: Mapping[str, Any]) -> str:
 
 
 _ORIGIN = ("base", "split", "model", "knows", "method", "config", "lr", "epochs")
-_INTERVAL = ("uds", "uds_low", "uds_high")
 
 
 def table(
     models: Annotated[
         Path,
         opt.argument(
-            "RUNS", "Folder of Open-Unlearning runs, or of results of uds-lens metrics; or CSV with one row per model."
+            "RUNS",
+            "Folder of Open-Unlearning runs, of results of uds-lens metrics, or of saved audits; or CSV with one row "
+            "per model.",
         ),
     ],
     format_: Annotated[
@@ -301,12 +302,13 @@ def table(
 ) -> None:
     """Write a table of models: one row each, with all metrics.
 
-    UDS has its interval. Rows are sorted by base model and split, full and retain first where they were read. LaTeX
-    needs the package booktabs. An empty cell (md, latex: -) has no value.
+    Every number that has an interval is shown with it. Rows are sorted by base model and split, full and retain first
+    where they were read. LaTeX needs the package booktabs. An empty cell (md, latex: -) has no value.
 
     \b
     Examples:
-      uds-lens table saves --audits runs/forget10 --format latex --out table.tex
+      uds-lens table runs/forget10 --format latex --out table.tex
+      uds-lens table saves --audits runs/forget10 --format md
       uds-lens table saves --preset open-unlearning --format md
     """
     import pandas as pd
@@ -315,17 +317,18 @@ def table(
     from uds_lens.results._conditions import marks
 
     say(f"reading {models} ...")
-    read = references.read(models, checkpoints=checkpoints)
+    read = references.read(models, checkpoints=checkpoints, for_table=True)
     frame = read.frame
     if read.references is not None:
         frame = pd.concat([read.references.assign(method=read.references["role"]), frame], ignore_index=True)
     frame = frame.sort_values([name for name in ("base", "split") if name in frame.columns], kind="stable")
     shown = [name for name in _ORIGIN if name in frame.columns]
-    metrics = [str(name) for name in frame.select_dtypes("number").columns if name not in (*shown, *_INTERVAL)]
-    depth = [name for name in _INTERVAL if name in frame.columns]
+    numbers = [str(name) for name in frame.select_dtypes("number").columns if name not in shown]
+    scores = sorted((name for name in numbers if not _is_end(name, numbers)), key=lambda name: name != "uds")
+    columns = [name for score in scores for name in (score, *_ends(score)) if name in numbers]
     conditions = marks(conditions_in(frame))
     marked = {"conditions": conditions} if conditions else {}
-    frame = frame[[*shown, *depth, *metrics]].assign(**marked).dropna(axis="columns", how="all").reset_index(drop=True)
+    frame = frame[[*shown, *columns]].assign(**marked).dropna(axis="columns", how="all").reset_index(drop=True)
     text = csv_text(frame) if format_ == "csv" else _rounded(frame, format_, digits)
     if out is None and printing.json:
         print_json({"source": read.source, "models": table_rows(frame), "notes": list(read.notes)})
@@ -342,18 +345,58 @@ def table(
     echo(f"{len(frame)} models in {out}")
 
 
+def _ends(name: str) -> tuple[str, str]:
+    return f"{name}_low", f"{name}_high"
+
+
+def _is_end(name: str, names: Sequence[str]) -> bool:
+    score = name.removesuffix("_low").removesuffix("_high")
+    return score != name and score in names
+
+
+_BETTER = {"knowledge": "down", "erasure": "up", "utility": "up"}
+_OTHERS = {
+    "output_depth": ("output depth", "up"),
+    "host_depth": ("host depth", "up"),
+    "hidden": ("hidden", "down"),
+    "damage": ("damage", "down"),
+    "utility_rel": ("utility, 1 as full", "up"),
+    "n_measured": ("N", ""),
+}
+_ARROWS = {"md": {"up": " ↑", "down": " ↓", "": ""}, "latex": {"up": r" $\uparrow$", "down": r" $\downarrow$", "": ""}}
+_LATEX = r"""\begin{{table}}
+\centering
+\caption{{Models. Arrows point to what is better after unlearning. Brackets: bootstrap intervals, clustered by subject
+where examples share one. UDS: 0 as in full, 1 as in retain. Dash: no value.}}
+\begin{{tabular}}{{{kinds}}}
+\toprule
+{heads} \\
+\midrule
+{body}\bottomrule
+\end{{tabular}}
+\end{{table}}
+"""
+
+
 def _rounded(frame: pd.DataFrame, format_: str, digits: int) -> str:
-    """Write a table whose cells are rounded, UDS and its interval in one."""
-    names = [str(name) for name in frame.columns if name not in ("uds_low", "uds_high")]
+    """Write a table whose cells are rounded, each number and its interval in one, under names with arrows."""
+    from uds_lens.metrics import METRICS
+
+    every = [str(name) for name in frame.columns]
+    names = [name for name in every if not _is_end(name, every)]
     quoted = markdown if format_ == "md" else _latex
+    heads = []
+    for name in names:
+        metric = METRICS.get(name)
+        label, way = (metric.label, _BETTER[metric.meaning.direction]) if metric else _OTHERS.get(name, (name, ""))
+        heads.append(quoted(label) + _ARROWS[format_][way])
     rows = [[_cell(name, row, digits, quoted) for name in names] for row in frame.to_dict("records")]
     if format_ == "md":
-        lines = [map(markdown, names), [":--" if name in _ORIGIN[:6] else "--:" for name in names], *rows]
+        lines = [heads, [":--" if name in _ORIGIN[:6] else "--:" for name in names], *rows]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
     kinds = "".join("l" if name in _ORIGIN[:6] else "r" for name in names)
     body = "".join(f"{' & '.join(row)} \\\\\n" for row in rows)
-    head = " & ".join(map(_latex, names))
-    return f"\\begin{{tabular}}{{{kinds}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
+    return _LATEX.format(kinds=kinds, heads=" & ".join(heads), body=body)
 
 
 def _cell(name: str, row: dict[Any, Any], digits: int, quoted: Callable[[str], str]) -> str:
@@ -364,8 +407,8 @@ def _cell(name: str, row: dict[Any, Any], digits: int, quoted: Callable[[str], s
         return quoted(" ".join(str(value).split()))
     if name in ("lr", "epochs"):
         return f"{value:g}"
-    low, high = row.get("uds_low", math.nan), row.get("uds_high", math.nan)
-    interval = f" [{low:.{digits}f}, {high:.{digits}f}]" if name == "uds" and low == low else ""
+    low, high = (row.get(end, math.nan) for end in _ends(name))
+    interval = "" if low != low else f" [{low:.{digits}f}, {high:.{digits}f}]"
     return f"{value:.{digits}f}{interval}"
 
 

@@ -20,7 +20,8 @@ from uds_lens.audit._inputs import Plan, forget_set, make_plan
 from uds_lens.audit._memory import GIB, run_halving
 from uds_lens.audit._runner import opened
 from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head
-from uds_lens.data import ExamplesLike, ForgetExample, TokenBatch, positions_of
+from uds_lens.data import ExamplesLike, ForgetExample, TokenBatch
+from uds_lens.data._batches import mentions
 from uds_lens.models import HookedModel, ModelSource
 from uds_lens.patching import capture, choose_engine, open_target, row_layout
 from uds_lens.patching._engines import checked_rows
@@ -334,5 +335,5 @@ def _where(batch: TokenBatch, plan: Plan, model: HookedModel, position: MapPosit
     for i, row in enumerate(batch.rows):
         tokens = plan.rows[row]
         if subject := tokens.example.subject:
-            marked[i, list(positions_of(model.tokenizer, tokens.ids, subject))] = True
+            marked[i, list(mentions(model.tokenizer, tokens.ids, subject))] = True
     return marked

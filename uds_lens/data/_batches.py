@@ -16,7 +16,7 @@ from torch import Tensor
 from uds_lens._settings import check_value
 from uds_lens._types import NonNegativeFloat, PaddingSide, PositiveInt, check_choice
 from uds_lens.data._tokens import TokenSequence
-from uds_lens.errors import ConfigError
+from uds_lens.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -266,17 +266,17 @@ class TokenBatch:
 def make_batch(
     rows: Sequence[TokenSequence],
     *,
+    pad_token_id: int | None,
     indices: Sequence[int] | None = None,
-    pad_token_id: int | None = None,
     padding_side: PaddingSide = "left",
 ) -> TokenBatch:
     """Pad rows to one length.
 
     Args:
         rows: All rows, usually `Encoded.rows`.
+        pad_token_id: `tokenizer.pad_token_id`: filler, masked everywhere. None (a tokenizer without one) uses 0, and so
+            does one above all tokens of the rows, which a model may not embed.
         indices: Which of them, in this order; None takes all.
-        pad_token_id: Filler, masked everywhere; None (a tokenizer without one) uses 0, and so does one above all tokens
-            of the rows, which a model may not embed.
         padding_side: "left" or "right".
 
     Returns:
@@ -395,15 +395,30 @@ def positions_of(tokenizer: PreTrainedTokenizerBase, text: str | Sequence[int], 
         words: What is mentioned, for example a subject.
 
     Returns:
-        Positions in increasing order, of every token that holds a part of a mention; none where there is no mention.
+        Positions in increasing order, of every token that holds a part of a mention; one or more.
+
+    Raises:
+        DataError: There is no mention.
     """
+    found = mentions(tokenizer, text, words)
+    if not found:
+        ids = tokenizer(text)["input_ids"] if isinstance(text, str) else list(text)
+        raise DataError(
+            f"{words[:80]!r} is not mentioned in {tokenizer.decode(ids)[:200]!r}: expected these whole words with this "
+            "spelling. Leave the row out, or look for another name."
+        )
+    return found
+
+
+def mentions(tokenizer: PreTrainedTokenizerBase, text: str | Sequence[int], words: str) -> tuple[int, ...]:
+    """Find what `positions_of` finds; empty where there is no mention."""
     ids = tokenizer(text)["input_ids"] if isinstance(text, str) else list(text)
     ends = [len(tokenizer.decode(ids[: i + 1])) for i in range(len(ids))]
-    mentions = list(re.finditer(rf"(?<!\w){re.escape(words)}(?!\w)", tokenizer.decode(ids)))
+    found = list(re.finditer(rf"(?<!\w){re.escape(words)}(?!\w)", tokenizer.decode(ids)))
     return tuple(
         position
         for position, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
-        if any(start < mention.end() and end > mention.start() for mention in mentions)
+        if any(start < mention.end() and end > mention.start() for mention in found)
     )
 
 

@@ -188,7 +188,7 @@ class WholeTexts:
         layout = row_layout(self._model)
         states: dict[int, Tensor] = {}
         for some in layout.split([range(len(rows))], [len(row.ids) for row in rows]):
-            batch = make_batch(rows, indices=some, padding_side=layout.padding_side)
+            batch = make_batch(rows, pad_token_id=0, indices=some, padding_side=layout.padding_side)
             states |= zip(some, normed_at_window(self._model, batch.to(self._model.device))[:, 0], strict=True)
         self.states = torch.stack([states[row] for row in range(len(rows))])
 

@@ -19,7 +19,11 @@ from uds_lens.results._conditions import conditions_of
 
 
 def read_metrics(
-    results: Sequence[Any] | str | os.PathLike[str], *, names: Sequence[str] | None = None, examples: bool = False
+    results: Sequence[Any] | str | os.PathLike[str],
+    *,
+    names: Sequence[str] | None = None,
+    examples: bool = False,
+    intervals: bool = False,
 ) -> ModelTable:
     """Read metrics that `uds_lens.metrics.evaluate` measured on several models.
 
@@ -28,6 +32,7 @@ def read_metrics(
             files.
         names: Names of the models; default the shortest distinct endings of their paths.
         examples: Keep the values per example, for `stability`.
+        intervals: Add the 95% interval of each metric that has one, as `NAME_low` and `NAME_high`.
 
     Returns:
         One row per result: `model`, its metrics, and `method`, `config`, `lr`, `epochs` as far as they follow from the
@@ -62,6 +67,9 @@ def read_metrics(
         files = () if isinstance(given, MetricResults) else (Path(given).stem,)
         about = origin(model.name, model.fingerprint, names=files)
         rows.append({"model": name, **about, "conditions": as_text(result.conditions), **result.values})
+        for metric in result if intervals else ():
+            ends = dict(zip(("low", "high"), metric.interval, strict=True))
+            rows[-1] |= {f"{metric.name}_{end}": value for end, value in ends.items() if value == value}
         reasons[name] = result.reasons
         if examples:
             subjects = [s for metric in result for s in metric.subjects or [None] * len(metric.ids)]
@@ -90,8 +98,9 @@ def read_audits(
 
     Returns:
         One row per audit: `model`, `checkpoint` (the unlearned model's path or Hub id), `uds`, `uds_low`, `uds_high`,
-        `output_depth`, `n_measured`, `conditions` (as in `read_metrics`), and `host_depth` and `hidden` where an audit
-        has a transplant, or one is saved next to it.
+        `output_depth` and, where there are control facts, `damage`, with their intervals, `n_measured`, `conditions`
+        (as in `read_metrics`), and `host_depth` and `hidden` where an audit has a transplant, or one is saved next to
+        it.
 
     Raises:
         ResultFormatError: A directory is not a complete audit, or the folder holds none.
@@ -122,9 +131,11 @@ def read_audits(
     for name, audit in zip(_unique_names(names, audit_names(loaded) if loaded else []), loaded, strict=True):
         if not audit.n_measured:
             withheld[name] = {"uds": "no example is measurable"}
-        value, (low, high) = audit.uds, audit.uds_interval
-        row = {"model": name, "checkpoint": audit.models["unlearned"].name, "uds": value, "uds_low": low}
-        row |= {"uds_high": high, "output_depth": audit.output_depth, "n_measured": audit.n_measured}
+        summary = audit.summary()
+        row: dict[str, Any] = {"model": name, "checkpoint": audit.models["unlearned"].name}
+        for score in ("uds", "output_depth", *(["damage"] if audit.control is not None else [])):
+            row |= {column: summary[column] for column in (score, f"{score}_low", f"{score}_high")}
+        row["n_measured"] = audit.n_measured
         if audit.transplant is not None:
             row |= {"host_depth": audit.transplant.host_depth, "hidden": audit.transplant.hidden}
         rows.append(row | {"conditions": as_text({f"audit's {k}": v for k, v in conditions_of(audit).items()})})
@@ -157,8 +168,8 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
         pairs: Names of models with the names of their audits, where the rule does not find them.
 
     Returns:
-        `table` with the columns `uds`, `uds_low`, `uds_high`, `output_depth`, `host_depth` and `hidden` as far as the
-        audits have them, and the audits' examples added where both have some.
+        `table` with the columns `uds`, `output_depth` and `damage`, their intervals, `host_depth` and `hidden`, as far
+        as the audits have them, and the audits' examples added where both have some.
 
     Raises:
         DataError: A name in `pairs` does not exist, two audits fit one model, or none fits any.
@@ -175,7 +186,8 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
     partners = _partners(table, audits.frame, pairs or {})
     frame, saved = table.frame.copy(), audits.frame.set_index("model")
     audit = frame["model"].astype(str).map(partners)
-    for column in ("uds", "uds_low", "uds_high", *BESIDE):
+    ends = [f"{score}_{end}" for score in ("uds", "output_depth", "damage") for end in ("low", "high")]
+    for column in ("uds", "damage", *BESIDE, *ends):
         if column not in audits.frame:
             continue
         before = frame[column] if column in frame.columns else math.nan

@@ -304,7 +304,7 @@ def _states(
     model: HookedModel, rows: Sequence[TokenSequence], side: PaddingSide, *, first: int = 0
 ) -> list[Float[Tensor, "pos d_model"]]:
     """Final states of each row's tokens, whose positions count from `first`."""
-    batch = make_batch(rows, padding_side=side).to(model.device)
+    batch = make_batch(rows, pad_token_id=0, padding_side=side).to(model.device)
     batch = replace(batch, position_ids=batch.position_ids + first * batch.attention_mask)
     states = run_decoder(model.anatomy, batch, use_cache=False).last_hidden_state
     return [own[mask.to(own.device).bool()] for own, mask in zip(states, batch.attention_mask, strict=True)]
