@@ -36,7 +36,7 @@ from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, 
 from uds_lens.results._cards import number as score
 from uds_lens.results._cautions import LEVELS, Level, damage_signs
 from uds_lens.results._comparing import differing_settings, references_of, score_settings
-from uds_lens.results._conditions import QUESTIONS, conditions_of, differing, weights_of
+from uds_lens.results._conditions import QUESTIONS, conditions_of, differing
 from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
 from uds_lens.results._settings import Roles, roles_of
@@ -461,13 +461,13 @@ def _between(audits: Mapping[str, DepthAudit]) -> Iterator[Note]:
     for names in same.values():
         if len(names) > 1:
             yield Note(tuple(names), "The audited models have identical weights.")
-    names = differing((name, conditions_of(audit)) for name, audit in audits.items())
+    unlike = differing((name, conditions_of(audit)) for name, audit in audits.items())
     for role in ("full", "retain"):
-        if role in names:
+        if role in unlike:
             yield Note((), f"The audits use different {role} models: their scores are on different scales.")
     if settings := differing_settings(audits.values()):
         yield Note((), f"The audits differ in {', '.join(settings)}: their scores are not comparable.")
-    if QUESTIONS in names:
+    if QUESTIONS in unlike:
         yield Note((), "The audits were measured on different examples, or tokenised them differently.")
 
 
