@@ -268,7 +268,7 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
         "R over shift": ("r_shift_low", "r_shift_high"),
         "Rob": "rob",
         "first": lambda row: _percent(row["p_first"], ""),
-        "models": "n",
+        "models": "n:0",
         "Rob, all models": lambda row: number(free.get(row["metric"])),
     }
     echo("")
@@ -310,7 +310,7 @@ def _published(values: Published, out: Path | None, *, as_json: bool) -> None:
         "Rob": "rob",
         "Q": "q",
         "R": "r",
-        "models": lambda row: number(row["n"], 0),
+        "models": "n:0",
     }
     print_frame(table.sort_values("overall", ascending=False), columns)
     print_wrapped(

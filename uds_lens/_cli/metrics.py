@@ -6,21 +6,20 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from itertools import zip_longest
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import (
+    Column,
     echo,
     grouped,
     interval,
     print_cautions,
+    print_frame,
     print_json,
-    print_table,
     print_wrapped,
     say,
     saying_what_is_saved,
@@ -35,7 +34,7 @@ from uds_lens.metrics._catalogue import METRICS
 from uds_lens.metrics._options import MetricOptions
 
 if TYPE_CHECKING:
-    from uds_lens.metrics import MetricResults, MetricSpec, MetricValue
+    from uds_lens.metrics import MetricResults, MetricValue
 
 
 def print_list(*, as_json: bool) -> None:
@@ -45,50 +44,21 @@ def print_list(*, as_json: bool) -> None:
     if as_json:
         echo(ul.metrics.metrics_frame().to_json(orient="records", indent=2))
         return
-    titles = ("metric", "Scale", "Data", "Requires", "Faithfulness")
-    wide = min(width(), 140)
-    room = wide - 20 - 8 - 14 - 4
-    widths = (20, room * 3 // 5, room - room * 3 // 5, 8, 14)
-
-    def line(*cells: str) -> None:
-        columns = (wrap(cell, size, break_on_hyphens=False) for cell, size in zip(cells, widths, strict=True))
-        for parts in zip_longest(*columns, fillvalue=""):
-            echo(" ".join(part.ljust(size) for part, size in zip(parts, widths, strict=True)).rstrip())
-
-    line(*titles)
-    echo("─" * wide)
-    family, above = "", ("", "", "")
-    for name, spec in ul.metrics.METRICS.items():
-        if spec.group != family:
-            family, above = spec.group, ("", "", "")
-            echo(spec.group.upper())
-        cells = _cells(spec)
-        dittos = ['"' if cell and cell == before else cell for cell, before in zip(cells, above, strict=True)]
-        trust = ul.metrics.studied().get(name)
-        known = f"{trust.faithfulness:.2f} {trust.low:.2f}-{trust.high:.2f}" if trust else "-"
-        line(name, *dittos, known)
-        above = cells
+    columns: dict[str, Column] = {
+        "metric": "name",
+        "scale": lambda row: f"0 = {row['zero']}, 1 = {row['one']}",
+        "data": lambda row: ", ".join(dict.fromkeys(name.partition("/")[0] for name in row["data"].split(", "))),
+        "models": lambda row: ", ".join(need for need in ("retain", "full") if need in row["needs"].split(", ")),
+        "F": "studied_f:2",
+        "95%": lambda row: interval(row["studied_f_low"], row["studied_f_high"], 2),
+    }
+    for group, rows in ul.metrics.metrics_frame().groupby("group", sort=False):
+        echo(f"\n{group}".upper())
+        print_frame(rows, columns, shortest=20)
     print_wrapped(
-        '": as above. Faithfulness: AUC for models that know the forget set against models that never saw it '
-        "(0.5 = chance), in our study; 95% CI for more runs of its six kinds of small Llamas, not for other kinds "
-        "(--json has theirs)."
+        "\nF, faithfulness: AUC for models that know the forget set against models that never saw it (0.5 = chance), "
+        "in our study; 95% for more runs of its six kinds of small Llamas, not for other kinds (--json has theirs)."
     )
-
-
-def _cells(spec: MetricSpec) -> tuple[str, str, str]:
-    """Return the scale of a metric, its data or the metrics it is made of, and the other models it requires."""
-    import uds_lens as ul
-
-    scale = f"0 = {spec.meaning.zero}, 1 = {spec.meaning.one}"
-    if spec.uses:
-        data = ", ".join(spec.uses) if len(spec.uses) < 5 else f"{len(spec.uses)} metrics above"
-    else:
-        bases = dict.fromkeys(name.partition("/")[0] for name in spec.sets)
-        data = ", ".join(
-            " + ".join([base, *(n.partition("/")[2] for n in spec.sets if n.startswith(f"{base}/"))]) for base in bases
-        )
-    models = [need for need in ul.metrics.all_needs(spec) if need in ("retain", "full")]
-    return scale, data, ", ".join(models)
 
 
 def print_results(measured: Mapping[str, MetricResults]) -> None:
@@ -125,38 +95,40 @@ def _prompts(results: MetricResults) -> str:
 def _print_one(results: MetricResults) -> None:
     from uds_lens.metrics._results import ARROWS
 
-    errors, rows = results.sample_errors, []
-    for metric in results:
-        if metric.reason is None:
-            row = [metric.label, str(metric), interval(*metric.interval)]
-            if errors:
-                row.append(interval(*errors[metric.name].interval) if metric.name in errors else "-")
-            rows.append([*row, ARROWS[metric.direction], str(metric.n or ""), f"{metric.cost.seconds:.1f}"])
-    titles = ["metric", "value", "95% interval", *["all examples"] * bool(errors), "higher is", "n", "seconds"]
-    print_table(titles, rows, right=("n", "seconds"), shortest=max((len(row[0]) for row in rows), default=0))
+    errors = {name: error.interval for name, error in results.sample_errors.items()}
+    columns: dict[str, Column] = {
+        "metric": lambda row: row["metric"].label,
+        "value": lambda row: str(row["metric"]),
+        "95% interval": lambda row: interval(*row["metric"].interval),
+        "all examples": lambda row: interval(*errors.get(row["metric"].name, (math.nan, math.nan))) if errors else None,
+        "higher is": lambda row: ARROWS[row["metric"].direction],
+        "n": lambda row: row["metric"].n or None,
+        "seconds": lambda row: f"{row['metric'].cost.seconds:.1f}",
+    }
+    rows = [{"metric": metric} for metric in results if metric.reason is None]
+    longest = max((len(row["metric"].label) for row in rows), default=0)
+    print_frame(rows, columns, undefined="", optional=("all examples",), shortest=longest)
 
 
 def _print_many(results: Mapping[str, MetricResults]) -> None:
     """Print a row per metric and a column per model; as many models side by side as fit."""
     from uds_lens.metrics._results import ARROWS
 
-    first = next(iter(results.values()))
     names = list(results)
-    short = dict(zip(names, shortened_names(names, 20), strict=True))
-    cells = {
-        metric.label: [ARROWS[metric.direction], *(_value(results[name][metric.name]) for name in names)]
-        for metric in first
-        if any(not math.isnan(results[name].values[metric.name]) for name in names)
-    }
-    wide = max(8, *(len(name) for name in names)) + 2
-    wide = max(min(wide, 22), 2 + max((len(cell) for row in cells.values() for cell in row[1:]), default=0))
-    at_once = max(1, (width() - 32) // wide)
+    measured = [m for m in results[names[0]] if any(not math.isnan(results[name][m.name].value) for name in names)]
+    rows = [
+        {
+            "metric": metric.label,
+            "higher is": ARROWS[metric.direction],
+            **{short: _value(results[name][metric.name]) for name, short in zip(names, short_names, strict=True)},
+        }
+        for short_names in [shortened_names(names, 20)]
+        for metric in measured
+    ]
+    at_once = max(1, (width() - 32) // 22)
     for start in range(0, len(names), at_once):
-        shown = names[start : start + at_once]
-        rows = [[label, higher, *values[start : start + at_once]] for label, (higher, *values) in cells.items()]
-        print_table(["metric", "higher is", *(short[name] for name in shown)], rows)
-        if start + at_once < len(names):
-            echo("")
+        shown = ["metric", "higher is", *shortened_names(names, 20)[start : start + at_once]]
+        print_frame(rows, {title: title for title in shown})
 
 
 def _value(metric: MetricValue) -> str:

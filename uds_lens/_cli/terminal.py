@@ -227,9 +227,9 @@ def number(value: float | None, digits: int = 3, *, undefined: str = "-") -> str
 _score = partial(number, undefined="NaN")
 
 
-def interval(low: float, high: float) -> str:
+def interval(low: float, high: float, digits: int = 3) -> str:
     """Write an interval for a table; "-" where it is undefined."""
-    return "-" if math.isnan(low) else f"{number(low)} - {number(high)}"
+    return "-" if math.isnan(low) else f"{number(low, digits)} - {number(high, digits)}"
 
 
 def print_json(content: Any) -> None:
