@@ -27,8 +27,8 @@ from uds_lens.results import mean_uds
 from uds_lens.transplants._measuring import each_transplant
 
 STATES = ("as made", "nf4", "relearned")
-ASKED_STEP, CONTROL_STEP = 2, 6
-"""Every second row to forget is asked, and every sixth of those to keep is a control fact."""
+ASKED_STEP, CONTROL_STEP = 3, 9
+"""Every third row to forget is asked, and every ninth of those to keep is a control fact."""
 METRICS = ("uds", "logit_lens", "em", "es")
 DIRECTION: dict[str, Points] = {
     "host_depth": "erasure",

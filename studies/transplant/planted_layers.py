@@ -29,7 +29,7 @@ from uds_lens.unlearning import make_config, unlearn
 sys.path.insert(0, str(HERE.parent / "where"))
 from planted import LAYERS, can_be_taught, spoken_tokens, train
 
-ROWS, CONTROL = 48, 24
+ROWS = 48
 START = SHARED / "models" / "tofu-small" / "retain90"
 METHODS = ("graddiff", "npo", "rmu-4")
 STEPS = {"steps": 400, "rate": 2e-3}
@@ -37,7 +37,7 @@ STEPS = {"steps": 400, "rate": 2e-3}
 
 
 def drawn() -> tuple[list[Any], list[Any], set[int]]:
-    """Return rows to plant, control facts, and the tokens that training may ask for."""
+    """Return rows to plant and to keep, and the tokens that training may ask for."""
     tofu, tokenizer, draw = SHARED / "data" / "tofu", AutoTokenizer.from_pretrained(START), random.Random(0)
     known = ul.load_examples(tofu / "retain90.json")
     spoken = spoken_tokens(tokenizer, known)
@@ -97,7 +97,7 @@ def main() -> None:
         train(START, rows, full, spoken=spoken, layer=layer, seed=0, device="cpu", **STEPS)
         places = hosts(full, layer, rows, kept)
         transplants = each_transplant(
-            full, START, list(places.values()), rows, control=kept[:CONTROL], config=None, options=OPTIONS
+            full, START, list(places.values()), rows, control=None, config=None, options=OPTIONS
         )
         measured = [row_of(layer, name, found) for name, found in zip(places, transplants, strict=True)]
         table = pd.concat([table, pd.DataFrame(measured)], ignore_index=True)
