@@ -71,6 +71,22 @@ def test_one_model_is_saved_in_out(audit, examples: Path, tmp_path: Path) -> Non
     assert str(tmp_path / "out") in printed.replace(" ", "")
 
 
+def test_precision_finds_the_limit(audit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = []
+
+    def limit_for(*models, **given):
+        asked.append((models, given["precision"]))
+        return 4
+
+    monkeypatch.setattr("uds_lens.audit._precision.limit_for", limit_for)
+    assert audit("--precision", 0.25)[0] == 0
+    assert ul.DepthAudit.load(tmp_path / "out").config.limit == 4
+    ((models, precision),) = asked
+    assert models[2] == str(NPO) and precision == 0.25
+    code, _, err = audit("--precision", 0.25, "--limit", 4)
+    assert code == 1 and "leave out --limit" in err
+
+
 def test_every_option_arrives(calls: list, examples: Path, uds_lens) -> None:
     """Each alone in its record; without options the defaults are those of the library."""
     config = {"tau": 0.2, "scope": "all", "last_layer": "post_norm", "protocol": "chat", "stand_in": "base"}

@@ -95,6 +95,15 @@ def audit(
             "models in memory.",
         ),
     ] = False,
+    precision: Annotated[
+        float | None,
+        opt.value(
+            "SHARE",
+            "For a first look: only as many rows, spread over the subjects, as bring the sampling error of the first "
+            "--model below this share of the interval (0.1 is enough).",
+            rich_help_panel=opt.LATER,
+        ),
+    ] = None,
     redo: Annotated[bool, opt.flag("--redo", "Repeat audits that --out already holds for the same inputs.")] = False,
     *,
     watching: Annotated[Watching, opt.Offer(first=("watch",))],
@@ -170,6 +179,12 @@ def audit(
     facts = None if control is None else ul.load_examples(control)
     retains = retain[0] if retain and len(retain) == 1 else retain or None
     question = Question(full, retains, ul.load_examples(examples), config, options, control=facts)
+    if precision is not None:
+        if config.limit is not None or not models:
+            raise ConfigError("--precision finds the --limit for a --model: leave out --limit and --watch.")
+        trio = (full, retains, models[0], question.examples)
+        limit = ul.audit.limit_for(*trio, precision=precision, config=config, options=options)
+        question = replace(question, config=replace(config, limit=limit if limit < len(question.examples) else None))
     if watching.watch is not None:
         audits, whole = _as_they_appear(question, watching.watch, out, watching, redo=redo)
         places, transplants = {name: out / name for name in audits}, {}

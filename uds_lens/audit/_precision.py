@@ -1,0 +1,76 @@
+"""How few examples are enough for a first look."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from uds_lens._progress import tell
+from uds_lens._settings import as_settings
+from uds_lens.audit._two_stage import measure_stages
+from uds_lens.data import ExamplesLike
+from uds_lens.data._readers import as_examples
+from uds_lens.errors import ConfigError, Setting
+from uds_lens.models import ModelSource, RetainSource
+from uds_lens.results._settings import AuditConfig, RunOptions
+
+
+def limit_for(
+    full: ModelSource,
+    retain: RetainSource | None,
+    unlearned: ModelSource,
+    examples: ExamplesLike,
+    *,
+    precision: float = 0.1,
+    config: AuditConfig | None = None,
+    options: RunOptions | None = None,
+) -> int:
+    """Return how many examples, spread over the subjects, tell as much as all of them for a first look.
+
+    Other rows about the same subjects add little: the interval covers other subjects. Samples of two rows a subject
+    (at least 16), then of twice as many each time, are audited until the sampling error of UDS is at most a share
+    `precision` of the width of its interval. The last sample costs as much as all before it. A score to be published
+    takes all rows.
+
+    Args:
+        full: As for `DepthAudit.run`, as are `retain`, `unlearned`, `examples` and `options`.
+        retain: Never saw the forget set.
+        unlearned: The model whose scores decide.
+        examples: The forget set.
+        precision: Largest sampling error as a share of the interval's width, above 0.
+        config: What is measured; its `limit` is not used.
+        options: How to run it.
+
+    Returns:
+        A `limit` for `AuditConfig`, at most the number of examples. All of them if no score or error is defined.
+
+    Raises:
+        ConfigError: `precision` is not above 0, or the settings take the first rows in place of a random sample.
+        DataError: No examples.
+
+    Example:
+        >>> import uds_lens as ul
+        >>> world = ul.toy.load()
+        >>> enough = ul.audit.limit_for(world.full, world.retain, world.half, world.examples, precision=0.2)
+        >>> 16 <= enough <= len(world.examples)
+        True
+    """
+    config = as_settings(AuditConfig, config, name="config")
+    if not precision > 0:
+        raise ConfigError(Setting("precision"), f" must be above 0; got {precision}.")
+    if config.sample != "random":
+        raise ConfigError(Setting("precision"), " needs a random sample: leave out ", Setting("sample"), ".")
+    rows = as_examples(examples)
+    limit = max(16, 2 * len({row.subject for row in rows}))
+    while limit < len(rows):
+        _, audit = measure_stages(full, retain, unlearned, rows, config=replace(config, limit=limit), options=options)
+        if audit is not None and audit.sample_error is not None:
+            low, high = audit.uds_interval
+            error = audit.sample_error.standard_error
+            if error <= precision * (high - low):
+                tell(
+                    f"{limit} of {len(rows)} rows, spread over the subjects, are enough for a first look: sampling "
+                    f"error {error:.3f}, interval {low:.2f} to {high:.2f}"
+                )
+                return limit
+        limit *= 2
+    return len(rows)
