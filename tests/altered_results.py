@@ -201,7 +201,7 @@ def study_part(audit: DepthAudit) -> tuple[StudyPart, pd.DataFrame]:
 
 def scratch(place: Path) -> list[Path]:
     """What saves leave when they are killed."""
-    return [path for path in place.rglob(".*") if path.name.endswith((".part", ".old"))]
+    return [path for path in place.rglob(".*") if path.name.endswith(".part")]
 
 
 def outcome(kind: str, place: Path, original: str, *, forged: bool) -> str:

@@ -54,7 +54,7 @@ def files(place: Path) -> dict[str, bytes]:
     """Everything at a place, except what the next save removes."""
     hidden = scratch(place)
     found = sorted(file for file in place.rglob("*") if file.is_file())
-    return {str(file.relative_to(place)): file.read_bytes() for file in found if file not in hidden}
+    return {str(file.relative_to(place)): file.read_bytes() for file in found if not {*hidden} & {file, *file.parents}}
 
 
 class Trial:

@@ -313,9 +313,10 @@ def test_a_result_is_moved_away_for_a_moment_while_it_is_read(tmp_path, monkeypa
 
     def moved_away(path, **bounds):
         if path.name == during and not moved:
-            with files._scratch(tmp_path / "run", files._OLD) as old:
-                os.rename(tmp_path / "run", old)
-                moved.append(old)
+            place, lock = files._held(tmp_path / "run")
+            os.rename(tmp_path / "run", place / "old00")
+            moved.append(lock)
+            lock.release()
         return read(path, **bounds)
 
     monkeypatch.setattr(_result, "read_file", moved_away)

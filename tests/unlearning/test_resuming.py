@@ -108,7 +108,7 @@ def test_a_killed_run_resumes(method: str, tiny: Tiny, tmp_path: Path, capfd) ->
 
 
 def test_a_run_killed_while_it_wrote_its_first_file_starts_again(tiny: Tiny, tmp_path: Path) -> None:
-    folder, part = tmp_path / ".out.run", "0123456789ab-999999-1-01234567.uds_lens.part"
+    folder, part = tmp_path / ".out.run", "01234567.uds_lens.part"
     folder.mkdir()
     for name in ("run.json", "alternates.json"):
         (folder / f".{name}.{part}").write_text("{")

@@ -11,6 +11,7 @@ import shutil
 import stat
 import tempfile
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,7 +19,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn, TypeAlias, TypeVar
 
-from uds_lens._storage.processes import ProcessId, is_gone, this_process
+from filelock import FileLock
+
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError
 
 Place: TypeAlias = str | os.PathLike[str]
@@ -199,40 +201,14 @@ def writing(path: Place, *, advice: str = AS_IT_WAS) -> Iterator[None]:
         raise StorageError(f"cannot write {os.fspath(path)[-200:]!r}: {reason}. {advice}") from error
 
 
-# Hidden places in which files grow until they are whole. Each is named after its process: the next write to the same
-# path removes those of processes that are gone.
+# Hidden directories in which files grow until they are whole, `.NAME.….uds_lens.part` next to NAME. Whoever writes in
+# one holds its lock: the next to come to NAME finishes those whose lock nobody holds, since their processes are gone.
 
-NEW, _OLD = ".uds_lens.part", ".uds_lens.old"
-_SPILLED = "uds_lens-spilled-"
-_OWNER = r"([0-9a-f]{12})-(\d{1,10})-(\d{1,20})-[0-9a-f]{8}"
-_SCRATCH = re.compile(rf"(?s:(\..*\.){_OWNER}({re.escape(NEW)}|{re.escape(_OLD)}))")
-_SPILL = re.compile(rf"({_SPILLED}){_OWNER}()")
+_PART = ".uds_lens.part"
+_LOCK, _NEW, _OLD, _GONE = "lock", "new", "old", "gone"  # what is in one
+_SCRATCH = re.compile(rf"(?s:(\..*\.)[0-9a-f]{{8}}{re.escape(_PART)})")
 _LONGEST = 120  # bytes of a name that are kept in that of its scratch place: systems allow 255
-_FORGOTTEN = 7 * 24 * 3600
-"""Seconds after which a scratch place of another machine, or of this one before it was restarted, counts as left."""
-
-
-_IN_USE: set[str] = set()  # names of the scratch places of this process
-
-
-def _owned() -> str:
-    return "{}-{}-{}".format(*this_process()) + f"-{secrets.token_hex(4)}"
-
-
-def _left_behind(folder: Path, pattern: re.Pattern[str], prefix: str) -> list[Path]:
-    """Scratch places in a folder whose process is gone."""
-    leftovers = []
-    for name in _listed(folder):
-        match = pattern.fullmatch(name)
-        if match and match[1] == prefix:
-            with suppress(OSError):
-                owner = ProcessId(match[2], int(match[3]), int(match[4]))
-                abandoned = name not in _IN_USE if owner == this_process() else is_gone(owner)
-                # Of processes on this machine it is known whether they live, however old their places are.
-                elsewhere = owner.machine != this_process().machine
-                if abandoned or (elsewhere and time.time() - os.lstat(folder / name).st_mtime > _FORGOTTEN):
-                    leftovers.append(folder / name)
-    return leftovers
+_TRIES = 20  # attempts at what other processes may disturb
 
 
 def _prefix(path: Path) -> str:
@@ -242,34 +218,53 @@ def _prefix(path: Path) -> str:
     return f".{name}."
 
 
+def _held(path: Path) -> tuple[Path, FileLock]:
+    """Make an unused hidden neighbour of `path`, ours as long as its lock is held."""
+    _sweep(path)
+    for _ in range(_TRIES):
+        place = path.parent / f"{_prefix(path)}{secrets.token_hex(4)}{_PART}"
+        os.mkdir(place, 0o700)
+        lock = FileLock(place / _LOCK, thread_local=False)
+        with suppress(OSError, NotImplementedError), warnings.catch_warnings():  # without locks, nobody sweeps
+            warnings.simplefilter("ignore")  # filelock reports that it falls back to a soft lock
+            lock.acquire(timeout=1)
+        if place.exists():  # not swept in the moment before it was locked
+            return place, lock
+    raise StorageError(f"{_short(path)} is being written by other processes: save somewhere else.")
+
+
+def _sweep(path: Path) -> None:
+    """Finish what killed writes have left beside a path: what they moved away comes back, the rest goes."""
+    for name in _listed(path.parent):
+        if (match := _SCRATCH.fullmatch(name)) and match[1] == _prefix(path):
+            place = path.parent / name
+            with suppress(OSError, NotImplementedError), FileLock(place / _LOCK, timeout=0):
+                _restore(place, path, ())
+                _remove(place)
+
+
 @contextmanager
-def _scratch(path: Path, suffix: str = NEW) -> Iterator[Path]:
-    """An unused hidden neighbour of `path`, gone afterwards if it is still there."""
-    for place in _left_behind(path.parent, _SCRATCH, _prefix(path)):
-        _remove(place)
-    place = path.parent / f"{_prefix(path)}{_owned()}{suffix}"
-    _IN_USE.add(place.name)
+def _scratch(path: Path, own: Collection[str] = ()) -> Iterator[Path]:
+    """Yield a hidden neighbour of `path`, gone afterwards; what else than `own` was moved into it goes back."""
+    with writing(path):
+        place, lock = _held(path)
     try:
         yield place
     finally:
-        if suffix == NEW or os.path.lexists(path):
+        with suppress(OSError):  # then the next to come here finishes it
+            _restore(place, path, own)
             _remove(place)
-        _IN_USE.discard(place.name)
-
-
-def _put_back(path: Path) -> None:
-    """Bring back what a save has moved away; one that is under way tries again."""
-    if not os.path.lexists(path):
-        for name in _listed(path.parent):
-            match = _SCRATCH.fullmatch(name)
-            if match and match[1] == _prefix(path) and name.endswith(_OLD):
-                with suppress(OSError):
-                    os.rename(path.parent / name, path)
+        lock.release()
 
 
 def settled(path: Place) -> Path:
-    """Return the path of a directory to read, which a save that was killed may have moved away a moment before."""
-    _put_back(Path(os.path.realpath(located(path))))
+    """Return the path of a directory to read, which a save may have moved away a moment before."""
+    real = Path(os.path.realpath(located(path)))
+    for _ in range(_TRIES):
+        _sweep(real)
+        if os.path.lexists(real) or not any(name.startswith(_prefix(real)) for name in _listed(real.parent)):
+            break
+        time.sleep(0.001)
     return located(path)
 
 
@@ -277,31 +272,28 @@ def read_one_version(path: Place, record: str, read: Callable[[Path], Read]) -> 
     """Read a directory that may be saved again at the same time: one of its versions, never a mixture.
 
     `record` is a file that every save writes. `read` raises `ResultFormatError` where files are missing or do not
-    belong together; it is called again if another version may have caused that.
+    belong together; that counts where the same version fails twice.
     """
-    for attempt in range(_MOST_ATTEMPTS):
+    last = None
+    for attempt in range(_TRIES):
         folder = settled(path)
-        before = _writing_of(folder / record)
+        version = _version(folder / record)
         try:
             return read(folder)
-        except ResultFormatError as error:
-            # Bytes do not tell versions apart: the same may be saved again. Neither does the record alone: for the
-            # moment in which a file was missing, this version may have been moved away and put back.
-            same = _writing_of(settled(path) / record) == before
-            missing = error.__cause__.filename if isinstance(error.__cause__, FileNotFoundError) else None
-            back = missing is not None and os.path.lexists(missing)
-            if (same and not back) or attempt + 1 == _MOST_ATTEMPTS:
+        except ResultFormatError:
+            if version == last or attempt + 1 == _TRIES:
                 raise
+            last = version
     raise AssertionError("unreachable")
 
 
-def _writing_of(file: Path) -> tuple[int, ...] | None:
-    """Return what tells one writing of a file from another; None where it does not exist."""
+def _version(file: Path) -> tuple[int, ...]:
+    """Return what tells one writing of a file from another: bytes do not, the same may be saved again."""
     try:
         status = file.stat()
     except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _listed(folder: Path) -> list[str]:
@@ -331,14 +323,12 @@ class SpillFolder:
     path: Path  # the directory
 
     def __init__(self) -> None:
-        top = Path(tempfile.gettempdir())
-        for place in _left_behind(top, _SPILL, _SPILLED):
-            _remove(place)
-        self.path = top / f"{_SPILLED}{_owned()}"
-        _IN_USE.add(self.path.name)
-        with writing(self.path, advice=IN_TEMPORARY):
-            os.mkdir(self.path, 0o700)
-        self._close = weakref.finalize(self, _remove_here, self.path, os.getpid())
+        top = Path(tempfile.gettempdir()) / "uds_lens-states"
+        with writing(top, advice=IN_TEMPORARY):
+            place, lock = _held(top)
+            self.path = place / "kept"
+            os.mkdir(self.path)
+        self._close = weakref.finalize(self, _drop, place, lock, os.getpid())
 
     def close(self) -> None:
         """Remove it."""
@@ -351,13 +341,10 @@ class SpillFolder:
         self.close()
 
 
-def _remove_here(place: Path, pid: int) -> None:
+def _drop(place: Path, lock: FileLock, pid: int) -> None:
     if os.getpid() == pid:  # not in a forked child that ends
         _remove(place)
-
-
-_MOST_ATTEMPTS = 100  # to read a directory that is being saved again all the time
-_TRIES = 20  # attempts to put a directory in place while other processes do the same
+        lock.release()
 
 
 def atomic_write_bytes(path: Place, content: bytes) -> None:
@@ -366,8 +353,8 @@ def atomic_write_bytes(path: Place, content: bytes) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _scratch(path) as place:
-            _write(place, content)
-            os.replace(place, path)
+            _write(place / _NEW, content)
+            os.replace(place / _NEW, path)
 
 
 def atomic_write_text(path: Place, content: str) -> None:
@@ -426,18 +413,18 @@ def atomic_files(path: Place, files: Mapping[str, bytes], *, own: Collection[str
 def atomic_directory(path: Place, *, own: Collection[str] | None = None) -> Iterator[Path]:
     """Yield an empty directory beside `path` that takes its place when the block ends well.
 
-    Where the block raises, or the process dies, what was at `path` is unchanged.
+    Where the block raises, or the process dies, what was at `path` is unchanged. With `own`, names of what a save
+    writes, other files that were there stay.
     """
     path = Path(os.path.realpath(located(path)))
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _put_back(path)
-    with _scratch(path) as place:
+    with _scratch(path, () if own is None else own) as place:
         with writing(path):
-            os.mkdir(place)
-        yield place
+            os.mkdir(place / _NEW)
+        yield place / _NEW
         with writing(path):
-            _finish(place)
+            _finish(place / _NEW)
             _put(place, path, own)
 
 
@@ -462,69 +449,39 @@ def _finish(folder: Path) -> None:
                 os.close(descriptor)
 
 
-def _put(new: Path, path: Path, own: Collection[str] | None) -> None:
-    """Put a directory in the place of another, or of none, though other processes may do so too.
-
-    For a moment there is neither: what was there is then hidden beside it, and put back by whoever finds it.
-    """
-    for _ in range(_TRIES):
-        if not os.path.lexists(path):
-            if _renamed(new, path):
-                return
-            continue
-        with _scratch(path, _OLD) as old:
-            try:
-                if own is not None:
-                    _copy_others(path, new, own)
-                os.rename(path, old)
-            except FileNotFoundError:  # moved away by another process
-                continue
-            try:
-                done = _renamed(new, path)
-            except BaseException:
-                _put_back(path)
+def _put(place: Path, path: Path, own: Collection[str] | None) -> None:
+    """Put the new directory where another may be, or come to be: that one is moved in beside the new one."""
+    for number in range(_TRIES):
+        with suppress(FileNotFoundError):
+            os.rename(path, place / f"{_GONE if own is None else _OLD}{number:02}")
+        try:
+            os.rename(place / _NEW, path)
+            return
+        except OSError:
+            if not os.path.lexists(path):
                 raise
-            if done:
-                if own is not None:
-                    _move_late(old, path, own)
-                return
     raise StorageError(f"{_short(path)} is being written by other processes: save somewhere else.")
 
 
-def _renamed(new: Path, path: Path) -> bool:
-    """Rename; False where another process has put a directory there in the meantime."""
-    try:
-        os.rename(new, path)
-    except OSError:
-        if os.path.lexists(path):
-            return False
-        raise
-    return True
+def _restore(place: Path, path: Path, own: Collection[str]) -> None:
+    """Bring back what a save has moved away: all of it where nothing took its place, else what is not its own."""
+    for old in sorted(place.glob("*[0-9]"), reverse=True):
+        if not os.path.lexists(path):
+            os.rename(old, path)
+        elif old.name.startswith(_OLD):
+            _move(old, path, own)
 
 
-def _copy_others(old: Path, new: Path, own: Collection[str]) -> None:
-    """Copy what is not `own` before the new directory takes over, so that no moment lacks it."""
-    for entry in list(os.scandir(old)):
-        target = new / entry.name
-        if entry.name in own or is_scratch(entry.name) or os.path.lexists(target):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            shutil.copytree(entry.path, target, symlinks=True)
-        else:
-            shutil.copy2(entry.path, target, follow_symlinks=False)
-
-
-def _move_late(old: Path, new: Path, own: Collection[str]) -> None:
-    """Move what came into the old directory after that."""
+def _move(old: Path, new: Path, own: Collection[str]) -> None:
+    """Move what is not `own`, and not there yet."""
     for entry in list(os.scandir(old)):
         target = new / entry.name
         if entry.name in own:
             continue
         if not os.path.lexists(target):
-            with suppress(OSError):
-                os.rename(entry.path, target)
+            os.rename(entry.path, target)
         elif entry.is_dir(follow_symlinks=False) and target.is_dir():
-            _move_late(Path(entry.path), target, ())
+            _move(Path(entry.path), target, ())
 
 
 # Files read once and whole: what is checked is what is parsed.
