@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn, TypeAlias, TypeVar
 
-from filelock import FileLock
+from filelock import BaseFileLock, FileLock
 
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError
 
@@ -218,13 +218,13 @@ def _prefix(path: Path) -> str:
     return f".{name}."
 
 
-def _held(path: Path) -> tuple[Path, FileLock]:
+def _held(path: Path) -> tuple[Path, BaseFileLock]:
     """Make an unused hidden neighbour of `path`, ours as long as its lock is held."""
     _sweep(path)
     for _ in range(_TRIES):
         place = path.parent / f"{_prefix(path)}{secrets.token_hex(4)}{_PART}"
         os.mkdir(place, 0o700)
-        lock = FileLock(place / _LOCK, thread_local=False)
+        lock: BaseFileLock = FileLock(place / _LOCK, thread_local=False)
         with suppress(OSError, NotImplementedError), warnings.catch_warnings():  # without locks, nobody sweeps
             warnings.simplefilter("ignore")  # filelock reports that it falls back to a soft lock
             lock.acquire(timeout=1)
@@ -341,7 +341,7 @@ class SpillFolder:
         self.close()
 
 
-def _drop(place: Path, lock: FileLock, pid: int) -> None:
+def _drop(place: Path, lock: BaseFileLock, pid: int) -> None:
     if os.getpid() == pid:  # not in a forked child that ends
         _remove(place)
         lock.release()
