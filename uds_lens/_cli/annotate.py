@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
+import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import echo, print_json, say
+from uds_lens._storage import check_writable, located
 from uds_lens.annotation._annotations import FORMAT, AnnotateOptions
 from uds_lens.errors import ConfigError
 
@@ -54,9 +56,6 @@ def annotate(
           --retain ckpt/retain --out forget10-annotated.json --review review.html
     """
     say(f"finding the entities in {examples} by {by} ...")
-    import uds_lens as ul
-    from uds_lens._storage import check_writable, located
-
     check_writable(out, directory=False, format=FORMAT)
     if review is not None and check_writable(review, directory=False) == located(out):
         raise ConfigError("--out and --review name the same file: give each its own.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import (
     echo,
@@ -30,11 +31,6 @@ from uds_lens.results._settings import AuditConfig
 
 if TYPE_CHECKING:
     from uds_lens.audit._resume import Question
-    from uds_lens.models import CheckpointFiles
-    from uds_lens.results import DepthAudit
-    from uds_lens.sharing import UnlearningRun
-    from uds_lens.toy import World
-    from uds_lens.transplants import Transplant
 
 
 _WITHHELD = 3
@@ -149,10 +145,9 @@ def audit(
     if open_unlearning is not None:
         if unlearned or name:
             raise ConfigError("--open-unlearning takes the models of the run: leave out --model and --name.")
-        from uds_lens import sharing
         from uds_lens.sharing._open_unlearning import require_answers
 
-        run = sharing.open_unlearning_run(open_unlearning)
+        run = ul.sharing.open_unlearning_run(open_unlearning)
         asked = retain[0] if retain else "none" if config.stand_in == "counterfactual" else None
         require_answers(run, full=full, retain=asked, examples=examples)
         config = _as_trained(run, config)
@@ -171,7 +166,6 @@ def audit(
     what = "1 model" if len(models) == 1 else f"{len(models)} models"
     what = f"watching {watching.watch} for {watching.pattern}" if watching.watch else f"auditing {what}"
     say(f"{what}; opening full: {full} ...")
-    import uds_lens as ul
     from uds_lens.audit._resume import Question, write_folder_table
 
     if transplant and config.stand_in == "counterfactual":
@@ -195,7 +189,7 @@ def audit(
         audits |= {name: found.beside(audits[name]) for name, found in transplants.items()}
     if run is not None:
         for label, folder_of in zip(audits, run.checkpoints.values(), strict=True):
-            written, _ = sharing.write_uds_eval(audits[label], folder_of / "evals")
+            written, _ = ul.sharing.write_uds_eval(audits[label], folder_of / "evals")
             say(f"{label}: written to {written} and UDS_SUMMARY.json")
     if audits and out not in places.values():
         write_folder_table(out, audits)
@@ -213,7 +207,7 @@ def audit(
 
 def _all_of(
     question: Question, models: Sequence[str], given: Sequence[str], out: Path, *, redo: bool, keep_full: bool
-) -> tuple[dict[str, DepthAudit], dict[str, Path]]:
+) -> tuple[dict[str, ul.DepthAudit], dict[str, Path]]:
     """Audit models, but those that were audited for the same inputs; return also where each audit is."""
     from uds_lens.audit import _resume as folder
     from uds_lens.results._saving import directory_names
@@ -231,7 +225,7 @@ def _all_of(
         say(f"{done}: {', '.join(audits)}. --redo measures again.")
     left = {name: model for name, model in named.items() if name not in audits}
 
-    def report(name: str, audit: DepthAudit) -> None:
+    def report(name: str, audit: ul.DepthAudit) -> None:
         audits[name] = audit
         say(f"{name}: {score_in_words(audit)}; saved, {len(audits)} of {len(names)}")
 
@@ -244,19 +238,18 @@ def _all_of(
 
 
 def _transplants(
-    question: Question, models: dict[str, str], audits: dict[str, DepthAudit], places: dict[str, Path], *, redo: bool
-) -> dict[str, Transplant]:
+    question: Question, models: dict[str, str], audits: dict[str, ul.DepthAudit], places: dict[str, Path], *, redo: bool
+) -> dict[str, ul.Transplant]:
     """Measure transplants of audited models, but those that were saved for the same inputs; each is saved at once."""
-    from uds_lens.transplants import Transplant
     from uds_lens.transplants._measuring import each_transplant
     from uds_lens.transplants._results import FOLDER
 
-    found: dict[str, Transplant] = {}
+    found: dict[str, ul.Transplant] = {}
     for name, audit in audits.items():
         place = places[name] / FOLDER
         if place.is_dir() and not redo:
             try:
-                saved = Transplant.load(place)
+                saved = ul.Transplant.load(place)
             except ResultFormatError as error:
                 say(f"{name}: {error} It is measured again.")
                 continue
@@ -282,7 +275,7 @@ def _transplants(
     return {name: found[name] for name in audits}
 
 
-def _as_trained(run: UnlearningRun, config: AuditConfig) -> AuditConfig:
+def _as_trained(run: ul.sharing.UnlearningRun, config: AuditConfig) -> AuditConfig:
     """Return the settings with the prompts of a run's training, unless others were asked for."""
     if config.protocol != "auto" or config.chat != ChatStyle():
         return config
@@ -300,19 +293,18 @@ _WEIGHTS = (("model.safetensors", "config.json"), ("adapter_model.safetensors", 
 
 def _as_they_appear(
     question: Question, folder: Path, out: Path, watching: Watching, *, redo: bool
-) -> tuple[dict[str, DepthAudit], bool]:
+) -> tuple[dict[str, ul.DepthAudit], bool]:
     """Audit checkpoints until stopped; return also the audits of earlier runs, and whether none failed."""
-    import uds_lens as ul
     from uds_lens.audit import _resume as saved
     from uds_lens.results._saving import audits_in
 
     saved.require_table(out)
     saved.audit_places(out, [saved.BASELINE, "checkpoints"])  # several: --out must not be an audit itself
     saved.check_models(question, {})
-    audits: dict[str, DepthAudit] = {}
+    audits: dict[str, ul.DepthAudit] = {}
     failed: dict[str, str] = {}
 
-    def report(name: str, audit: DepthAudit) -> None:
+    def report(name: str, audit: ul.DepthAudit) -> None:
         audits[name] = audit
         say(f"{name}: {score_in_words(audit)}; saved")
 
@@ -325,7 +317,7 @@ def _as_they_appear(
             saved.audit_many(question, models, out, on_saved=report)
         saved.write_folder_table(out, _by_step(audits))  # whoever looks in meanwhile finds it
 
-    seen: dict[str, CheckpointFiles | None] = {}
+    seen: dict[str, ul.models.CheckpointFiles | None] = {}
     try:
         saved.audit_many(question, {}, out, redo=redo)  # stage 1, while nothing is there yet
         for look in range(2) if watching.once else itertools.count():
@@ -351,14 +343,12 @@ def _as_they_appear(
     return _by_step(earlier | audits), not failed
 
 
-def whole_files(checkpoint: Path) -> CheckpointFiles | None:
+def whole_files(checkpoint: Path) -> ul.models.CheckpointFiles | None:
     """List the files of a checkpoint whose weights are complete; None where some are missing or cut.
 
     A safetensors file names at its beginning how long it is, and an index names all files of a sharded model.
     """
     from safetensors import SafetensorError, safe_open
-
-    from uds_lens.models import checkpoint_files
 
     index = checkpoint / "model.safetensors.index.json"
     try:
@@ -375,10 +365,10 @@ def whole_files(checkpoint: Path) -> CheckpointFiles | None:
                     pass
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError):
         return None
-    return checkpoint_files(checkpoint)
+    return ul.models.checkpoint_files(checkpoint)
 
 
-def _by_step(audits: dict[str, DepthAudit]) -> dict[str, DepthAudit]:
+def _by_step(audits: dict[str, ul.DepthAudit]) -> dict[str, ul.DepthAudit]:
     return {name: audits[name] for name in sorted(audits, key=_step)}
 
 
@@ -402,7 +392,6 @@ def demo(out: opt.Out = Path("runs/demo"), *, printing: opt.Printing) -> None:
       uds-lens demo --out runs/demo
     """
     say("auditing the models of the toy world ...")
-    import uds_lens as ul
     from uds_lens.audit._resume import BASELINE, require_places, require_table, write_folder_table
 
     world = ul.toy.load()
@@ -427,7 +416,7 @@ def demo(out: opt.Out = Path("runs/demo"), *, printing: opt.Printing) -> None:
     echo(_NEXT.format(out=out))
 
 
-def _introduction(world: World) -> str:
+def _introduction(world: ul.toy.World) -> str:
     made = {
         "full": "trained on everything",
         "half": "never saw half of the forget set",
@@ -449,7 +438,6 @@ def _introduction(world: World) -> str:
 
 _NEXT = """
 Saved in {out}, one directory per model. To look closer, in Python:
-  import uds_lens as ul
   ul.DepthAudit.load("{out}/half").layers_frame()
 The report: {out}/report.html
 For your own checkpoints: uds-lens audit --help"""

@@ -11,9 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
+import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import echo, print_frame, print_json, print_wrapped, say
 from uds_lens._quoting import csv_text
+from uds_lens._storage import atomic_write_marked, check_folder, check_writable
 
 _MARKS = {"ok": "ok ", "note": "-  ", "problem": "!! "}
 
@@ -44,8 +46,6 @@ def doctor(
           --examples forget10.json
     """
     say("checking this installation ...")
-    import uds_lens as ul
-
     models = {} if full is None else {"full": full}
     models |= {f"retain {i}" if len(retain or ()) > 1 else "retain": m for i, m in enumerate(retain or (), start=1)}
     models |= {f"unlearned {i}" if i > 1 else "unlearned": m for i, m in enumerate(unlearned or (), start=1)}
@@ -91,9 +91,6 @@ def weights(
       uds-lens weights --full ckpt/full --model ckpt/npo --retain ckpt/retain
     """
     say(f"comparing {model} with {full} ...")
-    import uds_lens as ul
-    from uds_lens._storage import atomic_write_marked, check_folder, check_writable
-
     if out is not None:
         check_folder(out)
         check_writable(out / "weights.csv", directory=False)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import Column, echo, number, print_frame, print_json, print_wrapped, say, table_rows
+from uds_lens._storage import check_writable
 from uds_lens.elicitation._options import ElicitOptions
-
-if TYPE_CHECKING:
-    from uds_lens.elicitation import ElicitationResults
 
 
 def elicit(
@@ -67,8 +66,6 @@ def elicit(
     )
     assert model is not None and data is not None and out is not None
     say(f"eliciting answers from {model} ...")
-    import uds_lens as ul
-    from uds_lens._storage import check_writable
     from uds_lens.elicitation._run import check_out
     from uds_lens.elicitation._saving import KIND
 
@@ -100,7 +97,7 @@ def elicit(
     echo(f"\nSaved in {out}")
 
 
-def _as_json(results: ElicitationResults) -> dict[str, Any]:
+def _as_json(results: ul.elicitation.ElicitationResults) -> dict[str, Any]:
     return {
         "summary": table_rows(results.summary()),
         "capacity": table_rows(results.capacity_frame()),
@@ -112,22 +109,21 @@ def _as_json(results: ElicitationResults) -> dict[str, Any]:
 
 
 def _print_list(as_json: bool) -> None:
-    from uds_lens.elicitation import PRESETS, PROMPT_PROBES
 
     probes = [
         {"probe": name, "injects": probe.injects, "what": (type(probe).__doc__ or "").strip().splitlines()[0]}
-        for name, probe in PROMPT_PROBES.items()
+        for name, probe in ul.elicitation.PROMPT_PROBES.items()
     ]
     if as_json:
-        print_json({"probes": probes, "presets": PRESETS})
+        print_json({"probes": probes, "presets": ul.elicitation.PRESETS})
         return
     print_frame(probes, {"probe": "probe", "hints": "injects", "what it does": "what"})
-    for name, members in PRESETS.items():
+    for name, members in ul.elicitation.PRESETS.items():
         print_wrapped(f"preset {name}: {', '.join(members)}")
     print_wrapped("Probes that need gradients or activations: gcg, softgcg, actpert.")
 
 
-def _print_results(results: ElicitationResults) -> None:
+def _print_results(results: ul.elicitation.ElicitationResults) -> None:
     columns: dict[str, Column] = {
         "probe": "probe",
         "texts": _texts,
@@ -152,12 +148,12 @@ def _print_results(results: ElicitationResults) -> None:
     )
 
 
-def _needs_controls(results: ElicitationResults) -> bool:
+def _needs_controls(results: ul.elicitation.ElicitationResults) -> bool:
     """Return whether weaker controls are printed: they take a moment, and with `retain` there is a better one."""
     return "retain" not in results.models or bool(results.holdout)
 
 
-def _print_controls(results: ElicitationResults) -> None:
+def _print_controls(results: ul.elicitation.ElicitationResults) -> None:
     columns: dict[str, Column] = {
         "probe": "probe",
         "texts": _texts,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import (
     Direction,
@@ -26,8 +27,6 @@ from uds_lens.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from uds_lens.meta import ModelTable, Points, Published
 
 
 def meta(
@@ -74,9 +73,8 @@ def meta(
         for name in (*Judged._fields, "references"):
             check_writable(out / f"{name}.csv", directory=False)
     models = references.read(table)
-    from uds_lens.meta import Published
 
-    if isinstance(models, Published):
+    if isinstance(models, ul.meta.Published):
         _published(models, out, as_json=printing.json)
         return
     directions = parse_directions(direction)
@@ -115,25 +113,32 @@ def meta(
 
 
 def _runs(
-    models: ModelTable, metric: Sequence[str] | None, direction: dict[str, Points], out: Path | None, *, as_json: bool
+    models: ul.meta.ModelTable,
+    metric: Sequence[str] | None,
+    direction: dict[str, ul.meta.Points],
+    out: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Judge metrics by the pools and the references of Open-Unlearning runs, each base model and split by itself."""
     import pandas as pd
 
-    from uds_lens import meta as judge
     from uds_lens.meta._tables import of_setup, setup_name, setups
-    from uds_lens.metrics import METRICS, all_needs
 
     references = models.references
     assert references is not None
     ways = {name: way for name, way in direction.items() if name in references.columns}
     named = metrics_to_judge(references, metric, ways)
     # What is computed from retain puts retain at one end of its scale: that says nothing about the metric.
-    names = [name for name in named if name not in METRICS or "retain" not in all_needs(METRICS[name])]
+    names = [
+        name
+        for name in named
+        if name not in ul.metrics.METRICS or "retain" not in ul.metrics.all_needs(ul.metrics.METRICS[name])
+    ]
     names = [name for name in names if metric or references[name].notna().any()]
     if not names:
         raise DataError("no metric can be judged on full and retain: the named ones are computed from retain.")
-    apart = judge.references_apart(references, metrics=names, direction=ways)
+    apart = ul.meta.references_apart(references, metrics=names, direction=ways)
     parts: dict[str, Judged] = {}
     for group in setups(models.frame) if "knows" in models.frame.columns else ():
         pools = of_setup(models, group).frame
@@ -182,7 +187,7 @@ def _runs(
         echo(f"\nSaved in {out}")
 
 
-def _require_values(table: ModelTable, names: Sequence[str], perturbed: bool) -> None:
+def _require_values(table: ul.meta.ModelTable, names: Sequence[str], perturbed: bool) -> None:
     """Raise `DataError` where no judged model has a value for any metric."""
     from uds_lens.meta._ranking import reason_of
 
@@ -294,11 +299,9 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
     )
 
 
-def _published(values: Published, out: Path | None, *, as_json: bool) -> None:
+def _published(values: ul.meta.Published, out: Path | None, *, as_json: bool) -> None:
     """Print the UDS paper's own judgement: F, Q, R as in its files, the rest computed."""
-    from uds_lens import meta as judge
-
-    table = judge.summary(values.metrics)
+    table = ul.meta.summary(values.metrics)
     _write(Judged(table), out)
     if as_json:
         print_json({"source": values.source, "summary": table_rows(table)})

@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import (
     Column,
@@ -28,19 +29,15 @@ from uds_lens._cli.terminal import (
     with_names,
 )
 from uds_lens._progress import about
+from uds_lens._storage import check_folder, check_writable
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ModelError
 from uds_lens.metrics._catalogue import METRICS
 from uds_lens.metrics._options import MetricOptions
 
-if TYPE_CHECKING:
-    from uds_lens.metrics import MetricResults, MetricValue
-
 
 def print_list(*, as_json: bool) -> None:
     """Print the metrics there are: a row each, with a ditto mark where a column says what it says above."""
-    import uds_lens as ul
-
     if as_json:
         echo(ul.metrics.metrics_frame().to_json(orient="records", indent=2))
         return
@@ -61,7 +58,7 @@ def print_list(*, as_json: bool) -> None:
     )
 
 
-def print_results(measured: Mapping[str, MetricResults]) -> None:
+def print_results(measured: Mapping[str, ul.metrics.MetricResults]) -> None:
     """Print the metrics with a value as a table; below it those without, by reason, and the cautions."""
     if len(measured) == 1:
         ((name, results),) = measured.items()
@@ -88,11 +85,11 @@ def print_results(measured: Mapping[str, MetricResults]) -> None:
     print_wrapped(f"Prompts: {prompts}{raw}.")
 
 
-def _prompts(results: MetricResults) -> str:
+def _prompts(results: ul.metrics.MetricResults) -> str:
     return "chat template" if results.provenance.get("protocol") == "chat" else "raw"
 
 
-def _print_one(results: MetricResults) -> None:
+def _print_one(results: ul.metrics.MetricResults) -> None:
     from uds_lens.metrics._results import ARROWS
 
     errors = {name: error.interval for name, error in results.sample_errors.items()}
@@ -110,7 +107,7 @@ def _print_one(results: MetricResults) -> None:
     print_frame(rows, columns, undefined="", optional=("all examples",), shortest=longest)
 
 
-def _print_many(results: Mapping[str, MetricResults]) -> None:
+def _print_many(results: Mapping[str, ul.metrics.MetricResults]) -> None:
     """Print a row per metric and a column per model; as many models side by side as fit."""
     from uds_lens.metrics._results import ARROWS
 
@@ -131,7 +128,7 @@ def _print_many(results: Mapping[str, MetricResults]) -> None:
         print_frame(rows, {title: title for title in shown})
 
 
-def _value(metric: MetricValue) -> str:
+def _value(metric: ul.metrics.MetricValue) -> str:
     """Return the value, with its 95% interval where it has one."""
     if math.isnan(metric.value):
         return "NaN"
@@ -240,8 +237,6 @@ def metrics(
         metric, options = _as_open_unlearning(metric, options, retain is not None)
     count = "all metrics" if not metric else "1 metric" if len(metric) == 1 else f"{len(metric)} metrics"
     say(f"measuring {count} of {', '.join(model)} ...")
-    import uds_lens as ul
-    from uds_lens._storage import check_folder, check_writable
     from uds_lens.metrics._results import KIND, require_metrics_table, require_nothing_lost, write_metrics_table
     from uds_lens.results._saving import directory_names
 
@@ -267,7 +262,7 @@ def metrics(
         if metric or options.fluency != "hub":
             raise
         say(f"fluency is left out, and what is made of it: {error}")  # nobody asked for it
-    measured: dict[str, MetricResults] = {}
+    measured: dict[str, ul.metrics.MetricResults] = {}
     with saying_what_is_saved(lambda: f"{len(measured)} of {len(names)} saved"):
         for number, (n, m) in enumerate(zip(names, model, strict=True), start=1):
             with about(f"{n} ({number} of {len(names)})" if len(names) > 1 else n):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
+import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import echo, grouped
 from uds_lens._quoting import csv_text
@@ -19,7 +20,6 @@ from uds_lens.errors import ConfigError, DataError, ResultFormatError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from uds_lens.meta import ModelTable, Points, ScoreParts
     from uds_lens.meta._open_unlearning import UtilityParts
 
 Metric: TypeAlias = Annotated[
@@ -82,18 +82,16 @@ class References:
         opt.value("CSV", "Method of each model, where neither record nor name gives it: columns model and method."),
     ] = None
 
-    def parts(self, score: Score, frame: pd.DataFrame) -> ScoreParts:
+    def parts(self, score: Score, frame: pd.DataFrame) -> ul.meta.ScoreParts:
         """Return the parts of the score: those of the preset, where it was asked for, unless others were named."""
-        from uds_lens.meta import ScoreParts
-
         if self.preset is None:
             return score.parts()
         muse = "forget_knowmem_rouge" in frame.columns and frame["forget_knowmem_rouge"].notna().any()
-        return score.parts(ScoreParts.preset("open_unlearning_muse" if muse else "open_unlearning"))
+        return score.parts(ul.meta.ScoreParts.preset("open_unlearning_muse" if muse else "open_unlearning"))
 
     def read(
         self, place: Path, *, examples: bool = False, checkpoints: bool = False, for_table: bool = False
-    ) -> ModelTable:
+    ) -> ul.meta.ModelTable:
         """Read the table at `place`, and the audits' UDS where they were named; say what was left out.
 
         `for_table` takes audits alone too, and the intervals of metrics.
@@ -105,50 +103,48 @@ class References:
                 f"nothing at {str(place)!r}: expected a CSV with one row per model, or a folder of runs."
                 f"{did_you_mean(place)}"
             )
-        from uds_lens import meta
 
         table = self._read(place, examples, checkpoints, for_table)
         if self.base is not None or self.split is not None:
-            table = meta.select(table, base=self.base, split=self.split)
+            table = ul.meta.select(table, base=self.base, split=self.split)
         if self.methods is not None:
-            table = meta.join_methods(table, self.methods)
+            table = ul.meta.join_methods(table, self.methods)
         if self.audits is not None:
-            table = meta.join_audits(table, meta.read_audits(self.audits, examples=examples))
+            table = ul.meta.join_audits(table, ul.meta.read_audits(self.audits, examples=examples))
         for note in table.notes:
             echo(f"note: {note}", err=True)
         return table
 
-    def _beside(self, place: Path) -> ModelTable:
+    def _beside(self, place: Path) -> ul.meta.ModelTable:
         if place != Path("published") or place.exists():
             raise ConfigError("--measured puts a run beside the published values: give published as the table.")
         from uds_lens.published import beside
 
         return beside(str(self.measured))
 
-    def _read(self, place: Path, examples: bool, checkpoints: bool, for_table: bool) -> ModelTable:
-        from uds_lens import meta
+    def _read(self, place: Path, examples: bool, checkpoints: bool, for_table: bool) -> ul.meta.ModelTable:
         from uds_lens.meta._open_unlearning import holds_runs
 
         if not place.exists():
-            return meta.read_published()
+            return ul.meta.read_published()
         if place.is_file() and place.suffix.lower() == ".csv":
-            return meta.read_csv(place)
+            return ul.meta.read_csv(place)
         if (place / "method_results.json").is_file():
-            return meta.read_published(place)
+            return ul.meta.read_published(place)
         if self.preset is not None or holds_runs(place):
             usual: UtilityParts = "with_fluency" if self.preset is None else "model_utility"
             references: dict[str, Path | None] = {"retain": self.retain, "full": self.full}
-            return meta.read_open_unlearning(
+            return ul.meta.read_open_unlearning(
                 place, **references, utility=self.utility or usual, examples=examples, checkpoints=checkpoints
             )
         try:
-            return meta.read_metrics(place, examples=examples, intervals=for_table)
+            return ul.meta.read_metrics(place, examples=examples, intervals=for_table)
         except ResultFormatError as problem:
             from uds_lens.results._saving import audits_in, is_audit
 
             if place.is_dir() and (is_audit(place) or audits_in(place)):
                 if for_table:
-                    return meta.read_audits(place)
+                    return ul.meta.read_audits(place)
                 raise DataError(
                     f"{str(place)!r} holds saved audits, not the metrics of models: show them with `uds-lens report "
                     f"{place}`, or give the models' metrics and add --audits {place}."
@@ -171,11 +167,9 @@ class Score:
     ] = None
     depth: Annotated[str, opt.value("NAME", "Metric of depth; the score is computed with and without it.")] = "uds"
 
-    def parts(self, default: ScoreParts | None = None) -> ScoreParts:
+    def parts(self, default: ul.meta.ScoreParts | None = None) -> ul.meta.ScoreParts:
         """Return the library's record, with the parts of `default` where none were named."""
-        from uds_lens.meta import ScoreParts
-
-        default = default or ScoreParts()
+        default = default or ul.meta.ScoreParts()
         return replace(
             default,
             memorization=tuple(self.memorization or default.memorization),
@@ -205,12 +199,10 @@ class Perturbed:
 
     def frames(self) -> dict[str, pd.DataFrame | None]:
         """Read the tables under the names that `uds_lens.meta.Tables` has for them."""
-        from uds_lens import meta
-
-        return {name: None if path is None else meta.read_csv(path).frame for name, path in vars(self).items()}
+        return {name: None if path is None else ul.meta.read_csv(path).frame for name, path in vars(self).items()}
 
 
-def parse_directions(words: Sequence[str] | None) -> dict[str, Points]:
+def parse_directions(words: Sequence[str] | None) -> dict[str, ul.meta.Points]:
     """Read the values of `--direction`.
 
     Raises:
@@ -220,22 +212,22 @@ def parse_directions(words: Sequence[str] | None) -> dict[str, Points]:
         >>> parse_directions(["mine=erasure"])
         {'mine': 'erasure'}
     """
-    directions: dict[str, Points] = {}
+    directions: dict[str, ul.meta.Points] = {}
     for word in words or ():
         name, _, way = word.partition("=")
         if not name or way not in ("knowledge", "erasure"):
             raise ConfigError(f"--direction must be NAME=knowledge or NAME=erasure; got {word!r}.")
-        directions[name] = cast("Points", way)
+        directions[name] = cast("ul.meta.Points", way)
     return directions
 
 
-def metrics_to_judge(frame: pd.DataFrame, metric: Sequence[str] | None, direction: Mapping[str, Points]) -> list[str]:
+def metrics_to_judge(
+    frame: pd.DataFrame, metric: Sequence[str] | None, direction: Mapping[str, ul.meta.Points]
+) -> list[str]:
     """Return the metrics that were asked for, or all columns whose direction is known."""
-    from uds_lens.metrics import METRICS
-
     known = {
         name
-        for name, spec in METRICS.items()
+        for name, spec in ul.metrics.METRICS.items()
         if spec.meaning.direction in ("knowledge", "erasure") and spec.group != "aggregate"
     }
     asked = list(metric or ())
@@ -260,16 +252,15 @@ def metrics_to_judge(frame: pd.DataFrame, metric: Sequence[str] | None, directio
 
 
 def score_directions(
-    frame: pd.DataFrame, parts: ScoreParts, direction: Mapping[str, Points]
-) -> dict[str, Points] | None:
+    frame: pd.DataFrame, parts: ul.meta.ScoreParts, direction: Mapping[str, ul.meta.Points]
+) -> dict[str, ul.meta.Points] | None:
     """Return the directions of a score's parts where some were given; None leaves them to the declarations."""
     names = list(dict.fromkeys(parts.metrics))
     if not direction and not set(names) - set(metrics_to_judge(frame, None, {})):
         return None
     metrics_to_judge(frame, names, direction)
-    from uds_lens.metrics import METRICS
 
-    declared = {name: METRICS[name].meaning.direction for name in names if name not in direction}
+    declared = {name: ul.metrics.METRICS[name].meaning.direction for name in names if name not in direction}
     return {**direction, **{name: way for name, way in declared.items() if way != "utility"}}
 
 
@@ -304,16 +295,14 @@ def judged(
     **given: Any,
 ) -> Judged:
     """Judge the metrics of a table; `pools` are its rows with `knows`, where they have no table of their own."""
-    from uds_lens import meta
-
     in_pool = frame["knows"].notna() if "knows" in frame.columns else frame["model"].isna()
     if pools is None and in_pool.any():
         pools = frame[in_pool].reset_index(drop=True)
     faithful = cuts = differences = robust = points = ties = None
     if pools is not None:
-        faithful, cuts = meta.faithfulness(pools, **given), meta.thresholds(pools, **given)
+        faithful, cuts = ul.meta.faithfulness(pools, **given), ul.meta.thresholds(pools, **given)
         if pairs and len(faithful) > 1:
-            differences = meta.compare_all(pools, **given)
+            differences = ul.meta.compare_all(pools, **given)
     if perturbed.given:
         before = frame[~in_pool].reset_index(drop=True)
         if not len(before):
@@ -323,14 +312,14 @@ def judged(
         if min_utility is None and "utility_rel" in before.columns:
             min_utility = USEFUL
         tables: Any = {"thresholds": cuts, "faithful": faithful, **perturbed.frames()}
-        tables = meta.Tables(before=before, pools=pools, **tables)
+        tables = ul.meta.Tables(before=before, pools=pools, **tables)
         given |= {"min_utility": min_utility, "symmetric": symmetric}
-        robust, points = meta.robustness_by_filter(tables, **given), meta.perturbation_points(tables, **given)
-        ties = None if faithful is None else meta.tied_cuts(tables, **given)
+        robust, points = ul.meta.robustness_by_filter(tables, **given), ul.meta.perturbation_points(tables, **given)
+        ties = None if faithful is None else ul.meta.tied_cuts(tables, **given)
     return Judged(faithful, cuts, differences, robust, points, ties)
 
 
-def require_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame) -> None:
+def require_parts(frame: pd.DataFrame, parts: ul.meta.ScoreParts, reasons: pd.DataFrame) -> None:
     """Raise `DataError` naming the parts of a score that no model has, and the options that bring them."""
     from uds_lens.meta._ranking import empty_parts
 

@@ -16,10 +16,11 @@ from functools import cache, wraps
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
 import typer
 
+import uds_lens as ul
 from uds_lens._compat.typer import set_help
 from uds_lens._settings import described
 from uds_lens._storage import did_you_mean, located
@@ -29,9 +30,6 @@ from uds_lens.data._readers import SUFFIXES
 from uds_lens.errors import ConfigError, DataError, ModelError
 from uds_lens.results._settings import AuditConfig, RunOptions
 from uds_lens.unlearning._settings import Save as _Save, TrainOptions
-
-if TYPE_CHECKING:
-    from uds_lens.unlearning import LoraSettings
 
 
 @dataclass(frozen=True)
@@ -305,15 +303,13 @@ class _Adapters:
     ] = None
 
     @property
-    def settings(self) -> LoraSettings | None:
+    def settings(self) -> ul.unlearning.LoraSettings | None:
         """The settings; None for all weights."""
-        from uds_lens.unlearning import LoraSettings
-
         if self.lora is None:
             if self.lora_alpha is not None or self.save is not None:
                 raise ConfigError("--lora-alpha and --save apply to low-rank adapters: give their rank with --lora.")
             return None
-        return LoraSettings(rank=self.lora, alpha=self.lora_alpha or 2 * self.lora, save=self.save)
+        return ul.unlearning.LoraSettings(rank=self.lora, alpha=self.lora_alpha or 2 * self.lora, save=self.save)
 
 
 Adapters: TypeAlias = Annotated[_Adapters, Offer(first=("lora",))]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import write_table_file
 from uds_lens._cli.sweep import print_status
 from uds_lens._cli.terminal import Column, print_frame, print_json, print_wrapped, say, table_rows, width
 from uds_lens.errors import ConfigError
 from uds_lens.study._plan import Role
-
-if TYPE_CHECKING:
-    from uds_lens.published import Comparison, PublishedModel
 
 
 def published(
@@ -97,14 +95,14 @@ def published(
 
 def _chosen(
     data: str | None, role: Role | None, methods: list[str], names: list[str], *, one_group: bool
-) -> list[PublishedModel]:
-    from uds_lens.published import find, models
+) -> list[ul.published.PublishedModel]:
 
+    find = ul.published.find
     if one_group and data is None:
         first = find(names[0]) if names else None
         data = "tofu-1b" if first is None else first.group.name
     asked: list[str | None] = [*methods] or [None]
-    chosen = [model for method in asked for model in models(group=data, role=role, method=method)]
+    chosen = [model for method in asked for model in ul.published.models(group=data, role=role, method=method)]
     by_name = {
         name: [model for model in chosen if model in (find(name), find(name, group=model.group.name))] for name in names
     }
@@ -113,10 +111,9 @@ def _chosen(
     return [model for model in chosen if any(model in same for same in by_name.values())] if names else chosen
 
 
-def _list(chosen: list[PublishedModel], *, as_json: bool) -> None:
-    from uds_lens.published import registry_frame
+def _list(chosen: list[ul.published.PublishedModel], *, as_json: bool) -> None:
 
-    table = registry_frame()
+    table = ul.published.registry_frame()
     table = table[table["hub_id"].isin({model.hub_id for model in chosen})]
     if as_json:
         print_json(table_rows(table))
@@ -132,15 +129,19 @@ def _list(chosen: list[PublishedModel], *, as_json: bool) -> None:
 
 
 def _plan(
-    chosen: list[PublishedModel], metrics: list[str] | None, out: Path | None, given: dict[str, Any], *, as_json: bool
+    chosen: list[ul.published.PublishedModel],
+    metrics: list[str] | None,
+    out: Path | None,
+    given: dict[str, Any],
+    *,
+    as_json: bool,
 ) -> None:
-    from uds_lens import published
 
-    asked = None if metrics == ["all"] else metrics or published.DEFAULT_METRICS
-    made = published.plan(chosen, metrics=asked, **given)
+    asked = None if metrics == ["all"] else metrics or ul.published.DEFAULT_METRICS
+    made = ul.published.plan(chosen, metrics=asked, **given)
     opt.require_options({"--out": out}, "uds-lens published plan --method npo --out plan.toml")
     assert out is not None
-    published.write_plan(made, out)
+    ul.published.write_plan(made, out)
     n = len({model.hub_id for model in chosen} | {made.full, made.retain})
     if as_json:
         print_json({"plan": str(out), "models": n})
@@ -152,25 +153,22 @@ def _plan(
 
 
 def _run(plan: str, out: Path | None, keep: bool, *, as_json: bool) -> None:
-    from uds_lens import published
 
     opt.require_options({"--out": out}, "uds-lens published run plan.toml --out runs/npo")
     assert out is not None
-    status = published.run(plan, out, keep_downloads=keep)
+    status = ul.published.run(plan, out, keep_downloads=keep)
     print_status(status, as_json=as_json)
     if not status.is_complete:
         raise typer.Exit(1)
 
 
 def _compare(run: str, out: Path | None, *, as_json: bool) -> None:
-    from uds_lens import published
-    from uds_lens.plots import save_figure
 
-    comparison = published.compare(run)
+    comparison = ul.published.compare(run)
     if out is not None and out.suffix.lower() == ".csv":
         write_table_file(comparison.frame, out)
     elif out is not None:
-        save_figure(comparison.plot(), out)
+        ul.plots.save_figure(comparison.plot(), out)
     if as_json:
         parts = {"values": comparison.frame, "by_metric": comparison.by_metric, "of_pools": comparison.of_pools}
         record = {"run": comparison.source, "measured_by": comparison.measured_by, "unknown": list(comparison.unknown)}
@@ -181,7 +179,7 @@ def _compare(run: str, out: Path | None, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _print_comparison(comparison: Comparison, out: Path | None) -> None:
+def _print_comparison(comparison: ul.published.Comparison, out: Path | None) -> None:
     columns: dict[str, Column] = {
         "metric": "metric",
         "models": "n",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
+import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import (
     Direction,
@@ -31,7 +32,6 @@ from uds_lens.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from uds_lens.meta import ModelTable, Points
 
 View: TypeAlias = Literal["with", "without"]
 """A score with depth or without."""
@@ -81,7 +81,7 @@ def rank(
     settings: dict[str, Any] = {"by": by, "select_by": select_by, "min_utility": min_utility, "resamples": resamples}
     settings |= {"score": score, "references": references, "direction": parse_directions(direction)}
 
-    def ranked(table: ModelTable) -> _Ranking:
+    def ranked(table: ul.meta.ModelTable) -> _Ranking:
         return _ranking(table, **settings)
 
     groups = setups(read.frame)
@@ -121,7 +121,7 @@ class _Ranking(NamedTuple):
 
 
 def _ranking(
-    table: ModelTable,
+    table: ul.meta.ModelTable,
     *,
     by: View,
     select_by: View,
@@ -129,10 +129,9 @@ def _ranking(
     resamples: int,
     score: Score,
     references: Runs,
-    direction: dict[str, Points],
+    direction: dict[str, ul.meta.Points],
 ) -> _Ranking:
     """Rank the models of one base model and split."""
-    from uds_lens import meta
     from uds_lens.meta._columns import BESIDE
     from uds_lens.meta._ranking import score_cautions
 
@@ -145,7 +144,7 @@ def _ranking(
     ways = score_directions(frame, parts, {**(parts.direction or {}), **direction})
     parts = replace(parts, direction=ways)
     given: dict[str, Any] = {"min_utility": min_utility, "parts": parts}
-    methods = meta.rank(frame, with_uds=by == "with", select_by=select_by, **given)
+    methods = ul.meta.rank(frame, with_uds=by == "with", select_by=select_by, **given)
     if methods["score"].isna().all():
         why = "; ".join(f"{row['method']}: {row['reason']}" for row in methods.to_dict("records"))
         why = why if len(why) <= 300 else f"{why[:300]}..."
@@ -157,7 +156,7 @@ def _ranking(
     p_first: dict[str, dict[str, float | None]] = {}
     varying: tuple[str, ...] = ()
     if resamples > 1 and methods["score_with"].notna().sum() > 1:
-        stable = meta.stability(frame, examples=table.examples, select_by=select_by, n_resamples=resamples, **given)
+        stable = ul.meta.stability(frame, examples=table.examples, select_by=select_by, n_resamples=resamples, **given)
         for (way, view), rows in stable.scores.groupby(["resampled", "view"], sort=False):
             if view == by:
                 shares = zip(rows["method"], rows["p_best"], strict=True)
@@ -166,7 +165,7 @@ def _ranking(
         notes += stable.cautions
     beside = [name for name in BESIDE if name in frame.columns and frame[name].notna().any()]
     methods = methods.join(frame.set_index("model")[beside], on="model")
-    shifts = meta.shifts(frame, **given)
+    shifts = ul.meta.shifts(frame, **given)
     if depthless:
         methods[["depth", "score_with", "rank_with"]] = math.nan
         shifts = shifts.iloc[:0]
@@ -174,7 +173,9 @@ def _ranking(
 
 
 def _ranking_by_setup(
-    table: ModelTable, groups: Sequence[tuple[str | None, str | None]], ranked: Callable[[ModelTable], _Ranking]
+    table: ul.meta.ModelTable,
+    groups: Sequence[tuple[str | None, str | None]],
+    ranked: Callable[[ul.meta.ModelTable], _Ranking],
 ) -> dict[str, _Ranking]:
     """Rank the models of each base model and split; report those that cannot be ranked."""
     from uds_lens.meta._tables import of_setup, setup_name
@@ -380,14 +381,12 @@ where examples share one. UDS: 0 as in full, 1 as in retain. Dash: no value.}}
 
 def _rounded(frame: pd.DataFrame, format_: str, digits: int) -> str:
     """Write a table whose cells are rounded, each number and its interval in one, under names with arrows."""
-    from uds_lens.metrics import METRICS
-
     every = [str(name) for name in frame.columns]
     names = [name for name in every if not _is_end(name, every)]
     quoted = markdown if format_ == "md" else _latex
     heads = []
     for name in names:
-        metric = METRICS.get(name)
+        metric = ul.metrics.METRICS.get(name)
         label, way = (metric.label, _BETTER[metric.meaning.direction]) if metric else _OTHERS.get(name, (name, ""))
         heads.append(quoted(label) + _ARROWS[format_][way])
     rows = [[_cell(name, row, digits, quoted) for name in names] for row in frame.to_dict("records")]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.model_tables import (
     Direction,
@@ -22,11 +23,8 @@ from uds_lens._cli.model_tables import (
     parse_directions,
 )
 from uds_lens._cli.terminal import echo, print_json, print_wrapped, say
-from uds_lens._storage import did_you_mean
+from uds_lens._storage import check_writable, did_you_mean, format_of
 from uds_lens.errors import ConfigError, ResultFormatError
-
-if TYPE_CHECKING:
-    pass
 
 
 def export(
@@ -55,15 +53,12 @@ def export(
     """
     if not result.exists():
         raise ResultFormatError(f"nothing at {str(result)!r}: expected a saved audit or elicitation.")
-    from uds_lens import sharing
-    from uds_lens.elicitation import ElicitationResults
-    from uds_lens.results import DepthAudit
 
     of_data = {"dataset": dataset or "forget set"}
     formats: dict[str, tuple[type[Any], Any, dict[str, Any]]] = {
-        "hub": (DepthAudit, sharing.write_eval_results, {**of_data, "config": config}),
-        "inspect": (ElicitationResults, sharing.write_inspect_logs, of_data),
-        "open-unlearning": (DepthAudit, sharing.write_uds_eval, {}),
+        "hub": (ul.DepthAudit, ul.sharing.write_eval_results, {**of_data, "config": config}),
+        "inspect": (ul.elicitation.ElicitationResults, ul.sharing.write_inspect_logs, of_data),
+        "open-unlearning": (ul.DepthAudit, ul.sharing.write_uds_eval, {}),
     }
     kind, write, more = formats[to]
     if dataset is None and to == "hub":
@@ -79,8 +74,6 @@ def export(
 
 def _loaded(place: Path, kind: type[Any]) -> Any:
     """Load a result of one kind."""
-    from uds_lens._storage import format_of
-
     file_format = format_of(place)
     if file_format == f"uds_lens.{kind.__name__}":
         return kind.load(place)
@@ -137,8 +130,6 @@ def report(
       uds-lens report runs --metrics metrics --short-paths --out report.html
     """
     say(f"reading {', '.join(map(str, directories))} ...")
-    import uds_lens as ul
-
     places = _audits_in(directories)  # before torch is loaded
     from uds_lens.transplants._results import with_saved
 
@@ -244,7 +235,6 @@ def dashboard(
       uds-lens dashboard saves --preset open-unlearning --split forget10
     """
     say(f"reading {models} ...")
-    from uds_lens._storage import check_writable
     from uds_lens.meta._tables import of_setup, setups
 
     table = references.read(models, examples=True)
@@ -252,11 +242,9 @@ def dashboard(
     places = {group: _place(out, group if len(groups) > 1 else None) for group in groups} or {(None, None): out}
     for place in places.values():
         check_writable(place, directory=False)
-    from uds_lens import meta
-    from uds_lens.report import DashboardOptions
     from uds_lens.report._dashboard import write_dashboard
 
-    own = None if pools is None else meta.read_csv(pools).frame
+    own = None if pools is None else ul.meta.read_csv(pools).frame
     written: list[dict[str, Any]] = []
     for group, place in places.items():
         chosen = of_setup(table, group) if len(groups) > 1 else table
@@ -265,8 +253,8 @@ def dashboard(
         usual = {name: way for name, way in (parts.direction or {}).items() if name in frame.columns}
         ways = usual | parse_directions(direction) or None
         if ways is not None:
-            ways = meta.directions(frame, metrics_to_judge(frame, None, ways), ways)
-        options = DashboardOptions(
+            ways = ul.meta.directions(frame, metrics_to_judge(frame, None, ways), ways)
+        options = ul.report.DashboardOptions(
             parts=replace(parts, direction=ways), min_utility=min_utility, select_by=select_by, title=title
         )
         robust = points = None

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import echo, print_frame, print_json, print_wrapped, say
 from uds_lens._quoting import csv_text
 from uds_lens.study._parts import SlurmOptions
-
-if TYPE_CHECKING:
-    from uds_lens.study import StudyStatus
 
 _EXAMPLE = "uds-lens sweep plan.toml --out runs/study"
 
@@ -55,34 +53,31 @@ def sweep(
         _EXAMPLE,
     )
     say(f"reading {place} ...")
-    from uds_lens import study
-
     if todo == "table":
         _write_table(place, out, as_json=printing.json)
         return
     if todo == "status":
-        status = study.status(place)
+        status = ul.study.status(place)
     else:
         opt.require_options({"--out": out}, _EXAMPLE)
         assert out is not None
-        status = study.run(place, out, jobs=jobs, slurm=tasks if slurm else None, wait=wait)
+        status = ul.study.run(place, out, jobs=jobs, slurm=tasks if slurm else None, wait=wait)
     print_status(status, as_json=printing.json)
     if todo == "run" and (status.failed or (status.left and (wait or not slurm))):
         raise typer.Exit(1)
 
 
 def _write_table(place: str, out: Path | None, *, as_json: bool) -> None:
-    from uds_lens import study
 
-    table = study.table(place)
+    table = ul.study.table(place)
     if out is None:
         echo(table.to_json(orient="records", indent=1) if as_json else csv_text(table), nl=False)
         return
-    study.write_table(table, out)
+    ul.study.write_table(table, out)
     echo(json.dumps({"file": str(out), "rows": len(table)}) if as_json else f"{len(table)} rows in {out}")
 
 
-def print_status(status: StudyStatus, *, as_json: bool) -> None:
+def print_status(status: ul.study.StudyStatus, *, as_json: bool) -> None:
     if as_json:
         print_json(status.to_dict())
         return

@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import typer
 
+import uds_lens as ul
 from uds_lens._progress import shortened
 from uds_lens._quoting import printable
+from uds_lens._storage import plain
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from uds_lens.results import DepthAudit
-    from uds_lens.transplants import Transplant
 
 K = TypeVar("K")
 
@@ -125,7 +125,7 @@ _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
 """The beginning of a warning, by its level."""
 
 
-def print_audits(audits: Mapping[str, DepthAudit], *, cautions_of: Sequence[str] | None = None) -> None:
+def print_audits(audits: Mapping[str, ul.DepthAudit], *, cautions_of: Sequence[str] | None = None) -> None:
     """Print the table of `audits` (name to audit), their warnings, and what the columns mean.
 
     `cautions_of` names those whose warnings are printed; None prints those of all.
@@ -176,7 +176,7 @@ def _all_examples(row: Mapping[str, Any]) -> str:
     return "measured" if error is None else "unknown" if low_high == "-" else low_high
 
 
-def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
+def _print_damage(audits: Mapping[str, ul.DepthAudit]) -> None:
     from uds_lens.results._settings import roles_of
 
     rows = [{"name": name, **audit.summary()} for name, audit in audits.items()]
@@ -198,7 +198,7 @@ def _print_damage(audits: Mapping[str, DepthAudit]) -> None:
     print_wrapped(_DAMAGE.format(**roles_of(audits.values())._asdict()), indent="")
 
 
-def _print_retains(audits: Mapping[str, DepthAudit]) -> None:
+def _print_retains(audits: Mapping[str, ul.DepthAudit]) -> None:
     from uds_lens.results._settings import roles_of
 
     rows = [{"name": name, **row} for name, audit in audits.items() for row in audit.retains_frame().to_dict("records")]
@@ -234,8 +234,6 @@ def interval(low: float, high: float, digits: int = 3) -> str:
 
 def print_json(content: Any) -> None:
     """Print the tables of a command as strict JSON; undefined numbers are null."""
-    from uds_lens._storage import plain
-
     echo(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -268,7 +266,7 @@ def print_cautions(cautions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
         print_wrapped(f"{mark} {subject}: {sentence}")
 
 
-def score_in_words(audit: DepthAudit) -> str:
+def score_in_words(audit: ul.DepthAudit) -> str:
     """Write the score and its interval in one line."""
     if math.isnan(audit.uds):
         return "UDS NaN, nothing measurable"
@@ -279,7 +277,7 @@ def score_in_words(audit: DepthAudit) -> str:
     return f"UDS {audit.uds:.3f}{interval}{sample}{output}{'; its verdict is withheld' if audit.fatal else ''}"
 
 
-def print_transplants(transplants: Mapping[str, Transplant]) -> None:
+def print_transplants(transplants: Mapping[str, ul.Transplant]) -> None:
     """Print the table of transplants, with their warnings; nothing without any."""
     if not transplants:
         return
@@ -310,9 +308,9 @@ def print_transplants(transplants: Mapping[str, Transplant]) -> None:
 
 
 def print_audits_as_json(
-    audits: Mapping[str, DepthAudit],
+    audits: Mapping[str, ul.DepthAudit],
     directories: Mapping[str, Path],
-    transplants: Mapping[str, Transplant] | None = None,
+    transplants: Mapping[str, ul.Transplant] | None = None,
 ) -> None:
     """Print the summaries of `audits` with the directories they were saved in, and of their transplants."""
     rows = [{"name": name, "directory": str(directories[name]), **audit.summary()} for name, audit in audits.items()]

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import (
     Column,
@@ -27,10 +28,6 @@ from uds_lens.errors import ConfigError, UdsLensError
 from uds_lens.study._relearn_settings import RelearnGrid
 from uds_lens.unlearning._registry import method_words
 from uds_lens.unlearning._settings import FinetuneConfig, MethodConfig, RelearnConfig, TrainOptions
-
-if TYPE_CHECKING:
-    from uds_lens.study import RelearnGridResults
-    from uds_lens.training import DepthCallback
 
 
 def _list_methods(wanted: bool) -> bool:
@@ -66,10 +63,10 @@ class Depth:
     control: Annotated[str | None, opt.data("Facts to retain, with entities; a loss on them is damage.")] = None
     depth_rows: Annotated[int | None, opt.count("Measure only this many facts, in whole subjects.")] = None
 
-    def callback(self, full: str, forget: str, method: MethodConfig, options: TrainOptions) -> DepthCallback:
+    def callback(
+        self, full: str, forget: str, method: MethodConfig, options: TrainOptions
+    ) -> ul.training.DepthCallback:
         """Measure stage 1, in the prompts of the training, and return the callback."""
-        import uds_lens as ul
-
         if self.retain_model is None:
             raise ConfigError("--depth-every needs --retain, a model that never saw the forget set.")
         assert self.depth_every is not None
@@ -86,11 +83,10 @@ class Depth:
 def _training(message: str, out: Path, printing: opt.Printing) -> Iterator[None]:
     """Say what begins; where it is stopped, what is saved; at the end, what was trained."""
     say(message)
-    from uds_lens.unlearning import read_record
     from uds_lens.unlearning._run_folder import saved_so_far
 
     try:
-        before = str(read_record(out)["created"])
+        before = str(ul.unlearning.read_record(out)["created"])
     except (UdsLensError, KeyError):
         before = None
     with saying_what_is_saved(lambda: saved_so_far(out)), redirect_stdout(sys.stderr):  # loggers print
@@ -104,9 +100,7 @@ LEARNED = 0.8
 
 def print_training(directory: Path, *, before: str | None, as_json: bool) -> None:
     """Print a finished training run; `before` says when the one finished that was there already."""
-    from uds_lens.unlearning import read_record
-
-    record: dict[str, Any] = read_record(directory)
+    record: dict[str, Any] = ul.unlearning.read_record(directory)
     if as_json:
         print_json({"directory": str(directory), **record})
         return
@@ -137,9 +131,7 @@ def print_training(directory: Path, *, before: str | None, as_json: bool) -> Non
 
 def print_depth(directory: Path) -> None:
     """Print depth and damage by step, from the record beside a checkpoint."""
-    from uds_lens.training import DepthCurve
-
-    curve = DepthCurve.load(directory)
+    curve = ul.training.DepthCurve.load(directory)
     print_frame(curve.to_frame(), {"step": "step", "UDS": "uds", "damage": "damage"}, undefined="NaN")
 
 
@@ -195,14 +187,12 @@ def unlearn(
           --retain-data retain90.json --out ckpt/npo --set beta=0.1 --set epochs=5
     """
     with _training(f"unlearning with {method}; opening full: {full} ...", out, printing):
-        from uds_lens import unlearning
-
-        config = unlearning.make_config(
+        config = ul.unlearning.make_config(
             method, {name: getattr(prompts, name) for name in _PROMPTS} | read_settings(set_)
         )
         if depth.depth_every is not None:
             options = replace(options, callbacks=(depth.callback(full, forget, config, options),))
-        unlearning.unlearn(
+        ul.unlearning.unlearn(
             full, forget, retain, method=config, out=out, refusals=refusals, lora=adapters.settings, options=options
         )
     if (out / "depth.json").is_file() and not printing.json:
@@ -279,7 +269,6 @@ def relearn(
         if retain is None:
             raise ConfigError("--grid needs --retain, a model that never saw the forget set: the control.")
         say(f"{len(tried.settings)} settings on {model} and {retain} ...")
-        import uds_lens as ul
 
         data = ul.metrics.open_metric_data(forget, split=split, limit=limit)
         if retain_data is not None:
@@ -291,9 +280,7 @@ def relearn(
     if retain is not None or retain_data is not None or limit is not None:
         raise ConfigError("--retain, --retain-data and --limit belong to --grid: add it, or leave them out.")
     with _training(f"fine-tuning again; opening {model} ...", out, printing):
-        from uds_lens import unlearning
-
-        unlearning.relearn(model, forget, out=out, config=config, lora=adapters.settings, options=options)
+        ul.unlearning.relearn(model, forget, out=out, config=config, lora=adapters.settings, options=options)
 
 
 def _grid(words: Sequence[str], config: RelearnConfig, adapters: opt.Adapters) -> RelearnGrid:
@@ -322,7 +309,7 @@ def _number(word: str) -> Any:
         return word.strip()
 
 
-def _print_grid(results: RelearnGridResults, out: Path, *, as_json: bool) -> None:
+def _print_grid(results: ul.study.RelearnGridResults, out: Path, *, as_json: bool) -> None:
     if as_json:
         print_json({"out": str(out), **results.summary()})
         return
@@ -393,10 +380,8 @@ def finetune(
           --lora 16 --out ckpt/retain
     """
     with _training(f"fine-tuning; opening {model} ...", out, printing):
-        from uds_lens import unlearning
-
         taught, left_out = ({name: name for name in names or ()} for names in (data, unseen))
-        unlearning.finetune(
+        ul.unlearning.finetune(
             model, taught, unseen=left_out, out=out, config=config, lora=adapters.settings, options=options
         )
 
@@ -418,10 +403,8 @@ def quantise(
       uds-lens quantise --model ckpt/npo --out ckpt/npo-nf4
     """
     say(f"quantising; opening {model} ...")
-    from uds_lens import unlearning
-
     hub = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
-    unlearning.quantise(model, out=out, device=options.device, redo=redo, **hub)
+    ul.unlearning.quantise(model, out=out, device=options.device, redo=redo, **hub)
     if printing.json:
         echo((out / "quantisation.json").read_text(encoding="utf-8"))
         return
