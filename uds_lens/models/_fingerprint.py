@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from blake3 import blake3
 from torch import Tensor, nn
 
 from uds_lens._compat.accelerate import is_moved
@@ -110,7 +111,7 @@ _CHUNK = 1 << 26
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Hash every parameter and saved buffer of a plain transformers model, and its config, with BLAKE2b.
+    """Hash every parameter and saved buffer of a plain transformers model, and its config, with BLAKE3.
 
     Tensors are hashed in parallel, each with its name, shape and dtype, and combined in the order of the names; tied
     weights are hashed once. The result does not depend on path, file layout or device; it does depend on the dtype
@@ -207,12 +208,12 @@ def _digest(item: tuple[str, Tensor]) -> bytes:
             f"cannot fingerprint {name!r}: it is on the meta device, without bytes. Load the weights, with "
             "from_pretrained for example."
         )
-    digest = hashlib.blake2b(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode(), digest_size=16)
+    digest = blake3(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
     if tensor.numel():
         flat = tensor.contiguous().reshape(-1).view(torch.uint8)
         for start in range(0, flat.numel(), _CHUNK):
             digest.update(flat[start : start + _CHUNK].cpu().numpy().data)
-    return digest.digest()
+    return digest.digest(length=16)
 
 
 CheckpointFiles: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
