@@ -192,7 +192,7 @@ def study_part(audit: DepthAudit) -> tuple[StudyPart, pd.DataFrame]:
         rows=(Row(metric="es", value=0.5, reason=None, n=2, seconds=0.1, item="es"),),
         fingerprint=audit.models["unlearned"].fingerprint,
         parent=None,
-        seconds={"making": 0.0},
+        seconds=0.0,
         examples="examples/npo.parquet",
     )
     frame = pd.DataFrame({"metric": ["es", "es"], "example_id": ["a", "b"], "value": [0.25, audit.uds]})
@@ -256,7 +256,7 @@ def altered(kind: str, source: Path, place: Path, rng: random.Random) -> bool:
         change = {".safetensors": in_tensors, ".parquet": in_table, ".json": in_text}[Path(name).suffix]
         whole["files"][name] = rewritten(place / name, change, rng)
     elif forged and changed and kind == "study part":
-        whole["examples_sha256"] = rewritten(place / whole["examples"], in_table, rng)
+        whole["values"]["examples_sha256"] = rewritten(place / whole["values"]["examples"], in_table, rng)
     else:
         in_value(whole, rng)
     try:

@@ -42,7 +42,7 @@ def test_first_rows_are_taken_by_name_only_and_with_the_caution(small, fake, tmp
     folder = StudyFolder(tmp_path / "random")
     parts = [part for model in folder.models for state in model.states for part in folder.parts(model, state)]
     assert {part.sample["sample"] for part in parts} == {"random"}
-    with pytest.raises(ConfigError, match="'random', 'first' or 'first_of_each'"):
+    with pytest.raises(ConfigError, match="'random', 'first', 'first_of_each'"):
         study.plan({**small, "data": {**data, "sample": "frist"}})
 
 

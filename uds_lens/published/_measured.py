@@ -27,7 +27,7 @@ from uds_lens.meta._tables import kind, member, number, origin, parse, read_obje
 from uds_lens.metrics import METRICS
 from uds_lens.metrics._catalogue import resolve
 from uds_lens.published._registry import RAW, PublishedModel, find
-from uds_lens.study._folder import MANIFEST, StudyFolder
+from uds_lens.study._folder import StudyFolder
 from uds_lens.study._plan import audit_settings, metric_settings, style_of
 
 SUMMARY, RESULTS, DETAILED, LAYERS = "summary.json", "results.json", "results_detailed.jsonl", "layer_details.csv"
@@ -331,7 +331,7 @@ class MeasuredRun:
 def read_run(run: str | os.PathLike[str]) -> MeasuredRun:
     """Read the values of published models from a run."""
     place = Path(run)
-    if (place / MANIFEST).is_file():
+    if StudyFolder(place).manifest.is_file():
         measured = _of_study(place)
     elif place.is_dir() and any(place.glob("**/TOFU_*.json")):
         measured = _of_open_unlearning(place)

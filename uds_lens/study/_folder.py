@@ -5,26 +5,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage import (
-    atomic_write_bytes,
-    check_writable,
-    conform,
-    digest,
-    located,
-    plain,
-    read_file,
-    read_with_checksum,
-    sha256_bytes,
-    with_checksum,
-)
+from uds_lens._storage import atomic_write_bytes, check_writable, digest, located, read_file, sha256_bytes, sha256_file
 from uds_lens._storage.tables import LargeTableError, UnreadableTableError, read_parquet
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
+from uds_lens.results._result import Kind, Result
 from uds_lens.study._keys import WorkKeys
 from uds_lens.study._models import AUDIT, StudyModel, StudyState, study_models
 from uds_lens.study._parts import failure_of
@@ -34,11 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from uds_lens.results import DepthAudit
-
-FORMAT, PART = "uds_lens.Study", "uds_lens.StudyPart"
-VERSION = 1  # version of the two formats; raised when older releases could misread a study
-
-MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +48,10 @@ class Part:
     rows: tuple[Row, ...]  # the values
     fingerprint: str  # fingerprint of the measured weights
     parent: str | None  # fingerprint of the weights they were trained from; None for a given model
-    seconds: Mapping[str, float]  # wall time of making, perturbing, measuring
+    seconds: float  # wall time; that of making the model counts with its first state
     examples: str | None = None  # file with the values per example; None where there are none
-    examples_sha256: str | None = None  # its SHA-256; None where there is no file, or in older parts
-    # How the questions were sampled (`MetricData.sample`); None where all were asked, or in older parts.
+    examples_sha256: str | None = None  # its SHA-256
+    # How the questions were sampled (`MetricData.sample`); None where all were asked.
     sample: Mapping[str, Any] | None = None
 
 
@@ -79,16 +64,14 @@ class StudyFolder:
     @classmethod
     def begin(cls, wanted: StudyPlan, path: str | os.PathLike[str]) -> StudyFolder:
         """Start a new study, or give an earlier one this plan."""
-        folder = cls(check_writable(path, directory=True, replaced=False, format=FORMAT))
-        content = with_checksum({"format": FORMAT, "version": VERSION, "plan": plain(as_mapping(wanted))})
-        if not folder.manifest.is_file() or folder.manifest.read_bytes() != content:
-            atomic_write_bytes(folder.manifest, content)
+        folder = cls(check_writable(path, directory=True, replaced=False, format=_STUDY.format))
+        Result(_STUDY, as_mapping(wanted)).save(folder.manifest)
         return folder
 
     @property
     def manifest(self) -> Path:
         """The file with the plan."""
-        return self.path / MANIFEST
+        return self.path / "manifest.json"
 
     @cached_property
     def plan(self) -> StudyPlan:
@@ -96,11 +79,8 @@ class StudyFolder:
         name = repr(str(self.path)[-200:])
         if not self.manifest.is_file():
             raise ResultFormatError(f"no study at {name}: expected a directory written by a sweep.")
-        record = read_with_checksum(self.manifest, format=FORMAT, versions=(VERSION,))
-        if not isinstance(record.get("plan"), dict):
-            raise ResultFormatError(f"{name} holds no plan: run the sweep again.")
         try:
-            return plan(record["plan"])
+            return plan(Result.load(self.manifest, _STUDY).settings)
         except ConfigError as error:
             raise ResultFormatError(f"{name[-102:]}: {str(error)[:300]}") from error
 
@@ -145,7 +125,7 @@ class StudyFolder:
         if part.examples is None:
             return True
         file = self._examples_file(part)
-        return file.is_file() and part.examples_sha256 in (None, self.keys.hashes.of(file))
+        return file.is_file() and part.examples_sha256 == sha256_file(file)
 
     def saved_audit(self, model: StudyModel, state: StudyState) -> DepthAudit | None:
         """Return a finished audit that differs from the wanted one only in settings applied to its deltas (tau)."""
@@ -175,7 +155,7 @@ class StudyFolder:
             return None
         file = self._examples_file(part)
         content, name = read_file(file), repr(str(file)[-200:])
-        if part.examples_sha256 not in (None, sha256_bytes(content)):
+        if part.examples_sha256 != sha256_bytes(content):
             raise ResultFormatError(f"{name} was altered after it was saved: run the sweep again.")
         try:
             table = read_parquet(content)
@@ -197,16 +177,17 @@ class StudyFolder:
             part = replace(part, examples=place, examples_sha256=sha256_bytes(content))
             atomic_write_bytes(self.path / place, content)
         file = self.path / "parts" / f"{name}.json"
-        atomic_write_bytes(file, with_checksum({"format": PART, "version": VERSION, **plain(asdict(part))}))
+        Result(_PART, dict(part.keys), values=part).save(file)
         return file
+
+
+_STUDY, _PART = Kind("Study"), Kind("StudyPart", values=Part)
 
 
 def read_part(file: Path) -> Part | None:
     """Read a part; None where there is none, or a broken one, so that it is measured again."""
     try:
-        record = read_with_checksum(file, format=PART, versions=(VERSION,))
-        members = {name: value for name, value in record.items() if name not in ("format", "version")}
-        return conform(Part, members, where=repr(file.name))
+        return Result.load(file, _PART).values
     except ResultFormatError:
         return None
 

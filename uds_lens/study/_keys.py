@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from uds_lens._storage import atomic_write_bytes, digest, read_with_checksum, sha256_file, with_checksum
-from uds_lens.data import ForgetExample, chat_style_named
+from uds_lens._storage import digest, sha256_file
+from uds_lens._types import ChatStyleName
+from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError
 from uds_lens.metrics._catalogue import resolve
+from uds_lens.results._result import Kind, Result
 from uds_lens.study._models import (
     AUDIT,
     ELICITATION,
@@ -38,6 +41,7 @@ from uds_lens.unlearning._registry import DECLARED
 
 if TYPE_CHECKING:
     from uds_lens.results import AuditConfig
+    from uds_lens.unlearning import MethodConfig
 
 
 T = TypeVar("T")
@@ -47,8 +51,10 @@ RULES = 1  # counts up when equal plans begin to give other values
 _NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("max_hours", "rows_at_once")}
 """Settings that change speed and memory and no value: keys are made with their defaults, whatever a plan says."""
 
-RESCORED = ("tau", "confidence", "n_bootstrap")
+RESCORED = ("tau", "confidence", "n_bootstrap", "words")
 """Settings of an audit that are applied to its saved deltas: changing one needs no model."""
+
+_HASHES = Kind("FileHashes")
 
 _WEIGHTS = (".safetensors", ".bin", ".json", ".jinja", ".model")
 _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json", "quantisation.json", "manifest.json")
@@ -57,14 +63,6 @@ _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json", "quantisati
 def rows_hash(rows: Sequence[ForgetExample] | None) -> str | None:
     """Hash everything in some examples but their position."""
     return None if rows is None else digest([{**asdict(row), "row": 0} for row in rows])
-
-
-def _settings_of(config: AuditConfig) -> dict[str, Any]:
-    """Return the settings of an audit; those that studies from before lack, or had another default of, as they were."""
-    settings = asdict(config)
-    if config.stand_in != "counterfactual":
-        settings["counterfactual"] = "other"
-    return {name: value for name, value in settings.items() if (name, value) != ("words", "unlearning")}
 
 
 def located_source(place: str) -> str | Path:
@@ -98,62 +96,35 @@ def folders_of(checkpoint: Path) -> list[Path]:
 class FileHashes:
     """SHA-256 of large files, kept for as long as a file has the same size and time."""
 
-    _FORMAT, _VERSION = "uds_lens.FileHashes", 1
-
     def __init__(self, place: Path | None = None) -> None:
-        self._place, self._known, self._new = place, self._read(place), False
+        self._place, self._known = place, {}
+        if place is not None:
+            with suppress(ResultFormatError):  # not there or altered: it only saves time
+                self._known = Result.load(place, _HASHES).values
 
     def of(self, file: Path) -> str:
         """Return the hash of a file."""
         stat = file.stat()
         name = f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
         if name not in self._known:
-            self._known[name], self._new = sha256_file(file), True
+            self._known[name] = sha256_file(file)
+            if self._place is not None:
+                Result(_HASHES, {}, values=self._known).save(self._place)
         return self._known[name]
-
-    def save(self) -> None:
-        """Write new hashes."""
-        if self._place is not None and self._new:
-            self._known = {**self._read(self._place), **self._known}
-            record = {"format": self._FORMAT, "version": self._VERSION, "files": self._known}
-            atomic_write_bytes(self._place, with_checksum(record))
-            self._new = False
-
-    @classmethod
-    def _read(cls, place: Path | None) -> dict[str, str]:
-        if place is None:
-            return {}
-        try:
-            files = read_with_checksum(place, format=cls._FORMAT, versions=(cls._VERSION,)).get("files")
-        except ResultFormatError:  # not there or altered: it only saves time
-            return {}
-        return {str(k): str(v) for k, v in files.items()} if isinstance(files, dict) else {}
 
 
 class WorkKeys:
     """Keys of everything in a plan."""
 
     def __init__(self, plan: StudyPlan, remembered: Path | None = None) -> None:
-        self.plan, self.hashes = plan, FileHashes(remembered)
-        self.source, self._rows = cache(self._source), cache(self._hash_of_rows)
-        self._weights: dict[tuple[str, str], str] = {}
-        self._option_hashes: dict[tuple[str, str | None], str] = {}
-        self._read = cache(read_rows)
+        self.plan, self._hashes = plan, FileHashes(remembered)
+        self._source, self._rows = cache(self._hash_of_source), cache(self._hash_of_rows)
+        self._options, self._read = cache(self._hash_of_options), cache(read_rows)
         self.questions = read_questions(plan.data)
         sets = {name: getattr(self.questions, name) for name in (*SETS, "entities")}
         if plan.data.tofu is None:  # a set of TOFU that is not there counts as empty
             sets = {name: rows or None for name, rows in sets.items()}
         self.data_hash = digest({name: rows_hash(rows) for name, rows in sets.items()})
-        self._audit, self._metrics = audit_settings(plan.measure), metric_settings(plan.measure)
-        elicitation = elicitation_settings(plan.measure)
-        self._options: dict[str, Any] = {
-            "metrics": _with_defaults(self._metrics, _NO_VALUE["metrics"]).to_dict()
-            | {"fluency": plan.measure.fluency},
-            AUDIT: None if self._audit is None else _settings_of(self._audit),
-            ELICITATION: None
-            if elicitation is None
-            else [elicitation[0], asdict(_with_defaults(elicitation[1], _NO_VALUE[ELICITATION]))],
-        }
 
     @property
     def about_sample(self) -> str | None:
@@ -164,93 +135,80 @@ class WorkKeys:
 
     def weights(self, model: StudyModel, state: StudyState) -> str:
         """Return the key of the weights of a model in a state."""
-        at = (model.model_id, state.label)
-        if at not in self._weights:
-            parts: dict[str, Any] = {"rules": RULES, "start": self.source(model.source, model.revision)}
-            if model.config is not None:
-                parts |= {
-                    "method": model.config.method,
-                    "config": model.config.to_dict(),
-                    "forget": [self._rows(part) for part in model.forget],
-                    "retain": [self._rows(part) for part in model.retain],
-                    "options": self._training(),
-                }
-                declared = DECLARED.get(model.config.method)
-                if declared is not None and declared.source is not None:
-                    parts["source of the method"] = declared.source
-            if state.state == "quantised":
-                parts["quantised"] = "nf4"
-            if state.state == "relearned":
-                parts["relearned"] = {
-                    "config": relearn_config(self.plan, int(state.seed or 0)).to_dict(),
-                    "data": [self._rows(part) for part in self.plan.train.forget],
-                    "options": self._training(),
-                }
-            self._weights[at] = digest(parts)
-        return self._weights[at]
+        parts = [RULES, self._source(model.source, model.revision), state.state]
+        if model.config is not None:
+            parts.append(self._training(model.config, model.forget, model.retain))
+        if state.state == "relearned":
+            config = relearn_config(self.plan, int(state.seed or 0))
+            parts.append(self._training(config, self.plan.train.forget))
+        return digest(parts)
+
+    def _training(self, config: MethodConfig, *rows: tuple[TrainingRows, ...]) -> list[Any]:
+        """What a training depends on, with the options that change weights by more than rounding."""
+        declared, options = DECLARED.get(config.method), training_settings(self.plan)
+        names = ("dtype", "save_dtype", "mixed_precision", "device_batch_size")
+        data = [[self._rows(part) for part in parts] for parts in rows]
+        given = {name: getattr(options, name) for name in names}
+        return [config.method, config.to_dict(), data, given, declared and declared.source]
 
     def items(self, model: StudyModel, state: StudyState) -> dict[str, str]:
         """Return the key of each item that is measured of a model in a state."""
-        items = model.items_of(state)
-        return {item: self._key(model, state, item, self.options_hash(model, state, item)) for item in items}
+        hashes = {item: self.options_hash(model, state, item) for item in model.items_of(state)}
+        return self._keys(model, state, hashes)
+
+    def _keys(self, model: StudyModel, state: StudyState, options: Mapping[str, str]) -> dict[str, str]:
+        whole = [self.weights(model, state), self.data_hash]
+        whole += [self._source(place, None) for place in (self.plan.full, self.plan.retain)]
+        return {item: digest([*whole, item, chosen]) for item, chosen in options.items()}
 
     def options_hash(self, model: StudyModel, state: StudyState, item: str) -> str:
         """Hash the settings of an item; those that do not change its value are left at their defaults."""
         is_metric = item not in (AUDIT, ELICITATION)
-        style = style_of(self.plan.measure, item, model.role, state.state) if is_metric else None
-        if (item, style) not in self._option_hashes:
-            options = self._options["metrics" if is_metric else item]
-            if is_metric and not self._depends_on_tau(item):
-                options = options | {"tau": type(self._metrics)().tau}
-            if style is not None:
-                options = options | asdict(chat_style_named(style))
-            self._option_hashes[item, style] = digest(options)
-        return self._option_hashes[item, style]
+        return self._options(item, style_of(self.plan.measure, item, model.role, state.state) if is_metric else None)
+
+    def _hash_of_options(self, item: str, style: ChatStyleName | None) -> str:
+        measure = self.plan.measure
+        if item == AUDIT and (config := audit_settings(measure)) is not None:
+            return digest(asdict(config))
+        if item == ELICITATION and (asked := elicitation_settings(measure)) is not None:
+            return digest([asked[0], asdict(_with_defaults(asked[1], _NO_VALUE[ELICITATION]))])
+        tau = () if self._depends_on_tau(item) else ("tau",)
+        options = _with_defaults(metric_settings(measure, style), (*_NO_VALUE["metrics"], *tau))
+        return digest({**options.to_dict(), "fluency": measure.fluency})
 
     def audit_key(self, model: StudyModel, state: StudyState, config: AuditConfig) -> str | None:
         """Return the key of the audit with other settings of `RESCORED`; None where others differ."""
-        wanted = self._options[AUDIT]
-        if wanted is not None and wanted["protocol"] == "auto":
-            config = replace(config, protocol="auto")  # a finished audit holds the prompts that were chosen
-        settings = _settings_of(config)
-        if wanted is None or any(settings.get(name) != wanted[name] for name in wanted if name not in RESCORED):
+        wanted = audit_settings(self.plan.measure)
+        if wanted is None:
             return None
-        return self._key(model, state, AUDIT, digest(settings))
-
-    def _key(self, model: StudyModel, state: StudyState, item: str, options: str) -> str:
-        references = [self.source(place, None) for place in (self.plan.full, self.plan.retain)]
-        return digest([self.weights(model, state), item, options, self.data_hash, references])
+        if wanted.protocol == "auto":
+            config = replace(config, protocol="auto")  # a finished audit holds the prompts that were chosen
+        if replace(config, **{name: getattr(wanted, name) for name in RESCORED}) != wanted:
+            return None
+        return self._keys(model, state, {AUDIT: digest(asdict(config))})[AUDIT]
 
     def _depends_on_tau(self, item: str) -> bool:
         """Check whether a metric reads UDS or Logit Lens passes; custom metrics are assumed to."""
         return any(
             not spec.origin.startswith("uds_lens.")
             or any(needed.kind in ("patched", "lens", "transplanted") for needed in spec.passes)
-            for spec in resolve([item], options=self._metrics)
+            for spec in resolve([item], options=metric_settings(self.plan.measure))
         )
 
-    def _source(self, place: str, revision: str | None) -> str:
+    def _hash_of_source(self, place: str, revision: str | None) -> str:
         """Identify a checkpoint: by the hashes of its files, or its name on the Hub."""
         folder = located_source(place)
         if isinstance(folder, str):
             return digest(["hub", f"{place}@{revision}"])
-        parts = [self._files(path) if path.exists() else os.fspath(path) for path in folders_of(folder)]
-        self.hashes.save()
-        return digest(parts if len(parts) > 1 else parts[0])
+        return digest([self._files(path) if path.exists() else os.fspath(path) for path in folders_of(folder)])
 
     def _files(self, place: Path) -> dict[str, str]:
         """Hash the files of a checkpoint: a directory, or one file."""
         files = [place] if place.is_file() else [file for file in sorted(place.iterdir()) if file.suffix in _WEIGHTS]
-        return {file.name: self.hashes.of(file) for file in files if file.is_file() and file.name not in _RECORDS}
+        return {file.name: self._hashes.of(file) for file in files if file.is_file() and file.name not in _RECORDS}
 
     def _hash_of_rows(self, part: TrainingRows) -> str | None:
         return rows_hash(training_answers([part], read=self._read))
-
-    def _training(self) -> dict[str, Any]:
-        """Options that change weights by more than rounding."""
-        options = training_settings(self.plan)
-        names = ("dtype", "save_dtype", "mixed_precision", "device_batch_size")
-        return {name: getattr(options, name) for name in names}
 
 
 def _with_defaults(settings: T, names: Sequence[str]) -> T:

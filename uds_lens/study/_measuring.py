@@ -303,28 +303,39 @@ class StudyWork:
 
     def __call__(self, name: str) -> None:
         """Measure what is left of one model; a state that fails does not stop the others."""
-        folder, model = self.folder, self._models[name]
+        folder, model, began = self.folder, self._models[name], time.perf_counter()
         for state in model.states:
             self._rescore(model, state)
         if not (states := self._open_states(model)):
             return
         place, scratch = folder.model_place(model), folder.path / "scratch" / name
         remove_inside(folder.path, scratch)  # of a process that was killed
-        began = time.perf_counter()
         weights = self.runner.make(model, place)
-        making = time.perf_counter() - began
         for state in states:
             with told(folder.path, f"{name}--{state.label}"):
                 try:
-                    self._measure(model, state, weights, scratch, making)
+                    self._measure(model, state, weights, scratch, began)
                 finally:
                     remove_inside(folder.path, scratch)
-            making = 0.0
+            began = time.perf_counter()
         if model.is_made and not folder.plan.keep_models and not self._open_states(model):
             remove_inside(folder.path, place)
 
     def _open_states(self, model: StudyModel) -> list[StudyState]:
         return [state for state in model.states if self.folder.missing(model, state)]
+
+    def _measure(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path, began: float) -> None:
+        runner, missing, parent = self.runner, self.folder.missing(model, state), None
+        perturbed = runner.perturb(model, state, weights, scratch)
+        measured = runner.measure(model, state, perturbed, tuple(missing))
+        if state.state == "quantised":
+            before = self.folder.parts(model, StudyState("before"))
+            parent = before[-1].fingerprint if before else None
+        elif model.is_made or state.state != "before":
+            parent = runner.parent_of(perturbed)
+        self._write(model, state, missing, measured, parent=parent, seconds=time.perf_counter() - began)
+        if self.folder.missing(model, state):
+            raise ResultFormatError("its values cannot be read back after they were written: is the disk sound?")
 
     def _rescore(self, model: StudyModel, state: StudyState) -> None:
         """Score a saved audit with the settings of the plan, where only those differ that need no model."""
@@ -335,28 +346,8 @@ class StudyWork:
         audit = replace(audit, config=replace(config, protocol=prompts))
         parent = next((part.parent for part in self.folder.parts(model, state)), None)
         keys = {AUDIT: self.folder.missing(model, state)[AUDIT]}
-        self._write(model, state, keys, audit_values(audit, took=0.0), parent=parent, seconds={})
+        self._write(model, state, keys, audit_values(audit, took=0.0), parent=parent, seconds=0.0)
         audit.save(self.folder.audit_place(model, state))
-
-    def _measure(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path, making: float) -> None:
-        folder, runner, missing = self.folder, self.runner, self.folder.missing(model, state)
-        began = time.perf_counter()
-        perturbed = runner.perturb(model, state, weights, scratch)
-        made = time.perf_counter()
-        measured = runner.measure(model, state, perturbed, tuple(missing))
-        parent = None
-        if state.state == "quantised":
-            before = folder.parts(model, StudyState("before"))
-            parent = before[-1].fingerprint if before else None
-        elif model.is_made or state.state != "before":
-            parent = runner.parent_of(perturbed)
-        times = {"making": making, "perturbing": made - began, "measuring": time.perf_counter() - made}
-        seconds = {name: round(value, 3) for name, value in times.items()}
-        self._write(model, state, missing, measured, parent=parent, seconds=seconds)
-        if folder.missing(model, state):
-            raise ResultFormatError("its values cannot be read back after they were written: is the disk sound?")
-        total = sum(seconds.values())
-        _LOG.info("%s, %s: %d values in %.1f s", model.model_id, state.label, len(measured.rows), total)
 
     def _write(
         self,
@@ -366,7 +357,7 @@ class StudyWork:
         measured: Measured,
         *,
         parent: str | None,
-        seconds: Mapping[str, float],
+        seconds: float,
     ) -> None:
         part = Part(
             model=model.model_id,
@@ -375,10 +366,11 @@ class StudyWork:
             rows=tuple(replace(row, reason=row.reason and one_line(row.reason)) for row in measured.rows),
             fingerprint=measured.fingerprint,
             parent=parent,
-            seconds=seconds,
+            seconds=round(seconds, 3),
             sample=self.folder.keys.questions.sample,
         )
         self.folder.write_part(part, measured.examples)
+        _LOG.info("%s, %s: %d values in %.1f s", model.model_id, state.label, len(measured.rows), seconds)
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
@@ -19,11 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
-
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import validated
 from uds_lens._storage import atomic_write_text, read_file
+from uds_lens._storage.locks import hold
 from uds_lens._types import NonNegativeInt, PositiveFloat, PositiveInt
 from uds_lens.errors import ConfigError, ResultFormatError, Setting
 
@@ -123,32 +121,16 @@ def _spread(call: Call, names: Sequence[str], place: Path, jobs: int, patience: 
 
 def _carry_out(call: Call, name: str, place: Path, patience: int) -> tuple[str, bool]:
     """Carry out a part, unless another process is at it; return its name, and whether it was free."""
-    lock = _lock(place / "locks" / f"{name}.lock", patience)
-    if lock is not None:
+    lock = hold(place / "locks" / f"{name}.lock", timeout=patience)
+    if lock is None:
+        _LOG.info("another process is at %s (if none is, remove its file in %s)", name, place / "locks")
+    else:
         try:
             with told(place, name):
                 call(name)
         finally:
             lock.release()
     return name, lock is not None
-
-
-def _lock(file: Path, patience: int) -> BaseFileLock | None:
-    """Hold a file until it is released, or this process dies; None where another holds it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    for kind in (FileLock, SoftFileLock):  # the second where the file system has no locks
-        lock = kind(file.with_suffix(".lock" if kind is FileLock else ".soft"))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # filelock says that it falls back to a soft lock
-                lock.acquire(timeout=patience)
-            return lock
-        except Timeout:
-            break
-        except NotImplementedError:
-            continue
-    _LOG.info("another process is at %s (if none is running, remove %s)", file.stem, lock.lock_file)
-    return None
 
 
 # What failed: a file for each part, with the error in its first line and the traceback below.

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from html import escape
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import require_known, shown, validated
-from uds_lens._storage import conform, did_you_mean, read_file
+from uds_lens._storage import did_you_mean, read_file
 from uds_lens._types import ChatStyleName, NonNegativeInt, PositiveInt
 from uds_lens.data import ChatStyle, chat_style_named
 from uds_lens.elicitation import ElicitOptions
@@ -367,12 +366,7 @@ def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> Stud
         source, base = _toml(file), file.resolve().parent
     elif not isinstance(source, Mapping):
         raise ConfigError(f"a plan is a TOML file, or its settings as a dict; got {shown(source)}.")
-    _require_known_names(StudyPlan, source, "the plan")
-    try:
-        checked = conform(StudyPlan, dict(source), where="plan")
-    except ResultFormatError as error:
-        raise ConfigError(str(error)) from error
-    checked = conform(StudyPlan, _with_places(as_mapping(checked), base), where="plan")
+    checked = _record(StudyPlan, _with_places(source, base), "the plan")
     _check(checked)
     return checked
 
@@ -397,22 +391,23 @@ def _toml(file: Path) -> Mapping[str, Any]:
         raise ConfigError(f"{str(file)[-200:]!r} is not valid TOML: {str(error)[:160]}. Correct that line.") from error
 
 
-def _require_known_names(kind: Any, value: Any, where: str) -> None:
-    """Refuse unknown names at any depth, naming the nearest that exists."""
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{where} must be a table of settings; got {shown(value)}.")
-    require_known(where, value, [field.name for field in fields(kind)])
-    hints = get_type_hints(kind)
-    for name, part in value.items():
-        hint = hints[name]
-        kinds = get_args(hint) if get_origin(hint) in (tuple, Union, UnionType) else (hint,)
-        inner = next((option for option in kinds if is_dataclass(option)), None)
-        if inner is not None and part is not None:
-            several = get_origin(hint) is tuple
-            if several and not isinstance(part, list | tuple):
-                raise ConfigError(f"{name} must be a list of tables, [[{name}]]; got {shown(part)}.")
-            for item in part if several else [part]:
-                _require_known_names(inner, item, f"[{name}]")
+def _record(kind: type[T], given: Any, where: str) -> T:
+    """Make a record of a table, and of the tables in it; each checks its own settings."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where} must be a table of settings; got {shown(given)}.")
+    require_known(where, given, [field.name for field in fields(kind)])  # type: ignore[arg-type]
+    hints, values = get_type_hints(kind), dict[str, Any]()
+    for name, part in given.items():
+        inner: Any = next((option for option in get_args(hints[name]) or (hints[name],) if is_dataclass(option)), None)
+        if inner is None or part is None:
+            values[name] = tuple(part) if isinstance(part, list) else part
+        elif get_origin(hints[name]) is not tuple:
+            values[name] = _record(inner, part, f"[{name}]")
+        elif isinstance(part, list | tuple):
+            values[name] = tuple(_record(inner, item, f"[{name}]") for item in part)
+        else:
+            raise ConfigError(f"{name} must be a list of tables, [[{name}]]; got {shown(part)}.")
+    return kind(**values)
 
 
 SETS = ("forget", "holdout", "retain", "real_authors", "world_facts")  # sets of questions, beside entities
@@ -426,7 +421,7 @@ _FREE = ("settings", "options", "audit", "elicitation", "training", "running")
 
 def _with_places(value: Any, base: Path) -> Any:
     """Make local paths absolute; Hub ids and the toy world stay as they are."""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_with_places(part, base) for part in value]
     if not isinstance(value, Mapping):
         return value

@@ -95,7 +95,7 @@ def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
     for model in folder.models:
         for state in model.states:
             if not folder.missing(model, state):
-                spent[state.state] += [sum(part.seconds.values()) for part in folder.parts(model, state)[-1:]]
+                spent[state.state] += [part.seconds for part in folder.parts(model, state)[-1:]]
             elif (reason := folder.failure(model, state)) is None:
                 left.append(state.state)
             else:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
-
 from uds_lens._storage import (
     atomic_write_text,
     digest,
@@ -24,6 +22,7 @@ from uds_lens._storage import (
     refuse_to_replace,
     sha256_file,
 )
+from uds_lens._storage.locks import hold
 from uds_lens.errors import ConfigError, ResultFormatError, UdsLensWarning
 from uds_lens.training._curve import RECORD
 from uds_lens.unlearning._data import ALTERNATES
@@ -238,28 +237,14 @@ def saved_so_far(out: Path) -> str:
 
 @contextmanager
 def _locked(folder: Path, out: Path) -> Iterator[None]:
-    """Hold the folder for this process until the block ends, or it dies.
-
-    Where the file system has no locks (some Lustre, FUSE and Drive mounts), a file with machine and process number
-    takes their place; only a process of the same machine can tell that its holder died.
-    """
-    lock: BaseFileLock = FileLock(folder / _LOCKS[0])
-    busy = f"another process is training {str(out)!r}: wait for it, or choose another directory"
-    while not lock.is_locked:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # filelock reports that it falls back to a soft lock
-                lock.acquire(timeout=0.5)
-        except Timeout:
-            remove = f". If none is running, remove {str(lock.lock_file)!r}"
-            raise ConfigError(f"{busy}{remove if isinstance(lock, SoftFileLock) else ''}.") from None
-        except FileNotFoundError:  # another process has just finished, and removed the folder
-            continue
-        except (OSError, NotImplementedError):
-            if isinstance(lock, SoftFileLock):
-                raise
-            lock = SoftFileLock(folder / _LOCKS[1])
+    """Hold the folder for this process until the block ends, or it dies."""
+    lock = hold(folder / _LOCKS[0], timeout=0.5)
+    if lock is None:
+        lock_file, soft = (folder / name for name in _LOCKS)
+        raise ConfigError(
+            f"another process is training {str(out)!r}: wait for it, or choose another directory. If none is running, "
+            f"remove {str(soft if soft.exists() else lock_file)!r}."
+        )
     try:
         yield
     finally:
