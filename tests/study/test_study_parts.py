@@ -121,12 +121,14 @@ def test_what_another_process_is_at_comes_last_and_is_not_measured_again(small, 
     """It is waited for, and measured here if that process died of it."""
     study.run({**small, "model": []}, tmp_path / "s", runner=fake())
     lock, runner = FileLock(tmp_path / "s" / "locks" / "given.lock", thread_local=False), fake()
+    others = {model.model_id for model in study.study_models(study.plan(small))} - {"given"}
     gate = threading.Event()
 
     def other() -> None:
         with lock:
             gate.set()
-            time.sleep(1)
+            while {model for model, _, _ in runner.measured} < others:
+                time.sleep(0.02)
 
     holder = threading.Thread(target=other)
     holder.start()
