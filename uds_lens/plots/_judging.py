@@ -325,8 +325,8 @@ def metric_heatmap(summary: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         "F: faithfulness; Q, R: robustness to quantisation and relearning; Rob: harmonic mean of Q and R; "
         "Overall: of F and Rob."
     )
-    figure.update_layout(plot_bgcolor=colours.missing)
-    height = 130 + 27 * max(len(ordered), 3)
+    figure.update_layout(plot_bgcolor=colours.missing, margin_b=16)
+    height = 94 + 27 * max(len(ordered), 3)
     return style(figure, "Metrics by criterion", subtitle, tall=height, legend=False, room=22, **look)
 
 

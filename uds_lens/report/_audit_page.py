@@ -34,9 +34,8 @@ from uds_lens.report._payload import (
 )
 from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, compare_all, site_groups
 from uds_lens.results._cards import number as score
-from uds_lens.results._cautions import LEVELS, Level, damage_signs
-from uds_lens.results._comparing import differing_settings, references_of, score_settings
-from uds_lens.results._conditions import QUESTIONS, conditions_of, differing
+from uds_lens.results._cautions import LEVELS, Level, cautions_between, damage_signs
+from uds_lens.results._comparing import references_of
 from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
 from uds_lens.results._settings import Roles, roles_of
@@ -440,7 +439,8 @@ def notes(audits: Mapping[str, DepthAudit]) -> list[Note]:
         for caution in audit.cautions:
             alike.setdefault((_PERCENT.sub("%", caution.text), caution.level), {})[name] = caution.text
     own = [Note(tuple(named), _merged(list(named.values())), level) for (_, level), named in alike.items()]
-    return sorted([*_between(audits), *own], key=lambda note: LEVELS.index(note.level))
+    between = (Note(*found) for found in cautions_between(audits))
+    return sorted([*between, *own], key=lambda note: LEVELS.index(note.level))
 
 
 def _merged(sentences: list[str]) -> str:
@@ -452,23 +452,6 @@ def _merged(sentences: list[str]) -> str:
     slots = zip(*(map(int, _PERCENT.findall(sentence)) for sentence in sentences), strict=True)
     spans = iter([f"{min(s)}%" if len(set(s)) == 1 else f"{min(s)}% to {max(s)}%" for s in slots])
     return _PERCENT.sub(lambda _: next(spans), sentences[0])
-
-
-def _between(audits: Mapping[str, DepthAudit]) -> Iterator[Note]:
-    same: dict[tuple[object, ...], list[str]] = {}
-    for name, audit in audits.items():  # one model measured in several ways is no surprise
-        same.setdefault((audit.models["unlearned"].fingerprint, *score_settings(audit)), []).append(name)
-    for names in same.values():
-        if len(names) > 1:
-            yield Note(tuple(names), "The audited models have identical weights.")
-    unlike = differing((name, conditions_of(audit)) for name, audit in audits.items())
-    for role in ("full", "retain"):
-        if role in unlike:
-            yield Note((), f"The audits use different {role} models: their scores are on different scales.")
-    if settings := differing_settings(audits.values()):
-        yield Note((), f"The audits differ in {', '.join(settings)}: their scores are not comparable.")
-    if QUESTIONS in unlike:
-        yield Note((), "The audits were measured on different examples, or tokenised them differently.")
 
 
 # Pairwise differences.

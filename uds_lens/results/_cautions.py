@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from uds_lens.data._examples import entity_span, given_away
 from uds_lens.data._prompts import spaces_added
+from uds_lens.results._comparing import differing_settings, score_settings
+from uds_lens.results._conditions import QUESTIONS, conditions_of, differing
 from uds_lens.results._intervals import FEW_CLUSTERS, interval_basis, left_by_one
 from uds_lens.results._stage_1 import LEAST_KNOWN, mean_loss, of_rows
 
@@ -522,3 +524,21 @@ _CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # those of o
     _precision,
     _engines,
 )
+
+
+def cautions_between(audits: Mapping[str, DepthAudit]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield warnings about audits together: the names it is about, none where it is about all, and a sentence."""
+    same: dict[tuple[object, ...], list[str]] = {}
+    for name, audit in audits.items():  # one model measured in several ways is no surprise
+        same.setdefault((audit.models["unlearned"].fingerprint, *score_settings(audit)), []).append(name)
+    for names in same.values():
+        if len(names) > 1:
+            yield tuple(names), "The audited models have identical weights."
+    unlike = differing((name, conditions_of(audit)) for name, audit in audits.items())
+    for role in ("full", "retain"):
+        if role in unlike:
+            yield (), f"The audits use different {role} models: their scores are on different scales."
+    if settings := differing_settings(audits.values()):
+        yield (), f"The audits differ in {', '.join(settings)}: their scores are not comparable."
+    if QUESTIONS in unlike:
+        yield (), "The audits were measured on different examples, or tokenised them differently."
