@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import typer
 
 import uds_lens as ul
 
@@ -31,17 +30,20 @@ def filled(name: str, page: str, monkeypatch: pytest.MonkeyPatch, **meta: object
     return str(hook(name, monkeypatch).on_page_markdown(text, page=asked))
 
 
-def test_the_page_of_commands_has_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    from uds_lens._cli.app import app
-
-    page = filled("command_pages", "cli.md", monkeypatch)
-    for name, command in typer.main.get_command(app).commands.items():
-        section = page.partition(f"## uds-lens {name}\n")[2].partition("\n## ")[0]
-        assert "```bash\nuds-lens " in section, f"{name} has no example"
-        for parameter in command.params:
-            if not getattr(parameter, "hidden", False) and parameter.name != "help":
-                assert parameter.opts[0] in section or parameter.metavar in section
-    assert "\x08" not in page
+def test_every_option_is_explained_on_the_page_of_its_command_or_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    overview, pages = filled("command_pages", "cli.md", monkeypatch), hook("command_pages", monkeypatch)
+    for name, command in pages.PROGRAM.commands.items():
+        page = pages.page_of(name)
+        assert "```bash\nuds-lens " in page, f"{name} has no example"
+        assert f"](cli/{name}.md)" in overview
+        shown = [parameter.opts[0] for parameter in command.params if not parameter.rich_help_panel]
+        assert [flag for flag in shown if flag.startswith("-") and f"* `{flag}" not in page] == [], "of --help"
+        for form, _, _ in pages.options_of(name):
+            assert (f"* `{form}`: " in page) != (pages._flag(form) in page.partition("[Shared options]")[2])
+            assert f"* `{form}`: " in page + overview
+        assert "\x08" not in page
+    lines = re.findall(r"^\* `-.*", overview, re.MULTILINE)
+    assert len(lines) == len(set(lines)) == sum(map(len, pages.shared().values())), "once"
 
 
 def test_pages_that_stand_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

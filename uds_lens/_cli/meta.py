@@ -50,7 +50,7 @@ def meta(
     perturbed: Annotated[Perturbed, opt.Offer(first=("quantised", "relearned"))],
     printing: opt.Printing,
 ) -> None:
-    """Judge metrics: which of them can be trusted?
+    """Which metrics can be trusted? Judge them by models whose history is known.
 
     Do they separate models that know from models that never did, and are they robust? F, faithfulness, is the area
     under the ROC curve of the two pools (column knows: True, False, empty for neither). Q and R, robustness to

@@ -57,7 +57,7 @@ def rank(
     references: Runs,
     printing: opt.Printing,
 ) -> None:
-    """Rank unlearning methods by their best models.
+    """Which unlearning method is best? Rank methods by their best models.
 
     The score is the harmonic mean of memorization, privacy and utility; with depth, UDS is part of privacy. Ties are
     reported, not broken silently. Models of different base models or splits are ranked separately.

@@ -222,7 +222,7 @@ def dashboard(
     perturbed: Perturbed,
     printing: opt.Printing,
 ) -> None:
-    """Write one page about many models, metrics and methods.
+    """Which metrics and methods hold up, model by model? Write one page about many.
 
     It judges metrics, ranks methods and lists every model with the parts of its score, and opens offline. From the UDS
     paper's files it makes the paper's dashboard, with intervals, ties and controls. Models of several base models or
