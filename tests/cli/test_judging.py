@@ -211,6 +211,10 @@ def test_the_papers_values_come_along(uds_lens, tmp_path) -> None:
     told = json.loads(uds_lens("meta", folder, "--json").out)["summary"]
     overall = {row["metric"]: row["overall"] for row in told}
     assert overall["uds"] == pytest.approx(0.951, abs=5e-4)
+    assert (
+        "differs in em 0.7495, printed 0.750; mia_zlib 0.6415, printed 0.641; fisher_masked_0.0001 0.7136, printed "
+        "0.713: rounded twice or cut off."
+    ) in " ".join(uds_lens("meta", folder).out.split())
     out = " ".join(uds_lens("rank", folder, "--resamples", 0).out.split())
     assert "18-way tie" in out and "npo would be represented by npo_lr5e5_b01_a5_ep10 (depth +0.199)" in out
     told = json.loads(uds_lens("dashboard", folder, "--out", tmp_path / "p.html", "--json").out)

@@ -107,6 +107,21 @@ def test_tofu(tmp_path):
     assert load_examples([{key: cell for key, cell in row.items() if key != "entity_span"}])[0].subject is None
 
 
+def test_what_full_said_in_place_of_the_true_answer(tmp_path):
+    """The UDS paper's script takes entity and reference from either (its options entity source and reference)."""
+    spans = {"entity_span": {}, "question": "Who?"}
+    rows = [
+        {**spans, "idx": 0, "prefix": "It was", "answer": "It was Bo.", "entity": "Bo", "full_output": "Ada Vey."},
+        {**spans, "idx": 25, "prefix": 'It is "', "answer": 'It is "Ash".', "entity": "Ash", "full_output": 'Elm".'},
+        {**spans, "idx": 26, "prefix": "", "answer": "Yes, it is.", "entity": "Yes", "full_output": "No"},
+    ]
+    json_file(tmp_path / "forget10_filtered.json", rows)
+    examples = load_examples(f"tofu-full-output:{tmp_path}")
+    assert [e.answer for e in examples] == ["It was Ada Vey.", 'It is "Elm".', "No"]
+    assert [e.entity for e in examples] == ["Ada Vey", 'Elm"', "No"] and examples[1].subject == "author 181"
+    assert all(e.answer[slice(*entity_span(e))] == e.entity for e in examples)
+
+
 def test_the_hub(monkeypatch):
     asked = []
 
@@ -125,7 +140,9 @@ def test_the_hub(monkeypatch):
 
 
 def test_what_is_not_there(tmp_path):
-    with pytest.raises(ConfigError, match="no benchmark 'rwko'; there are tofu, tofu-annotated, rwku"):
+    with pytest.raises(
+        ConfigError, match="no benchmark 'rwko'; there are tofu, tofu-annotated, tofu-full-output, rwku"
+    ):
         load_benchmark("rwko")
     with pytest.raises(ConfigError, match="rwku has no part 'level4'; it has level1, level2"):
         load_benchmark("rwku", tmp_path, part="level4")

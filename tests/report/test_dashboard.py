@@ -52,8 +52,8 @@ def test_the_papers_page_has_its_rows(published):
     assert families["mia_min_k"] == "mia_min_k"
     told = context(published)
     rows = {row["method"]: row for row in told["sweep"]}
-    assert rows["SimNPO"]["swept"] == "b 35, 45; g 0125, 025" and rows["SimNPO"]["models"] == 24
-    assert rows["UNDIAL"]["lr"] == "1e-05, 0.0001, 0.0003" and rows["NPO"]["fixed"] == "b 01"
+    assert rows["SimNPO"]["swept"] == "\u03b2 3.5, 4.5; \u03b3 0.125, 0.25" and rows["SimNPO"]["models"] == 24
+    assert rows["UNDIAL"]["lr"] == "1e-05, 0.0001, 0.0003" and rows["NPO"]["fixed"] == "\u03b2 0.1"
     assert len(told["sources"]) == 22
 
 

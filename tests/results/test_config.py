@@ -8,6 +8,7 @@ from tiny_models import EXAMPLES
 
 from uds_lens.audit import _inputs as plan
 from uds_lens.errors import ConfigError, DataError
+from uds_lens.models import open_model
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 from uds_lens.results._comparing import why_not_comparable
 
@@ -29,6 +30,7 @@ CHANGES = {
     "confidence": ({"confidence": 0.5}, "uds_interval"),
     "n_bootstrap": ({"n_bootstrap": 200, "protocol": "raw"}, "uds_interval"),
     "seed": ({"n_bootstrap": 100, "seed": 1, "protocol": "raw"}, "uds_interval"),
+    "attention": ({"attention": "sdpa"}, "s1_delta"),
     "limit": ({"limit": 5}, "examples"),
     "sample": ({"limit": 5, "sample": "first"}, "examples"),
 }
@@ -53,6 +55,30 @@ def test_no_setting_is_left_out_above():
     elsewhere = {"exact_noop", "counterfactual", "draws", "words"}  # audit/test_counterfactual.py, test_words.py
     elsewhere |= {"entity_space"}  # below, since the examples have a space there
     assert {field.name for field in fields(AuditConfig)} == {*CHANGES, *elsewhere}
+
+
+def test_attention_is_recorded_and_differs_by_rounding(audited, trio):
+    eager, sdpa = audited("llama"), audited("llama", attention="sdpa")
+    assert (sdpa.s1_delta - eager.s1_delta).abs().max() < 1e-4 and sdpa.provenance["engine"] == "wavefront"
+    models = trio("llama")
+    naive, streamed = (
+        DepthAudit.run(
+            models.full,
+            models.retain,
+            models.unlearned,
+            EXAMPLES,
+            config=sdpa.config,
+            options=RunOptions(device="cpu", **more),
+        )
+        for more in ({"engine": "naive"}, {"stream": True})
+    )
+    for other in (naive, streamed):
+        assert (sdpa.s2_delta - other.s2_delta).abs().max() < 1e-4 and other.config.attention == "sdpa"
+    with (
+        open_model(models.full, device="cpu") as model,
+        pytest.raises(ConfigError, match=r"attention='sdpa': .* is open with 'eager'. Pass its directory"),
+    ):
+        DepthAudit.run(model, models.retain, models.unlearned, EXAMPLES, config=sdpa.config)
 
 
 @pytest.mark.parametrize("changes", [{"site": "resid_mid"}, {"scope": "all"}])

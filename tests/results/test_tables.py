@@ -18,6 +18,7 @@ from uds_lens.errors import ConfigError, UdsLensWarning
 from uds_lens.results import (
     AuditConfig,
     clip_shares,
+    ke_counts,
     length_correlation,
     models_frame,
     spearman,
@@ -121,15 +122,24 @@ def test_the_tau_sweep(audit):
     assert frame["n_measured"].tolist() == [3, 2, 2, 0]
     assert frame["n_not_measurable"].tolist() == [0, 1, 1, 3]
     assert column(frame, "uds") == pytest.approx([(0.875 + 1.0 + 0.5) / 3, 0.6875, 0.75, None])
-    assert tau_sweep(audit)["tau"].tolist() == [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5]
+    assert tau_sweep(audit)["tau"].tolist() == [0.0, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5]
+
+
+def test_how_many_examples_have_how_many_layers(audit):
+    frame = ke_counts(audit, [0.0, 0.05, 1.5, 10.0])
+    assert frame.to_dict("list") == {0.0: [0, 0, 3, 0], 0.05: [1, 0, 2, 0], 1.5: [1, 1, 1, 0], 10.0: [3, 0, 0, 0]}
+    sizes = audit.ke_mask.sum(-1)
+    assert ke_counts(audit)[audit.config.tau].tolist() == [int((sizes == n).sum()) for n in range(4)]
 
 
 def test_the_ranking_of_models_over_tau():
     audits = {str(x): made([[1.0, 0.2]], [[x, 0.2 * (1 - x)]]) for x in (0.1, 0.5, 0.9)}
     frame = tau_rank_correlation(audits, [0.05, 0.5, 3.0])
-    assert list(frame) == ["tau", "rho", "n_models"]
+    assert list(frame) == ["tau", "rho", "n_models", "uds_mean", "largest_change"]
     assert column(frame, "rho") == pytest.approx([1.0, 1.0, None])
     assert frame["n_models"].tolist() == [3, 3, 0]
+    assert column(frame, "uds_mean") == pytest.approx([0.5, 0.5, None])
+    assert column(frame, "largest_change") == pytest.approx([0.0, 0.9 - 0.92 / 1.2, None])
     with pytest.raises(ConfigError, match="needs at least 3 audits; got 2"):
         tau_rank_correlation(dict(list(audits.items())[:2]))
 

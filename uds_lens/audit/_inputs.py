@@ -312,7 +312,7 @@ def make_plan(
     plain = not options.trust_remote_code and options.device_map is None and options.engine != "naive"
     packed = (
         plain
-        and config.site == "resid_post"
+        and (config.site, config.attention) == ("resid_post", "eager")
         and all(may_be_packable(model, full.shape["architecture"]) for model in models.values())
     )
     costs = ModelCosts.of(full.config, pick_device(options.device))

@@ -20,13 +20,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from uds_lens._compat.torch import is_out_of_memory
+from uds_lens._compat.transformers import attention_of
 from uds_lens._progress import about, progress, tell
 from uds_lens._types import Engine
 from uds_lens.audit._inputs import Plan, Source, where_of
 from uds_lens.audit._kept import keep_record, keeping, kept_place, load_kept
 from uds_lens.audit._memory import GIB, memory_of_audit, run_halving
 from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head
-from uds_lens.errors import ModelBusyError, ModelError, warn_once
+from uds_lens.errors import ConfigError, ModelBusyError, ModelError, Setting, warn_once
 from uds_lens.models import HookedModel, ModelSource, open_model, pick_device
 from uds_lens.models._by_block import StreamedModel
 from uds_lens.patching import SpanCache, WavefrontTarget, choose_engine, fall_back, open_target, row_layout
@@ -201,11 +202,19 @@ def opened(source: ModelSource, config: AuditConfig, options: RunOptions) -> Abs
     if is_streamed(source, options):
         dtype, device = getattr(torch, config.dtype), pick_device(options.device)
         where = {"revision": options.revision, "offline": options.offline}
-        return StreamedModel(os.fspath(source), dtype=dtype, device=device, **where)  # type: ignore[arg-type]
+        streamed = StreamedModel(os.fspath(source), dtype=dtype, device=device, **where)  # type: ignore[arg-type]
+        streamed.hf.set_attn_implementation(config.attention)
+        return streamed
     opened_here = isinstance(source, str | os.PathLike)
     model = open_model(
         source, dtype=config.dtype, device=options.device, device_map=options.device_map, **where_of(options)
     )
+    if opened_here:
+        model.hf.set_attn_implementation(config.attention)
+    elif config.attention != "eager" and (own := attention_of(model.hf.config)) != config.attention:
+        raise ConfigError(
+            Setting("attention", config.attention), f": {model.name!r} is open with {own!r}. Pass its directory."
+        )
     model.keeps_weights = model.keeps_weights or opened_here
     return model.held() if model is source else model  # another thread's hooks would be seen on it
 

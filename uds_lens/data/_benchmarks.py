@@ -141,6 +141,14 @@ def rwku(row: Row) -> Iterator[dict[str, Any]]:
     yield _answer_is_entity(query, row.get("answer"), subject=row.get("subject"), type=row.get("type"))
 
 
+def full_output(row: Row) -> Iterator[dict[str, Any]]:
+    """Read what `full` itself said after the prefix (`full_output`) as the answer, all but a full stop as entity."""
+    said, prefix, answer = (str(row.get(name) or "") for name in ("full_output", "prefix", "answer"))
+    follows = answer.startswith(prefix) and not answer[len(prefix) : len(prefix) + 1].isspace()
+    space = "" if follows or not prefix else " "
+    yield {**row, "answer": f"{prefix}{space}{said.strip()}", "entity": said.strip().rstrip("."), "prefix": prefix}
+
+
 def question_and_short_answer(row: Row) -> Iterator[dict[str, Any]]:
     """Read a row of MUSE: the answer is the entity."""
     yield _answer_is_entity(row.get("question"), row.get("answer"))
@@ -296,6 +304,16 @@ BENCHMARKS: dict[str, Benchmark] = {
         parts={"forget10": Part(None, "train", ("forget10_filtered.*", "*.json", "*.parquet", "data/*.parquet"))},
         read=lambda row: [dict(row)],
         lacks=("paraphrased and perturbed answers (load_tofu joins them from TOFU's own files)",),
+        models=_TOFU_MODELS,
+        reference="Lee, Kim and Jo 2026, Measuring the Depth of LLM Unlearning via Activation Patching",
+    ),
+    "tofu-full-output": Benchmark(
+        title="TOFU forget10 with what full said after each prefix, in place of the true answer",
+        hub="jaeunglee/uds-annotated-tofu",
+        licence="Apache-2.0",
+        parts={"forget10": Part(None, "train", ("forget10_filtered.*", "*.json", "*.parquet", "data/*.parquet"))},
+        read=full_output,
+        lacks=(_NO_PARAPHRASES,),
         models=_TOFU_MODELS,
         reference="Lee, Kim and Jo 2026, Measuring the Depth of LLM Unlearning via Activation Patching",
     ),

@@ -353,13 +353,14 @@ def context(tables: Tables) -> dict[str, Any]:
 def sweep(models: pd.DataFrame) -> list[dict[str, Any]]:
     """Return what was tried, by method: learning rates, epochs, and settings read from names of configurations.
 
-    A name such as `lr1e5_b01_a2_ep5` is read as settings `b` and `a` with the values as written.
+    A name such as `lr1e5_b01_a2_ep5` is read as beta 0.1 and alpha 2: letters as in the UDS paper's names, which leave
+    out the decimal point. Other letters and their values are shown as written.
 
     >>> import pandas as pd
-    >>> configs = ["lr1e5_a1_ep5", "lr1e5_a2_ep5"]
+    >>> configs = ["lr1e5_b35_a1_ep5", "lr1e5_b35_a2_ep5"]
     >>> rows = sweep(pd.DataFrame({"method": ["x", "x"], "config": configs, "lr": [1e-5, 1e-5]}))
-    >>> rows[0]["lr"], rows[0]["swept"], rows[0]["models"]
-    ('1e-05', 'a 1, 2', 2)
+    >>> rows[0]["lr"], rows[0]["swept"], rows[0]["fixed"], rows[0]["models"]
+    ('1e-05', '\u03b1 1, 2', '\u03b2 3.5', 2)
     """
     rows = []
     for method, group in models.groupby("method", sort=True):
@@ -368,8 +369,11 @@ def sweep(models: pd.DataFrame) -> list[dict[str, Any]]:
             for part in str(config).split("_"):
                 match = re.fullmatch(r"([A-Za-z]+)(\d[\w.]*)", part)
                 if match and match[1] not in ("lr", "ep"):
-                    values.setdefault(match[1], set()).add(match[2])
-        words = {name: f"{name} {', '.join(sorted(tried))}" for name, tried in values.items()}
+                    values.setdefault(match[1], set()).add(_value(match[1], match[2]))
+        words = {
+            name: f"{_LETTERS.get(name, name)} {', '.join(sorted(tried, key=_in_order))}"
+            for name, tried in values.items()
+        }
         rows.append(
             {
                 "method": method_name(str(method)),
@@ -381,6 +385,23 @@ def sweep(models: pd.DataFrame) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+_LETTERS = {"a": "\u03b1", "b": "\u03b2", "g": "\u03b3", "d": "\u03b4", "l": "layer", "s": "c"}
+"""Settings of the methods by their letters in the UDS paper's names; `s` is RMU's scale of the random direction."""
+
+
+def _value(letter: str, digits: str) -> str:
+    """Return a value as it was before its decimal point was left out: b01 is 0.1, b35 is 3.5, b10 is 10."""
+    if letter not in _LETTERS or not digits.isdigit():
+        return digits
+    if digits.startswith("0") and len(digits) > 1:
+        return f"0.{digits[1:]}"
+    return f"{digits[0]}.{digits[1]}" if letter == "b" and len(digits) == 2 and digits[1] != "0" else digits
+
+
+def _in_order(value: str) -> tuple[float, str]:
+    return (float(value) if value.replace(".", "", 1).isdigit() else math.inf, value)
 
 
 def _listed(frame: pd.DataFrame, column: str) -> str:

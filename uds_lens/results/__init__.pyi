@@ -12,6 +12,7 @@ from ._depth_audit import DepthAudit as DepthAudit
 from ._frames import (
     TAUS as TAUS,
     clip_shares as clip_shares,
+    ke_counts as ke_counts,
     length_correlation as length_correlation,
     tau_rank_correlation as tau_rank_correlation,
     tau_sweep as tau_sweep,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # Which audits are comparable.
 
-STAGE_1_SETTINGS = ("site", "scope", "last_layer", *PROMPT_SETTINGS, "dtype", "exact_noop")
+STAGE_1_SETTINGS = ("site", "scope", "last_layer", *PROMPT_SETTINGS, "dtype", "attention", "exact_noop")
 """Settings that stage 1 depends on; tau is applied afterwards."""
 
 

@@ -29,7 +29,7 @@ ERASED_AT = 0.5  # LER from which a KE layer counts as erased, where erasure dep
 
 NO_KE_LAYER = "no layer where full encodes more than retain (S1 <= tau)"
 
-TAUS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+TAUS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
 """Default thresholds of a sweep, nats per token."""
 
 
@@ -287,6 +287,21 @@ def tau_sweep(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
     return pd.DataFrame(rows)
 
 
+def ke_counts(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.DataFrame:
+    """Count the examples with each number of KE layers.
+
+    Args:
+        audit: A finished audit, or a baseline.
+        taus: Thresholds in nats per token; default `TAUS`.
+
+    Returns:
+        One row per number of KE layers, from 0 to all, and a column per tau.
+    """
+    sizes = {tau: ke_mask(audit.s1_delta, tau).sum(-1) for tau in (TAUS if taus is None else taus)}
+    counts = {tau: torch.bincount(n, minlength=audit.n_layers + 1).tolist() for tau, n in sizes.items()}
+    return pd.DataFrame(counts, index=pd.RangeIndex(audit.n_layers + 1, name="n_ke"))
+
+
 def _uds_at(audit: DepthAudit, tau: float) -> float:
     """Score with another threshold; NaN where stage 2 was not measured at some layer that counts there."""
     unknown = (ke_mask(audit.s1_delta, tau) & audit.s2_delta.isnan()).any()
@@ -301,7 +316,8 @@ def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float]
         taus: Thresholds; default `TAUS`.
 
     Returns:
-        One row per tau: `tau`, `rho` (Spearman), `n_models` (models with a score at that tau).
+        One row per tau: `tau`, `rho` (Spearman), `n_models` (models with a score at that tau and at their own), and of
+        these `uds_mean` and `largest_change`, the largest |difference| from the score at the model's own tau.
 
     Raises:
         ConfigError: Fewer than three audits.
@@ -311,9 +327,18 @@ def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float]
     reference = [audit.uds for audit in audits.values()]
     rows = []
     for tau in TAUS if taus is None else taus:
-        scores = [_uds_at(audit, tau) for audit in audits.values()]
-        n = sum(not math.isnan(one) and not math.isnan(other) for one, other in zip(reference, scores, strict=True))
-        rows.append({"tau": tau, "rho": rank_correlation(reference, scores), "n_models": n})
+        scores = np.array([_uds_at(audit, tau) for audit in audits.values()])
+        changes = np.abs(scores - reference)
+        both = ~np.isnan(changes)
+        rows.append(
+            {
+                "tau": tau,
+                "rho": rank_correlation(reference, scores.tolist()),
+                "n_models": int(both.sum()),
+                "uds_mean": float(scores[both].mean()) if both.any() else math.nan,
+                "largest_change": float(changes[both].max()) if both.any() else math.nan,
+            }
+        )
     return pd.DataFrame(rows)
 
 

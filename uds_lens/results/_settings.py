@@ -94,6 +94,10 @@ class AuditConfig:
     """Dtype of the models. Log-probabilities are always float32; half precision hardly changes means, single examples
     more (docs/results/order.md)."""
 
+    attention: Literal["eager", "sdpa"] = "eager"
+    """Implementation of attention that the models run: transformers' plain one, or torch's fused one. They differ by
+    rounding; a caller's open models keep theirs."""
+
     stand_in: StandIn | None = None
     """What replaces a missing retain model: "base", the model before fine-tuning (given as `retain`; the numbers stay
     the same), or "counterfactual", full's own states without the question or about another subject (`retain` is left
