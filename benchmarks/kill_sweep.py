@@ -83,7 +83,7 @@ def main() -> None:
             if (killed / "manifest.json").is_file():
                 found.append(ul.study.status(killed).done)
         os.waitpid(child(killed), 0)
-        table, files = ul.study.table(killed), len(list((killed / "parts").glob("*.json")))
+        table, files = ul.study.table(killed), len(list((killed / "parts").glob("*/manifest.json")))
         state = ul.study.status(killed)
         left = [str(p.relative_to(killed)) for name in ("models", "scratch") for p in (killed / name).glob("*")]
     timeless = [column for column in expected if column != "seconds"]

@@ -17,17 +17,18 @@ from safetensors.torch import load, save
 from synthetic_audits import synthetic_audit, with_control, with_retains
 from tiny_models import EXAMPLES
 
-from uds_lens._storage import checksum_of, digest, plain, sha256_bytes, with_checksum
+from uds_lens._storage import checksum_of, plain, sha256_bytes, with_checksum
+from uds_lens._storage.results import Result
 from uds_lens.audit import Baseline
 from uds_lens.elicitation import ElicitationResults, ElicitOptions
 from uds_lens.elicitation._options import ProbeRecord
 from uds_lens.elicitation._saving import Part, Response, read_part, write_part
-from uds_lens.errors import ResultFormatError, UdsLensError
+from uds_lens.errors import UdsLensError
 from uds_lens.metrics import MetricOptions, MetricResults
 from uds_lens.metrics._results import Cost, MetricValue
 from uds_lens.results import DepthAudit
 from uds_lens.study import plan
-from uds_lens.study._folder import Part as StudyPart, Row, StudyFolder, read_part as read_study_part
+from uds_lens.study._folder import PART, Part as StudyPart, Row, StudyFolder
 from uds_lens.unlearning import TrainOptions, make_config, read_record, recorded_config
 from uds_lens.unlearning._data import read_alternates, write_alternates
 from uds_lens.unlearning._record import dated, write_record
@@ -46,20 +47,15 @@ def kind_of(cls: Any, record: str = "") -> Kind:
     return Kind(cls.load, cls.save, record)
 
 
-STUDY_PART = f"parts/npo--before--{digest({'es': 'a' * 32})[:12]}.json"
-
-
-def load_study_part(place: Path) -> tuple[StudyPart, pd.DataFrame]:
-    """A part with its values per example; the folder gives None for a broken one, which is measured again."""
-    folder = StudyFolder(place)
-    part = read_study_part(place / STUDY_PART)
-    if part is None:
-        raise ResultFormatError("measured again")
-    return part, folder.examples(part)
+def load_study_part(place: Path) -> tuple[StudyPart, Any]:
+    """A part with its values per example; the folder leaves out a broken one, which is measured again."""
+    found = Result.load(place, PART)
+    return found.values, found.tables.get("values")
 
 
 def save_study_part(found: tuple[StudyPart, pd.DataFrame], place: Path) -> None:
-    assert StudyFolder(place).write_part(*found) == place / STUDY_PART
+    part, examples = found
+    Result(PART, dict(part.keys), values=part, tables={"values": examples.to_dict("records")}).save(place)
 
 
 def save_record(record: dict[str, Any], place: Path) -> None:
@@ -81,7 +77,7 @@ KINDS: dict[str, Kind] = {
         read_alternates, lambda texts, place: write_alternates(place, EXAMPLES[: len(texts)], texts), ""
     ),
     "study": Kind(lambda place: StudyFolder(place).plan, StudyFolder.begin, "manifest.json"),
-    "study part": Kind(load_study_part, save_study_part, STUDY_PART),
+    "study part": Kind(load_study_part, save_study_part, "manifest.json"),
 }
 """How each kind of saved result is written and read back."""
 
@@ -193,7 +189,6 @@ def study_part(audit: DepthAudit) -> tuple[StudyPart, pd.DataFrame]:
         fingerprint=audit.models["unlearned"].fingerprint,
         parent=None,
         seconds=0.0,
-        examples="examples/npo.parquet",
     )
     frame = pd.DataFrame({"metric": ["es", "es"], "example_id": ["a", "b"], "value": [0.25, audit.uds]})
     return part, frame

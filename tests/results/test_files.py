@@ -14,12 +14,12 @@ from synthetic_audits import synthetic_audit
 from tiny_models import EXAMPLES
 
 from results.made import made
-from uds_lens._storage import files, sha256_bytes, with_checksum
+from uds_lens._storage import files, results, sha256_bytes, with_checksum
 from uds_lens.audit import Baseline
 from uds_lens.audit._resume import write_folder_table
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError
-from uds_lens.results import AuditConfig, DepthAudit, RunOptions, _result, audit_names
+from uds_lens.results import AuditConfig, DepthAudit, RunOptions, audit_names
 from uds_lens.results._saving import AUDIT, directory_names
 
 FILES = ("manifest.json", "tensors.safetensors", "examples.parquet")
@@ -156,7 +156,7 @@ SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
         (lambda m: m.pop("files") and None, "is not complete: it lacks 'files'"),
         (lambda m: m.update(note=""), "has an unknown member 'note'"),
         (lambda m: m["models"].pop("unlearned") and None, "is not a complete DepthAudit"),
-        (lambda m: m["models"]["full"].update(extra=1), "models.full has an unknown member 'extra'"),
+        (lambda m: m["models"]["full"].update(extra=1), "full has an unknown member 'extra'"),
         (lambda m: m["settings"].update(tau=-1.0), "settings.tau must be greater than or equal to 0"),
         (lambda m: m["settings"].update(exact_noop="False"), "settings.exact_noop must be a valid boolean"),
         (lambda m: m["values"]["skipped"].append({"id": "x"}), r"skipped\[1\] is not complete: it lacks 'row'"),
@@ -290,7 +290,7 @@ def test_another_version_is_saved_between_two_reads(tmp_path, monkeypatch, after
     """After the manifest, the tensors, the examples: what is parsed is what was hashed, all of one version."""
     one, two = versions()
     one.save(tmp_path / "run")
-    read, reads = _result.read_file, []
+    read, reads = results.read_file, []
 
     def then_replaced(path, **bounds):
         content = read(path, **bounds)
@@ -299,7 +299,7 @@ def test_another_version_is_saved_between_two_reads(tmp_path, monkeypatch, after
             two.save(tmp_path / "run")
         return content
 
-    monkeypatch.setattr(_result, "read_file", then_replaced)
+    monkeypatch.setattr(results, "read_file", then_replaced)
     assert of_one_version(DepthAudit.load(tmp_path / "run"))
     assert set(reads) == set(FILES)
 
@@ -309,7 +309,7 @@ def test_a_result_is_moved_away_for_a_moment_while_it_is_read(tmp_path, monkeypa
     """Another save has renamed the directory: the reader puts it back, and finds the version that it began with."""
     one, _ = versions()
     one.save(tmp_path / "run")
-    read, moved = _result.read_file, []
+    read, moved = results.read_file, []
 
     def moved_away(path, **bounds):
         if path.name == during and not moved:
@@ -319,7 +319,7 @@ def test_a_result_is_moved_away_for_a_moment_while_it_is_read(tmp_path, monkeypa
             lock.release()
         return read(path, **bounds)
 
-    monkeypatch.setattr(_result, "read_file", moved_away)
+    monkeypatch.setattr(results, "read_file", moved_away)
     assert DepthAudit.load(tmp_path / "run").models["unlearned"].name == one.models["unlearned"].name
     assert len(moved) == 1
 

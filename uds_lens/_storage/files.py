@@ -406,7 +406,8 @@ def atomic_files(path: Place, files: Mapping[str, bytes], *, own: Collection[str
     """Write a directory of files at once; what else is in it, beside these and `own`, stays."""
     with atomic_directory(path, own={*files, *own}) as folder, writing(located(path)):
         for name, content in files.items():
-            _write(folder / name, content)
+            with open(folder / name, "wb") as file:
+                file.write(content)
 
 
 @contextmanager

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._storage import check_writable, conform, digest, located
+from uds_lens._storage.results import Columns, Kind, Result, Row
 from uds_lens._types import Protocol
 from uds_lens.elicitation._options import Decoding, ElicitOptions, ProbeRecord
 from uds_lens.errors import ResultFormatError
-from uds_lens.results._result import EXAMPLES, Columns, Kind, Result, Row, example_rows
+from uds_lens.results import ModelRecord
+from uds_lens.results._saving import EXAMPLES, example_rows, examples_of
 
 if TYPE_CHECKING:
     from uds_lens.elicitation._results import ElicitationResults
@@ -144,6 +146,7 @@ KIND = Kind(
     "ElicitationResults",
     settings=ElicitOptions,
     values=_Values,
+    model=ModelRecord,
     tables={"examples": EXAMPLES, "holdout": EXAMPLES, "texts": _TEXTS},
 )
 """How elicitations are stored."""
@@ -169,7 +172,7 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the members of `ElicitationResults`."""
     saved = Result.load(path, KIND)
     where, values, models = saved.where, saved.values, saved.models
-    examples, holdout = saved.examples(), saved.examples("holdout") if "holdout" in saved.tables else ()
+    examples, holdout = examples_of(saved), examples_of(saved, "holdout") if "holdout" in saved.tables else ()
     roles = [*models, *([HOLDOUT] if holdout else [])]
     asked = {(part.probe, part.decoding) for part in values.parts}
     complete = sorted((*key, role) for key in asked for role in roles)

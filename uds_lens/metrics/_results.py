@@ -15,6 +15,7 @@ from pydantic import AfterValidator
 
 from uds_lens._quoting import csv_text
 from uds_lens._storage import atomic_write_marked, check_writable, format_of, refuse_to_replace
+from uds_lens._storage.results import Kind, Result
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ResultFormatError
 from uds_lens.metrics._catalogue import METRICS, Trust, resolve, studied
@@ -26,7 +27,6 @@ from uds_lens.results._cautions import FEW
 from uds_lens.results._conditions import marks
 from uds_lens.results._intervals import FEW_CLUSTERS, IntervalBasis, SampleError, interval_basis, sample_error
 from uds_lens.results._records import fingerprint_of
-from uds_lens.results._result import Kind, Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -403,7 +403,7 @@ class _Values:
     total: Cost
 
 
-KIND = Kind("MetricResults", settings=MetricOptions, values=_Values)
+KIND = Kind("MetricResults", settings=MetricOptions, values=_Values, model=ModelRecord)
 """How metrics are stored."""
 
 

@@ -1,24 +1,49 @@
-"""Audits and baselines as stored results, and the directories they lie in."""
+"""Audits and baselines as stored results, the tables of examples in them, and the directories they lie in."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
 import torch
 
 from uds_lens._storage import conform, format_of, located
+from uds_lens._storage.results import Columns, Kind, Result, Row, Shape
 from uds_lens._types import NonNegativeFloat, Sampling
-from uds_lens.data import SkippedExample
-from uds_lens.errors import ConfigError, ResultFormatError, Setting
+from uds_lens.data import ForgetExample, SkippedExample
+from uds_lens.errors import ConfigError, ResultFormatError, Setting, UdsLensError
 from uds_lens.results._records import ModelRecord, printable
-from uds_lens.results._result import EXAMPLES, Kind, Result, Shape, example_rows
 from uds_lens.results._settings import AuditConfig
 from uds_lens.results._stage_1 import S1_TENSORS, ControlFacts, RetainStage1, Stage1
+
+_LISTS = ("paraphrased_answers", "perturbed_answers")
+
+EXAMPLES: Columns = {
+    column.name: "int64" if column.name == "row" else "strings" if column.name in _LISTS else "string"
+    for column in fields(ForgetExample)
+}
+"""Columns of a table of examples."""
+
+
+def example_rows(examples: Sequence[ForgetExample]) -> list[Row]:
+    """Return the rows of a table of examples, in order."""
+    return [{name: getattr(example, name) for name in EXAMPLES} for example in examples]
+
+
+def examples_of(saved: Result, name: str = "examples") -> tuple[ForgetExample, ...]:
+    """Return the examples in a table of a saved result."""
+    rows = saved.table(name)
+    if any(row["row"] is None for row in rows):
+        raise ResultFormatError(f"{saved.where} holds an example without its row.")
+    try:
+        return tuple(ForgetExample(**{**row, **{part: tuple(row[part] or ()) for part in _LISTS}}) for row in rows)
+    except UdsLensError as error:
+        raise ResultFormatError(f"{saved.where}: {str(error)[:300]}") from error
+
 
 _PARTLY = {"strict": True, "extra": "ignore"}  # of a record that may hold more than is read
 
@@ -88,6 +113,7 @@ class StageKind(Kind):
 
     settings: Any = AuditConfig
     values: Any = _Values
+    model: Any = ModelRecord
     origin: Any = _Provenance
     tables: Any = field(default_factory=lambda: {"examples": EXAMPLES, "control": EXAMPLES})
     tensors: tuple[str, ...] = ()  # the first axis of each is the example
@@ -169,8 +195,8 @@ def load_audit(path: str | os.PathLike[str]) -> dict[str, Any]:
 def load_stages(path: str | os.PathLike[str], kind: StageKind) -> dict[str, Any]:
     """Return the fields of a saved audit or baseline by name."""
     saved = Result.load(path, kind)
-    control, examples = saved.values.control, saved.examples()
-    facts = () if control is None else saved.examples("control")
+    control, examples = saved.values.control, examples_of(saved)
+    facts = () if control is None else examples_of(saved, "control")
     models, retains = models_of(saved, *(["unlearned"] if kind is AUDIT else []))
     n, own = len(examples), {name: len(facts) if name.startswith("control") else len(examples) for name in kind.own}
     shapes: dict[str, Shape] = {name: (n,) if name in ("n_tokens", "s_full") else (n, None) for name in kind.tensors}

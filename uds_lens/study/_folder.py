@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage import atomic_write_bytes, check_writable, digest, located, read_file, sha256_bytes, sha256_file
-from uds_lens._storage.tables import LargeTableError, UnreadableTableError, read_parquet
+from uds_lens._storage import check_writable, digest, located, remove_inside
+from uds_lens._storage.results import Columns, Kind, Result
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
-from uds_lens.results._result import Kind, Result
 from uds_lens.study._keys import WorkKeys
 from uds_lens.study._models import AUDIT, StudyModel, StudyState, study_models
 from uds_lens.study._parts import failure_of
@@ -49,10 +48,13 @@ class Part:
     fingerprint: str  # fingerprint of the measured weights
     parent: str | None  # fingerprint of the weights they were trained from; None for a given model
     seconds: float  # wall time; that of making the model counts with its first state
-    examples: str | None = None  # file with the values per example; None where there are none
-    examples_sha256: str | None = None  # its SHA-256
-    # How the questions were sampled (`MetricData.sample`); None where all were asked.
-    sample: Mapping[str, Any] | None = None
+    sample: Mapping[str, Any] | None = None  # how the questions were sampled; None where all were asked
+
+
+_VALUES: Columns = {"metric": "string", "example_id": "string", "value": "double"}
+_STUDY = Kind("Study")
+PART = Kind("StudyPart", values=Part, tables={"values": _VALUES})
+"""How a part is stored: with a table of the values per example, where it has some."""
 
 
 class StudyFolder:
@@ -117,15 +119,8 @@ class StudyFolder:
         return [model for model in self.models if any(self.missing(model, state) for state in model.states)]
 
     def _done(self, model: StudyModel, state: StudyState) -> set[str]:
-        """Keys of finished items; without its values per example all of a part is measured again."""
-        parts = self.parts(model, state)
-        return {key for part in parts if self._has_examples(part) for key in part.keys.values()}
-
-    def _has_examples(self, part: Part) -> bool:
-        if part.examples is None:
-            return True
-        file = self._examples_file(part)
-        return file.is_file() and part.examples_sha256 == sha256_file(file)
+        """Keys of finished items."""
+        return {key for part in self.parts(model, state) for key in part.keys.values()}
 
     def saved_audit(self, model: StudyModel, state: StudyState) -> DepthAudit | None:
         """Return a finished audit that differs from the wanted one only in settings applied to its deltas (tau)."""
@@ -140,10 +135,10 @@ class StudyFolder:
         return audit if self.keys.audit_key(model, state, audit.config) in self._done(model, state) else None
 
     def parts(self, model: StudyModel, state: StudyState) -> list[Part]:
-        """Return all parts of a model in a state, sorted by file name."""
-        files = sorted((self.path / "parts").glob(f"{model.model_id}--{state.label}--*.json"))
-        parts = [read_part(file) for file in files]
-        return [part for part in parts if part and (part.model, part.state) == (model.model_id, state.label)]
+        """Return all parts of a model in a state, sorted by name; broken ones are none, and are measured again."""
+        places = sorted((self.path / "parts").glob(f"{model.model_id}--{state.label}--*"))
+        parts = [found.values for place in places if (found := _read(place)) is not None]
+        return [part for part in parts if (part.model, part.state) == (model.model_id, state.label)]
 
     def failure(self, model: StudyModel, state: StudyState) -> str | None:
         """Return why a state could not be measured, or its model not be made, when that was tried last."""
@@ -151,43 +146,27 @@ class StudyFolder:
 
     def examples(self, part: Part) -> pd.DataFrame | None:
         """Read the values per example of a part: `metric`, `example_id`, `value`; None where it has none."""
-        if part.examples is None:
-            return None
-        file = self._examples_file(part)
-        content, name = read_file(file), repr(str(file)[-200:])
-        if part.examples_sha256 != sha256_bytes(content):
-            raise ResultFormatError(f"{name} was altered after it was saved: run the sweep again.")
-        try:
-            table = read_parquet(content)
-        except (UnreadableTableError, LargeTableError) as error:
-            raise ResultFormatError(f"{name} holds no table: {str(error)[:160]}.") from error
-        if lacking := {"metric", "example_id", "value"} - set(table.column_names):
-            raise ResultFormatError(f"{name} has no column {min(lacking)!r}: run the sweep again.")
-        return table.to_pandas()
+        import pandas as pd
 
-    def _examples_file(self, part: Part) -> Path:
-        return self.path / "examples" / Path(part.examples or "").name
+        rows = Result.load(self._place(part), PART).tables.get("values")
+        return None if rows is None else pd.DataFrame(rows, columns=list(_VALUES))
 
     def write_part(self, part: Part, examples: pd.DataFrame | None = None) -> Path:
-        """Write a part; values per example first, so that a part that exists is complete."""
-        name = f"{part.model}--{part.state}--{digest(dict(part.keys))[:12]}"
-        if examples is not None:
-            content = examples.to_parquet(index=False)
-            place = part.examples or f"examples/{name}.parquet"
-            part = replace(part, examples=place, examples_sha256=sha256_bytes(content))
-            atomic_write_bytes(self.path / place, content)
-        file = self.path / "parts" / f"{name}.json"
-        Result(_PART, dict(part.keys), values=part).save(file)
-        return file
+        """Write a part with its values per example."""
+        place = self._place(part)
+        if _read(place) is None:  # so that whatever broke it, the study goes on
+            remove_inside(self.path, place)
+        tables = {} if examples is None else {"values": examples.to_dict("records")}
+        Result(PART, dict(part.keys), values=part, tables=tables).save(place)
+        return place
+
+    def _place(self, part: Part) -> Path:
+        return self.path / "parts" / f"{part.model}--{part.state}--{digest(dict(part.keys))[:12]}"
 
 
-_STUDY, _PART = Kind("Study"), Kind("StudyPart", values=Part)
-
-
-def read_part(file: Path) -> Part | None:
-    """Read a part; None where there is none, or a broken one, so that it is measured again."""
+def _read(place: Path) -> Result | None:
     try:
-        return Result.load(file, _PART).values
+        return Result.load(place, PART)
     except ResultFormatError:
         return None
 

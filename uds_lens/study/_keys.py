@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from uds_lens._storage import digest, sha256_file
+from uds_lens._storage.results import Kind, Result
 from uds_lens._types import ChatStyleName
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError
 from uds_lens.metrics._catalogue import resolve
-from uds_lens.results._result import Kind, Result
 from uds_lens.study._models import (
     AUDIT,
     ELICITATION,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._storage import located
+from uds_lens._storage.results import Kind, Result
 from uds_lens._types import FloatOrNaN
 from uds_lens.results import DepthAudit
-from uds_lens.results._result import Kind, Result
 
 if TYPE_CHECKING:
     import pandas as pd

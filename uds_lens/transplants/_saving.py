@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from uds_lens._storage.results import Kind, Result, Shape
 from uds_lens.data import SkippedExample
 from uds_lens.errors import ResultFormatError
-from uds_lens.results import AuditConfig
-from uds_lens.results._result import EXAMPLES, Kind, Result, Shape, example_rows
-from uds_lens.results._saving import models_of
+from uds_lens.results import AuditConfig, ModelRecord
+from uds_lens.results._saving import EXAMPLES, example_rows, examples_of, models_of
 from uds_lens.transplants._candidates import Candidate
 
 if TYPE_CHECKING:
@@ -28,7 +28,13 @@ class _Values:
     skipped: tuple[SkippedExample, ...]
 
 
-KIND = Kind("Transplant", settings=AuditConfig, values=_Values, tables={"examples": EXAMPLES, "control": EXAMPLES})
+KIND = Kind(
+    "Transplant",
+    settings=AuditConfig,
+    values=_Values,
+    model=ModelRecord,
+    tables={"examples": EXAMPLES, "control": EXAMPLES},
+)
 """How transplants are stored."""
 
 
@@ -64,7 +70,7 @@ def load_transplant(path: str | os.PathLike[str]) -> dict[str, Any]:
     donors, candidates, n_layers = len(retains), saved.values.candidates, models["full"].n_layers
     if not candidates or any(c.first < 0 or c.width < 1 or c.last >= n_layers for c in candidates):
         raise ResultFormatError(f"{saved.where} names blocks that a model of {n_layers} blocks does not have, or none.")
-    tables = {name: saved.examples(name) for name in ("examples", *saved.tables)}
+    tables = {name: examples_of(saved, name) for name in ("examples", *saved.tables)}
     of = {name: _shapes(donors, len(rows), len(candidates)) for name, rows in tables.items()}
     control_shapes = {f"control_{name}": shape for name, shape in of.pop("control", {}).items()}
     tensors = saved.shaped({**of["examples"], **control_shapes})

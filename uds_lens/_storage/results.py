@@ -9,33 +9,25 @@ read is trusted: checksums, types and shapes are verified, on the bytes that are
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import torch
-from torch import Tensor
-
-from uds_lens._storage import (
+from uds_lens._storage.files import (
+    Place,
     atomic_files,
     atomic_write_bytes,
     check_writable,
-    checked_record,
-    conform,
     located,
-    plain,
     read_file,
     read_one_version,
-    read_table_rows,
     sha256_bytes,
-    with_checksum,
 )
-from uds_lens.data import ForgetExample
-from uds_lens.errors import ResultFormatError, UdsLensError
-from uds_lens.results._records import ModelRecord
+from uds_lens._storage.records import checked_record, conform, plain, with_checksum
+from uds_lens._storage.tables import read_table_rows
+from uds_lens.errors import ResultFormatError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,10 +37,9 @@ VERSION = 1  # of the form; raised when older releases could misread a result
 
 MANIFEST, TENSORS = "manifest.json", "tensors.safetensors"
 
-Columns: TypeAlias = Mapping[str, Literal["string", "int64", "strings"]]  # of a table, by name
+Columns: TypeAlias = Mapping[str, Literal["string", "int64", "double", "strings"]]  # of a table, by name
 Shape: TypeAlias = tuple[int | None, ...]  # of a tensor; None is the number of layers, which `s1_delta` defines
 Row: TypeAlias = Mapping[str, Any]  # of a table
-Place: TypeAlias = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -58,6 +49,7 @@ class Kind:
     name: str  # the class that shows it
     settings: Any = dict
     values: Any = dict  # plain values beside models, settings and provenance
+    model: Any = dict  # the record of a model
     origin: Any = dict  # the part of the provenance that is read
     tables: Mapping[str, Columns] = field(default_factory=dict)  # those it may have; without any it is one file
 
@@ -73,10 +65,10 @@ class Result:
 
     kind: Kind
     settings: Any
-    models: Mapping[str, ModelRecord] = field(default_factory=dict)  # by role
+    models: Mapping[str, Any] = field(default_factory=dict)  # by role
     provenance: Mapping[str, Any] = field(default_factory=dict)
     values: Any = field(default_factory=dict)
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    tensors: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     cautions: Sequence[str] = ()  # for readers of the file, as is
     summary: Any = None  # the summary; neither is read back
@@ -128,6 +120,7 @@ class Result:
         members = checked_record(read_file(record), where=where, format=kind.format, versions=(VERSION,))
         manifest = conform(_Manifest, {name: members[name] for name in members if name not in _UNREAD}, where=where)
         conform(kind.origin, manifest.provenance, where=f"{where}: provenance")
+        models = manifest.models
         columns = {f"{name}.parquet": (name, of) for name, of in kind.tables.items()}
         tables, tensors = {}, {}
         for name, known in manifest.files.items():
@@ -144,7 +137,7 @@ class Result:
         return cls(
             kind,
             conform(kind.settings, manifest.settings, where=f"{where}: settings"),
-            models=manifest.models,
+            models={role: conform(kind.model, of, where=f"{where}: {role[:20]}") for role, of in models.items()},
             provenance=manifest.provenance,
             values=conform(kind.values, manifest.values, where=where),
             tensors=tensors,
@@ -158,20 +151,12 @@ class Result:
             raise ResultFormatError(f"{self.where} is not a complete {self.kind.name}: it lacks {name}.parquet.")
         return self.tables[name]
 
-    def examples(self, name: str = "examples") -> tuple[ForgetExample, ...]:
-        """Return the rows of a table of examples."""
-        rows = self.table(name)
-        if any(row["row"] is None for row in rows):
-            raise ResultFormatError(f"{self.where} holds an example without its row.")
-        try:
-            return tuple(ForgetExample(**{**row, **{part: tuple(row[part] or ()) for part in _LISTS}}) for row in rows)
-        except UdsLensError as error:
-            raise ResultFormatError(f"{self.where}: {str(error)[:300]}") from error
-
     def shaped(
         self, shapes: Mapping[str, Shape], optional: Mapping[str, Shape] = MappingProxyType({})
     ) -> dict[str, Tensor]:
         """Return the tensors, which must have these shapes, and those of `optional` that there are."""
+        import torch
+
         where = f"{TENSORS} of {self.where}"
         shapes = {**shapes, **{name: shape for name, shape in optional.items() if name in self.tensors}}
         if wrong := sorted(set(shapes) ^ set(self.tensors)):
@@ -196,7 +181,7 @@ _UNREAD = ("format", "version", "cautions", "summary")  # members that are check
 class _Manifest:
     """Members of a manifest that are read back."""
 
-    models: dict[str, ModelRecord]
+    models: dict[str, dict[str, Any]]
     settings: dict[str, Any]
     values: dict[str, Any]
     provenance: dict[str, Any]
@@ -214,7 +199,7 @@ def _members(value: Any) -> Any:
     return [_members(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _tensors(content: bytes, *, where: str) -> dict[str, Tensor]:
+def _tensors(content: bytes, *, where: str) -> dict[str, Any]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -227,7 +212,7 @@ def _tensors(content: bytes, *, where: str) -> dict[str, Tensor]:
 def _schema(columns: Columns) -> pa.Schema:
     import pyarrow as pa
 
-    kinds = {"string": pa.string(), "int64": pa.int64(), "strings": pa.list_(pa.string())}
+    kinds = {"string": pa.string(), "int64": pa.int64(), "double": pa.float64(), "strings": pa.list_(pa.string())}
     return pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
 
 
@@ -238,17 +223,3 @@ def _parquet(rows: Sequence[Row], columns: Columns) -> bytes:
     stream = io.BytesIO()
     parquet.write_table(pa.Table.from_pylist(list(rows), schema=_schema(columns)), stream, compression="zstd")
     return stream.getvalue()
-
-
-_LISTS = ("paraphrased_answers", "perturbed_answers")
-
-EXAMPLES: Columns = {
-    column.name: "int64" if column.name == "row" else "strings" if column.name in _LISTS else "string"
-    for column in fields(ForgetExample)
-}
-"""Columns of a table of examples."""
-
-
-def example_rows(examples: Sequence[ForgetExample]) -> list[Row]:
-    """Return the rows of a table of examples, in order."""
-    return [{name: getattr(example, name) for name in EXAMPLES} for example in examples]
