@@ -153,7 +153,7 @@ class Result:
 
     def shaped(
         self, shapes: Mapping[str, Shape], optional: Mapping[str, Shape] = MappingProxyType({})
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         """Return the tensors, which must have these shapes, and those of `optional` that there are."""
         import torch
 
