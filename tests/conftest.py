@@ -206,6 +206,14 @@ def sweep(trio: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _nothing_was_tried_before() -> None:
+    """The engines' self-check runs again, as in a process of its own."""
+    engines = sys.modules.get("uds_lens.patching._engines")
+    if engines is not None:
+        engines._agreed.clear()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _what_is_there_stays() -> None:
     """Modules, shared models and figures are not walked by each collection of garbage that follows."""

@@ -243,7 +243,8 @@ def test_a_model_offloaded_to_disk_is_audited(audited, trio, tmp_path):
         paths.full, device_map=places | others, offload_folder=tmp_path, **as_usual
     )
     with pytest.warns(UdsLensWarning, match="accelerate keeps some of them on disk"):
-        audit = DepthAudit.run(model, paths.retain, paths.unlearned, EXAMPLES, options=AUTO)
+        assert not open_model(model).has_bridge
+    audit = DepthAudit.run(model, paths.retain, paths.unlearned, EXAMPLES, options=AUTO)
     torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
     assert audit.models["full"].fingerprint == audited("llama").models["full"].fingerprint
     assert audit.provenance["engine"] == "wavefront"
@@ -272,13 +273,17 @@ def unknown(monkeypatch):
     monkeypatch.setattr(TransformerBridge, "boot_transformers", refuse)
 
 
-@pytest.mark.parametrize("engine", ["auto", "naive"])
-def test_an_architecture_transformer_lens_refuses_falls_back_to_plain_hooks(audited, trio, unknown, engine):
-    options = RunOptions(device="cpu", engine=engine)
+def test_an_architecture_transformer_lens_refuses_falls_back_to_plain_hooks(audited, trio, unknown):
     with pytest.warns(UdsLensWarning, match="cannot wrap .*Unsupported architecture.*plain forward hooks"):
-        audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=options)
+        audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=RunOptions(device="cpu", engine="naive"))
     torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)
-    assert audit.provenance["engine"] == ("wavefront" if engine == "auto" else "naive")
+    assert audit.provenance["engine"] == "naive"
+
+
+def test_the_self_check_needs_no_transformer_lens(audited, trio, unknown):
+    audit = DepthAudit.run(*trio("llama"), EXAMPLES, options=RunOptions(device="cpu"))
+    assert audit.provenance["engine"] == "wavefront"
+    assert torch.equal(audit.s2_delta, audited("llama").s2_delta)
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has an Apple GPU")

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny_models import EXAMPLES
+from tiny_models import EXAMPLES, load_plain
 
+from uds_lens.audit import _inputs, _runner
 from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._states import closeness, mean_over_tokens
 from uds_lens.audit._two_stage import lost_logprob
@@ -16,7 +17,7 @@ from uds_lens.patching import WavefrontTarget, _plain, _wave, capture
 from uds_lens.patching._blocks import OwnPass
 from uds_lens.patching._engines import checked_rows
 from uds_lens.patching._plain import capture_all
-from uds_lens.results import DepthAudit, RunOptions
+from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu")
 
@@ -113,6 +114,30 @@ def test_a_source_that_fails_in_its_second_batch_is_read_again_whole(trio, audit
         found = DepthAudit.run(*trio("llama"), EXAMPLES, options=replace(AUTO, token_budget=60))
     assert calls.count("wavefront") == 6
     same(found, audited("llama"))
+
+
+def test_models_that_were_checked_are_checked_again_only_with_other_weights_or_longer_rows(trio, monkeypatch):
+    checks = []
+    for module, name in ((_runner, "choose_engine"), (_inputs, "choose_reading")):
+        true = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, true=true, name=name, **k: checks.append(name) or true(*a, **k))
+    live = [load_plain(path)[0] for path in trio("llama")]
+
+    def checked(examples=EXAMPLES[:3], config=None):
+        checks.clear()
+        DepthAudit.run(*live, examples, config=config, options=AUTO)
+        return sorted(checks)
+
+    assert checked() == ["choose_engine", "choose_reading"]
+    assert checked() == checked(EXAMPLES[:2]) == []
+    assert checked([replace(e, question=f"{e.question} {e.question}") for e in EXAMPLES[:3]]) == [
+        "choose_engine",
+        "choose_reading",
+    ]
+    assert checked(config=AuditConfig(scope="all")) == ["choose_engine", "choose_reading"]  # wider windows
+    with torch.no_grad():
+        live[0].lm_head.weight.mul_(1.1)
+    assert checked() == ["choose_engine"]  # states are read of all kinds alike: the first source is the same
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def test_the_naive_engine_says_where_a_patch_has_no_effect(opened, batch_of, mon
     cache = capture(opened("llama", "retain"), batch)
     unpatched = target._logits
 
-    def ignores_the_hook(model, batch, hooks):
+    def ignores_the_hook(model, batch, hooks, *, plain):
         ((_, hook),) = hooks
         hook(torch.zeros(*batch.input_ids.shape, model.d_model))
         return unpatched
@@ -126,7 +126,7 @@ def test_the_naive_engine_says_where_a_patch_has_no_effect(opened, batch_of, mon
     monkeypatch.setattr(_window_hooks, "run_with", ignores_the_hook)
     with pytest.raises(PatchError, match=r"blocks\.0\.hook_resid_post changed \d+ positions, but the logits stayed"):
         target.patched(cache)
-    monkeypatch.setattr(_window_hooks, "run_with", lambda *_: unpatched)
+    monkeypatch.setattr(_window_hooks, "run_with", lambda *_, **__: unpatched)
     with pytest.raises(PatchError, match=r"ran 0 times, expected once"):
         target.patched(cache)
 

@@ -35,6 +35,7 @@ from uds_lens.models import HookedModel, ModelSource, RetainSource, check_compat
 from uds_lens.models._compatibility import deciding_record, protocol_of, require_embedded
 from uds_lens.patching import ModelCosts, choose_reading, fall_back, row_layout
 from uds_lens.patching._costs import FASTER, bfloat16_gain
+from uds_lens.patching._engines import tried_once
 from uds_lens.patching._side_by_side import may_be_packable
 from uds_lens.results._settings import AuditConfig, RunOptions
 
@@ -189,19 +190,24 @@ class Plan:
         """Tokens of each row."""
         return [len(row.ids) for row in self.rows]
 
-    def reading(self, model: HookedModel, *, site: Site, packed: bool, engine: Engine) -> Engine:
-        """Return the engine that reads the model's states; where `engine` is `auto`, tried on two rows first."""
+    def reading(self, model: HookedModel, weights: str, *, site: Site, packed: bool, engine: Engine) -> Engine:
+        """Return the engine that reads the model's states; where `engine` is `auto`, tried on two rows first.
+
+        It is tried once for each kind of model; where this process has seen the same `weights` (a fingerprint) read
+        rightly before, not again.
+        """
         if engine != "auto" or site != "resid_post" or not self.rows or not model.is_resident:
             return "naive" if engine == "naive" else "wavefront"
-        kind = _kind(model, packed)
+        kind = kind_of(model, packed)
         if kind not in self._readings:
             rows = sorted({self.lengths.index(max(self.lengths)), self.lengths.index(min(self.lengths))})
-            self._readings[kind] = choose_reading(model, self.batch_to_try(model, rows), packed=packed)
+            choose = partial(choose_reading, model, self.batch_to_try(model, rows), packed=packed)
+            self._readings[kind] = tried_once(choose, ("reading", weights, *kind), self.rows)
         return self._readings[kind]
 
     def read_plainly(self, model: HookedModel, why: Exception, *, packed: bool) -> Engine:
         """Read such models by the plain engine from now on, since the fast way failed after all; warns."""
-        self._readings[_kind(model, packed)] = engine = fall_back(model, why)
+        self._readings[kind_of(model, packed)] = engine = fall_back(model, why)
         self.fallen.append(model.name)
         return engine
 
@@ -242,7 +248,7 @@ class Plan:
         )
 
 
-def _kind(model: HookedModel, packed: bool) -> tuple[object, ...]:
+def kind_of(model: HookedModel, packed: bool) -> tuple[object, ...]:
     """Models alike in this are read by the same code."""
     return (type(model.hf), model.dtype, model.device.type, packed, model.is_wrapped, model.runs_hooks)
 

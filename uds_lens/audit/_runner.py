@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
-from typing import TypeAlias, TypeGuard, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -23,7 +23,7 @@ from uds_lens._compat.torch import is_out_of_memory
 from uds_lens._compat.transformers import attention_of
 from uds_lens._progress import about, progress, tell
 from uds_lens._types import Engine
-from uds_lens.audit._inputs import Plan, Source, where_of
+from uds_lens.audit._inputs import Plan, Source, kind_of, where_of
 from uds_lens.audit._kept import keep_record, keeping, kept_place, load_kept
 from uds_lens.audit._memory import GIB, memory_of_audit, run_halving
 from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head
@@ -32,7 +32,7 @@ from uds_lens.models import HookedModel, ModelSource, open_model, pick_device
 from uds_lens.models._by_block import StreamedModel
 from uds_lens.patching import SpanCache, WavefrontTarget, choose_engine, fall_back, open_target, row_layout
 from uds_lens.patching._costs import SCORES_AT_ONCE
-from uds_lens.patching._engines import checked_rows, patch_on_the_way
+from uds_lens.patching._engines import checked_rows, patch_on_the_way, tried_once
 from uds_lens.patching._plain import capture_all
 from uds_lens.patching._readout import own_logprobs as logprobs_of
 from uds_lens.patching._side_by_side import embed_tokens_of, packable, why_not_streamed
@@ -99,7 +99,8 @@ def read_source(
             require_finite_head(model)
         plan.require_embedded(model)
         packed, side = runs_packed(model, plan), row_layout(model).padding_side
-        engine = plan.reading(model, site=config.site, packed=packed, engine=options.engine)
+        weights = "" if record is None else record.fingerprint
+        engine = plan.reading(model, weights, site=config.site, packed=packed, engine=options.engine)
         s_source = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
         store: StateStore  # outlives the model; a new one for each attempt
 
@@ -238,7 +239,9 @@ class Target:
         self._live = not isinstance(full, str | os.PathLike)
         self.layout = row_layout(self.model)
         self.packed = runs_packed(self.model, plan)
-        self.reading = plan.reading(self.model, site=config.site, packed=self.packed, engine=options.engine)
+        weights = "" if self._record is None else self._record.fingerprint
+        how: Any = {"site": config.site, "packed": self.packed, "engine": options.engine}
+        self.reading = plan.reading(self.model, weights, **how)
         self.engine: Engine = options.engine if options.engine != "auto" else self._choose()
         self._left = int(options.memory_gib * GIB) if keep else 0
         self._parts: list[list[list[int]]] | None = None
@@ -369,5 +372,7 @@ class Target:
             return "wavefront"
         if self.reading == "naive" and not self.model.runs_hooks:
             return "naive"  # a warning was given when the first model of this kind was read
-        batch = self.plan.batch_to_try(self.model, checked_rows(self.plan.rows))
-        return choose_engine(self.model, batch, site=self.config.site, packed=self.packed)
+        batch, site = self.plan.batch_to_try(self.model, checked_rows(self.plan.rows)), self.config.site
+        choose = partial(choose_engine, self.model, batch, site=site, packed=self.packed)
+        about = (site, repr(self.options.device_map), *kind_of(self.model, self.packed))
+        return tried_once(choose, ("patching", self.record.fingerprint, *about), self.plan.rows)

@@ -309,7 +309,8 @@ def choose_engine(
     if measured is None:
         return "naive"
     probe, patched, unpatched = measured
-    naive = open_target(model, batch, site=site, engine="naive")
+    # TransformerLens is asked where only it has the site: wrapping a model takes as long as a small audit.
+    naive = NaiveTarget(model, batch.to(model.device), plain=site == "resid_post" and not model.is_wrapped)
     some = sorted({round(i * (model.n_layers - 1) / (_CHECKED_LAYERS - 1)) for i in range(_CHECKED_LAYERS)})
     gap = max(_gap(patched[:, some], naive.patched(probe, layers=some)[:, some]), _gap(unpatched, naive.logprobs))
     tolerance = _TOLERANCE.get(model.dtype, 1e-3)
@@ -342,6 +343,28 @@ def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = Fals
     if gap <= _READING_TOLERANCE.get(model.dtype, 1e-3) * largest:
         return "wavefront"
     return fall_back(model, f"states differ by {gap:.2g} (the largest is {largest:.2g})")
+
+
+_agreed: dict[tuple[object, ...], tuple[int, int]] = {}
+"""Tokens of the longest row, and of the widest window, on which a model's fast engine was seen to be right."""
+
+
+def tried_once(choose: Callable[[], Engine], about: tuple[object, ...], rows: Sequence[TokenSequence]) -> Engine:
+    """Return the engine that `choose` takes by trying; the fast one at once, where it was right on such rows before.
+
+    Args:
+        choose: The self-check.
+        about: What it depends on: weights, and how they are run.
+        rows: What will be run; where a row is longer, or a window wider, than any before, the check is repeated.
+    """
+    sizes = max(len(row.ids) for row in rows), max(len(row.window) for row in rows)
+    known = _agreed.get(about, (0, 0))
+    if sizes[0] <= known[0] and sizes[1] <= known[1]:
+        return "wavefront"
+    engine = choose()
+    if engine == "wavefront":
+        _agreed[about] = max(sizes[0], known[0]), max(sizes[1], known[1])
+    return engine
 
 
 def _tried(model: HookedModel, work: Callable[[], _Made]) -> _Made | None:

@@ -128,10 +128,10 @@ def as_hooked(model: HookedModel | nn.Module) -> HookedModel:
     return open_model(model, dtype=str(dtype).removeprefix("torch."))  # type: ignore[arg-type]
 
 
-def run_unhooked(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch pos d_vocab"]:
-    """Run one plain forward over the whole batch, by the same route as `run_hooked`."""
+def run_unhooked(model: HookedModel, batch: TokenBatch, *, plain: bool = False) -> Float[Tensor, "batch pos d_vocab"]:
+    """Run one plain forward over the whole batch, by the same route as `run_hooked` (`plain`: see `run_with`)."""
     with model.running():
-        return _forward(model.bridge if model.has_bridge else model.anatomy.causal_lm, batch)
+        return _forward(model.bridge if not plain and model.has_bridge else model.anatomy.causal_lm, batch)
 
 
 def run_hooked(model: HookedModel, batch: TokenBatch, name: str, hook: Hook) -> Float[Tensor, "batch pos d_vocab"]:
@@ -185,13 +185,17 @@ def run_hooks(
 
 
 def run_with(
-    model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Hook]]
+    model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Hook]], *, plain: bool = False
 ) -> Float[Tensor, "batch pos d_vocab"]:
-    """Run one forward with hooks whose values must fit, each of which must run."""
+    """Run one forward with hooks whose values must fit, each of which must run.
+
+    With `plain`, blocks get plain forward hooks even where TransformerLens could wrap the model (`resid_post` only).
+    """
     watched = [(name, hook if isinstance(hook, _Watched) else _Watched(name, hook)) for name, hook in hooks]
     with model.running():
-        _require_points(model, [name for name, _ in hooks])
-        if model.has_bridge:
+        by_bridge = not plain and model.has_bridge
+        _require_points(model, [name for name, _ in hooks], by_bridge=by_bridge)
+        if by_bridge:
             logits = model.bridge.run_with_hooks(
                 batch.input_ids,
                 fwd_hooks=watched,
@@ -239,13 +243,13 @@ class _Watched:
         return value
 
 
-def _require_points(model: HookedModel, names: Sequence[str]) -> None:
+def _require_points(model: HookedModel, names: Sequence[str], *, by_bridge: bool) -> None:
     """Raise unless the model has these points, with the nearest names of those it has."""
     for name in names:
         block = re.match(r"blocks\.(\d+)\.", name)
         if block is not None and int(block[1]) >= model.n_layers:
             raise PatchError(f"no point {name!r}: the blocks of {model.name!r} are 0 to {model.n_layers - 1}.")
-        if model.has_bridge and model.bridge.get_hook_point(name) is None:
+        if by_bridge and model.bridge.get_hook_point(name) is None:
             near = get_close_matches(name, list(model.bridge.hook_dict), n=3)
             meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise PatchError(

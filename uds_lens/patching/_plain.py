@@ -116,7 +116,7 @@ def cache_of(model: HookedModel, states: Tensor, site: HookSite, last_layer: Las
 
 @dataclass(eq=False, repr=False)
 class NaiveTarget(PatchEngine):
-    """The target on one batch; every patched layer is a full forward with a TransformerLens hook."""
+    """The target on one batch; every patched layer is a full forward with a hook."""
 
     model: HookedModel
     batch: TokenBatch
@@ -129,10 +129,13 @@ class NaiveTarget(PatchEngine):
     score: Score | None = None
     """Measured instead of log-probabilities."""
 
+    plain: bool = False
+    """Take plain forward hooks on blocks instead of TransformerLens's, which must wrap the model first."""
+
     @cached_property
     def _logits(self) -> Float[Tensor, "batch pos d_vocab"]:
         with torch.no_grad():
-            return run_unhooked(self.model, self.batch)
+            return run_unhooked(self.model, self.batch, plain=self.plain)
 
     @cached_property
     def logprobs(self) -> Float[Tensor, "batch win"]:
@@ -172,6 +175,6 @@ class NaiveTarget(PatchEngine):
         return torch.stack([self._patched_at(cache, together) for together in combinations], dim=1)
 
     def _patched_at(self, cache: SpanCache, layers: list[int]) -> Float[Tensor, "batch win"]:
-        logits, changed = patched_forward(self.model, self.batch, cache, layers)
+        logits, changed = patched_forward(self.model, self.batch, cache, layers, plain=self.plain)
         require_effect(self.model, cache, layers, changed=changed, logits=logits, unpatched=self._logits)
         return scored_logprobs(logits, self.batch, score=self.score)

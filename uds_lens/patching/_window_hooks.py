@@ -130,13 +130,16 @@ def run_patched(
 
 
 def patched_forward(
-    model: HookedModel, batch: TokenBatch, cache: SpanCache, layers: Sequence[int]
+    model: HookedModel, batch: TokenBatch, cache: SpanCache, layers: Sequence[int], *, plain: bool = False
 ) -> tuple[Float[Tensor, "batch pos d_vocab"], int]:
-    """Run the target once with some layers patched; return the logits, and how many positions were changed."""
+    """Run the target once with some layers patched; return the logits, and how many positions were changed.
+
+    `plain`: see `run_with`.
+    """
     require_states_of(model, batch, cache)
     patches = {layer: SpanPatch(batch, cache[layer]) for layer in chosen_layers(layers, model.n_layers)}
     hooks = [pair for layer, patch in patches.items() for pair in patch_hooks(cache.site, layer, patch)]
-    logits = run_with(model, batch, hooks)
+    logits = run_with(model, batch, hooks, plain=plain)
     for layer, patch in patches.items():
         if patch.fired != 1:
             raise PatchError(f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once.")
