@@ -16,20 +16,17 @@ import shutil
 from pathlib import Path
 
 import pandas as pd
-from measure import CONFIGS, OPTIONS, RELEARNING, RESULTS
+from measure import OPTIONS, RELEARNING, RESULTS
 from worlds import OUT, RATES, SEEDS, SMALL, draw_rows, learn, opened
 
 import uds_lens as ul
 from uds_lens.meta import Tables
 from uds_lens.meta._direction import Points
 from uds_lens.metrics import MetricCache, MetricData
-from uds_lens.results import mean_uds
-from uds_lens.transplants._measuring import each_transplant
 
 STATES = ("as made", "nf4", "relearned")
-ASKED_STEP, CONTROL_STEP = 3, 9
-"""Every third row to forget is asked, and every ninth of those to keep is a control fact."""
-METRICS = ("uds", "logit_lens", "em", "es")
+ASKED_STEP = 3  # every third row to forget is asked
+METRICS = ("host_depth", "uds", "logit_lens", "em", "es")
 DIRECTION: dict[str, Points] = {
     "host_depth": "erasure",
     "hidden": "knowledge",
@@ -66,27 +63,22 @@ def in_state(world: str, name: str, state: str) -> Path:
 def measure(world: str) -> None:
     """Measure what has no row yet."""
     rows, file, cache = draw_rows(world), RESULTS / f"{world}_states.csv", MetricCache()
-    asked, control = rows["forget"][::ASKED_STEP], rows["control"][::CONTROL_STEP]
+    asked = rows["forget"][::ASKED_STEP]
     table = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["model", "state"])
     done = set(zip(table["model"], table["state"], strict=True))
     todo = [(name, state) for state in STATES for name in names() if (name, state) not in done]
     full, retain = OUT / world / "full", OUT / world / "retain-0"
-    for state in STATES:
-        models = [name for name, of in todo if of == state]
-        places = [in_state(world, name, state) for name in models]
-        transplants = each_transplant(
-            full, retain, places, asked, control=control, config=CONFIGS[world in SMALL], options=OPTIONS
+    for name, state in todo:
+        place = in_state(world, name, state)
+        found = ul.metrics.evaluate(
+            place, MetricData(forget=asked), metrics=METRICS, full=full, retain=retain, run=OPTIONS, cache=cache
         )
-        for name, place, found in zip(models, places, transplants if places else (), strict=True):
-            measured = ul.metrics.evaluate(
-                place, MetricData(forget=asked), metrics=METRICS, full=full, retain=retain, run=OPTIONS, cache=cache
-            )
-            row = {"model": name, "state": state, "output_depth": found.output_depth, "host_depth": found.host_depth}
-            row |= {"hidden": mean_uds(found.hidden_per_example)}
-            row |= {metric: measured[metric].value for metric in METRICS}
-            table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
-            table.to_csv(file, index=False, float_format="%.6f")
-            print(world, *(f"{value:.3f}" if isinstance(value, float) else value for value in row.values()), flush=True)
+        row = {"model": name, "state": state} | {metric: found[metric].value for metric in METRICS}
+        row["output_depth"] = float(found["host_depth"].details["output_depth"])
+        row["hidden"] = row["output_depth"] - row["host_depth"]
+        table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
+        table.to_csv(file, index=False, float_format="%.6f")
+        print(world, *(f"{value:.3f}" if isinstance(value, float) else value for value in row.values()), flush=True)
     shutil.rmtree(OUT / world / "perturbed", ignore_errors=True)
 
 

@@ -20,6 +20,7 @@ def test_it_is_that_of_a_transplant_and_references_run_once():
         wanted.host_depth_per_example.tolist(), abs=1e-5, nan_ok=True
     )
     assert found["host_depth"].details["admitted"] == int(wanted.admitted.sum())
+    assert found["host_depth"].details["output_depth"] == pytest.approx(wanted.output_depth, abs=1e-6)
     assert found.total.reference_forwards > 0
     itself = evaluate(world.retain, few, **asked)
     assert itself["host_depth"].value == 1.0 and itself.total.reference_forwards == 0

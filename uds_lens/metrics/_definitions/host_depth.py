@@ -17,8 +17,8 @@ _ROLES: tuple[Role, ...] = ("retain", "full", "model")
     passes=tuple(Pass(role, "transplanted") for role in _ROLES),
 )
 def host_depth(evidence: Evidence) -> Outcome:
-    """Return h as `uds_lens.transplant` without control facts does, the mean over examples."""
-    from uds_lens.results import mean_uds
+    """Return h as `uds_lens.transplant` without control facts does, the mean over examples; output depth in details."""
+    from uds_lens.results import mean_uds, output_depth
     from uds_lens.transplants import _scores as scores
 
     retain, full, model = (evidence.transplanted(role) for role in _ROLES)
@@ -29,5 +29,7 @@ def host_depth(evidence: Evidence) -> Outcome:
     value, reason = mean_uds(per_example), None
     if math.isnan(value):
         reason = "no blocks of retain leave full its answers, or retain lacks none of them"
+    said = mean_uds(output_depth(full.own, model.own, retain.own, evidence.options.tau))
     details = {"n_skipped": evidence.n_skipped(), "candidates": len(admitted), "admitted": int(admitted.sum())}
+    details |= {"output_depth": said}
     return Outcome(value, reason, evidence.entity_ids(), per_example.tolist(), details)
