@@ -23,6 +23,7 @@ import uds_lens as ul
 from uds_lens.meta import Tables
 from uds_lens.meta._direction import Points
 from uds_lens.metrics import MetricCache, MetricData
+from uds_lens.study._measuring import unpacked_four_bit
 
 STATES = ("as made", "nf4", "relearned")
 ASKED_STEP = 3  # every third row to forget is asked
@@ -51,7 +52,7 @@ def in_state(world: str, name: str, state: str) -> Path:
     out = OUT / world / "perturbed" / f"{name}-{state}"
     shutil.rmtree(out, ignore_errors=True)
     if state == "nf4":
-        return ul.unlearning.quantise(place, out=out, device="cpu")
+        return unpacked_four_bit(place, out)  # in float32, as the references are
     model, tokenizer = opened(world, name)
     epochs = json.loads((OUT / world / "relearning.json").read_text(encoding="utf-8"))["epochs"]  # of measure.py
     learn(model, tokenizer, draw_rows(world)["relearned"], epochs=epochs, **RELEARNING[world in SMALL])
