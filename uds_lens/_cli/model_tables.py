@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, cast
 
 import typer
@@ -333,45 +335,18 @@ def require_parts(frame: pd.DataFrame, parts: ul.meta.ScoreParts, reasons: pd.Da
         parts.membership: "--retain RUN gives the normalised attacks, or --membership NAME",
         (parts.utility,): f"--full RUN gives it{without}",
     }
-    missing, empty = [], []
+    problems = []
     for names, hint in options.items():
-        no_column = [name for name in names if name in gaps and name not in frame.columns]
-        if no_column:
-            part = "a part" if len(no_column) == 1 else "parts"
-            missing.append(f"the table lacks {_quoted(no_column, names)}, {part} of the score: {hint}")
-        by_reason = grouped((_briefly(gaps[name]), name) for name in names if name in gaps and name in frame.columns)
-        if by_reason:
-            reasons_in_words = ", ".join(f"{_quoted(group, names)}{why}" for why, group in by_reason.items())
-            empty.append(f"{reasons_in_words}: {hint}")
-    text = "; ".join([*missing, *([f"no model has a value for {'; '.join(empty)}"] if empty else [])])
-    columns = f" Its columns: {named(frame.columns, quote='')}." if missing else ""
-    whole = f"no method has a score: {text}."
-    raise DataError(next((message for message in (whole + columns, whole) if len(message) <= 490), f"{text}."))
+        lacking = [name for name in names if name in gaps and name not in frame.columns]
+        if lacking:
+            part = "a part" if len(lacking) == 1 else "parts"
+            problems.append(f"the table lacks {_quoted(lacking)}, {part} of the score: {hint}")
+        empty = grouped((gaps[name] or "", name) for name in names if name in gaps and name not in lacking)
+        for reason, group in empty.items():
+            why = shorten(re.split(r"; utility=|: pass ", reason)[0], 110, placeholder=" ...")
+            problems.append(f"no model has a value for {_quoted(group)}{f' ({why})' if why else ''}: {hint}")
+    raise DataError(f"no method has a score: {'; '.join(problems)}.")
 
 
-def _quoted(names: Sequence[str], all_names: Sequence[str]) -> str:
-    """Quote names; one pattern where these are all the attacks of a score.
-
-    >>> _quoted(["em", "es"], ["es", "em", "paraprob"])
-    "'em', 'es'"
-    >>> _quoted(["s_mia_a", "s_mia_b", "s_mia_c"], ["s_mia_a", "s_mia_b", "s_mia_c"])
-    'all 3 s_mia_*'
-    """
-    if len(names) == len(all_names) > 2 and all(name.startswith("s_mia_") for name in names):
-        return f"all {len(names)} s_mia_*"
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(map(repr, names[:4])) + more
-
-
-def _briefly(reason: str | None) -> str:
-    """Write a reader's reason in brackets, short, without Python's names for the options.
-
-    >>> _briefly("the files have no x (not measured by default)"), _briefly("needs the run of full: pass full=")
-    (' (not measured by default)', ' (needs the run of full)')
-    """
-    words, _, option = str(reason or "").partition("; utility=")
-    words = words.split(": pass ")[0].strip()
-    before, _, inner = words.partition(" (")
-    if inner.endswith(")"):  # why a part of utility_rel is missing is not why utility_rel is
-        words = before if option else inner[:-1]
-    return f" ({words})" if words and len(words) <= 110 else ""
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -192,36 +192,6 @@ def value(metavar: str | None, help: str, *flags: str, **checks: Any) -> Any:
     return typer.Option(*flags, metavar=metavar, help=help, **checks)
 
 
-def folder(help: str) -> Any:
-    """Return an option that takes a directory, there or not."""
-    return value("DIR", help, file_okay=False)
-
-
-def file(help: str) -> Any:
-    """Return an option that takes a file, there or not."""
-    return value("FILE", help, dir_okay=False)
-
-
-def count(help: str) -> Any:
-    """Return an option that takes a number from 1 on."""
-    return value("N", help, min=1)
-
-
-def names(help: str, *flags: str) -> Any:
-    """Return an option that takes names: repeated, or with commas between them."""
-    return value("NAME", help, *flags, callback=_split_at_commas)
-
-
-def model(help: str, *flags: str) -> Any:
-    """Return an option that takes a model, or several: directories or Hub ids."""
-    return value("MODEL", help, *flags, callback=_existing_models)
-
-
-def data(help: str, *flags: str) -> Any:
-    """Return an option that takes examples: a file, or what `uds_lens.load_examples` reads beside files."""
-    return value("DATA", help, *flags, callback=_existing_data)
-
-
 def require_options(given: Mapping[str, Any], example: str) -> None:
     """Raise `ConfigError` naming the flags without a value, with an example of the command."""
     if missing := [flag for flag, value in given.items() if not value]:
@@ -268,6 +238,13 @@ def _existing_data(given: Any) -> Any:
             )
     return given
 
+
+folder = partial(value, "DIR", file_okay=False)  # there or not, as the next
+file = partial(value, "FILE", dir_okay=False)
+count = partial(value, "N", min=1)
+names = partial(value, "NAME", callback=_split_at_commas)  # repeated, or with commas between them
+model = partial(value, "MODEL", callback=_existing_models)  # or several: directories or Hub ids
+data = partial(value, "DATA", callback=_existing_data)  # a file, or what else `uds_lens.load_examples` reads
 
 FULL = model("Model trained on everything: directory or Hub id.")
 RETAIN = model("Model that never saw the forget set.")
