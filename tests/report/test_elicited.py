@@ -50,7 +50,6 @@ def test_numbers_of_the_page_are_those_of_the_tables(audits, elicitation):
     assert "softgcg(target=answer)" not in {row["probe"] for row in told["rows"]}
     assert [line[0] for line in told["ledger"]] == [probe.name for probe in elicitation.probes]
     assert told["ledger"][1][4] == "1: the entity cannot be located"
-    assert told["sentence"].startswith("Probes that extract more from this model than from retain: plain, cloze")
     assert set(told["said"]) == {str(place) for place in range(len(audits["npo"].examples))}
     first = {block["name"]: block["texts"] for block in told["said"]["1"]}
     assert [role for role, *_ in first["plain, greedy"]] == ["unlearned", "retain", "full"]
@@ -68,7 +67,7 @@ def test_without_retain_there_is_nothing_beyond_it(audits, elicitation):
     )
     told = elicited_values(audits["npo"], alone)
     assert told["rows"][0]["beyond"] == "" and told["rows"][0]["share"] == "none"
-    assert told["sentence"].startswith("No comparison: there is no retain model")
+    assert told["warnings"][0].startswith("No retain model: ")
     assert elicited_figures(audits["npo"], alone)["depth_elicited"] is None
 
 

@@ -646,7 +646,7 @@ def patch_heatmap(
         )
     )
     figure.update_layout(plot_bgcolor=colours.missing)
-    figure.update_xaxes(title_text="layer", dtick=max(1, table.shape[1] // 12))
+    figure.update_xaxes(title_text="layer", dtick=max(1, table.shape[1] // (6 if narrow(look) else 12)))
     row_axis(figure, names)
     figure.update_yaxes(title_text=kind, range=[len(names) - 0.5, -0.5])
     heading = f"Loss by layer and {kind}" if kind else "Loss by layer"

@@ -485,7 +485,6 @@ def elicited_values(audit: DepthAudit, results: ElicitationResults) -> dict[str,
         for line in results.ledger().to_dict("records")
     ]
     return {
-        "sentence": _elicited_sentence(table),
         "how": _elicited_how(results),
         "rows": rows,
         "ledger": ledger,
@@ -502,21 +501,6 @@ def elicited_figures(audit: DepthAudit, results: ElicitationResults) -> dict[str
     if chosen is not None and "retain" in results.models:
         depth = plain_figure(plots.depth_elicited(results.with_depth(audit), probe=chosen, title=None))
     return {"elicited": plain_figure(plots.elicited_scores(results.summary(), title=None)), "depth_elicited": depth}
-
-
-def _elicited_sentence(table: pd.DataFrame) -> str:
-    tested = table[table["p_holm"].notna()]
-    if not len(tested):
-        return "No comparison: there is no retain model to serve as a control."
-    real = tested[(tested["p_holm"] < LEVEL) & (tested["beyond_retain"] > 0)]
-    if not len(real):
-        return f"No probe extracts significantly more from this model than from retain (adjusted p ≥ {LEVEL:g})."
-    best = real.loc[real["beyond_retain"].idxmax()]
-    return (
-        f"Probes that extract more from this model than from retain: {', '.join(dict.fromkeys(real['probe']))} "
-        f"(adjusted p < {LEVEL:g}). {best['probe']} extracts the most: {_signed(best['beyond_retain'])} of the "
-        "reference."
-    )
 
 
 def _elicited_how(results: ElicitationResults) -> str:

@@ -16,8 +16,7 @@ function renderElicited() {
   section.hidden = !found;
   document.querySelector('.sections a[href="#elicited"]').hidden = !found;
   if (!found) return;
-  const { sentence, how, rows, ledger, warnings } = found;
-  document.getElementById("elicited-sentence").textContent = sentence;
+  const { how, rows, ledger, warnings } = found;
   document.getElementById("elicited-how").textContent = how;
   const table = document.getElementById("elicited-rows").tBodies[0];
   table.replaceChildren(...rows.map((row) => element("tr", { className: row.real ? "real" : "" },
