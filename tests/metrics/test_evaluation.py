@@ -131,15 +131,6 @@ def test_options_change_their_metrics(trio, data):
     assert chat.generations["forget"] != plain.generations["forget"]
 
 
-def test_uds_in_privacy(trio, data):
-    models, options = trio("llama"), replace(SHORT, uds_in_privacy=True)
-    results = ask(models.unlearned, data, ["privacy"], retain=models.retain, full=models.full, options=options)
-    assert results["privacy"].cost.forwards > results["mia_agg"].cost.forwards, "that of UDS counts"
-    found = results.values
-    assert found["privacy"] == pytest.approx(harmonic_mean([found["mia_agg"], found["uds"]]))
-    assert found["privacy"] != found["mia_agg"] or found["mia_agg"] == 0
-
-
 def test_open_models_stay_open_and_give_the_same(trio, data, results):
     models = trio("llama")
     with open_model(models.full, device="cpu") as full, open_model(models.retain, device="cpu") as retain:

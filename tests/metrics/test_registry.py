@@ -34,7 +34,7 @@ def test_all_are_there_once_after_their_parts_and_without_torch_whatever_came_fi
     order = list(m.METRICS)
     assert printed.split() == order and order[:22] == TWENTY_TWO
     for name, spec in m.METRICS.items():
-        assert all(order.index(used) < order.index(name) for used in spec.made_of)
+        assert all(order.index(used) < order.index(name) for used in spec.uses)
         assert spec.passes or spec.uses
     assert len({spec.label for spec in m.METRICS.values()}) == len(m.METRICS)
 
@@ -56,7 +56,7 @@ def test_names_bring_their_parts():
     assert [spec.name for spec in m.resolve(["memorization"])] == parts
     assert [spec.name for spec in m.resolve(["uds", "es"])] == ["es", "uds"]
     assert "uds" not in {spec.name for spec in m.resolve(["privacy"])}
-    assert "uds" in {spec.name for spec in m.resolve(["privacy"], options=m.MetricOptions(uds_in_privacy=True))}
+    assert "uds" in {spec.name for spec in m.resolve(["privacy_uds"])}
     with pytest.raises(ConfigError, match=r"no metric 'bleu'\. The \d+ metrics \(METRICS\) are es, em"):
         m.resolve(["bleu"])
 
@@ -69,7 +69,7 @@ def test_names_bring_their_parts():
         ({"tau": float("inf")}, "tau must be a number"),
         ({"max_new_tokens": 1.5}, "max_new_tokens must be a whole number >= 1; got 1.5"),
         ({"fisher_memory_gb": float("nan")}, "fisher_memory_gb must be a number > 0"),
-        ({"uds_in_privacy": "False"}, "uds_in_privacy must be True or False; got 'False'"),
+        ({"strict_es": "False"}, "strict_es must be True or False; got 'False'"),
         ({"fluency": 3}, "fluency must be"),
         ({"taw": 1}, "did you mean 'tau'"),
         ({"system_prompt": "Hello.", "protocol": "raw"}, "belong to chat prompts"),
@@ -130,7 +130,7 @@ def test_a_notebooks_cell_may_run_twice_but_names_are_not_taken(first_token):
     ):
         with pytest.raises(ConfigError, match=said):
             m.metric(name=name, **same, **more)(function)
-    m.add_metric(m.MetricSpec(name="sum", group="custom", score=len, uses_if={"x": ("first_token",)}, **same))
+    m.add_metric(m.MetricSpec(name="sum", group="custom", score=len, uses=("first_token",), **same))
     with pytest.raises(ConfigError, match="'sum' uses 'first_token': withdraw that first"):
         m.withdraw_metric("first_token")
     m.withdraw_metric("sum")

@@ -62,7 +62,11 @@ def test_a_key_is_made_of_weights_metric_options_and_data(small):
 
 
 def test_settings_that_change_no_value_leave_work_finished(small):
-    elicited = {**small["measure"], "metrics": ["es", "uds", "privacy"], "elicitation": {"probes": ["plain"]}}
+    elicited = {
+        **small["measure"],
+        "metrics": ["es", "uds", "privacy", "privacy_uds"],
+        "elicitation": {"probes": ["plain"]},
+    }
 
     def keys(**measure):
         plan = study.plan({**small, "measure": {**elicited, **measure}})
@@ -73,9 +77,7 @@ def test_settings_that_change_no_value_leave_work_finished(small):
     assert keys(options={"generation_rows": 8, "fisher_memory_gb": 1.0}) == before
     assert keys(elicitation={"probes": ["plain"], "max_hours": 9.0, "rows_at_once": 16}) == before
     changed = keys(options={"tau": 0.1})
-    assert {item for item, key in changed.items() if key != before[item]} == {"uds"}
-    with_uds = keys(options={"uds_in_privacy": True}), keys(options={"uds_in_privacy": True, "tau": 0.1})
-    assert {item for item in before if with_uds[0][item] != with_uds[1][item]} == {"uds", "privacy"}
+    assert {item for item, key in changed.items() if key != before[item]} == {"uds", "privacy_uds"}
     assert keys(elicitation={"probes": ["plain"], "seed": 1})["elicitation"] != before["elicitation"]
 
 

@@ -138,8 +138,7 @@ def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None
 
     Args:
         names: Names; None takes all.
-        options: Settings, which may add metrics to those that another is made of, and say what CKA and Para. ROUGE
-            read; None is the default.
+        options: Settings, which say what CKA and Para. ROUGE read; None is the default.
 
     Returns:
         Specs, each once.
@@ -172,7 +171,6 @@ def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None
             wanted.add(name)
             spec = METRICS[name]
             queue += spec.uses
-            queue += [part for on, parts in spec.uses_if.items() if getattr(options, on, False) for part in parts]
     chosen = [spec for name, spec in METRICS.items() if name in wanted]
     other = {}
     if options is not None and options.cka_scope == "answers":

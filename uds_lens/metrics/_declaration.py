@@ -235,9 +235,6 @@ class MetricSpec:
     uses: tuple[str, ...] = ()
     """Metrics it is made of."""
 
-    uses_if: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """More metrics it is made of, by the setting of `MetricOptions` that adds them."""
-
     references: tuple[str, ...] = ()
     """Sets it compares with, beyond those its passes run over."""
 
@@ -253,11 +250,6 @@ class MetricSpec:
     def high(self) -> float:
         """Largest possible value."""
         return self.meaning.high
-
-    @property
-    def made_of(self) -> tuple[str, ...]:
-        """Metrics it is made of, with those that a setting adds."""
-        return (*self.uses, *(name for names in self.uses_if.values() for name in names))
 
     @property
     def origin(self) -> str:
@@ -405,8 +397,7 @@ def metric(
     """Declare a metric: the decorated function turns measurements into its value.
 
     It is then in `METRICS`, in `evaluate` and, where the module is imported, on the command line. Results are saved
-    with the declaration, so that they load where the metric is unknown. For metrics that a setting adds (`uses_if`),
-    see `add_metric`.
+    with the declaration, so that they load where the metric is unknown.
 
     Args:
         name: Key in results: lower-case letters, digits, `_` and `.`.
@@ -477,7 +468,7 @@ def add_metric(spec: MetricSpec) -> None:
             f"metric {spec.name!r} already exists, declared by {earlier.origin}: choose another name"
             + ("." if earlier.is_ours else f", or call withdraw_metric({spec.name!r}) first.")
         )
-    unknown = [name for name in spec.made_of if name not in _declared and not spec.is_ours]
+    unknown = [name for name in spec.uses if name not in _declared and not spec.is_ours]
     if unknown:
         raise ConfigError(f"metric {spec.name!r} uses {unknown[0]!r}, which does not exist: declare it first.")
     _declared[spec.name] = spec
@@ -492,7 +483,7 @@ def withdraw_metric(name: str) -> None:
     spec = _declared.get(name)
     if spec is None or spec.is_ours:
         raise ConfigError(f"{name!r} is not a custom metric and cannot be withdrawn.")
-    users = [other.name for other in _declared.values() if name in other.made_of]
+    users = [other.name for other in _declared.values() if name in other.uses]
     if users:
         raise ConfigError(f"metric {users[0]!r} uses {name!r}: withdraw that first.")
     del _declared[name]

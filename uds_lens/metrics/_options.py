@@ -100,9 +100,6 @@ class MetricOptions:
     """What is paraphrased for Para. ROUGE: the answers that the usual generated text is compared with, as in the UDS
     paper and its guide's appendix, or the question, as on the paper's dashboard; the reference is then the answer."""
 
-    uds_in_privacy: bool = False
-    """The metrics `privacy` and `overall` with UDS, as `privacy_uds` and `overall_uds` are in any case, not without."""
-
     fluency: str | FluencyScorer = "hub"
     """Fluency scorer: hub (a classifier from the Hub), heuristic (offline rules of thumb), or a classifier's directory
     or Hub id. In Python also a scorer of your own, of which results keep the name."""

@@ -15,12 +15,10 @@ from uds_lens.metrics._declaration import (
     Evidence,
     Group,
     Meaning,
-    MetricSpec,
     Outcome,
     Pass,
     Role,
     Undefined,
-    add_metric,
     geometric_mean,
     harmonic_of_parts,
     mean_outcome,
@@ -217,23 +215,7 @@ _AS_RETAIN = Meaning("erasure", "far from retain", "as retain")
 _declare_mean("mia_agg", "MIA agg.", "aggregate", _AS_RETAIN, uses=[f"s_{name}" for name in ATTACKS])
 
 
-def privacy(evidence: Evidence) -> Outcome:
-    """Return MIA_agg, or (`MetricOptions.uds_in_privacy`) its harmonic mean with UDS."""
-    return harmonic_of_metrics(evidence, names=("mia_agg", "uds") if evidence.options.uds_in_privacy else ("mia_agg",))
-
-
-add_metric(
-    MetricSpec(
-        name="privacy",
-        label="Privacy",
-        group="aggregate",
-        meaning=Meaning("erasure", "leaks", "as retain"),
-        score=privacy,
-        uses=("mia_agg",),
-        uses_if={"uds_in_privacy": ("uds",)},
-    )
-)
-
+_declare_mean("privacy", "Privacy", "aggregate", Meaning("erasure", "leaks", "as retain"), uses=("mia_agg",))
 
 _NO_LIMIT = Meaning("utility", "one part is 0", "all parts are 1", high=math.inf)
 _declare_mean("overall", "Overall", "aggregate", _NO_LIMIT, uses=("memorization", "privacy", "utility_rel"))
