@@ -67,7 +67,8 @@ def test_a_folder_from_somebody_else_cannot_name_what_goes(folder, cache, tmp_pa
     """Neither by its record nor by links."""
     put_in_cache(cache, NAME)
     before = everything(cache)
-    record = {"format": "uds_lens.Downloads", "version": 1, "revisions": {}, "downloaded": [NAME]}
+    members = {"models": {}, "settings": {}, "provenance": {}, "files": {}, "values": {"revisions": {}}}
+    record = {"format": "uds_lens.Downloads", "version": 1, **members}
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     (two / HUB).mkdir(parents=True)
@@ -78,6 +79,9 @@ def test_a_folder_from_somebody_else_cannot_name_what_goes(folder, cache, tmp_pa
         Downloads(place).drop(but=[FULL])
         Downloads(place).drop()
         assert everything(cache) == before
+    (one / RECORD).write_bytes(with_checksum({**record, "values": {"revisions": {}, "downloaded": [NAME]}}))
+    with pytest.raises(ResultFormatError, match="unknown member 'downloaded'"):
+        Downloads(one)
 
 
 def test_a_refusal_leaves_nothing(folder, hub, tmp_path):

@@ -56,14 +56,14 @@ def test_an_audit_comes_back_bit_for_bit(audit, saved):
     assert sorted(path.name for path in saved.iterdir()) == sorted(FILES)
 
 
-def test_an_audit_that_was_saved_before_own_probabilities_were_measured_is_read(audit, tmp_path):
+def test_an_audit_without_the_models_own_probabilities_is_read(audit, tmp_path):
     older = replace(audit, s_retain=None, s_unlearned=None)
     older.save(tmp_path / "older")
     again = DepthAudit.load(tmp_path / "older")
     assert again.s_unlearned is None and again.uds == audit.uds and math.isnan(again.entity_prob.unlearned)
     assert again.examples_frame()["s_unlearned"].isna().all()
     assert math.isnan(again.output_depth) and math.isnan(again.output_depth_interval.low)
-    assert "saved before" in again.output_depth_reason
+    assert again.output_depth_reason == "the models' own answers were not measured"
 
 
 def test_odd_numbers_and_an_audit_without_a_scored_example_survive(tmp_path):

@@ -18,11 +18,11 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-HEAD = {"format": "uds_lens.test", "version": 2}
+HEAD = {"format": "uds_lens.test", "version": 1}
 
 
 def opened(content):
-    return checked_record(content, where="it", format="uds_lens.test", versions=(1, 2))
+    return checked_record(content, where="it", format="uds_lens.test")
 
 
 @settings(max_examples=40)
@@ -61,7 +61,7 @@ def test_a_record_without_its_checksum_is_refused():
 @pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"9" * 5000])
 def test_numbers_out_of_range_are_refused(number):
     with pytest.raises(ResultFormatError):
-        opened(b'{"format": "uds_lens.test", "version": 2, "x": ' + number + b', "sha256": ""}')
+        opened(b'{"format": "uds_lens.test", "version": 1, "x": ' + number + b', "sha256": ""}')
 
 
 def test_only_regular_files_of_bounded_size_are_read(tmp_path):
@@ -75,7 +75,7 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path):
         with pytest.raises(ResultFormatError, match=words):
             read_file(place, most=4)
     with pytest.raises(ResultFormatError, match="cannot be read"):
-        read_with_checksum(tmp_path / "none", format="uds_lens.test", versions=(1,))
+        read_with_checksum(tmp_path / "none", format="uds_lens.test")
 
 
 class Cost(NamedTuple):

@@ -36,7 +36,7 @@ def test_it_loads_again_with_transformers(tiny, quantised: Path) -> None:
     with torch.no_grad():
         four, whole = (m(**batch).logits.float().log_softmax(-1) for m in (model, full))
     assert 1e-4 < (four - whole).abs().mean() < 0.5
-    record = json.loads((quantised / "quantisation.json").read_text())
+    record = json.loads((quantised / "quantisation.json").read_text())["settings"]
     assert (record["parent"], record["revision"]) == (str(tiny.full), None)
 
 

@@ -11,7 +11,7 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -90,35 +90,33 @@ def with_checksum(record: Mapping[str, Any]) -> bytes:
     """Return a record as JSON with its checksum, in UTF-8.
 
     Example:
-        >>> checked_record(with_checksum({"format": "uds_lens.x", "version": 2}), where="x")["version"]
-        2
+        >>> content = with_checksum({"format": "uds_lens.x", "version": 1, "value": 0.5})
+        >>> checked_record(content, where="x", format="uds_lens.x")["value"]
+        0.5
     """
     whole = {**record, CHECKSUM: checksum_of(record)}
     text = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return text.encode("utf-8", "backslashreplace")  # halves of characters, as file names may hold them
 
 
-def read_with_checksum(path: Place, *, format: str, versions: Collection[int]) -> dict[str, Any]:
+def read_with_checksum(path: Place, *, format: str, version: int = 1) -> dict[str, Any]:
     """Read the record in a file, without its checksum."""
     content = read_file(path, most=LARGEST)
-    return checked_record(content, where=repr(str(path)[-200:]), format=format, versions=versions)
+    return checked_record(content, where=repr(str(path)[-200:]), format=format, version=version)
 
 
-def checked_record(
-    content: bytes, *, where: str, format: str | None = None, versions: Collection[int] | None = None
-) -> dict[str, Any]:
-    """Read the record in the bytes of a file that messages call `where` (see `read_with_checksum`)."""
+def checked_record(content: bytes, *, where: str, format: str, version: int = 1) -> dict[str, Any]:
+    """Read the record in the bytes of a file."""
     record = parse_json(content, where=where)
-    named, version = record.get("format"), record.get("version")
-    if not isinstance(named, str) or isinstance(version, bool) or not isinstance(version, int):
+    named, found = record.get("format"), record.get("version")
+    if not isinstance(named, str) or isinstance(found, bool) or not isinstance(found, int):
         raise ResultFormatError(f"{where} is not a saved result: it names no format and version.")
-    if format is not None and named != format:
+    if named != format:
         raise ResultFormatError(f"{where} holds a {named[:80]}, expected {format}.")
-    if versions is not None and version not in versions:
-        *most, last = map(str, sorted(versions))
-        read = f"{', '.join(most)} and {last}" if most else last
+    if found != version:
         raise ResultFormatError(
-            f"{where} has format version {str(version)[:20]}, this release reads {read}: use the release that wrote it."
+            f"{where} has format version {str(found)[:20]}, this release reads {version}: use the release that wrote "
+            "it, or measure again."
         )
     seal = record.pop(CHECKSUM, None)
     if seal != checksum_of(record):

@@ -117,7 +117,7 @@ class Result:
         if not record.is_file():
             form = f"a directory with {MANIFEST}" if kind.tables else "a JSON file"
             raise ResultFormatError(f"no saved {kind.name} in {where}: expected {form}, written by save().")
-        members = checked_record(read_file(record), where=where, format=kind.format, versions=(VERSION,))
+        members = checked_record(read_file(record), where=where, format=kind.format, version=VERSION)
         manifest = conform(_Manifest, {name: members[name] for name in members if name not in _UNREAD}, where=where)
         conform(kind.origin, manifest.provenance, where=f"{where}: provenance")
         models = manifest.models

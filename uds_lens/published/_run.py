@@ -7,15 +7,16 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub.constants import HF_HUB_CACHE
 
 from uds_lens import study
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import is_offline
-from uds_lens._storage import atomic_write_bytes, read_with_checksum, remove_inside, with_checksum
-from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting
+from uds_lens._storage import remove_inside
+from uds_lens._storage.results import Kind, Result
+from uds_lens.errors import ConfigError, ModelError, Setting
 from uds_lens.models._checkpoint import not_on_the_hub
 from uds_lens.published._registry import find
 from uds_lens.study import StudyModel, StudyPlan, StudyStatus
@@ -129,7 +130,12 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
 
 # Models from the Hub: where they are, at which commit, and removing what was downloaded here.
 
-_FORMAT, _VERSION = "uds_lens.Downloads", 1
+
+class _Revisions(NamedTuple):
+    revisions: dict[str, str]
+
+
+_SAVED = Kind("Downloads", values=_Revisions)
 
 _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """What a checkpoint needs; copies of its weights in other formats stay on the Hub."""
@@ -142,13 +148,9 @@ class Downloads:
         self._folder, self._offline, self._own = folder, offline, folder / HUB
         self._goes_to = None if keep else self._own  # None: the user's cache
         self._record = folder / RECORD
-        saved: dict[str, Any] = {}
+        self.revisions: dict[str, str] = {}
         if self._record.is_file():
-            saved = read_with_checksum(self._record, format=_FORMAT, versions=(_VERSION,))
-        try:
-            self.revisions = {str(name): str(commit) for name, commit in dict(saved.get("revisions", {})).items()}
-        except (TypeError, ValueError) as error:
-            raise ResultFormatError(f"{str(self._record)[-200:]!r} holds no record of downloads: delete it.") from error
+            self.revisions = Result.load(self._record, _SAVED).values.revisions
 
     def get(self, name: str, revision: str | None = None) -> Path:
         """Return the folder of a model, downloaded if it is not there; always at the commit that was first seen."""
@@ -163,8 +165,7 @@ class Downloads:
             folder = self._download(name, wanted)
         if self.revisions.get(key) != folder.name:
             self.revisions[key] = folder.name
-            record = {"format": _FORMAT, "version": _VERSION, "revisions": self.revisions}
-            atomic_write_bytes(self._record, with_checksum(record))
+            Result(_SAVED, {}, values=_Revisions(self.revisions)).save(self._record)
         return folder
 
     def has(self, name: str) -> bool:

@@ -83,8 +83,8 @@ class DepthAudit(Stage1):
     without a control."""
 
     s_unlearned: Float[Tensor, "example"] | None = None
-    """Mean log-probability of the entity under the unlearned model itself, unpatched, nats per token; None in audits
-    that were saved before it was measured."""
+    """Mean log-probability of the entity under the unlearned model itself, unpatched, nats per token; None where
+    it was not measured."""
 
     control_s_unlearned: Float[Tensor, "fact"] | None = None
     """The same on the control facts; None without a control too."""
@@ -253,7 +253,7 @@ class DepthAudit(Stage1):
     def output_depth_reason(self) -> str | None:
         """Why `output_depth` is NaN."""
         if self.s_retain is None or self.s_unlearned is None:
-            return "the audit was saved before the models' own answers were measured: measure it again"
+            return "the models' own answers were not measured"
         if not math.isnan(self.output_depth):
             return None
         return f"full gives no entity {self.config.tau:g} nats per token more than retain does"

@@ -116,8 +116,7 @@ class Stage1(ScoredFacts):
 
     s_retain: Float[Tensor, "example"] | None = None
     """Mean log-probability of the entity under `retain` itself, unpatched, nats per token: the mean over several retain
-    models, or over the counterfactuals of `full` that stand in for one. None where it was saved before it was
-    measured."""
+    models, or over the counterfactuals of `full` that stand in for one. None where it was not measured."""
 
     control: ControlFacts | None = None
     """Facts that `full` and `retain` both know, measured in the same way; None without."""
@@ -240,7 +239,7 @@ class EntityProb(NamedTuple):
     """Probability of the entity behind the right beginning of its answer: per token (geometric mean), mean over facts.
 
     This is what a model says by itself, unpatched, where it is led to the entity. NaN without facts, without a control,
-    and under the unlearned model in audits that were saved before it was measured.
+    and under the unlearned model where it was not measured.
     """
 
     full: float

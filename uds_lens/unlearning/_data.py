@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from uds_lens._progress import progress
-from uds_lens._storage import atomic_write_bytes, conform, read_with_checksum, with_checksum
+from uds_lens._storage.results import Kind, Result
 from uds_lens.data import (
     AnswerSequence,
     ForgetExample,
@@ -183,7 +183,6 @@ T = TypeVar("T")
 
 ALTERNATES = "alternates.json"  # name of the file beside a checkpoint
 
-_FORMAT = "uds_lens.alternates"
 _ROUNDS, _HOTTER, _BATCH = 5, 0.5, 32
 
 
@@ -220,6 +219,7 @@ def preferred_answers(job: Job, parent: Parent, folder: Path) -> list[list[str]]
             return read_alternates(file)
         except ResultFormatError as error:
             warnings.warn(UdsLensWarning(f"{error} Alternates are sampled again."), stacklevel=2)
+            file.unlink()
     alternates = sample_alternates(
         parent.model, parent.tokenizer, job.forget, config=job.config, show_progress=job.options.progress
     )
@@ -337,24 +337,23 @@ class _Row(NamedTuple):
 
 
 class _Alternates(NamedTuple):
-    format: str
-    version: int
     rows: tuple[_Row, ...]
+
+
+_SAVED = Kind("Alternates", values=_Alternates)
 
 
 def write_alternates(file: Path, examples: Sequence[ForgetExample], alternates: Sequence[Sequence[str]]) -> None:
     """Write questions with their alternates, atomically."""
     rows = [
-        {"id": example.id, "question": example.question, "alternates": list(texts)}
-        for example, texts in zip(examples, alternates, strict=True)
+        _Row(example.id, example.question, tuple(texts)) for example, texts in zip(examples, alternates, strict=True)
     ]
-    atomic_write_bytes(file, with_checksum({"format": _FORMAT, "version": 1, "rows": rows}))
+    Result(_SAVED, {}, values=_Alternates(tuple(rows))).save(file)
 
 
 def read_alternates(file: Path) -> list[list[str]]:
     """Read alternates written by `write_alternates`, in order."""
-    record = read_with_checksum(file, format=_FORMAT, versions=(1,))
-    return [list(row.alternates) for row in conform(_Alternates, record, where=file.name).rows]
+    return [list(row.alternates) for row in Result.load(file, _SAVED).values.rows]
 
 
 def _may_be_padded(model: Any) -> bool:

@@ -17,15 +17,13 @@ from uds_lens._storage import (
     IN_TEMPORARY,
     SpillFolder,
     atomic_directory,
-    atomic_write_bytes,
     check_writable,
     located,
-    read_with_checksum,
     refuse_to_replace,
     weight_files,
-    with_checksum,
     writing,
 )
+from uds_lens._storage.results import Kind, Result
 from uds_lens.errors import ModelError, ResultFormatError
 from uds_lens.models import pick_device
 from uds_lens.models._checkpoint import (
@@ -43,7 +41,7 @@ from uds_lens.models._gguf import SUFFIX
 from uds_lens.results._records import versions
 from uds_lens.unlearning._run_folder import file_sums
 
-FORMAT, RECORD = "uds_lens.quantisation", "quantisation.json"
+_SAVED, RECORD = Kind("quantisation"), "quantisation.json"
 
 
 def quantise(
@@ -79,12 +77,12 @@ def quantise(
         MissingDependencyError: bitsandbytes is not installed.
     """
     require_package("bitsandbytes", needed_by="4-bit weights need")
-    place = check_writable(out, directory=True, format=FORMAT)
+    place = check_writable(out, directory=True, format=_SAVED.format)
     source = os.fspath(model) if os.fspath(model).startswith(PACKAGE) or not is_local(model) else str(located(model))
     hub = {"revision": revision, "trust_remote_code": trust_remote_code}
     if not redo and (place / RECORD).is_file():
         with suppress(ResultFormatError):  # a broken one is made again
-            earlier = read_with_checksum(place / RECORD, format=FORMAT, versions=(2,))
+            earlier = Result.load(place / RECORD, _SAVED).settings
             if (earlier.get("parent"), earlier.get("revision")) != (source, revision):
                 refuse_to_replace(place, f"{str(earlier.get('parent'))[-80:]!r} quantised")
     with _plain_checkpoint(source, offline=offline, **hub) as plain, LOADING, quiet_files(report=True):
@@ -95,17 +93,16 @@ def quantise(
         quantised.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-        record = {
-            "format": FORMAT,
-            "version": 2,
-            "parent": source,
-            "revision": revision,
-            "scheme": {"bits": 4, "type": "nf4", "arithmetic": "bfloat16", "double_quantisation": False},
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "versions": versions("bitsandbytes"),
-            "files": file_sums(folder),
-        }
-        atomic_write_bytes(folder / RECORD, with_checksum(record))
+        scheme = {"bits": 4, "type": "nf4", "arithmetic": "bfloat16", "double_quantisation": False}
+        Result(
+            _SAVED,
+            {"parent": source, "revision": revision, "scheme": scheme},
+            provenance={
+                "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                "versions": versions("bitsandbytes"),
+            },
+            values={"files": file_sums(folder)},
+        ).save(folder / RECORD)
         own.update(path.name for path in folder.iterdir())
     return place
 

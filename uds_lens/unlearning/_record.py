@@ -168,7 +168,7 @@ def read_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
             f"no {UNLEARNING_RECORD} in {os.fspath(directory)!r}: expected a directory written by unlearn, relearn or "
             "finetune."
         )
-    record = read_with_checksum(file, format=FORMAT, versions=(VERSION,))
+    record = read_with_checksum(file, format=FORMAT, version=VERSION)
     conform(_Members, record, where=file.name)
     return record
 
