@@ -80,7 +80,7 @@ def test_what_was_measured_before_a_kill_is_kept(ran):
     assert after.loc[kept.index, "seconds"].tolist() == kept["seconds"].tolist()
     ids = [published.find(name).hub_id for name in ("retain95", KNOWN)]
     assert sorted(ran["asked"]) == sorted(ids), "full and retain are still there"
-    revisions = json.loads((ran["out"] / RECORD).read_text("utf-8"))["revisions"]
+    revisions = json.loads((ran["out"] / RECORD).read_text("utf-8"))["values"]["revisions"]
     assert revisions == {
         name: commit_of(name) for name in [*ids, *(published.find(each).hub_id for each in ("full", "retain"))]
     }
