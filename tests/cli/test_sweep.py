@@ -28,7 +28,7 @@ def test_run_status_and_table(uds_lens, plan: Path, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert json.loads(done.out)["done"] == 2
     said = "\n".join(uds_lens.doing)
-    assert "2 measurements" in said and "full, before: 1 values" in said
+    assert "full, before: 1 values" in said and "retain: 0 left" in said
     assert uds_lens("sweep", "status", tmp_path / "s").out.startswith("2 of 2 done\nRandom sample of")
     told = uds_lens("sweep", "table", tmp_path / "s", "--out", tmp_path / "t.csv")
     assert told.out.strip().endswith(f"2 rows in {tmp_path / 't.csv'}")

@@ -109,7 +109,6 @@ def _as_json(results: ul.elicitation.ElicitationResults) -> dict[str, Any]:
 
 
 def _print_list(as_json: bool) -> None:
-
     probes = [
         {"probe": name, "injects": probe.injects, "what": (type(probe).__doc__ or "").strip().splitlines()[0]}
         for name, probe in ul.elicitation.PROMPT_PROBES.items()

@@ -96,7 +96,6 @@ def published(
 def _chosen(
     data: str | None, role: Role | None, methods: list[str], names: list[str], *, one_group: bool
 ) -> list[ul.published.PublishedModel]:
-
     find = ul.published.find
     if one_group and data is None:
         first = find(names[0]) if names else None
@@ -112,7 +111,6 @@ def _chosen(
 
 
 def _list(chosen: list[ul.published.PublishedModel], *, as_json: bool) -> None:
-
     table = ul.published.registry_frame()
     table = table[table["hub_id"].isin({model.hub_id for model in chosen})]
     if as_json:
@@ -136,7 +134,6 @@ def _plan(
     *,
     as_json: bool,
 ) -> None:
-
     asked = None if metrics == ["all"] else metrics or ul.published.DEFAULT_METRICS
     made = ul.published.plan(chosen, metrics=asked, **given)
     opt.require_options({"--out": out}, "uds-lens published plan --method npo --out plan.toml")
@@ -153,7 +150,6 @@ def _plan(
 
 
 def _run(plan: str, out: Path | None, keep: bool, *, as_json: bool) -> None:
-
     opt.require_options({"--out": out}, "uds-lens published run plan.toml --out runs/npo")
     assert out is not None
     status = ul.published.run(plan, out, keep_downloads=keep)
@@ -163,7 +159,6 @@ def _run(plan: str, out: Path | None, keep: bool, *, as_json: bool) -> None:
 
 
 def _compare(run: str, out: Path | None, *, as_json: bool) -> None:
-
     comparison = ul.published.compare(run)
     if out is not None and out.suffix.lower() == ".csv":
         write_table_file(comparison.frame, out)

@@ -68,7 +68,6 @@ def sweep(
 
 
 def _write_table(place: str, out: Path | None, *, as_json: bool) -> None:
-
     table = ul.study.table(place)
     if out is None:
         echo(table.to_json(orient="records", indent=1) if as_json else csv_text(table), nl=False)
