@@ -267,9 +267,9 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
     columns: dict[str, Column] = {
         "metric": "metric",
         "Q": "q",
-        "95%": ("q_low", "q_high"),
+        "Q, 95%": ("q_low", "q_high"),
         "R": "r",
-        "95% of R": ("r_low", "r_high"),
+        "R, 95%": ("r_low", "r_high"),
         "R over shift": ("r_shift_low", "r_shift_high"),
         "Rob": "rob",
         "first": lambda row: _percent(row["p_first"], ""),

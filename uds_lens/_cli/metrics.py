@@ -21,6 +21,7 @@ from uds_lens._cli.terminal import (
     print_cautions,
     print_frame,
     print_json,
+    print_table,
     print_wrapped,
     say,
     saying_what_is_saved,
@@ -37,7 +38,7 @@ from uds_lens.metrics._options import MetricOptions
 
 
 def print_list(*, as_json: bool) -> None:
-    """Print the metrics there are: a row each, with a ditto mark where a column says what it says above."""
+    """Print the metrics there are, a table for each group."""
     if as_json:
         echo(ul.metrics.metrics_frame().to_json(orient="records", indent=2))
         return
@@ -112,20 +113,15 @@ def _print_many(results: Mapping[str, ul.metrics.MetricResults]) -> None:
     from uds_lens.metrics._results import ARROWS
 
     names = list(results)
-    measured = [m for m in results[names[0]] if any(not math.isnan(results[name][m.name].value) for name in names)]
+    titles, at_once = shortened_names(names, 20), max(1, (width() - 32) // 22)
     rows = [
-        {
-            "metric": metric.label,
-            "higher is": ARROWS[metric.direction],
-            **{short: _value(results[name][metric.name]) for name, short in zip(names, short_names, strict=True)},
-        }
-        for short_names in [shortened_names(names, 20)]
-        for metric in measured
+        [metric.label, ARROWS[metric.direction], *(_value(results[name][metric.name]) for name in names)]
+        for metric in results[names[0]]
+        if any(not math.isnan(results[name][metric.name].value) for name in names)
     ]
-    at_once = max(1, (width() - 32) // 22)
     for start in range(0, len(names), at_once):
-        shown = ["metric", "higher is", *shortened_names(names, 20)[start : start + at_once]]
-        print_frame(rows, {title: title for title in shown})
+        shown = slice(start, start + at_once)
+        print_table(["metric", "higher is", *titles[shown]], [[*row[:2], *row[2:][shown]] for row in rows])
 
 
 def _value(metric: ul.metrics.MetricValue) -> str:
