@@ -19,7 +19,7 @@ from tiny_models import EXAMPLES
 
 from uds_lens._storage import checksum_of, plain, sha256_bytes, with_checksum
 from uds_lens._storage.results import Result
-from uds_lens.audit import Baseline
+from uds_lens.audit import Baseline, DepthMap, MapCell
 from uds_lens.elicitation import ElicitationResults, ElicitOptions
 from uds_lens.elicitation._options import ProbeRecord
 from uds_lens.elicitation._saving import Part, Response, read_part, write_part
@@ -67,6 +67,7 @@ KINDS: dict[str, Kind] = {
     "audit": kind_of(DepthAudit, "manifest.json"),
     "controlled": kind_of(DepthAudit, "manifest.json"),
     "baseline": kind_of(Baseline, "manifest.json"),
+    "map": kind_of(DepthMap, "manifest.json"),
     "metrics.json": kind_of(MetricResults),
     "elicitation": kind_of(ElicitationResults, "manifest.json"),
     "part.json": Kind(
@@ -104,6 +105,7 @@ def results(seed: int = 0) -> dict[str, Any]:
         "audit": audit,
         "controlled": with_retains(with_control(audit, n=3)),
         "baseline": baseline(audit),
+        "map": depth_map(audit),
         "metrics.json": metric_results(audit),
         "elicitation": elicited,
         "part.json": elicited.parts[0],
@@ -120,6 +122,17 @@ def baseline(audit: DepthAudit) -> Baseline:
         models={role: audit.models[role] for role in ("full", "retain")},
         **{name: getattr(audit, name) for name in ("examples", "skipped", "provenance", "n_tokens", "s_full")},
         **{name: getattr(audit, name) for name in ("s1_delta", "s1_norm_ratio", "s1_cosine")},
+    )
+
+
+def depth_map(audit: DepthAudit) -> DepthMap:
+    cells = (MapCell("resid_post", "entity"), MapCell("z", "all", 1))
+    return DepthMap(
+        models={"full": audit.models["full"], "source": audit.models["unlearned"]},
+        examples=tuple(audit.examples),
+        cells=cells,
+        lost_by_token=audit.s2_delta[:, :, None, None].repeat(1, 1, 2, 3),
+        config=audit.config,
     )
 
 
@@ -215,6 +228,7 @@ def outcome(kind: str, place: Path, original: str, *, forged: bool) -> str:
 SHOWN = {
     ElicitationResults: ("to_frame", "samples_frame", "ledger", "__repr__"),
     MetricResults: ("to_frame", "examples_frame", "_repr_html_"),
+    DepthMap: ("cells_frame", "__repr__"),
     DepthAudit: ("summary", "examples_frame", "layers_frame", "retains_frame", "__repr__"),
 }
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import uds_lens as ul
 from uds_lens.audit import MapCell, depth_map
 from uds_lens.data import positions_of
-from uds_lens.errors import ConfigError, ModelError
+from uds_lens.errors import ConfigError, ModelError, ResultFormatError
 from uds_lens.models import HookedModel
 
 from .independent import forward, tokens_of
@@ -138,6 +138,17 @@ def test_tables_and_figure_hold_every_cell(found):
     assert labels == [cell.label for cell in found.cells]
     assert heat.z[labels.index("z, head 1, at all")][2] == pytest.approx(float(found.at("z", "all", 1)[:, 2].mean()))
     assert MapCell("z", "all", 1) in found.cells
+
+
+def test_a_saved_map_comes_back_bit_for_bit(found, tmp_path):
+    found.save(tmp_path / "map")
+    again = ul.audit.DepthMap.load(tmp_path / "map")
+    assert again.lost_by_token.numpy().tobytes() == found.lost_by_token.numpy().tobytes()
+    for name in ("models", "examples", "cells", "config"):
+        assert getattr(again, name) == getattr(found, name), name
+    assert again.cells_frame().equals(found.cells_frame())
+    with pytest.raises(ResultFormatError, match=r"expected uds_lens\.DepthAudit"):
+        ul.DepthAudit.load(tmp_path / "map")
 
 
 def test_settings_of_the_last_layer_do_not_reach_a_map():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from torch import Tensor
 from uds_lens import plots
 from uds_lens._progress import progress
 from uds_lens._settings import as_settings
+from uds_lens._storage.results import Kind, Result
 from uds_lens._types import Engine, HookSite, MapPosition, check_choice
 from uds_lens.audit._inputs import Plan, forget_set, make_plan
 from uds_lens.audit._memory import GIB, run_halving
@@ -22,12 +24,14 @@ from uds_lens.audit._runner import opened
 from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head
 from uds_lens.data import ExamplesLike, ForgetExample, TokenBatch
 from uds_lens.data._batches import mentions
+from uds_lens.errors import ResultFormatError
 from uds_lens.models import HookedModel, ModelSource
 from uds_lens.patching import capture, choose_engine, open_target, row_layout
 from uds_lens.patching._engines import checked_rows
 from uds_lens.results import bootstrap_interval, contrast, holm
 from uds_lens.results._intervals import cluster_codes
 from uds_lens.results._records import ModelRecord
+from uds_lens.results._saving import EXAMPLES, example_rows, examples_of
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 if TYPE_CHECKING:
@@ -160,6 +164,43 @@ class DepthMap:
                 rows.append((layer, site, some, whole, share, whole - some, *interval))
         return pd.DataFrame(rows, columns=["layer", "site", "entity", "all", "bypass", "past", "past_low", "past_high"])
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the map to a directory, atomically.
+
+        Raises:
+            ResultFormatError: Something else is there.
+            StorageError: The system refuses.
+        """
+        Result(
+            _SAVED,
+            self.config,
+            models=self.models,
+            values={"cells": self.cells},
+            tensors={"lost_by_token": self.lost_by_token},
+            tables={"examples": example_rows(self.examples)},
+        ).save(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> DepthMap:
+        """Read a map written by `save`.
+
+        Raises:
+            ResultFormatError: A file is missing, altered, or of another version.
+        """
+        saved = Result.load(path, _SAVED)
+        examples, cells = examples_of(saved), saved.values.cells
+        if {*saved.models} != {"full", "source"}:
+            raise ResultFormatError(f"{saved.where} is not a complete DepthMap: expected models full and source.")
+        tokens = max(saved.tensors["lost_by_token"].shape[3:], default=0) if "lost_by_token" in saved.tensors else 0
+        shape = len(examples), saved.models["full"].n_layers, len(cells), tokens
+        return cls(
+            models=saved.models,
+            examples=examples,
+            cells=cells,
+            config=saved.settings,
+            **saved.shaped({"lost_by_token": shape}),
+        )
+
     def _has(self, site: HookSite) -> bool:
         return {MapCell(site, "entity"), MapCell(site, "all")} <= {*self.cells}
 
@@ -181,6 +222,14 @@ class DepthMap:
         """Draw the mean loss: layers across, cells down (see `uds_lens.plots.patch_heatmap`)."""
         frame = self.cells_frame().rename(columns={"label": "cell"})
         return plots.patch_heatmap(frame[["layer", "cell", "lost"]], **look)
+
+
+class _Values(NamedTuple):
+    cells: tuple[MapCell, ...]
+
+
+_SAVED = Kind("DepthMap", settings=AuditConfig, values=_Values, model=ModelRecord, tables={"examples": EXAMPLES})
+"""How a map is stored."""
 
 
 def depth_map(
