@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -66,7 +66,7 @@ class MapCell(NamedTuple):
 class DepthMap:
     """Show what `full` loses of each answer where another model's states are patched in; made by `depth_map`."""
 
-    models: dict[str, ModelRecord]
+    models: Mapping[str, ModelRecord]
     """Records of `full` and `source`."""
 
     examples: tuple[ForgetExample, ...]
