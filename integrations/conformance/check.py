@@ -221,7 +221,7 @@ def _mean(written: float, own: list[float], total: int, tolerance: float) -> Ite
     if abs(written - sum(own) / total) <= tolerance:
         yield "undefined as 0: the mean counts examples without a score as 0; it is over those with a score alone"
     else:
-        yield f"the mean is {written:.6f}, and that of the scores written beside it {mean:.6f}"
+        yield f"the mean is {written:.6f}, and that of the scores written next to it {mean:.6f}"
 
 
 def score(layers: Iterable[tuple[float, float]], tau: float, *, clip: bool = True, weighted: bool = True) -> float:

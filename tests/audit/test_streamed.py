@@ -231,9 +231,9 @@ def test_auto_streams_what_does_not_fit_and_says_what_it_costs(trio, readings, m
         DepthAudit.run(paths.full, paths.retain, paths.retain, EXAMPLES[:2], options=auto)
     assert len(readings) == 2  # the states of one source serve both roles
     hybrid = trio("granite-hybrid")
-    with pytest.raises(ModelError, match="It cannot be streamed: 'granitemoehybrid' is none of the families"):
+    with pytest.raises(ModelError, match="It cannot be streamed: 'granitemoehybrid' is not one of the families"):
         DepthAudit.run(hybrid.full, hybrid.retain, hybrid.retain, EXAMPLES[:2], options=auto)
-    with pytest.raises(ModelError, match="cannot be streamed: 'mlp_out' lies inside a block"):
+    with pytest.raises(ModelError, match="cannot be streamed: 'mlp_out' is inside a block"):
         DepthAudit.run(paths.full, *[paths.retain] * 2, EXAMPLES, config=AuditConfig(site="mlp_out"), options=STREAMED)
 
 

@@ -99,14 +99,14 @@ def test_a_missing_tokenizer_is_borrowed_with_a_warning(trio, copy_of):
     for file in [*folder.glob("tokenizer*"), *folder.glob("chat_template*")]:
         file.unlink()
     forget_warnings()
-    with pytest.warns(UdsLensWarning, match=r"no tokenizer beside unlearned '.*copy': using that of full, unchecked"):
+    with pytest.warns(UdsLensWarning, match=r"no tokenizer next to unlearned '.*copy': using that of full, unchecked"):
         tokenizer = check_compatible(infos(trio, folder))
     assert tokenizer.vocab_size == 200
     forget_warnings()
     with pytest.warns(UdsLensWarning, match="using that of retain"):
         check_compatible({"full": read_checkpoint_info(folder), "retain": read_checkpoint_info(trio("llama").retain)})
     forget_warnings()
-    with pytest.raises(ModelError, match=r"none of the checkpoints has a tokenizer: save it beside the weights"):
+    with pytest.raises(ModelError, match=r"none of the checkpoints has a tokenizer: save it next to the weights"):
         check_compatible({"full": read_checkpoint_info(folder)})
 
 

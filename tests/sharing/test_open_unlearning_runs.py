@@ -128,7 +128,7 @@ def test_what_the_record_does_not_answer_is_asked_for(tmp_path: Path, uds_lens) 
     shutil.rmtree(tmp_path / "saves" / "finetune")
     write_config(task, training_config("Phi-9", "forget05", "NPO"))
     for words, message in (
-        ((), "is of Phi-9, forget05: give --retain (neither beside it nor published); --examples"),
+        ((), "is of Phi-9, forget05: give --retain (neither next to it nor published); --examples"),
         (("--model", "x/y"), "leave out --model and --name"),
     ):
         err = uds_lens("audit", "--open-unlearning", task, *words).err

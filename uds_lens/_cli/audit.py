@@ -65,7 +65,7 @@ def audit(
         opt.value(
             "TASK",
             "Folder of an Open-Unlearning run (saves/unlearn/TASK): audits its checkpoints against the full and "
-            "retain models that its record names, and writes UDS_EVAL.json beside its results. Other options override "
+            "retain models that its record names, and writes UDS_EVAL.json next to its results. Other options override "
             "these.",
             file_okay=False,
             rich_help_panel=opt.LATER,
@@ -288,7 +288,7 @@ def _as_trained(run: ul.sharing.UnlearningRun, config: AuditConfig) -> AuditConf
 
 
 _WEIGHTS = (("model.safetensors", "config.json"), ("adapter_model.safetensors", "adapter_config.json"))
-"""Weights in one file, and the configuration beside them: of a model, and of an adapter."""
+"""Weights in one file, and the configuration next to them: of a model, and of an adapter."""
 
 
 def _as_they_appear(

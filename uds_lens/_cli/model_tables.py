@@ -119,7 +119,7 @@ class References:
 
     def _beside(self, place: Path) -> ul.meta.ModelTable:
         if place != Path("published") or place.exists():
-            raise ConfigError("--measured puts a run beside the published values: give published as the table.")
+            raise ConfigError("--measured adds a run to the published values: give published as the table.")
         from uds_lens.published import beside
 
         return beside(str(self.measured))

@@ -183,7 +183,7 @@ def argument(metavar: str, help: str) -> Any:
 
 
 def flag(name: str, help: str, **more: Any) -> Any:
-    """Return an option that takes no value, and has no `--no-` beside it."""
+    """Return an option that takes no value, and has no `--no-` next to it."""
     return typer.Option(name, help=help, **more)
 
 

@@ -208,7 +208,7 @@ def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
     if not len(kept):
         raise DataError(
             f"no model has a method; there are {names or 'no models'}. Give the methods with --methods CSV (columns "
-            "model and method). They are also read from unlearning.json beside a model, from names such as "
+            "model and method). They are also read from unlearning.json next to a model, from names such as "
             "..._forget10_NPO_lr1e-05_..., and from the column 'method' of a CSV of models."
         )
     if len(rest):

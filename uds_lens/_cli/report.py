@@ -92,7 +92,7 @@ def report(
         list[Path] | None,
         opt.value(
             "FILE",
-            "Results of uds-lens metrics --metric logit_lens, drawn beside UDS; repeat for more models.",
+            "Results of uds-lens metrics --metric logit_lens, drawn next to UDS; repeat for more models.",
             dir_okay=False,
             exists=True,
         ),
@@ -101,7 +101,7 @@ def report(
         list[Path] | None,
         opt.value(
             "DIR",
-            "Results of uds-lens elicit, shown beside the depth of their model; repeat for more models.",
+            "Results of uds-lens elicit, shown next to the depth of their model; repeat for more models.",
             file_okay=False,
             exists=True,
         ),
@@ -111,7 +111,7 @@ def report(
         opt.value("FILE", "Results of uds-lens metrics, or folders of them: adds a table, and depth against utility."),
     ] = None,
     reference: Annotated[
-        list[str] | None, opt.value("NAME", "An audit shown for comparison, beside full and retain; repeat for more.")
+        list[str] | None, opt.value("NAME", "An audit shown for comparison, besides full and retain; repeat for more.")
     ] = None,
     short_paths: Annotated[
         bool, opt.flag("--short-paths", "Shorten local paths to their last parts, for a page that you share.")

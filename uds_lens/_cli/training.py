@@ -130,7 +130,7 @@ def print_training(directory: Path, *, before: str | None, as_json: bool) -> Non
 
 
 def print_depth(directory: Path) -> None:
-    """Print depth and damage by step, from the record beside a checkpoint."""
+    """Print depth and damage by step, from the record next to a checkpoint."""
     curve = ul.training.DepthCurve.load(directory)
     print_frame(curve.to_frame(), {"step": "step", "UDS": "uds", "damage": "damage"}, undefined="NaN")
 

@@ -110,7 +110,7 @@ def model_inside(wrapper: Any) -> Any | None:
 
 
 def adapter_state(module: object) -> str:
-    """Describe the state of an adapter's layer beside its weights: active and merged adapters, and scales."""
+    """Describe the state of an adapter's layer next to its weights: active and merged adapters, and scales."""
     if not type(module).__module__.startswith("peft."):
         return ""
     names = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")

@@ -28,7 +28,7 @@ Read = TypeVar("Read")  # what is made of a directory
 
 # Where something may be written: nowhere that holds what this library did not write. A file says so itself, at its
 # beginning: JSON by its format, a page by its generator. Tables and other people's formats have no place for that: a
-# hidden file beside them, `.NAME.uds_lens`, has the hash of what was written. A directory is ours by the record in it.
+# hidden file next to them, `.NAME.uds_lens`, has the hash of what was written. A directory is ours by the record in it.
 
 RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "finetuning.json", "quantisation.json")
 """Files that say what a directory is."""
@@ -234,7 +234,7 @@ def _held(path: Path) -> tuple[Path, BaseFileLock]:
 
 
 def _sweep(path: Path) -> None:
-    """Finish what killed writes have left beside a path: what they moved away comes back, the rest goes."""
+    """Finish what killed writes have left next to a path: what they moved away comes back, the rest goes."""
     for name in _listed(path.parent):
         if (match := _SCRATCH.fullmatch(name)) and match[1] == _prefix(path):
             place = path.parent / name
@@ -348,7 +348,7 @@ def _drop(place: Path, lock: BaseFileLock, pid: int) -> None:
 
 
 def atomic_write_bytes(path: Place, content: bytes) -> None:
-    """Write a file beside its place, flush it to disk, and move it there."""
+    """Write a file next to its place, flush it to disk, and move it there."""
     path = located(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -363,7 +363,7 @@ def atomic_write_text(path: Place, content: str) -> None:
 
 
 def atomic_write_marked(path: Place, content: str | bytes) -> None:
-    """Write a file that cannot say itself who wrote it, after the mark beside it; see `is_marked`."""
+    """Write a file that cannot say itself who wrote it, after the mark next to it; see `is_marked`."""
     path = located(path)
     content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     digest = sha256_bytes(content)
@@ -403,7 +403,7 @@ def _mark_of(path: Path) -> Path:
 
 
 def atomic_files(path: Place, files: Mapping[str, bytes], *, own: Collection[str] = ()) -> None:
-    """Write a directory of files at once; what else is in it, beside these and `own`, stays."""
+    """Write a directory of files at once; what else is in it, besides these and `own`, stays."""
     with atomic_directory(path, own={*files, *own}) as folder, writing(located(path)):
         for name, content in files.items():
             with open(folder / name, "wb") as file:
@@ -412,7 +412,7 @@ def atomic_files(path: Place, files: Mapping[str, bytes], *, own: Collection[str
 
 @contextmanager
 def atomic_directory(path: Place, *, own: Collection[str] | None = None) -> Iterator[Path]:
-    """Yield an empty directory beside `path` that takes its place when the block ends well.
+    """Yield an empty directory next to `path` that takes its place when the block ends well.
 
     Where the block raises, or the process dies, what was at `path` is unchanged. With `own`, names of what a save
     writes, other files that were there stay.
@@ -451,7 +451,7 @@ def _finish(folder: Path) -> None:
 
 
 def _put(place: Path, path: Path, own: Collection[str] | None) -> None:
-    """Put the new directory where another may be, or come to be: that one is moved in beside the new one."""
+    """Put the new directory where another may be, or come to be: that one is moved in next to the new one."""
     for number in range(_TRIES):
         with suppress(FileNotFoundError):
             os.rename(path, place / f"{_GONE if own is None else _OLD}{number:02}")

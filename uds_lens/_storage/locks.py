@@ -11,7 +11,7 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 def hold(file: Path, *, timeout: float) -> BaseFileLock | None:
     """Hold a file until it is released or this process dies; None where another one still holds it after a time.
 
-    Where the file system has no locks (some Lustre, FUSE and Drive mounts), `soft.NAME` beside it, a file with machine
+    Where the file system has no locks (some Lustre, FUSE and Drive mounts), `soft.NAME` next to it, a file with machine
     and process number, takes its place; only a process of the same machine can tell that its holder died.
     """
     lock: BaseFileLock = FileLock(file)

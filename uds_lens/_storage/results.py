@@ -48,7 +48,7 @@ class Kind:
 
     name: str  # the class that shows it
     settings: Any = dict
-    values: Any = dict  # plain values beside models, settings and provenance
+    values: Any = dict  # plain values besides models, settings and provenance
     model: Any = dict  # the record of a model
     origin: Any = dict  # the part of the provenance that is read
     tables: Mapping[str, Columns] = field(default_factory=dict)  # those it may have; without any it is one file

@@ -33,7 +33,7 @@ def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: b
 
     Raises:
         ModelError: An index is broken, a file is no regular one inside the directory, or the directory holds other
-            weights, too, and they differ: an old model.safetensors beside new shards, for example.
+            weights, too, and they differ: an old model.safetensors next to new shards, for example.
     """
     names = _OF_ADAPTERS if of_adapter else _OF_MODELS if named is None else (str(named),)
     there = [each for each in names if (folder / each).exists()]
@@ -129,7 +129,7 @@ def _difference(one: tuple[tuple[Path, int, int], ...], two: tuple[tuple[Path, i
             return next(iter(there), "(nothing)")
         return next((key for key in sorted(common) if not _same(here[key](), there[key]())), None)
     except Exception as error:  # whatever broken files raise
-        raise ModelError(f"cannot compare {one[0][0].name!r} with {two[0][0].name!r} beside it: {error}") from error
+        raise ModelError(f"cannot compare {one[0][0].name!r} with {two[0][0].name!r} next to it: {error}") from error
 
 
 def _tensors(files: Iterable[Path]) -> dict[str, Callable[[], Any]]:

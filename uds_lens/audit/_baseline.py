@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from uds_lens.audit._states import SourceStates
     from uds_lens.audit._two_stage import PatchScores
 
-_LONG = 10.0  # seconds of an audit beside which what a process does once is small
+_LONG = 10.0  # seconds of an audit, compared with which what a process does once is small
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

@@ -173,7 +173,7 @@ class Plan:
     opened: tuple[str, str] | None = None  # how a template asks for an answer, and how it writes one, if these differ
     packed: bool = False  # whether all models run on packed rows (see `uds_lens.patching._packing`)
     counterfactual: CounterfactualPlan | None = None  # rows of `full` that stand in for a retain model; None with one
-    # Tensors made so far: every model runs on the same, and making them again took 6% of an audit beside a recording.
+    # Tensors made so far: every model runs on the same, and making them again took 6% of an audit with a recording.
     _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
     # How models of one kind are read, decided once for each.
     _readings: dict[tuple[object, ...], Engine] = field(default_factory=dict, repr=False)

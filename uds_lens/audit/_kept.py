@@ -150,4 +150,4 @@ def _warned() -> Iterator[None]:
     try:
         yield
     except (StorageError, NotImplementedError) as error:  # the latter where a file system has no locks
-        warn_once(f"states are not kept, so that this audit would begin anew if it is stopped: {error}")
+        warn_once(f"states are not kept, so this audit would start from scratch if it is stopped: {error}")

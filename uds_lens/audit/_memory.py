@@ -32,7 +32,7 @@ GIB = 1 << 30
 T = TypeVar("T")
 
 _PROGRAM = 150_000_000
-"""Bytes that running models takes on the CPU beside what is counted, once: code of libraries, buffers of products."""
+"""Bytes that running models takes on the CPU besides what is counted, once: code of libraries, buffers of products."""
 
 
 def run_halving(
@@ -91,7 +91,7 @@ class MemoryEstimate:
     states: int  # of all sources at the windows, and recordings that are kept; streamed, all that waits for a block
     batch: int  # the largest batch: recorded keys and values, activations, logits
     available: int  # free memory of the device now
-    program: int = 0  # what running models takes beside all that, on the CPU
+    program: int = 0  # what running models takes besides all that, on the CPU
     streamed: bool = False  # whether the model is read a block at a time
     parts: tuple[tuple[int, ...], ...] = ()  # streamed, batches that wait for a block together: one reading for each
     in_files: int = 0  # weights of one model as its files hold them
@@ -181,7 +181,7 @@ def estimate_memory(
             continue
         recorded = tokens * layers * kv * size + 2 * resumed * width * size + arguments
         recorded += resumed * (layers + 1) // 2 * to_move  # for each number of variants
-        largest = max(largest, recorded + max(3 * mask + active, compared))  # masks beside them while they are built
+        largest = max(largest, recorded + max(3 * mask + active, compared))  # masks next to them while they are built
         kept += recorded + mask
     logits = 3 * min(logits_at_once(torch.device(device)), windows * layers * int(text.vocab_size)) * 4
     weights, of_batch, available = sizes.whole, largest + logits, free_bytes(device)
@@ -333,7 +333,7 @@ def _why_not(full: ModelSource, config: AuditConfig, options: RunOptions, keep: 
     if keep:
         return "it must stay open, with its activations recorded, for several models"
     if config.site != "resid_post":
-        return f"{config.site!r} lies inside a block, where TransformerLens patches whole models"
+        return f"{config.site!r} is inside a block, where TransformerLens patches whole models"
     if options.engine == "naive":
         return "the naive engine runs whole models"
     if options.device_map is not None:
@@ -366,7 +366,7 @@ class WeightSizes(NamedTuple):
     """The head, or the input embedding where that is larger."""
 
     around: int
-    """What lies around the blocks, beside those two."""
+    """What lies around the blocks, besides those two."""
 
     tied: bool
     """Whether the head is the input embedding."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from uds_lens.results import AuditConfig, RunOptions
 
 
-BASELINE = "baseline"  # directory of stage 1, beside those of the audits
+BASELINE = "baseline"  # directory of stage 1, next to those of the audits
 TABLE = "table.csv"  # name of the table of a folder
 
 OnSaved = Callable[[str, DepthAudit], None]  # called with the name and the audit of each model, as soon as it is saved

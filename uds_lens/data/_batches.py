@@ -85,7 +85,7 @@ def plan_batches(
         token_budget: Tokens per batch, padding included: n S and n w W at most. A row larger than this gets a batch of
             its own.
         max_rows: Rows per batch at most; None leaves it to the budget.
-        window_weight: How many tokens of a row one token of its window weighs beside them; 0 groups by length alone.
+        window_weight: How many tokens of a row one token of its window weighs next to them; 0 groups by length alone.
         batch_cost: What one more batch costs, in tokens.
 
     Returns:

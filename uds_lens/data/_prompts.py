@@ -369,7 +369,7 @@ def chat_text(
     messages = [{"role": role, "content": text} for role, text in (*system, *turns)]
     try:
         if _has_powers(tokenizer.get_chat_template()):
-            raise ValueError("it holds a power (**), which may take for ever, and cannot be ended")
+            raise ValueError("it holds a power (**), which may take forever, and cannot be interrupted")
         text = _within_limit(
             lambda: str(
                 tokenizer.apply_chat_template(

@@ -381,7 +381,7 @@ def _hub_name(source: str) -> str | None:
 
 @contextmanager
 def hub_data(name: str, tried: str, check: str, otherwise: str = "") -> Iterator[None]:
-    """Ask the Hub; where it does not answer, say what was tried and what to check, beside the connection."""
+    """Ask the Hub; where it does not answer, say what was tried and what to check, besides the connection."""
     from datasets import config
 
     try:

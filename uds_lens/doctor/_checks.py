@@ -249,7 +249,7 @@ def _model(role: str, model: str, options: RunOptions, infos: dict[str, Checkpoi
 
 
 def _weights(what: str, folder: Path) -> Iterator[Finding]:
-    """Report pickled weights, those that would run code, and files that are cut or differ from others beside them."""
+    """Report pickled weights, those that would run code, and files that are cut or differ from others next to them."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -444,7 +444,7 @@ def _entities(
     left = "; ".join(f"{reason} ({count})" for reason, count in reasons)
     yield Finding("entities", "note" if skipped else "ok", f"{words}{f'; skipped: {left}' if left else ''}")
     if copied := sum(given_away(row.example) for row in plan.encoded.rows):
-        words = f"{copied} already stand in their question, or in the answer before them: a model can copy these"
+        words = f"{copied} already occur in their question, or in the answer before them: a model can copy these"
         yield Finding("entities", "note", words, "choose other words as the entity, or leave these rows out")
     if quoted := spaces_added((row.example for row in plan.encoded.rows), config.entity_space):
         some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")

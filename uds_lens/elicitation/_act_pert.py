@@ -3,7 +3,7 @@
 Reference: Chen et al. 2025 (arXiv 2505.23270), which leaves number, sign, positions and layer partly open; what is
 taken here stands at each field. Its Algorithm 1 steers every block with independent noise: `ActPert(layer="all",
 antithetic=False)`. To first order the direction is `-gamma J mean(eta)`: noise, when copies are few.
-Antithetic copies cancel that order, and controls run beside it: a random direction of the same norm, and the opposite
+Antithetic copies cancel that order, and controls run with it: a random direction of the same norm, and the opposite
 sign.
 """
 

@@ -40,7 +40,7 @@ class Ask(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """All that texts and scores of this row depend on, beside the model and the options."""
+        """All that texts and scores of this row depend on, besides the model and the options."""
         return (self.row, self.id, self.subject, self.rendered.prompt.reference, list(self.rendered.ids))
 
 

@@ -118,7 +118,7 @@ class Slot:
         """Return the same of one suffix."""
         ((ids, place),) = self.coded(model, [suffix])
         if place is None:
-            raise Skip("the suffix's tokens cannot be told apart from the prompt's")
+            raise Skip("the suffix's tokens cannot be separated from the prompt's")
         return ids, place
 
     def _place(self, n_ids: int, offsets: Sequence[tuple[int, int]], length: int) -> slice | None:

@@ -27,7 +27,7 @@ Access: TypeAlias = Literal["text", "samples", "gradients", "activations"]
 Injection: TypeAlias = Literal[
     "nothing", "format", "other facts", "answer prefix", "affirmative gradient", "gold answer"
 ]
-"""Information that a probe gives away beside the question, least first."""
+"""Information that a probe gives away besides the question, least first."""
 
 
 @validated

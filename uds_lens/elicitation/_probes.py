@@ -76,7 +76,7 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """Facts that a probe may use beside the prompt."""
+    """Facts that a probe may use besides the prompt."""
 
     example: ForgetExample
     """The row that is asked."""
@@ -210,7 +210,7 @@ class PromptProbe(typing.Protocol):
 
     @property
     def injects(self) -> Injection:
-        """The most it gives away beside the question."""
+        """The most it gives away besides the question."""
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """Return the changed prompt."""
@@ -426,7 +426,7 @@ def prompt_probe(name: str, *, injects: Injection) -> Callable[[Callable[[Prompt
 
     Args:
         name: Its word: letters, digits and `_`.
-        injects: The most that it gives away beside the question (see `Injection`).
+        injects: The most that it gives away besides the question (see `Injection`).
 
     Returns:
         A decorator.

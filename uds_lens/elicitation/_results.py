@@ -1,4 +1,4 @@
-"""`ElicitationResults`: what each probe extracted, beyond retain, relative to full, and beside the depth."""
+"""`ElicitationResults`: what each probe extracted, beyond retain, relative to full, and next to the depth."""
 
 from __future__ import annotations
 
@@ -481,7 +481,7 @@ class ElicitationResults:
         return pd.DataFrame(rows, columns=["model", "probe", "k", "best_of_k", "leak_at_k", "n"])
 
     def with_depth(self, audit: DepthAudit) -> pd.DataFrame:
-        """Return each example's UDS beside its elicited scores: `example_id`, `uds`, `probe`, `beyond_retain` ...
+        """Return each example's UDS next to its elicited scores: `example_id`, `uds`, `probe`, `beyond_retain` ...
 
         Raises:
             DataError: The two share no example, or the audit is of another unlearned model.

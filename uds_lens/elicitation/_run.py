@@ -49,7 +49,7 @@ _Examples: TypeAlias = Annotated[Sequence[ForgetExample], PlainValidator(lambda 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ElicitData:
-    """The questions of an elicitation, and facts beside them; a set is whatever `load_examples` reads.
+    """The questions of an elicitation, and facts next to them; a set is whatever `load_examples` reads.
 
     Raises:
         DataError: There are no questions, or ids occur twice.

@@ -127,7 +127,7 @@ def _response(row: Mapping[str, Any], where: str) -> Response:
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """What is stored beside options, models and provenance."""
+    """What is stored besides options, models and provenance."""
 
     protocol: Protocol
     probes: tuple[ProbeRecord, ...]

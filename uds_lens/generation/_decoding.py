@@ -2,7 +2,7 @@
 
 Sampling reads each prompt once, repeats its cache for the samples, and drops finished rows. Every sample has its own
 stream of uniform numbers, and each token is the one its number meets in the cumulative distribution. So a text depends
-on seed and prompt only, not on what runs beside it, and two models with the same distribution generate the same text.
+on seed and prompt only, not on what runs with it, and two models with the same distribution generate the same text.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def read_open_unlearning(
     NaN. Open-Unlearning has no jailbreak prompts and no white-box metrics.
 
     A folder such as `saves` holds runs of several base models and splits: both are columns, read from
-    `.hydra/config.yaml` beside a run or from its name. A run is compared with references of its own base model and
+    `.hydra/config.yaml` next to a run or from its name. A run is compared with references of its own base model and
     split only, and `rank` refuses models of several (`uds_lens.meta.select` takes those of one).
 
     Args:
@@ -229,7 +229,7 @@ def _all_references(
 ) -> tuple[dict[str, list[_Run]], list[str]]:
     """Read the references that were named, and those that are there by their names; a note about the latter.
 
-    They are looked for in the folder, and in `eval` beside a folder `unlearn`.
+    They are looked for in the folder, and in `eval` next to a folder `unlearn`.
     """
     near: dict[Path, list[_Place]] = {}
     # runs of references alone are what was asked for
@@ -367,7 +367,7 @@ def _harness_results(root: Path, runs: Mapping[str, _Run]) -> tuple[dict[str, di
 
 
 def _owner(folder: Path, runs: Mapping[Path, str]) -> str | None:
-    """Return the run that results in a folder belong to: above it, in `evals` beside it, or of the same task's name."""
+    """Return the run that results in a folder belong to: above it, in `evals` next to it, or of the same name."""
     for place in (folder, *folder.parents):
         for candidate in (place, place / "evals"):
             if candidate in runs:

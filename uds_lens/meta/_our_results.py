@@ -36,13 +36,13 @@ def read_metrics(
 
     Returns:
         One row per result: `model`, its metrics, and `method`, `config`, `lr`, `epochs` as far as they follow from the
-        record beside the model, or from a name (of the checkpoint, or of the file) as
+        record next to the model, or from a name (of the checkpoint, or of the file) as
         `uds_lens.unlearning.config_name` or Open-Unlearning gives it. Otherwise they are empty: see `join_methods`.
         `conditions` has what the numbers depend on besides the model; where it differs, `notes` says so, and the models
         are neither ranked nor judged together.
 
     Raises:
-        ResultFormatError: A file or the record beside a model is broken, or the folder holds none.
+        ResultFormatError: A file or the record next to a model is broken, or the folder holds none.
         DataError: Nothing was given, or names do not fit.
 
     Example:

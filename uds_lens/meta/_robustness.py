@@ -193,7 +193,7 @@ def robustness(
     runs, and are for more runs of these methods. Both are t intervals with Satterthwaite's degrees of freedom on the
     logit scale; with fewer than five clusters there is none. Where one method makes up most of the distance from 0 or 1
     they may be too short: `caution` names it, with the interval that allows for any other method. They take the shift
-    of retain as it is: read them beside `r_shift_low` and `r_shift_high`.
+    of retain as it is: read them next to `r_shift_low` and `r_shift_high`.
 
     Args:
         tables: The models in their states; with `thresholds` for that filter.

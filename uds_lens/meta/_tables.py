@@ -43,7 +43,7 @@ class ModelTable:
     "retain", or "retain BASE SPLIT" where there are several."""
 
     references: pd.DataFrame | None = None
-    """The models full and retain that were read beside the others; None where no reader looked for them."""
+    """The models full and retain that were read next to the others; None where no reader looked for them."""
 
     notes: tuple[str, ...] = ()
     """What was left out, and what was decided, as sentences."""
@@ -360,7 +360,7 @@ def pool_in(name: str) -> dict[str, Any] | None:
 
 
 def setup_of(folder: Path, name: str) -> Setup:
-    """Return the base model and the split of a run: by `.hydra/config.yaml` beside it, else by its name.
+    """Return the base model and the split of a run: by `.hydra/config.yaml` next to it, else by its name.
 
     The file records the run, and anybody may have chosen the name: where they differ, the file is taken, with a
     warning.

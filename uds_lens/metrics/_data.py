@@ -231,7 +231,7 @@ def open_metric_data(
 
     Args:
         source: As above.
-        retain: Facts to keep, as `load_examples` reads them: in place of TOFU's, or beside a forget set.
+        retain: Facts to keep, as `load_examples` reads them: in place of TOFU's, or besides a forget set.
         holdout: Questions of the same kind that no model has seen, likewise.
         split: Forget split of TOFU.
         limit: Examples of every set; None takes all.

@@ -395,7 +395,7 @@ def _count(n: int, what: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """What is stored beside options, models and provenance."""
+    """What is stored besides options, models and provenance."""
 
     metrics: tuple[MetricValue, ...]
     sizes: Mapping[str, int]
@@ -478,7 +478,7 @@ def require_metrics_table(file: str | os.PathLike[str]) -> Path:
 
 
 def write_metrics_table(results: Mapping[str, MetricResults], file: str | os.PathLike[str]) -> Path:
-    """Write that table as CSV, of `results` and of all others saved beside it; an empty cell is undefined."""
+    """Write that table as CSV, of `results` and of all others saved next to it; an empty cell is undefined."""
     place = require_metrics_table(file)
     others = {name: saved for name, saved in results_in(place.parent).items() if name not in results}
     atomic_write_marked(place, csv_text(metrics_by_model({**results, **others})))

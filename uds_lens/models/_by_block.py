@@ -100,7 +100,7 @@ def files_of(source: Place, *, revision: str | None, offline: bool) -> Checkpoin
 
 
 def weight_files_of(source: Place, *, revision: str | None, offline: bool) -> list[Path]:
-    """List the files that a checkpoint which can be streamed is read from; others may lie beside them."""
+    """List the files that a checkpoint which can be streamed is read from; others may lie next to them."""
     return weight_files(_folder(source, revision=revision, offline=offline), os.fspath(source))
 
 
@@ -214,7 +214,7 @@ class StreamedModel(HookedModel):
         """Yield the number of each block while its weights are there; meanwhile those of the next are read.
 
         A GPU is given the next block meanwhile, too. On a CPU, converting and hashing wait until all cores are free:
-        beside products that use them all, they would take longer and hold the products up.
+        in parallel with products that use them all, they would take longer and hold the products up.
         """
         beside = self._beside is not None
         ahead = self._read if beside else self._load
@@ -344,7 +344,7 @@ class StreamedModel(HookedModel):
         return weight.detach()
 
     def _put(self, weights: dict[str, Tensor]) -> None:
-        """Put weights into the model, on the device; on CUDA beside what it computes meanwhile.
+        """Put weights into the model, on the device; on CUDA in parallel with what it computes meanwhile.
 
         They are not pinned: that copies them once more on the host, into pieces of which each is rounded up to a power
         of two and kept, to win time at the one step that the disk is slower than anyway.

@@ -323,7 +323,7 @@ def load_weights(
         if not weight_files(place_of(source), name, of_adapter=True):  # PEFT would ask the Hub for them, by this path
             raise ModelError(
                 f"{name!r} has the settings of a PEFT adapter (adapter_config.json) without its weights: expected "
-                "adapter_model.safetensors beside them. Copy the whole directory again, or train the adapter again."
+                "adapter_model.safetensors next to them. Copy the whole directory again, or train the adapter again."
             )
         # merged on the CPU, so that the same adapter gives the same bytes wherever it is used afterwards
         more = {"dtype": _dtype_of_base(source, dtype), "device": "cpu", "device_map": device_map}
@@ -455,11 +455,11 @@ def require_its_base(source: Place, base: PreTrainedModel) -> None:
 
 
 _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json")
-"""Names of the records that training writes beside a checkpoint."""
+"""Names of the records that training writes next to a checkpoint."""
 
 
 def checkpoint_record(source: Place) -> dict[str, Any]:
-    """Return the record that training wrote beside a checkpoint, unchecked; empty where there is none."""
+    """Return the record that training wrote next to a checkpoint, unchecked; empty where there is none."""
     for file in (place_of(source) / name for name in _RECORDS):
         try:
             record = json.loads(file.read_bytes()) if file.is_file() else None  # a pipe would be waited for

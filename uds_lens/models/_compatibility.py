@@ -164,12 +164,12 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
     without = [f"{role} {info.name!r}" for role, info in infos.items() if info.tokenizer is None]
     if not with_one:
         raise ModelError(
-            "none of the checkpoints has a tokenizer: save it beside the weights, with "
+            "none of the checkpoints has a tokenizer: save it next to the weights, with "
             "tokenizer.save_pretrained(directory). A live model gets one from ul.open_model(model, tokenizer=...)."
         )
     role, tokenizer = with_one[0]
     if without:
-        warn_once(f"no tokenizer beside {', '.join(without)}: using that of {role}, unchecked.")
+        warn_once(f"no tokenizer next to {', '.join(without)}: using that of {role}, unchecked.")
     return tokenizer
 
 

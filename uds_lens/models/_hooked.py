@@ -1,4 +1,4 @@
-"""An open checkpoint: the plain transformers model, and beside it a `TransformerBridge` on the same weights.
+"""An open checkpoint: the plain transformers model, and next to it a `TransformerBridge` on the same weights.
 
 At the end `open_model`: a directory, a Hub id, a live transformers model or a live Bridge, as one `HookedModel`.
 """

@@ -150,7 +150,7 @@ class WholeRows:
 
 
 def learn_calls(anatomy: Anatomy, batch: TokenBatch, cache: object | None) -> tuple[Tensor, list[BlockCall]]:
-    """Return what enters the first block, and the arguments of every block beside its hidden states.
+    """Return what enters the first block, and the arguments of every block besides its hidden states.
 
     The model's own forward makes them (masks, positions, rotary tables): it runs on blocks that record their arguments
     and return their input. Whether blocks return a tensor or a tuple differs by family: one is tried, then the other.

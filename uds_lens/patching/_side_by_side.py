@@ -74,7 +74,7 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
     family = config.get_text_config().model_type
     if family not in PACKED_FAMILIES:
         return (
-            f"{family!r} is none of the families whose blocks are known to run apart from the rest of the model "
+            f"{family!r} is not one of the families whose blocks are known to run apart from the rest of the model "
             f"({', '.join(sorted(PACKED_FAMILIES))}): what a block is called with may depend on the blocks before it"
         )
     if upcasts_attention(config):
@@ -187,7 +187,7 @@ _layouts: WeakKeyDictionary[nn.Module, RowLayout] = WeakKeyDictionary()  # layou
 def row_layout(model: HookedModel) -> RowLayout:
     """Return how rows of a model may be batched; at its first call for a model, a few short rows are run.
 
-    A row is run alone, and beside a longer one: padded on the left, else on the right, else rows run one at a time,
+    A row is run alone, and next to a longer one: padded on the left, else on the right, else rows run one at a time,
     with a warning that says so. Families whose rows the tests compare with the same rows alone are not tried, unless
     their rotary frequencies depend on the text's length. Then rows beyond the original maximum are tried too (a few
     tokens at such positions, which costs no more).

@@ -230,7 +230,7 @@ def component_profile(sites: Mapping[str, pd.DataFrame], **look: Unpack[Look]) -
 
 
 def forget_and_kept(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot S2 by layer on forget facts and on retained facts: erasure beside damage.
+    """Plot S2 by layer on forget facts and on retained facts: erasure next to damage.
 
     Args:
         layers: `audit.control_layers_frame()`.

@@ -450,7 +450,7 @@ def differences_by_metric(compared: pd.DataFrame, **look: Unpack[Look]) -> go.Fi
             line={"width": 0},
             layer="below",
         )
-    steps = defined.groupby("metric", sort=False).cumcount()  # models of a row lie beside each other
+    steps = defined.groupby("metric", sort=False).cumcount()  # models of a row lie next to each other
     sizes = defined.groupby("metric", sort=False)["metric"].transform("size")
     rows = defined["metric"].map(metrics.index).astype(float)  # without values, what a map gives has no type
     defined = defined.assign(row=rows + 0.6 * ((steps + 0.5) / sizes.astype(float) - 0.5))

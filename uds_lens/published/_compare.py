@@ -1,4 +1,4 @@
-"""A run beside the published values: differences, what to expect of each, verdicts."""
+"""A run next to the published values: differences, what to expect of each, verdicts."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ _COUNTED = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Comparison:
-    """A run beside the published values; made by `compare`."""
+    """A run next to the published values; made by `compare`."""
 
     frame: pd.DataFrame
     """One row per model and metric with a published value, columns as in `uds_lens.published.COMPARED`."""
@@ -247,7 +247,7 @@ _MEASURED = "(measured)"
 
 
 def beside(run: str | os.PathLike[str]) -> Published:
-    """Put the models of a run beside the published ones, as `uds-lens rank` and `dashboard` take them.
+    """Put the models of a run next to the published ones, as `uds-lens rank` and `dashboard` take them.
 
     Args:
         run: As for `compare`; models of other groups than tofu-1b are left out.

@@ -1,6 +1,6 @@
 """Read the values that a run measured of published models: a study, the released script, or Open-Unlearning.
 
-First the run folders of the UDS paper's released script: `summary.json`, `results.json` and what it writes beside them.
+First the run folders of the UDS paper's released script: `summary.json`, `results.json` and the other files.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _read(folder: Path) -> _Run:
         uds = number(record.get("uds"), where=f"{here}, 'uds'")
         again = _score(s1, s2, tau)
         if not (math.isnan(uds) and math.isnan(again)) and not abs(uds - again) <= _CLOSE:
-            raise ResultFormatError(f"{here}: its layers give UDS {again:.6g}, and {uds:.6g} is written beside them.")
+            raise ResultFormatError(f"{here}: its layers give UDS {again:.6g}, and {uds:.6g} is written next to them.")
         examples.append((name, uds))
         layers += [(name, layer, a, b) for layer, a, b in zip(_layers(record, len(s1), here), s1, s2, strict=True)]
     if len({name for name, _ in examples}) < len(examples):

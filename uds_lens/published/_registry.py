@@ -1,4 +1,4 @@
-"""The published models, one record each from the data file beside this one, and the published values as one table.
+"""The published models, one record each from the data file next to this one, and the published values as one table.
 
 Values are as exact as they were published, with their prompts and what is known of them.
 """

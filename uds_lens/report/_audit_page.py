@@ -144,7 +144,7 @@ def _retains(audit: DepthAudit) -> dict[str, Any] | None:
 
 
 def _damage(audit: DepthAudit) -> dict[str, Any] | None:
-    """Return loss on retained facts beside loss on forget facts, in words; None without a control."""
+    """Return loss on retained facts next to loss on forget facts, in words; None without a control."""
     if audit.control is None:
         return None
     damage, prob, own, roles = audit.damage_estimate, audit.entity_prob, "", audit.config.roles
@@ -553,7 +553,7 @@ def write(
         audits: An audit; several by name; or several, named after their unlearned models.
         path: File to write (`.html`), written atomically.
         title: Heading of the page; by default the page's own.
-        lens: Logit Lens results to draw beside UDS in the view of an example: of
+        lens: Logit Lens results to draw next to UDS in the view of an example: of
             `metrics.compare_logit_lens(audit, example)`, or of `metrics.evaluate(...)` with `logit_lens`; each finds
             its audit by itself.
         metrics: Other metrics of the models (`metrics.evaluate`) and transplants (`uds_lens.transplant`), of one or
@@ -561,7 +561,7 @@ def write(
             Lens among them is drawn as with `lens`.
         references: Names of audits for comparison: drawn grey, and not what the page opens on. Audits of `full` and
             `retain` themselves are found by their weights and need no name here.
-        elicitations: Results of `elicitation.elicit` on audited models: what was extracted beyond retain, beside their
+        elicitations: Results of `elicitation.elicit` on audited models: what was extracted beyond retain, next to their
             depth. Each finds its audit by the model's weights.
         short_paths: Cut paths of this machine to their last two parts, for a page that is shared.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Texts beside the templates: formula and meaning by metric; names of methods (ours, the UDS paper's, the trainers of
+# Texts next to the templates: formula and meaning by metric; names of methods (ours, the UDS paper's, the trainers of
 # Open-Unlearning) as their authors write them; publications.
 _TEXTS = json.loads((Path(__file__).parent / "page" / "words.json").read_text(encoding="utf-8"))
 

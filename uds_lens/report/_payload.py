@@ -57,7 +57,7 @@ _SCORES = {"full": 0.0, "retain": 1.0}
 
 
 class Measured(NamedTuple):
-    """Metrics beside depth."""
+    """Metrics next to depth."""
 
     # By name of the audit; `full` and `retain` under their roles, where they are no audits.
     values: Mapping[str, Mapping[str, MetricValue]]

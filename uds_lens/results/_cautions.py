@@ -267,7 +267,7 @@ def _prefix_ends_in_space(audit: DepthAudit) -> Iterator[Caution]:
 def _given_away(audit: DepthAudit) -> Iterator[Caution]:
     if copied := [example.id for example in audit.examples if given_away(example)]:
         text = (
-            f"{len(copied)} of {len(audit.examples)} entities already stand in their question, or in the answer before "
+            f"{len(copied)} of {len(audit.examples)} entities already occur in their question, or in the answer before "
             f"them, so a model can copy what it does not know ({_some(copied)}). Choose other words as the entity, or "
             "leave these rows out."
         )

@@ -319,7 +319,7 @@ class DepthAudit(Stage1):
     def entity_prob(self) -> EntityProb:
         """Probability of the entities under `full` and under the unlearned model itself, on forget and retained facts.
 
-        What the model says beside what it holds: a low one with a low `uds` is knowledge that is hidden, not gone.
+        What the model says, next to what it holds: a low one with a low `uds` is knowledge that is hidden, not gone.
         """
         return entity_prob_of(self)
 

@@ -72,7 +72,7 @@ def model_card(
     if audit.config.words != "unlearning":
         raise ConfigError(
             Setting("words", audit.config.words, of="AuditConfig"),
-            ": model cards and scores on the Hub speak of unlearning only. Share the audit or its report instead.",
+            ": model cards and scores on the Hub cover unlearning only. Share the audit or its report instead.",
         )
     if not dataset.strip():
         raise ConfigError(Setting("dataset"), " must name the forget set; got an empty text.")

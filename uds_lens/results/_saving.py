@@ -92,7 +92,7 @@ class _Provenance(_Origin):
 
 @dataclass(frozen=True, kw_only=True)
 class _Control:
-    """What is stored of control facts beside their tensors."""
+    """What is stored of control facts besides their tensors."""
 
     ids_hash: str
     sample: dict[str, Any] | None
@@ -101,7 +101,7 @@ class _Control:
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """What is stored beside settings, models and provenance."""
+    """What is stored besides settings, models and provenance."""
 
     skipped: tuple[SkippedExample, ...]
     control: _Control | None = None

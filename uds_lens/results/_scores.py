@@ -1,6 +1,6 @@
 """The Unlearning Depth Score as pure functions of the deltas.
 
-Reference: the UDS paper (arXiv 2605.24614). Where it is silent, undefined is NaN, and the raw ratio is kept beside the
+Reference: the UDS paper (arXiv 2605.24614). Where it is silent, undefined is NaN, and the raw ratio is kept next to the
 clipped one.
 """
 

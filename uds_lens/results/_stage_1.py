@@ -211,7 +211,7 @@ def retain_ceiling(stage: Stage1) -> float:
 
 
 class Damage(NamedTuple):
-    """Loss on retained facts beside loss on forget facts, from patching in the unlearned model's states."""
+    """Loss on retained facts next to loss on forget facts, from patching in the unlearned model's states."""
 
     value: float
     """`control_loss / forget_loss`. 0: nothing is lost on retained facts, all of the loss is about the forget set. 1:

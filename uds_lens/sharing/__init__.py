@@ -1,4 +1,4 @@
-"""Results where others look for them: beside Open-Unlearning's runs, on the Hub, and in the records of evaluations."""
+"""Results where others look for them: next to Open-Unlearning's runs, on the Hub, and in the records of evaluations."""
 
 import lazy_loader
 

@@ -31,7 +31,7 @@ def write_inspect_logs(
 
     A log is a model under one probe and decoding: a sample per row, an epoch per text, scored by ROUGE-L recall of the
     reference (and of the entity, where the row has one). Comparisons between models are not in logs: those of
-    retain lie beside.
+    retain are in its own.
 
     Args:
         results: The elicitation.

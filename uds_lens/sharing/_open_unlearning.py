@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
 
 _WEIGHTS = ("config.json", "adapter_config.json")
-"""Files of which one lies beside weights."""
+"""Files of which one lies next to weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class UnlearningRun:
     """The model that was trained: directory or Hub id."""
 
     retain: str | None
-    """The retain model of this base model and split: trained beside it, else the published one; None where there is
+    """The retain model of this base model and split: trained next to it, else the published one; None where there is
     neither."""
 
     examples: str | None
@@ -64,7 +64,7 @@ def open_unlearning_run(task: str | os.PathLike[str]) -> UnlearningRun:
         task: The folder that it was trained into, `saves/unlearn/TASK`.
 
     Returns:
-        The run. `retain` is a folder `saves/finetune/tofu_BASE_retain90` (MUSE: `muse_BASE_News_retrain`) beside it,
+        The run. `retain` is a folder `saves/finetune/tofu_BASE_retain90` (MUSE: `muse_BASE_News_retrain`) next to it,
         else the published model of that base and split.
 
     Raises:
@@ -92,7 +92,7 @@ def open_unlearning_run(task: str | os.PathLike[str]) -> UnlearningRun:
         checkpoints[folder.resolve().name] = folder
     if not checkpoints:
         raise ResultFormatError(
-            f"no weights in {str(folder)!r}, neither there nor in checkpoint-*: expected config.json beside them."
+            f"no weights in {str(folder)!r}, neither there nor in checkpoint-*: expected config.json next to them."
         )
     base, split = recorded_setup(config)
     full = hydra.text(config, "model.model_args.pretrained_model_name_or_path")
@@ -130,7 +130,7 @@ def _local(name: str, task: Path) -> str:
 
 
 def _retain(config: hydra.Config, base: str | None, split: str | None, task: Path) -> str | None:
-    """Return the retain model: a folder among the trained ones beside the run, else the published one."""
+    """Return the retain model: a folder among the trained ones next to the run, else the published one."""
     from uds_lens.published import find
 
     if base is None or split is None:
@@ -217,7 +217,7 @@ def require_answers(run: UnlearningRun, *, full: str | None, retain: str | None,
     what = f"{run.base or 'base model not known'}, {run.split or 'split not known'}"
     why = {
         "full": "its record names no model",
-        "retain": "neither beside it nor published",
+        "retain": "neither next to it nor published",
         "examples": "no forget set with entities is published for it (uds-lens annotate marks them)",
     }
     parts: list[str | Setting] = []

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from uds_lens.unlearning import MethodConfig
 
 
-AUDIT, ELICITATION = "audit", "elicitation"  # items measured beside metrics; neither is the name of a metric
+AUDIT, ELICITATION = "audit", "elicitation"  # items measured besides metrics; neither is the name of a metric
 _MOST = 20_000  # models of a plan
 
 

@@ -92,7 +92,7 @@ class QuestionSets:
     """File of unrelated facts."""
 
     entities: str | None = None
-    """File of the forget set with entities, also beside `tofu`; None takes `forget`."""
+    """File of the forget set with entities, also with `tofu`; None takes `forget`."""
 
     limit: PositiveInt | None = None
     """Use this many of each set; `entities` keeps the rows of the questions drawn from `forget`."""
@@ -287,7 +287,7 @@ class StudyPlan:
     """Training sets of unlearning."""
 
     model: tuple[GivenModel, ...] = ()
-    """Existing models, beside full and retain."""
+    """Existing models, besides full and retain."""
 
     pool: tuple[PoolRuns, ...] = ()
     """Pool models to make."""
@@ -410,7 +410,7 @@ def _record(kind: type[T], given: Any, where: str) -> T:
     return kind(**values)
 
 
-SETS = ("forget", "holdout", "retain", "real_authors", "world_facts")  # sets of questions, beside entities
+SETS = ("forget", "holdout", "retain", "real_authors", "world_facts")  # sets of questions, besides entities
 
 _PLACES = ("full", "tofu", "path", "start", "source", "entities", *SETS)
 """Settings that are paths, Hub ids or parts of the toy world."""

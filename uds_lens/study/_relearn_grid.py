@@ -136,7 +136,7 @@ class RelearnGridResults:
         return float(np.nanmean(excesses)) if excesses and not np.isnan(excesses).all() else math.nan
 
     def summary(self) -> dict[str, Any]:
-        """Return the headline numbers: the worst setting, beside the paper's, beside retain's; NaN where undefined."""
+        """Return the headline numbers: the worst setting, the paper's, and those of retain; NaN where undefined."""
         summary: dict[str, Any] = {
             "metric": self.grid.metric,
             "direction": METRICS[self.grid.metric].meaning.direction,

@@ -54,7 +54,7 @@ def _undisturbed() -> Iterator[None]:
 class DepthCallback(TrainerCallback):
     """Measure UDS and damage while a model trains, for any transformers `Trainer`.
 
-    The model is audited in place, without a second copy; `full` stays open beside it. Training is the same, bit for
+    The model is audited in place, without a second copy; `full` stays open alongside it. Training is the same, bit for
     bit, as without the callback. Values go to the Trainer's loggers (`depth/uds`, `depth/damage`, ...), to `curve`, and
     to a file `depth.json` in the output directory and each checkpoint.
 

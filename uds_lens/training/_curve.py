@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from uds_lens.plots import Look
 
 
-RECORD = "depth.json"  # name of the record beside a checkpoint
+RECORD = "depth.json"  # name of the record next to a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def best_of(points: Sequence[DepthPoint], max_damage: float | None) -> DepthPoin
 
 @dataclass(frozen=True, kw_only=True)
 class DepthCurve:
-    """Depth and damage by step, with what they were measured on; written as `depth.json` beside each checkpoint."""
+    """Depth and damage by step, with what they were measured on; written as `depth.json` next to each checkpoint."""
 
     points: tuple[DepthPoint, ...]
     """In the order of the steps."""

@@ -97,7 +97,7 @@ def run_host(
         def put(rows: list[int], values: Float[Tensor, "candidate_and_own batch"]) -> None:
             finite = values.isfinite()
             plan.require_finite(finite[0], rows, model.name, "log-probabilities")
-            plan.require_finite(finite.all(0), rows, other.name, "log-probabilities where its blocks stand in another")
+            plan.require_finite(finite.all(0), rows, other.name, "log-probabilities with its blocks in another model")
             own[rows], mixed[rows] = values[0], values[1:].T
 
         def run(part: list[list[int]]) -> None:
@@ -233,7 +233,7 @@ def _require_alike(host: HookedModel, donor: HookedModel) -> None:
     ):
         if of_host != of_donor:
             raise ModelError(
-                f"blocks of {donor.name!r} cannot stand in {host.name!r}: their {what} differs ({of_donor} and "
+                f"blocks of {donor.name!r} cannot be put into {host.name!r}: their {what} differs ({of_donor} and "
                 f"{of_host}). Open both alike, or pass their directories."
             )
 

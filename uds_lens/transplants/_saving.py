@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """What is stored beside settings, models and provenance."""
+    """What is stored besides settings, models and provenance."""
 
     candidates: tuple[Candidate, ...]
     skipped: tuple[SkippedExample, ...]

@@ -1,4 +1,4 @@
-"""The data of a training run, in a seeded order: a retain answer beside each forget answer, padded, in batches.
+"""The data of a training run, in a seeded order: a retain answer next to each forget answer, padded, in batches.
 
 Then what is prepared for it: tokens, the answers to prefer, and reference log-probabilities.
 """
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingPair:
-    """One forget example in one epoch, with the answers that train beside it."""
+    """One forget example in one epoch, with the answers that train next to it."""
 
     forget: AnswerSequence  # question with the answer to forget
     winner: AnswerSequence | None  # the same question with the answer to prefer, for methods that have one
@@ -73,7 +73,7 @@ class TrainingData:
 class PairDataset(Dataset):
     """All pairs of a training run, in an order that depends on the seed and on nothing else.
 
-    Each epoch takes every forget example once, in an order of its own; the retain examples beside them cycle in the
+    Each epoch takes every forget example once, in an order of its own; the retain examples next to them cycle in the
     same way, all of them before the first comes again. The index of a pair decides its content, so that a killed run
     resumes with exactly the pairs that were left.
 
@@ -130,9 +130,9 @@ class PairCollator:
         self.pad_token_id = pad_token_id
 
     def __call__(self, pairs: Sequence[TrainingPair]) -> dict[str, dict[str, Tensor]]:
-        """Return `forget`, and `winner` and `retain` where there are any, with references beside the tokens.
+        """Return `forget`, and `winner` and `retain` where there are any, with references next to the tokens.
 
-        Every side of a batch of fillers has `FILLER` beside its tokens.
+        Every side of a batch of fillers has `FILLER` next to its tokens.
         """
         real = [pair for pair in pairs if not pair.is_filler]
         pairs = real or pairs[:1]
@@ -152,7 +152,7 @@ def length_groups(batch: Mapping[str, Mapping[str, Tensor]], *, rows: int = 8) -
     """Split a batch into groups of rows of similar length, each without needless padding.
 
     On a CPU padding costs as much as text, and random batches are nearly half padding. A forget answer and its winner
-    stay together; retain answers are grouped separately, so that they no longer stand beside the forget answer of
+    stay together; retain answers are grouped separately, so that they no longer stand next to the forget answer of
     their pair. Means over the rows of a side, as in every objective of this package, change by rounding only.
 
     Example:
@@ -181,7 +181,7 @@ def _selected(values: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
 
 T = TypeVar("T")
 
-ALTERNATES = "alternates.json"  # name of the file beside a checkpoint
+ALTERNATES = "alternates.json"  # name of the file next to a checkpoint
 
 _ROUNDS, _HOTTER, _BATCH = 5, 0.5, 32
 
@@ -357,7 +357,7 @@ def read_alternates(file: Path) -> list[list[str]]:
 
 
 def _may_be_padded(model: Any) -> bool:
-    """Tell whether transformers' `generate` gives a text the same beside others as alone."""
+    """Tell whether transformers' `generate` gives a text the same next to others as alone."""
     if is_tested_family(model):
         return True
     with as_hooked(model) as view:

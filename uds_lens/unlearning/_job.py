@@ -58,7 +58,7 @@ def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent
     if not isinstance(source, str | os.PathLike):
         raise ModelError(
             f"training starts from a directory or a Hub id, got {type(source).__name__}: save the model first with "
-            "save_pretrained, and its tokenizer beside it."
+            "save_pretrained, and its tokenizer next to it."
         )
     name, device = os.fspath(source), pick_device(options.device)
     where: Any = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
@@ -158,6 +158,6 @@ class Job:
             parts["device"] = parent.model.device.type
         if self.saves_adapter:
             parts["saved"] = "adapter"
-        if parent.runs_apart(tokens):  # earlier versions trained such rows beside others
+        if parent.runs_apart(tokens):  # earlier versions trained such rows next to others
             parts["long rows"] = "alone"
         return parts

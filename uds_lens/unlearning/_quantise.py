@@ -60,7 +60,7 @@ def quantise(
 
     Args:
         model: A directory, or a Hub id.
-        out: Directory of the result, with `quantisation.json` beside the weights.
+        out: Directory of the result, with `quantisation.json` next to the weights.
         device: Where to quantise.
         offline: Use only files already downloaded.
         revision: Branch, tag or commit on the Hub.

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 Need: TypeAlias = Literal["retain", "frozen", "reference", "refusals", "alternates"]
-"""Inputs of an objective beside the model and the forget answers.
+"""Inputs of an objective besides the model and the forget answers.
 
-`retain`: retain answers. `frozen`: the whole model before training, beside the one that trains. `reference`: only the
+`retain`: retain answers. `frozen`: the whole model before training, next to the one that trains. `reference`: only the
 log-probability of each answer under it, computed once. `refusals` and `alternates`: answers to prefer (the side
 `winner`), drawn from a list of refusals, or sampled from the model before training.
 """

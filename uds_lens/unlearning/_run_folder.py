@@ -143,7 +143,7 @@ class JointProcesses:
 
 
 class RunFolder:
-    """A hidden directory `.NAME.run` beside the result. It is removed once the result is saved."""
+    """A hidden directory `.NAME.run` next to the result. It is removed once the result is saved."""
 
     def __init__(
         self, out: Path, *, depends_on: Mapping[str, Any], record: str, processes: JointProcesses, redo: bool = False

@@ -79,7 +79,7 @@ def unlearn(
 ) -> Path:
     """Train a model to forget.
 
-    The result is a plain checkpoint that transformers loads, with `unlearning.json` beside the weights. It appears
+    The result is a plain checkpoint that transformers loads, with `unlearning.json` next to the weights. It appears
     complete or not at all. A killed run resumes from its last checkpoint when it is called again in the same way; a
     finished one is not repeated. One seed gives the same weights on one machine.
 
@@ -146,7 +146,7 @@ def relearn(
     Args:
         model: A directory, or a Hub id.
         forget: Questions with the answers to learn.
-        out: Directory of the result, with `relearning.json` beside the weights.
+        out: Directory of the result, with `relearning.json` next to the weights.
         config: Settings; default one epoch of AdamW at 2e-5, 32 examples per step.
         lora: Train low-rank adapters, by default merged at the end.
         options: How to run it; default `TrainOptions()`.
@@ -189,7 +189,7 @@ def finetune(
     Args:
         model: The model to start from: a directory, a GGUF file, a Hub id, or `package:NAME`.
         data: Questions with the answers to learn; several sets by name.
-        out: Directory of the result, with `finetuning.json` beside the weights.
+        out: Directory of the result, with `finetuning.json` next to the weights.
         unseen: Sets of rows that are not trained on, by name: the forget set, where a retain model is made.
         config: Settings; default `FinetuneConfig()`.
         lora: Train low-rank adapters. They are saved alone, unless `save="merged"`.

@@ -226,7 +226,7 @@ class TrainOptions:
     """Steps per point of the loss curve, each the mean over them; the first and last step are logged separately."""
 
     log_to: Annotated[tuple[LogTo, ...], BeforeValidator(_as_tuple)] = ()
-    """Where to log: `csv` (a file beside the result, named after it), `wandb`, `trackio`."""
+    """Where to log: `csv` (a file next to the result, named after it), `wandb`, `trackio`."""
 
     callbacks: SkipJsonSchema[Annotated[tuple[Any, ...], BeforeValidator(_as_tuple)]] = ()
     """Callbacks of transformers' `Trainer`, such as `uds_lens.training.DepthCallback`."""

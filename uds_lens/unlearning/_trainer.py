@@ -246,7 +246,7 @@ def loss_curve(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def curve_file(out: Path) -> Path:
-    """Return the CSV file of a run: beside its result, named after it.
+    """Return the CSV file of a run: next to its result, named after it.
 
     >>> curve_file(Path("ckpt/npo")).name
     'npo.csv'
@@ -255,7 +255,7 @@ def curve_file(out: Path) -> Path:
 
 
 def training_logs(options: TrainOptions, out: Path) -> list[TrainerCallback]:
-    """Return the logs beside the `Trainer`'s own callbacks (Weights & Biases, Trackio)."""
+    """Return the logs next to the `Trainer`'s own callbacks (Weights & Biases, Trackio)."""
     csv_log = [_CsvLog(curve_file(out))] if "csv" in options.log_to else []
     return [*csv_log, *([_EndWandbRun()] if "wandb" in options.log_to else [])]
 
