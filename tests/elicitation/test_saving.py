@@ -106,6 +106,7 @@ def test_texts_of_a_model_that_ends_elsewhere_are_not_taken(trio, tmp_path):
 
 
 def test_saved_and_read_again(asked, saved, tmp_path):
+    assert json.loads((saved / "manifest.json").read_text())["cautions"] == list(asked.warnings)
     again = ElicitationResults.load(saved)
     assert again.summary().equals(asked.summary()) and again.to_frame().equals(asked.to_frame())
     assert again.options == asked.options and again.probes == asked.probes

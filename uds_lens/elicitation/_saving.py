@@ -165,6 +165,7 @@ def save_elicitation(results: ElicitationResults, path: str | os.PathLike[str]) 
         provenance=results.provenance,
         values={"protocol": results.protocol, "probes": results.probes, "parts": [*map(_asked, results.parts)]},
         tables=tables,
+        cautions=results.warnings,
     ).save(path)
 
 
