@@ -13,6 +13,7 @@ from uds_lens.audit._inputs import make_plan
 from uds_lens.audit._memory import GIB, MemoryEstimate, estimate_memory, run_halving, weight_sizes
 from uds_lens.audit._runner import StateStore
 from uds_lens.errors import ModelError, UdsLensWarning
+from uds_lens.patching import open_target
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 CPU = RunOptions(device="cpu", engine="wavefront", progress=False)
@@ -138,27 +139,16 @@ def test_the_estimate_counts_weights_states_and_batches(plan):
     assert of().available > 0
 
 
-def test_the_estimate_counts_keys_states_masks_and_attention_of_a_batch(plan):
-    """Of a deep model with one head and a narrow MLP, where little else is held."""
-    n_layers, heads = 16, {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 32}
-    plain = replace(plan, packed=False)
-    held, kept = [], 0
-    for batch in plain.batches:
-        length = max(len(plain.rows[i].ids) for i in batch)
-        variants = n_layers * max(len(plain.rows[i].window) for i in batch)  # their tokens, side by side
-        mask = len(batch) * variants * (length + variants) * 4
-        recorded = len(batch) * (length * n_layers * 64 + variants * 2 * 32 + length * (length + 64)) * 4
-        held.append(recorded + 3 * mask + 3 * mask)  # masks as they are built, attention scores
-        kept += recorded + mask
-    logits = 3 * n_layers * 200 * 4 * sum(len(row.window) for row in plain.rows)
-
-    def of(keep):
-        settings = {"n_sources": 0, "dtype": "float32", "device": "cpu", "states_budget": GIB, "keep": keep}
-        config = build_model("llama", num_hidden_layers=n_layers, intermediate_size=1, **heads).config
-        return estimate_memory(config, plain, **settings)
-
-    assert of(keep=True).states == kept
-    assert 1 < of(keep=False).batch / (max(held) + logits) < 1.2
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_estimate_of_kept_recordings_is_what_they_hold(plan, opened, packed):
+    model, plan = opened("llama"), replace(plan, packed=packed)
+    held = sum(
+        open_target(model, plan.batch_of(rows), packed=packed).recording.nbytes for rows in plan.batches_for(model)
+    )
+    given = {"n_sources": 0, "dtype": "float32", "device": "cpu", "states_budget": GIB}
+    estimate = estimate_memory(model.hf.config, plan, keep=True, **given)
+    assert 0.5 < estimate.states / held < 2
+    assert estimate_memory(model.hf.config, plan, **given).states == 0
 
 
 def test_the_estimate_of_a_streamed_model_holds_a_block_and_the_bytes_of_the_next(plan):

@@ -21,7 +21,6 @@ from uds_lens.errors import ModelError, Setting, warn_once
 from uds_lens.models import ModelSource, anatomy_of, pick_device
 from uds_lens.models._checkpoint import LOADING, load_config
 from uds_lens.patching._costs import SCORES_AT_ONCE, ModelCosts, logits_at_once
-from uds_lens.patching._packing import Packing
 from uds_lens.patching._side_by_side import why_not_streamed
 from uds_lens.results._settings import AuditConfig, RunOptions
 
@@ -142,65 +141,47 @@ def estimate_memory(
     trust_remote_code: bool = False,
     streamed: bool = False,
 ) -> MemoryEstimate:
-    """Estimate from a transformers config, without loading weights."""
+    """Estimate from a transformers config, without loading weights: weights, states, and room for one batch.
+
+    That room is rough. Where it is too small after all, a GPU runs out of memory, and batches are halved.
+    """
     text = config.get_text_config()
     size = torch.empty(0, dtype=getattr(torch, dtype)).element_size()
     sizes = weight_sizes(config, size, trust_remote_code)  # says what a model must have
     width, layers = int(text.hidden_size), int(text.num_hidden_layers)
     heads = largest_entry(text, "num_attention_heads") or max(1, width // 64)
-    head = largest_entry(text, "head_dim") or width // heads
-    kv = 2 * head * (largest_entry(text, "num_key_value_heads") or heads)
+    keys = 2 * (largest_entry(text, "head_dim") or width // heads)
+    keys *= largest_entry(text, "num_key_value_heads") or heads
     inner = largest_entry(text, "intermediate_size") or 4 * width
-    rows = plan.rows
-    windows = sum(len(row.window) for row in rows)
-    largest = kept = closing = 0
-    waiting = []
-    at_once = int(ModelCosts.of(config, device).variant_tokens_at_once)
+    rows, waiting = plan.rows, []
+    recorded = batch_room = 0
+    at_once = ModelCosts.of(config, device).variant_tokens_at_once
     for batch in plan.batches:
-        length, widest = max(len(rows[i].ids) for i in batch), max(len(rows[i].window) for i in batch)
-        per_row = widest * layers
-        tokens, resumed = len(batch) * length, len(batch) * per_row
-        together = min(resumed, max(per_row, at_once))  # rows are resumed in groups
-        most_scores = SCORES_AT_ONCE // heads
-        mask = resumed * (length + per_row) * size  # of the window
-        arguments = tokens * (length + 2 * head) * size  # mask and rotary tables of the own pass
-        to_move = Packing.bytes_to_move(heads, kv // (2 * head)) if plan.packed else 0  # where heads stand
-        scores = heads * max(tokens * length, min(together * (length + per_row), most_scores))
-        active = max(tokens, together) * (2 * width + 3 * inner) * size + 3 * scores * size
-        # At last the states are compared with those that they replace, in float32.
-        compared = resumed * width * (3 if size == 4 else 5) * 4
-        if streamed:
-            own = sum(len(rows[i].ids) for i in batch) if plan.packed else tokens
-            variants = sum(len(rows[i].window) for i in batch) if plan.packed else len(batch) * widest
-            cut = min(mask, -(-resumed // together) * most_scores * size) + variants * layers * 2 * head * size
-            at_window = resumed + n_sources * variants * layers
-            waiting.append((own + at_window) * width * size + arguments + (cut if n_sources else 0))
-            one_layer = tokens * kv * size + 2 * len(batch) * widest * width * size + resumed * to_move
-            largest = max(largest, one_layer + 2 * min(mask, most_scores * size) + active)
-            closing = max(closing, resumed * width * size + compared)
-            continue
-        recorded = tokens * layers * kv * size + 2 * resumed * width * size + arguments
-        recorded += resumed * (layers + 1) // 2 * to_move  # for each number of variants
-        largest = max(largest, recorded + max(3 * mask + active, compared))  # masks next to them while they are built
-        kept += recorded + mask
-    logits = 3 * min(logits_at_once(torch.device(device)), windows * layers * int(text.vocab_size)) * 4
-    weights, of_batch, available = sizes.whole, largest + logits, free_bytes(device)
+        length, variants = max(len(rows[i].ids) for i in batch), layers * max(len(rows[i].window) for i in batch)
+        tokens, resumed = len(batch) * length, len(batch) * variants
+        together = int(min(resumed, max(variants, at_once)))  # rows are resumed in groups
+        scores = max(heads * tokens * length, min(heads * together * (length + variants), SCORES_AT_ONCE))
+        in_block = max(tokens, together) * (2 * width + 3 * inner + keys) + 3 * scores
+        kept = 0 if streamed else tokens * layers * keys + resumed * (2 * width + length + variants)  # with masks
+        recorded, batch_room = recorded + kept, max(batch_room, in_block + kept)
+        # A quarter more for masks and positions, which wait with the states of `full` and of each source's variants.
+        waiting.append((tokens + (1 + n_sources) * resumed) * width * size * 5 // 4)
+    windows = layers * sum(len(row.window) for row in rows)
+    logits = 3 * min(logits_at_once(torch.device(device)), windows * int(text.vocab_size)) * 4
+    room, available = batch_room * size + logits, free_bytes(device)
+    program = 0 if torch.device(device).type == "cuda" else _PROGRAM
+    weights, states = sizes.whole, min(states_budget, n_sources * windows * width * size)
+    parts: tuple[tuple[int, ...], ...] = ()
     if streamed:  # a block and the bytes of the next (a GPU is given both as weights), and later the head alone
         beside = size if torch.device(device).type == "cuda" else _stored_size(config, size)
         always, head = (sizes.head, 0) if sizes.tied else (0, sizes.head)  # a tied one is the embedding, and stays
-        held = (sizes.block * (size + beside) // size, largest), (head, logits), (0, closing)
-        weights, of_batch = max(held, key=sum)
-        weights += sizes.around + always
-    program = 0 if torch.device(device).type == "cuda" else _PROGRAM
-    states = min(states_budget, n_sources * windows * layers * width * size)
-    parts: tuple[tuple[int, ...], ...] = ()
-    if streamed:
-        parts = _parts_that_fit(waiting, available - weights - states - of_batch - program)
+        weights = max(sizes.block * (size + beside) // size, head) + sizes.around + always
+        parts = _parts_that_fit(waiting, available - weights - states - room - program)
         states += max((sum(waiting[number] for number in part) for part in parts), default=0)
-    else:
-        states += min(states_budget, kept) if keep else 0
+    elif keep:
+        states += min(states_budget, recorded * size)
     in_files = sizes.whole * _stored_size(config, size) // size
-    return MemoryEstimate(weights, states, of_batch, available, program, streamed, parts, in_files)
+    return MemoryEstimate(weights, states, room, available, program, streamed, parts, in_files)
 
 
 def _stored_size(config: Any, size: int) -> int:

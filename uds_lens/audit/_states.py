@@ -189,12 +189,15 @@ def closeness(
     batch: TokenBatch,
 ) -> tuple[Float[Tensor, "batch layer"], Float[Tensor, "batch layer"]]:
     """Return norm ratio and cosine of patched-in states and those they replace, means over patched positions."""
-    source, replaced = source.float(), replaced.float()
     patched = batch.patched_mask[:, None]
     count = patched.sum(-1).cpu()
 
-    def mean(values: Tensor) -> Tensor:
-        return torch.where(patched, values, 0.0).sum(-1).cpu().double() / count
+    def mean(values: list[Tensor]) -> Tensor:
+        return torch.where(patched, torch.stack(values, dim=1), 0.0).sum(-1).cpu().double() / count
 
-    ratio = source.norm(dim=-1) / replaced.norm(dim=-1)
-    return mean(ratio), mean(torch.nn.functional.cosine_similarity(source, replaced, dim=-1))
+    ratios, cosines = [], []
+    for layer in range(source.shape[1]):  # all at once, float32 copies of them would be the most that an audit holds
+        here, there = source[:, layer].float(), replaced[:, layer].float()
+        ratios.append(here.norm(dim=-1) / there.norm(dim=-1))
+        cosines.append(torch.nn.functional.cosine_similarity(here, there, dim=-1))
+    return mean(ratios), mean(cosines)

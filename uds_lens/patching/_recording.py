@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -19,9 +18,6 @@ from uds_lens.data import TokenBatch, cheapest_cuts
 from uds_lens.models import Anatomy
 from uds_lens.patching import _costs as costs
 from uds_lens.patching._packing import Packing, PrefixKept
-
-Rows: TypeAlias = "slice | list[int]"
-"""Rows of a batch, as an index."""
 
 
 class KeptKeys:
@@ -241,23 +237,19 @@ class Recording:
         cuts = cut_row_groups(self.batch, self._costs, packed=self.windows is not None)
         return [(start, stop, self._of_rows(slice(start, stop))) for start, stop in cuts] if len(cuts) > 1 else []
 
-    def groups_wanting(self, wanted: Bool[Tensor, "batch layer"] | None) -> Iterator[tuple[Rows, Recording]]:
+    def groups_wanting(self, wanted: Bool[Tensor, "batch layer"] | None) -> Iterator[tuple[slice, Recording]]:
         """Yield the rows that are resumed together, and the recording of them.
 
         Args:
-            wanted: At which layers each row is patched: rows that want the same ones are resumed together, those that
-                want none are left out. None: all, `row_groups`.
+            wanted: At which layers each row is patched: where no row of a group is, it is left out. None: all.
         """
-        if wanted is None:
-            yield from ((slice(start, stop), group) for start, stop, group in self.row_groups)
-            return
-        packed = self.windows is not None
-        for rows in cut_by_layers(self.batch, self._costs, wanted.tolist(), packed=packed):
-            yield rows, self._of_rows(rows)
+        for start, stop, group in self.row_groups:
+            if wanted is None or wanted[start:stop].any():
+                yield slice(start, stop), group
 
-    def _of_rows(self, rows: Rows) -> Recording:
-        """The recording of some rows of the batch, of a slice as views; what several blocks share stays shared."""
-        batch, made = self.batch.take(range(len(self.batch))[rows] if isinstance(rows, slice) else rows), {}
+    def _of_rows(self, rows: slice) -> Recording:
+        """The recording of some rows of the batch, as views; what several blocks share stays shared."""
+        batch, made = self.batch.take(range(len(self.batch))[rows]), {}
         width = batch.window.shape[1]
 
         def cut(value: Any) -> Any:
@@ -330,61 +322,6 @@ def cut_row_groups(batch: TokenBatch, model: costs.ModelCosts, *, packed: bool) 
         budget=model.variant_tokens_at_once,
         cost=model.row_group(packed=packed),
     )
-
-
-def cut_by_layers(
-    batch: TokenBatch, model: costs.ModelCosts, wanted: Sequence[Sequence[bool]], *, packed: bool
-) -> list[list[int]]:
-    """Group the rows of a batch by the layers at which they are patched.
-
-    The variants of a group are those of all its layers, and a group is resumed from the first of them on. Packed, each
-    row takes part only in its own; attention, and everything where rows stay padded, runs all rows in all.
-
-    Args:
-        batch: The rows.
-        model: Costs of the model that is resumed.
-        wanted: For each row, which layers.
-        packed: Whether windows are packed.
-
-    Returns:
-        Rows of each group, in increasing order; rows that want no layer are in none.
-    """
-    masks = [sum(1 << layer for layer, here in enumerate(row) if here) for row in wanted]
-    widths, prefixes = batch.window_mask.sum(1).tolist(), batch.window[:, 0].tolist()
-    rides: dict[int, tuple[int, int]] = {}
-
-    def ride(layers: int) -> tuple[int, int]:
-        """Blocks that a group with these layers runs, and that all its variants run together."""
-        if layers not in rides:
-            left = [model.n_layers - 1 - layer for layer in range(model.n_layers) if layers >> layer & 1]
-            rides[layers] = max(left), sum(left)
-        return rides[layers]
-
-    order = sorted((row for row, mask in enumerate(masks) if mask), key=lambda row: (-(masks[row] & -masks[row]), row))
-    best, begins = [0.0], [0]
-    for stop in range(1, len(order) + 1):
-        layers = tokens = prefix = widest = own_passed = own_held = 0
-        least = (math.inf, stop - 1)
-        for start in range(stop - 1, -1, -1):
-            row = order[start]
-            layers, tokens = layers | masks[row], tokens + widths[row]
-            prefix, widest = max(prefix, prefixes[row]), max(widest, widths[row])
-            own_passed += widths[row] * ride(masks[row])[1]
-            own_held += widths[row] * masks[row].bit_count()
-            (blocks, passed), count = ride(layers), stop - start
-            held = own_held if packed else tokens * layers.bit_count()
-            if count > 1 and held > model.variant_tokens_at_once:
-                break
-            pairs = model.pair * passed * count * widest * prefix
-            together = model.call * blocks + pairs + (own_passed if packed else passed * tokens)
-            least = min(least, (best[start] + together, start))
-        best.append(least[0])
-        begins.append(least[1])
-    groups, stop = [], len(order)
-    while stop:
-        groups.append(sorted(order[begins[stop] : stop]))
-        stop = begins[stop]
-    return groups
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -31,7 +31,7 @@ from uds_lens.models import HookedModel
 from uds_lens.patching._blocks import OwnPass, run_block
 from uds_lens.patching._packing import packed_blocks
 from uds_lens.patching._readout import Score, target_logprobs
-from uds_lens.patching._recording import Recording, Rows
+from uds_lens.patching._recording import Recording
 from uds_lens.patching._states import SpanCache
 from uds_lens.patching._window_hooks import patched_inside
 
@@ -157,7 +157,7 @@ class Variants:
     """
 
     def __init__(
-        self, model: HookedModel, rows: Rows, recording: Recording, wanted: Bool[Tensor, "batch n"] | None = None
+        self, model: HookedModel, rows: slice, recording: Recording, wanted: Bool[Tensor, "batch n"] | None = None
     ) -> None:
         self._model, self._rows, self.recording = model, rows, recording
         self._wanted = None if wanted is None else wanted[rows]
@@ -245,7 +245,7 @@ class PatchedPass:
         self._own = OwnPass(model, batch, keep_prefix=True, by_bridge=False, packed=packed)
         self.recording = self._own.recording
         self.configs = self.recording.configs
-        self.groups: list[tuple[Rows, Recording]] = []
+        self.groups: list[tuple[slice, Recording]] = []
         self._variants: list[list[Variants]] = []
 
     def run(self, layer: int) -> None:
@@ -267,8 +267,6 @@ class PatchedPass:
                 keys, values = own.kept.keys[layer], own.kept.values[layer]
                 assert keys is not None and values is not None
                 group.kept.write(layer, keys[rows], values[rows], keep=True)
-                if not isinstance(rows, slice):  # of which the states are no views
-                    group.states[:, layer] = own.states[rows, layer, : group.states.shape[2]]
         for source, groups in zip(self._sources, self._variants, strict=True):
             cache = source(layer)
             joining = [layer] if self._changes_something(cache, layer) else []
