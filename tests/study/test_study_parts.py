@@ -155,7 +155,9 @@ def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path):
     def kill_the_first() -> None:
         while not list(place.glob("locks/*.lock")):
             time.sleep(0.05)
-        workers = [each for each in psutil.Process().children(recursive=True) if "loky" in " ".join(each.cmdline())]
+        workers = [
+            each for each in psutil.Process().children(recursive=True) if "popen_loky" in " ".join(each.cmdline())
+        ]
         os.kill(workers[0].pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill_the_first, daemon=True)

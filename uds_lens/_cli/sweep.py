@@ -61,7 +61,8 @@ def sweep(
     else:
         opt.require_options({"--out": out}, _EXAMPLE)
         assert out is not None
-        status = ul.study.run(place, out, jobs=jobs, slurm=tasks if slurm else None, wait=wait)
+        plan = ul.study.plan(place)  # before `run` loads torch
+        status = ul.study.run(plan, out, jobs=jobs, slurm=tasks if slurm else None, wait=wait)
     print_status(status, as_json=printing.json)
     if todo == "run" and (status.failed or (status.left and (wait or not slurm))):
         raise typer.Exit(1)

@@ -242,6 +242,7 @@ def relearn(
     ] = None,
     split: Annotated[str, opt.value("NAME", "With --grid: forget split of TOFU.")] = "forget10",
     limit: Annotated[int | None, opt.count("With --grid: use a sample of the questions.")] = None,
+    jobs: Annotated[int, opt.count("With --grid: settings at a time.")] = 1,
     *,
     config: Annotated[RelearnConfig, opt.Offer(first=("learning_rate", "epochs"))],
     options: opt.Training,
@@ -274,7 +275,9 @@ def relearn(
         if retain_data is not None:
             data = replace(data, retain=tuple(ul.load_examples(retain_data)))
         with saying_what_is_saved(lambda: "run the same command to resume"), redirect_stdout(sys.stderr):
-            results = ul.study.relearn_grid(model, retain, data, out=out, grid=tried, config=config, options=options)
+            results = ul.study.relearn_grid(
+                model, retain, data, out=out, grid=tried, config=config, options=options, jobs=jobs
+            )
         _print_grid(results, out, as_json=printing.json)
         return
     if retain is not None or retain_data is not None or limit is not None:

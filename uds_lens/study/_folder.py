@@ -8,21 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from uds_lens._storage import check_writable, digest, located, remove_inside
 from uds_lens._storage.results import Columns, Kind, Result
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
+from uds_lens.results import DepthAudit
 from uds_lens.study._keys import WorkKeys
 from uds_lens.study._models import AUDIT, StudyModel, StudyState, study_models
 from uds_lens.study._parts import failure_of
 from uds_lens.study._plan import StudyPlan, as_mapping, plan
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from uds_lens.results import DepthAudit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +122,6 @@ class StudyFolder:
 
     def saved_audit(self, model: StudyModel, state: StudyState) -> DepthAudit | None:
         """Return a finished audit that differs from the wanted one only in settings applied to its deltas (tau)."""
-        from uds_lens.results import DepthAudit
-
         if AUDIT not in self.missing(model, state):
             return None
         try:

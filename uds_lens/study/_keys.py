@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from uds_lens._storage import digest, sha256_file
 from uds_lens._storage.results import Kind, Result
@@ -16,6 +16,10 @@ from uds_lens._types import ChatStyleName
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError
 from uds_lens.metrics._catalogue import resolve
+from uds_lens.metrics._data import about_sample
+from uds_lens.models import checkpoint_folders
+from uds_lens.models._checkpoint import place_of
+from uds_lens.results import AuditConfig
 from uds_lens.study._models import (
     AUDIT,
     ELICITATION,
@@ -37,12 +41,8 @@ from uds_lens.study._plan import (
     style_of,
     training_settings,
 )
+from uds_lens.unlearning import MethodConfig
 from uds_lens.unlearning._registry import DECLARED
-
-if TYPE_CHECKING:
-    from uds_lens.results import AuditConfig
-    from uds_lens.unlearning import MethodConfig
-
 
 T = TypeVar("T")
 
@@ -74,8 +74,6 @@ def located_source(place: str) -> str | Path:
             raise ConfigError(f"the toy world has no checkpoint {name[:40]!r}; it has {', '.join(checkpoints)}.")
         return checkpoints[name]
     if place.startswith("package:"):
-        from uds_lens.models._checkpoint import place_of
-
         return place_of(place)
     path = Path(place)
     if path.is_absolute() and not path.exists():
@@ -85,8 +83,6 @@ def located_source(place: str) -> str | Path:
 
 def folders_of(checkpoint: Path) -> list[Path]:
     """Return the places of a checkpoint's weights; a folder that holds none fails by itself when it is opened."""
-    from uds_lens.models import checkpoint_folders
-
     try:
         return [Path(place) for place in checkpoint_folders(checkpoint)]
     except ModelError:
@@ -129,8 +125,6 @@ class WorkKeys:
     @property
     def about_sample(self) -> str | None:
         """How the questions were sampled, in words; None where all are asked."""
-        from uds_lens.metrics._data import about_sample
-
         return None if self.questions.sample is None else about_sample(self.questions.sample)
 
     def weights(self, model: StudyModel, state: StudyState) -> str:

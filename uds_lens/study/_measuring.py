@@ -10,11 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+import torch
 
 from uds_lens._storage import atomic_directory, remove_inside, sha256_file, writing
 from uds_lens._types import ChatStyleName
+from uds_lens.audit import Baseline
+from uds_lens.elicitation import ElicitationResults, ElicitData, elicit
 from uds_lens.errors import ResultFormatError
+from uds_lens.metrics import MetricCache, MetricData, evaluate
+from uds_lens.metrics._fisher import dequantised
+from uds_lens.models import open_model
+from uds_lens.models._checkpoint import load_tokenizer, load_weights, quiet_files
+from uds_lens.results import DepthAudit
 from uds_lens.study._folder import Part, Row, StudyFolder, as_number
 from uds_lens.study._keys import located_source
 from uds_lens.study._models import (
@@ -36,15 +46,7 @@ from uds_lens.study._plan import (
     style_of,
     training_settings,
 )
-from uds_lens.unlearning import RelearnConfig
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from uds_lens.audit import Baseline
-    from uds_lens.elicitation import ElicitationResults
-    from uds_lens.metrics import MetricCache, MetricData
-    from uds_lens.results import DepthAudit
+from uds_lens.unlearning import RelearnConfig, quantise, read_record, relearn, unlearn
 
 _LOG = logging.getLogger("uds_lens.study")
 
@@ -70,8 +72,6 @@ class ModelRunner:
 
     def make(self, model: StudyModel, place: Path) -> Weights:
         """Return the weights of a model: existing ones, or trained into `place`."""
-        from uds_lens.unlearning import relearn, unlearn
-
         start = located_source(model.source)
         if model.config is None:
             return start
@@ -83,8 +83,6 @@ class ModelRunner:
 
     def perturb(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path) -> Weights:
         """Return the weights of a state; perturbed ones are written into `scratch`."""
-        from uds_lens.unlearning import relearn
-
         if state.state == "before":
             return weights
         place = scratch / state.label
@@ -96,8 +94,6 @@ class ModelRunner:
 
     def measure(self, model: StudyModel, state: StudyState, weights: Weights, items: Sequence[str]) -> Measured:
         """Measure items of a model in a state: metrics, the audit, the elicitation."""
-        import pandas as pd
-
         name, done = f"{model.model_id}--{state.label}", []
         if metrics := [item for item in items if item not in (AUDIT, ELICITATION)]:
             styles = {item: style_of(self.plan.measure, item, model.role, state.state) for item in metrics}
@@ -119,8 +115,6 @@ class ModelRunner:
 
     def parent_of(self, weights: Weights) -> str | None:
         """Return the fingerprint of the model these weights were trained from, where their record names it."""
-        from uds_lens.unlearning import read_record
-
         try:
             return str(read_record(weights)["parent"]["fingerprint"])
         except (ResultFormatError, KeyError, TypeError) as error:
@@ -134,14 +128,10 @@ class ModelRunner:
 
     @cached_property
     def _cache(self) -> MetricCache:
-        from uds_lens.metrics import MetricCache
-
         return MetricCache()
 
     @cached_property
     def _baseline(self) -> Baseline:
-        from uds_lens.audit import Baseline
-
         config = audit_settings(self.plan.measure)
         return self._with_sample(
             Baseline.measure(self.full, self.retain, self.data.with_entities, config=config, options=self.run)
@@ -158,8 +148,6 @@ class ModelRunner:
         return replace(result, provenance={**result.provenance, "sample": record})
 
     def _metrics(self, weights: Weights, metrics: list[str], style: ChatStyleName | None) -> Measured:
-        from uds_lens.metrics import evaluate
-
         results = evaluate(
             weights,
             self.data,
@@ -186,8 +174,6 @@ class ModelRunner:
         return Measured(tuple(rows), results.models["model"].fingerprint, examples)
 
     def _elicitation(self, weights: Weights, name: str) -> Measured:
-        from uds_lens.elicitation import ElicitData, elicit
-
         chosen = elicitation_settings(self.plan.measure)
         assert chosen is not None
         began = time.perf_counter()
@@ -232,8 +218,6 @@ def elicitation_values(results: ElicitationResults, *, took: float) -> Measured:
 
 def audit_values(audit: DepthAudit, *, took: float) -> Measured:
     """Return the score of an audit with its interval and those of its examples."""
-    import pandas as pd
-
     values = dict(zip(("uds", "uds_low", "uds_high"), (audit.uds, *audit.uds_interval), strict=True))
     rows = [
         Row(
@@ -253,13 +237,6 @@ def audit_values(audit: DepthAudit, *, took: float) -> Measured:
 
 def unpacked_four_bit(weights: Weights, place: Path, *, offline: bool = False, revision: str | None = None) -> Path:
     """Quantise a model to NF4 and write it as a plain float32 checkpoint: references keep their dtype."""
-    import torch
-
-    from uds_lens.metrics._fisher import dequantised
-    from uds_lens.models import open_model
-    from uds_lens.models._checkpoint import load_tokenizer, load_weights, quiet_files
-    from uds_lens.unlearning import quantise
-
     packed = place.with_name(f"{place.name}-packed")
     quantise(weights, out=packed, device="cpu", offline=offline, revision=revision)
     plain = load_weights(
@@ -308,9 +285,9 @@ class StudyWork:
             self._rescore(model, state)
         if not (states := self._open_states(model)):
             return
-        place, scratch = folder.model_place(model), folder.path / "scratch" / name
+        scratch = folder.path / "scratch" / name
         remove_inside(folder.path, scratch)  # of a process that was killed
-        weights = self.runner.make(model, place)
+        weights = self.runner.make(model, folder.model_place(model))
         for state in states:
             with told(folder.path, f"{name}--{state.label}"):
                 try:
@@ -318,8 +295,12 @@ class StudyWork:
                 finally:
                     remove_inside(folder.path, scratch)
             began = time.perf_counter()
-        if model.is_made and not folder.plan.keep_models and not self._open_states(model):
-            remove_inside(folder.path, place)
+        self.tidy(model)
+
+    def tidy(self, model: StudyModel) -> None:
+        """Remove the weights of a model that is measured, unless they are to be kept."""
+        if model.is_made and not self.folder.plan.keep_models and not self._open_states(model):
+            remove_inside(self.folder.path, self.folder.model_place(model))
 
     def _open_states(self, model: StudyModel) -> list[StudyState]:
         return [state for state in model.states if self.folder.missing(model, state)]

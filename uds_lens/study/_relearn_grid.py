@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from uds_lens._progress import about, tell
 from uds_lens._quoting import csv_text
@@ -25,17 +26,12 @@ from uds_lens.errors import ConfigError, ResultFormatError, UdsLensError
 from uds_lens.metrics import METRICS, MetricData, MetricOptions, MetricResults, evaluate
 from uds_lens.models import read_checkpoint_info
 from uds_lens.models._compatibility import protocol_of
-from uds_lens.results import RunOptions, contrast
+from uds_lens.results import Contrast, RunOptions, contrast
 from uds_lens.results._intervals import cluster_codes
 from uds_lens.study._parts import SlurmOptions, carry_out, failure_of
 from uds_lens.study._plan import SETS
 from uds_lens.study._relearn_settings import RelearnGrid, RelearnSetting
 from uds_lens.unlearning import LoraSettings, RelearnConfig, TrainOptions, relearn
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from uds_lens.results import Contrast
 
 _HALVES = 200  # random halves of the subjects, for the estimate with settings that are chosen on the other half
 
@@ -237,12 +233,12 @@ def relearn_grid(
     parts = attack.parts
     left = [name for name in parts if attack.measured(name) is None]
     carry_out(attack, left, place=place, jobs=jobs, slurm=slurm)
+    for name in parts:  # a process may have been killed just before it did
+        remove_inside(place, place / "models" / name)
     done = {name: after for name in parts if (after := attack.measured(name)) is not None}
     if lacking := [name for name in parts if name not in done]:
         why = failure_of(place, lacking[0]) or "its process ended"
         raise UdsLensError(f"{len(lacking)} of {len(parts)} settings failed; {lacking[0]}: {why}. Run it again.")
-    import pandas as pd
-
     knowledge = {name: attack.knowledge(after) for name, after in done.items()}
     results = RelearnGridResults(
         grid=grid,

@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import psutil
+
 from uds_lens._settings import check_value
 from uds_lens._types import PositiveInt
 from uds_lens.errors import ConfigError, Setting, warn_once
@@ -140,8 +142,6 @@ def weight_bytes(place: str) -> int:
 
 def require_room(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], int] = weight_bytes) -> None:
     """Log what is left to do, and what it needs; refuse what the disk cannot hold, warn where memory may be short."""
-    import psutil
-
     left, gib = folder.left(), 1 << 30
     made = [model for model in left if model.is_made and not folder.model_place(model).is_dir()]
     sizes = {source: bytes_of(source) for source in {model.source for model in left}}
@@ -216,7 +216,9 @@ def run(
         else:
             warn_once(about)
     require_room(folder, jobs=jobs, bytes_of=getattr(runner, "bytes_of", weight_bytes))
-    names = [model.model_id for model in folder.left()]
     work, progress = StudyWork(folder, runner), lambda: str(status(folder))
+    for model in folder.models:  # a process may have been killed just before it did
+        work.tidy(model)
+    names = [model.model_id for model in folder.left()]
     carry_out(work, names, place=folder.path, jobs=jobs, slurm=slurm, wait=wait, progress=progress)
     return status(folder)
