@@ -59,7 +59,7 @@ class StudyFolder:
     """The files of a study."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = located(path)
+        self.path, self._read = located(path), dict[Path, Part]()  # the second: those that are there stay as they are
 
     @classmethod
     def begin(cls, wanted: StudyPlan, path: str | os.PathLike[str]) -> StudyFolder:
@@ -133,7 +133,10 @@ class StudyFolder:
     def parts(self, model: StudyModel, state: StudyState) -> list[Part]:
         """Return all parts of a model in a state, sorted by name; broken ones are none, and are measured again."""
         places = sorted((self.path / "parts").glob(f"{model.model_id}--{state.label}--*"))
-        parts = [found.values for place in places if (found := _read(place)) is not None]
+        for place in places:
+            if place not in self._read and (found := _read(place)) is not None:
+                self._read[place] = found.values
+        parts = [self._read[place] for place in places if place in self._read]
         return [part for part in parts if (part.model, part.state) == (model.model_id, state.label)]
 
     def failure(self, model: StudyModel, state: StudyState) -> str | None:
@@ -142,8 +145,6 @@ class StudyFolder:
 
     def examples(self, part: Part) -> pd.DataFrame | None:
         """Read the values per example of a part: `metric`, `example_id`, `value`; None where it has none."""
-        import pandas as pd
-
         rows = Result.load(self._place(part), PART).tables.get("values")
         return None if rows is None else pd.DataFrame(rows, columns=list(_VALUES))
 

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -15,7 +16,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from uds_lens._storage import atomic_directory, remove_inside, sha256_file, writing
+from uds_lens._storage import atomic_directory, remove_inside, writing
 from uds_lens._types import ChatStyleName
 from uds_lens.audit import Baseline
 from uds_lens.elicitation import ElicitationResults, ElicitData, elicit
@@ -265,7 +266,7 @@ class StudyWork:
     """Makes a model of a study and measures it in its states: each model is a part of the study."""
 
     def __init__(self, folder: StudyFolder, runner: Any = None) -> None:
-        self.folder = folder
+        self.folder, self._name = folder, uuid.uuid4().hex  # of this run: a worker process may serve several
         self._models = {model.model_id: model for model in folder.models}
         if runner is not None:
             self.runner = runner
@@ -276,7 +277,7 @@ class StudyWork:
         return ModelRunner(self.folder.plan, self.folder.path)
 
     def __reduce__(self) -> tuple[Callable[..., StudyWork], tuple[str, str]]:
-        return _opened, (str(self.folder.path.resolve()), sha256_file(self.folder.manifest))
+        return _opened, (str(self.folder.path.resolve()), self._name)
 
     def __call__(self, name: str) -> None:
         """Measure what is left of one model; a state that fails does not stop the others."""
@@ -355,6 +356,6 @@ class StudyWork:
 
 
 @lru_cache(maxsize=1)
-def _opened(path: str, plan: str) -> StudyWork:
-    """Return the work of a folder with a plan, in a worker process, once for all its parts."""
+def _opened(path: str, name: str) -> StudyWork:
+    """Return the work of a folder, in a worker process, once for all its parts."""
     return StudyWork(StudyFolder(path))
