@@ -326,7 +326,7 @@ def metric_heatmap(summary: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         "Overall: of F and Rob."
     )
     figure.update_layout(plot_bgcolor=colours.missing, margin_b=16)
-    height = 94 + 27 * max(len(ordered), 3)
+    height = 94 + 27 * max(len(ordered), 4)
     return style(figure, "Metrics by criterion", subtitle, tall=height, legend=False, room=22, **look)
 
 
