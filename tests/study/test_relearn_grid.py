@@ -11,7 +11,7 @@ import pytest
 from unlearning.conftest import QUICK, Tiny, tiny, train  # noqa: F401 - a fixture
 
 from uds_lens.data import chosen_protocol
-from uds_lens.errors import ConfigError, UdsLensWarning
+from uds_lens.errors import ConfigError, UdsLensError, UdsLensWarning
 from uds_lens.metrics import MetricData, MetricOptions, MetricResults
 from uds_lens.models._checkpoint import load_tokenizer
 from uds_lens.study import GRID, RelearnGrid, RelearnGridResults, relearn_grid
@@ -103,6 +103,10 @@ def test_the_grid_on_a_tiny_model(tiny: Tiny, gone: Path, tmp_path: Path, monkey
     lost.unlink()
     again = relearn_grid(gone, tiny.full, data, **given)
     assert calls == [lost.stem] and again.summary() == pytest.approx(found.summary(), nan_ok=True)
+    lost.unlink()
+    monkeypatch.setattr(place, lambda *a, **k: 1 / 0)
+    with pytest.raises(UdsLensError, match=f"1 of 6 settings failed; {lost.stem}: ZeroDivisionError: division by zero"):
+        relearn_grid(gone, tiny.full, data, **given)
     with pytest.raises(ConfigError, match=r"retain_q_prob of .* cannot be measured: there is no retain set"):
         relearn_grid(gone, tiny.full, replace(data, retain=()), **given)
 
