@@ -74,9 +74,10 @@ def measure(world: str) -> None:
         found = ul.metrics.evaluate(
             place, MetricData(forget=asked), metrics=METRICS, full=full, retain=retain, run=OPTIONS, cache=cache
         )
-        row = {"model": name, "state": state} | {metric: found[metric].value for metric in METRICS}
-        row["output_depth"] = float(found["host_depth"].details["output_depth"])
-        row["hidden"] = row["output_depth"] - row["host_depth"]
+        said = float(found["host_depth"].details["output_depth"])
+        row: dict[str, object] = {"model": name, "state": state}
+        row |= {metric: found[metric].value for metric in METRICS}
+        row |= {"output_depth": said, "hidden": said - found["host_depth"].value}
         table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
         table.to_csv(file, index=False, float_format="%.6f")
         print(world, *(f"{value:.3f}" if isinstance(value, float) else value for value in row.values()), flush=True)
