@@ -234,7 +234,7 @@ def _subjects_alike(audit: DepthAudit) -> Iterator[Caution]:
     if enough and not follows and left_by_one(audit.uds_interval, audit.uds, basis.n):
         text = (
             f"The {basis.by}s score so much alike that one of another kind among {basis.n} would move the score by "
-            "more than the interval reaches: it covers no kind that was not asked."
+            "more than the interval reaches: it does not cover kinds that the sample lacks."
         )
         yield Caution("note", text, f"{basis.by}s alike")
 
@@ -257,7 +257,7 @@ def _about_added(audit: DepthAudit) -> str:
 def _prefix_ends_in_space(audit: DepthAudit) -> Iterator[Caution]:
     if spaced := [example.id for example in audit.examples if (example.prefix or "").endswith(" ")]:
         text = (
-            f"{len(spaced)} of {len(audit.examples)} prefixes end in a space, which is a token of its own there that "
+            f"{len(spaced)} of {len(audit.examples)} prefixes end in a space, which is then a separate token that "
             f"models hardly ever see, so {audit.config.roles.full} may seem not to know these entities "
             f"({_some(spaced)}): let a prefix end in its last word."
         )
@@ -369,9 +369,9 @@ def _answers_opened(audit: DepthAudit) -> Iterator[Caution]:
     if opened := audit.provenance.get("answers_opened"):
         asked, written = map(repr, opened)
         text = (
-            f"The chat template asks for an answer by {asked}, but writes {written} before an answer that is there. "
-            "The entities were asked behind the latter, which is what training on the whole conversation sees; a model "
-            "that learned its answers behind other text may seem to know less than it does (template_kwargs sets "
+            f"The chat template asks for an answer by {asked}, but writes {written} before a given answer. "
+            "The entities were scored after the latter, which is what training on the whole conversation sees; a model "
+            "that learned its answers after other text may seem to know less than it does (template_kwargs sets "
             "what the template offers, such as enable_thinking)."
         )
         yield Caution("caution", text, "answers opened in two ways")

@@ -193,7 +193,7 @@ def _decide(
     if transplant.localisation >= LOCAL and relearning is None:
         return "undecided", (
             f"A few blocks of {roles.full} bring back {transplant.localisation:.0%} of the answers: the change is "
-            "local, which may be erasure or a scramble. Relearning can tell."
+            "local, which may be erasure or scrambling. Relearning can tell."
         )
     return "erased as far as tested", f"UDS and host depth reach {bound:.2f}, which {reach}."
 
