@@ -113,7 +113,7 @@ def test_entities_that_question_or_prefix_give_away_are_named():
 
     assert marks() == marks(question="Is it A01?") == []
     (note,) = marks(question="Is it a0?")
-    assert note.level == "note" and "1 of 40 entities already stand" in note.text and "(e0)" in note.text
+    assert note.level == "note" and "1 of 40 entities already occur" in note.text and "(e0)" in note.text
     assert marks(answer="A0 it is: A0.", prefix="A0 it is:")
     asked = tuple(dataclasses.replace(e, question=f"Is it {e.entity}?") for e in audit.examples)
     (caution,) = (c for c in dataclasses.replace(audit, examples=asked).cautions if "given away" in c.mark)
