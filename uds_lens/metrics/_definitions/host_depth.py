@@ -30,6 +30,10 @@ def host_depth(evidence: Evidence) -> Outcome:
     if math.isnan(value):
         reason = "no blocks of retain leave full its answers, or retain lacks none of them"
     said = mean_uds(output_depth(full.own, model.own, retain.own, evidence.options.tau))
-    details = {"n_skipped": evidence.n_skipped(), "candidates": len(admitted), "admitted": int(admitted.sum())}
-    details |= {"output_depth": said}
+    details = {
+        "n_skipped": evidence.n_skipped(),
+        "candidates": len(admitted),
+        "admitted": int(admitted.sum()),
+        "output_depth": said,
+    }
     return Outcome(value, reason, evidence.entity_ids(), per_example.tolist(), details)
