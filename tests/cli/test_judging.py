@@ -219,6 +219,9 @@ def test_the_papers_values_come_along(uds_lens, tmp_path) -> None:
     assert "18-way tie" in out and "npo would be represented by npo_lr5e5_b01_a5_ep10 (depth +0.199)" in out
     told = json.loads(uds_lens("dashboard", folder, "--out", tmp_path / "p.html", "--json").out)
     assert told["models"] == 150
+    code, out, _ = uds_lens("table", folder, "--format", "latex")
+    rows = [line.split(" & ") for line in out.splitlines() if line.endswith(r"\\")]
+    assert code == 0 and len(rows) == 1 + 152 and [row[1] for row in rows[1:3]] == ["full", "retain"]
 
 
 @pytest.mark.parametrize(

@@ -285,8 +285,8 @@ def table(
         Path,
         opt.argument(
             "RUNS",
-            "Folder of Open-Unlearning runs, of results of uds-lens metrics, or of saved audits; or CSV with one row "
-            "per model.",
+            "Folder of Open-Unlearning runs, of results of uds-lens metrics, or of saved audits; CSV with one row per "
+            "model; or published: the UDS paper's values.",
         ),
     ],
     format_: Annotated[
@@ -321,7 +321,8 @@ def table(
     read = references.read(models, checkpoints=checkpoints, for_table=True)
     frame = read.frame
     if read.references is not None:
-        frame = pd.concat([read.references.assign(method=read.references["role"]), frame], ignore_index=True)
+        named = read.references["role" if "role" in read.references.columns else "method"]  # the paper's have no role
+        frame = pd.concat([read.references.assign(method=named), frame], ignore_index=True)
     frame = frame.sort_values([name for name in ("base", "split") if name in frame.columns], kind="stable")
     shown = [name for name in _ORIGIN if name in frame.columns]
     numbers = [str(name) for name in frame.select_dtypes("number").columns if name not in shown]
