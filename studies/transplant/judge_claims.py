@@ -322,6 +322,8 @@ def main() -> None:
             for worlds in (SMALL, LORA)
         ]
         lines.append(f"| {told} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
+    if (states := states_of()) is not None:
+        lines += ["", "## As a metric (claim m, as_metric.py)", "", *markdown(judged(states))]
     for world, rows in table.groupby("world", sort=False):
         lines += ["", f"## {world}", "", *markdown(rows[list(COLUMNS)])]
     (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
