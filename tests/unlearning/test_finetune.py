@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import AutoPeftModelForCausalLM, PeftModel
 from tiny_models import with_config
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.unlearning.conftest import QUICK, Tiny, people
 from uds_lens._cli.training import print_training
@@ -51,7 +53,9 @@ def test_it_teaches_and_the_record_says_so(taught: Path, capsys: pytest.CaptureF
 
 def test_only_the_adapter_is_saved_and_it_moves_with_its_base(taught: Path, tmp_path: Path) -> None:
     files = {file.name for file in (taught / "taught").iterdir()}
-    assert files == {"adapter_config.json", "adapter_model.safetensors", "finetuning.json"}
+    words = {file.name for file in (taught / "base").iterdir() if file.name.startswith(("tokenizer", "chat_template"))}
+    assert "tokenizer.json" in words
+    assert files == {"adapter_config.json", "adapter_model.safetensors", "finetuning.json", *words}
     record = read_record(taught / "taught")
     moved = shutil.copytree(taught, tmp_path / "moved")
     shutil.copytree(moved, tmp_path / "spoilt")
@@ -67,6 +71,24 @@ def test_only_the_adapter_is_saved_and_it_moves_with_its_base(taught: Path, tmp_
     for dtype in ("float32", "bfloat16"):
         with pytest.raises(ModelError, match=r"trained on weights with fingerprint .* another model, or has changed"):
             open_model(spoilt / "taught", device="cpu", dtype=dtype)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT reads an old name in transformers
+def test_an_adapter_opens_with_peft_and_transformers_alone(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = shutil.copytree(taught, tmp_path / "moved")
+    words, ids = AutoTokenizer.from_pretrained(moved / "taught"), torch.tensor([[1, 9, 33, 120]])
+    text = NEW[0].question
+    assert words(text)["input_ids"] == AutoTokenizer.from_pretrained(moved / "base")(text)["input_ids"]
+    with open_model(moved / "taught", device="cpu") as model:
+        assert model.tokenizer.get_vocab() == words.get_vocab()
+        expected = model.hf(input_ids=ids).logits
+    base = AutoModelForCausalLM.from_pretrained(moved / "base", attn_implementation="eager")
+    torch.testing.assert_close(PeftModel.from_pretrained(base, moved / "taught")(input_ids=ids).logits, expected)
+    monkeypatch.chdir(moved / "taught")  # PEFT takes a relative base from where Python runs
+    alone = AutoPeftModelForCausalLM.from_pretrained(".", attn_implementation="eager")
+    torch.testing.assert_close(alone(input_ids=ids).logits, expected)
 
 
 @pytest.mark.parametrize(("trained", "opened"), [("float32", "bfloat16"), ("bfloat16", "float32")])

@@ -81,7 +81,8 @@ def print_results(measured: Mapping[str, ul.metrics.MetricResults]) -> None:
         print_wrapped(f"{who}NaN, because {reason}: {'; '.join(labels)}.")
     print_cautions({name: [("!", text) for text in results.warnings] for name, results in measured.items()})
     prompts = with_names((_prompts(results), name) for name, results in measured.items())
-    white_box = any(metric.group == "representation" for results in measured.values() for metric in results)
+    found = [metric for results in measured.values() for metric in results if metric.reason is None]
+    white_box = any(metric.group == "representation" for metric in found)
     raw = " (white-box metrics: raw)" if white_box and "chat template" in map(_prompts, measured.values()) else ""
     print_wrapped(f"Prompts: {prompts}{raw}.")
 

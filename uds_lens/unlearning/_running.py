@@ -490,10 +490,9 @@ def _with_adapters(model: Any, settings: LoraSettings) -> Any:
 
 
 def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder: Path) -> None:
-    """Save a trained model with tokenizer and record, or its adapter with the record, complete or not at all.
+    """Save a trained model, or its adapter, with tokenizer and record, complete or not at all.
 
-    The fingerprint is that of the whole model as saved, read in the dtype it was trained in. An adapter's tokenizer is
-    that of its base.
+    The fingerprint is that of the whole model as saved, read in the dtype it was trained in.
     """
     broken = [name for name, p in trained.named_parameters() if not bool(torch.isfinite(p).all())]
     if broken:
@@ -515,7 +514,7 @@ def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder
             model = merge_adapters(trained).to(dtype)
             model.config.dtype = dtype
             model.save_pretrained(place)
-            parent.tokenizer.save_pretrained(place)
+        parent.tokenizer.save_pretrained(place)
         for name in (ALTERNATES, RECORD):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, place / name)
