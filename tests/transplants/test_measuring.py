@@ -1,6 +1,7 @@
 """Blocks of one model in another: against block swaps by plain transformers, and what follows from the definition."""
 
 import copy
+import dataclasses
 import math
 
 import pytest
@@ -258,6 +259,21 @@ def test_blocks_of_4_bits_count_as_their_dequantised_twins(tmp_path):
     as_donor = ul.transplant(full, places[0], unlearned, EXAMPLES[:4], config=CONFIG).answers.unlearned_with_retain
     of_twin = ul.transplant(full, places[1], unlearned, EXAMPLES[:4], config=CONFIG).answers.unlearned_with_retain
     torch.testing.assert_close(as_donor, of_twin, atol=0.1, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_a_saved_quantised_model_runs_in_its_own_dtype(tmp_path):
+    world = ul.toy.load()
+    few, place = world.examples[:8], tmp_path / "nf4"
+    ul.unlearning.quantise(world.unlearned["npo"], out=place, device="cpu")
+    with pytest.raises(ul.errors.ModelError, match="choose dtype='bfloat16' for all"):
+        ul.transplant(world.full, world.retain, place, few, config=CONFIG)
+    half = dataclasses.replace(CONFIG, dtype="bfloat16")
+    found, plain = (
+        ul.transplant(world.full, world.retain, model, few, config=half) for model in (place, world.unlearned["npo"])
+    )
+    assert found.output_depth == pytest.approx(plain.output_depth, abs=0.1)
+    assert found.host_depth == pytest.approx(plain.host_depth, abs=0.1)
 
 
 def test_models_of_two_dtypes_are_refused(trio):

@@ -473,7 +473,8 @@ def open_model(
     """Open a checkpoint as a hooked model.
 
     Local directories never touch the network. A live model keeps its dtype and device: it must already have
-    the requested `dtype`, because a conversion would change the caller's model or double its memory.
+    the requested `dtype`, because a conversion would change the caller's model or double its memory. A quantised model
+    computes in the dtype that its config names, whatever is requested.
 
     Args:
         source: A directory written by `save_pretrained` (a model, or a PEFT adapter with its base), a GGUF file or a
@@ -505,7 +506,8 @@ def open_model(
     if isinstance(source, HookedModel | nn.Module):
         model = source if isinstance(source, HookedModel) else adopt(source, tokenizer)
         have = str(model.dtype).removeprefix("torch.")
-        if have != dtype:
+        # What a quantised model computes in is part of it, from files as well.
+        if have != dtype and not getattr(model.hf, "is_quantized", False):
             raise ModelError(
                 f"the live model {model.name!r} is {have}, but dtype={dtype!r} was requested: convert it yourself "
                 f"(model.to(torch.{dtype})), or request dtype={have!r}."

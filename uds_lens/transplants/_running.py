@@ -232,9 +232,14 @@ def _require_alike(host: HookedModel, donor: HookedModel) -> None:
         ("device", host.device.type, donor.device.type),
     ):
         if of_host != of_donor:
+            way = "Open both alike, or pass their directories."
+            fixed = [model for model in (host, donor) if getattr(model.hf, "is_quantized", False)]
+            if what == "dtype" and fixed:
+                dtype = str(fixed[0].dtype).removeprefix("torch.")
+                way = f"A quantised model computes in what its config names: choose dtype={dtype!r} for all."
             raise ModelError(
                 f"blocks of {donor.name!r} cannot be put into {host.name!r}: their {what} differs ({of_donor} and "
-                f"{of_host}). Open both alike, or pass their directories."
+                f"{of_host}). {way}"
             )
 
 
