@@ -25,10 +25,8 @@ def main() -> None:
     audits = dict(zip(models, baseline.audit_all(list(models.values())), strict=True))
     transplants = ul.transplants.transplant_all(world.full, world.retain, list(models.values()), world.examples)
     hidden = ul.transplants.transplants_frame(dict(zip(models, transplants, strict=True)))
-    table = ul.results.models_frame(audits)
     draw("toy_layers.png", audits["idkdpo"].plot_layers)
     draw("toy_heatmap.svg", audits["idkdpo"].plot_heatmap, for_phones=False)  # too much for one
-    draw("toy_ranking.png", functools.partial(ul.plots.ranking, table, references=REFERENCES))
     draw("toy_hidden.png", functools.partial(ul.plots.host_depths, hidden, references=REFERENCES))
     for theme in ("light", "dark"):
         write(beside("method.svg", theme), method_picture(theme))
