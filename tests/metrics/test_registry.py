@@ -117,6 +117,20 @@ def test_a_custom_metric_is_measured_listed_saved_and_loaded(first_token, trio, 
         m.add_metric(spec)
 
 
+def test_a_metric_reads_what_it_declares_whatever_else_is_measured(trio, data):
+    full = trio("llama").full
+    for said, reads in (
+        ("reads Pass.role='model', kind='answers', what='forget'", lambda e: e.answers("forget")),
+        ("kind='generations'", lambda e: e.generations("forget")),
+        (r"reads the value of 'em': declare uses=", lambda e: e.value("em")),
+    ):
+        m.metric(name="hasty", label="Hasty", meaning=m.Meaning("knowledge", "no", "yes"))(reads)
+        for names in (["hasty"], ["hasty", "em", "rouge"]):
+            with pytest.raises(ConfigError, match=said):
+                ask(full, data, names)
+        m.withdraw_metric("hasty")
+
+
 def test_a_notebooks_cell_may_run_twice_but_names_are_not_taken(first_token):
     same = {"label": "L", "meaning": m.Meaning("utility", "bad", "good", low=-1.0, high=2.0)}
     m.metric(name="first_token", **same)(first_token)

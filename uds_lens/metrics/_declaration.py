@@ -288,6 +288,8 @@ class Evidence:
         """Scorer that tells language from gibberish."""
         self.outcomes: dict[str, Outcome] = {}
         """Outcomes of the metrics before this one."""
+        self.spec: MetricSpec | None = None
+        """The metric that reads now; it sees what it declared, whatever else is measured in the same call."""
 
     def ids(self, name: str) -> list[str]:
         """Ids of a set's examples."""
@@ -301,8 +303,10 @@ class Evidence:
         """Scores of every token of every answer of a set; of no answer where the set is empty."""
         from uds_lens.metrics._answers import AnswerScores
 
-        done = self._session.results.get(Pass(role, "answers", name))
-        return AnswerScores((), (), ()) if done is None else done.value
+        wanted = self._declared(Pass(role, "answers", name))
+        if self.data.missing(name) is not None:  # the pass is optional
+            return AnswerScores((), (), ())
+        return self._value(wanted)
 
     def by_example(self, name: str, values: Sequence[float]) -> list[list[float]]:
         """Values of a set's answers, listed per example (several where there are paraphrases)."""
@@ -365,14 +369,25 @@ class Evidence:
 
         Raises:
             Undefined: It is NaN; carries its reason.
+            ConfigError: The metric that reads does not name it in `uses`.
         """
+        if self.spec is not None and name not in self.spec.uses:
+            raise ConfigError(f'metric {self.spec.name!r} reads the value of {name!r}: declare uses=("{name}",).')
         outcome = self.outcomes[name]
         if math.isnan(outcome.value):
             raise Undefined(f"{name} is NaN: {outcome.reason}")
         return outcome.value
 
+    def _declared(self, wanted: Pass) -> Pass:
+        if self.spec is not None and wanted not in self.spec.passes:
+            raise ConfigError(
+                f"metric {self.spec.name!r} reads {wanted}, which is not among the passes it declares: add it there "
+                "(needs_answers, needs_generations, needs_states)."
+            )
+        return wanted
+
     def _value(self, wanted: Pass) -> Any:
-        return self._session.results[wanted].value
+        return self._session.results[self._declared(wanted)].value
 
 
 Score = TypeVar("Score", bound=Callable[..., Outcome])  # function from `Evidence` to the value

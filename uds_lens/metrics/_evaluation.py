@@ -123,6 +123,7 @@ def _missing(spec: MetricSpec, session: Session) -> str | None:
 
 
 def _score(spec: MetricSpec, evidence: Evidence) -> Outcome:
+    evidence.spec = spec
     try:
         return spec.score(evidence)
     except Undefined as why:
