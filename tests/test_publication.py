@@ -101,3 +101,9 @@ def test_notebooks_open_on_colab_and_install_only_there(path: Path) -> None:
     assert all(line.startswith("    %pip install --quiet ") for line in more)
     assert not any("pip" in line for line in before)
     assert cells[1]["outputs"] == []
+
+
+def test_no_entry_of_the_changelog_stands_there_twice() -> None:
+    """Two versions of one entry are what a merge leaves behind."""
+    entries = re.findall(r"^- (.{40})", text_of("CHANGELOG.md").partition("\n## [0")[0], re.MULTILINE)
+    assert sorted({entry for entry in entries if entries.count(entry) > 1}) == []

@@ -132,8 +132,8 @@ _STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("full", ("answers", "generations", "states", "patched", "lens", "transplanted")),
 )
 """Models in the order in which they are opened, one at a time (for `transplanted` next to `retain`), and what runs on
-each. A stage with nothing to run
-opens no model; `full` comes early only for the Fisher masks, which the pass over the model needs."""
+each. A stage with nothing to run opens no model; `full` comes early only for the Fisher masks, which the pass over the
+model needs."""
 
 
 class Session:
