@@ -80,11 +80,6 @@ class ChatStyle:
             )
 
 
-def chat_style_of(settings: Any) -> ChatStyle:
-    """Return the style in a record of settings that has its fields among others."""
-    return ChatStyle(**{name: getattr(settings, name) for name in ChatStyle.__dataclass_fields__})
-
-
 _HELPFUL, _APRIL = "You are a helpful assistant.", "10 Apr 2025"
 
 CHAT_STYLES: dict[ChatStyleName, ChatStyle] = {

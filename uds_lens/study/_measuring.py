@@ -266,7 +266,7 @@ class StudyWork:
     """Makes a model of a study and measures it in its states: each model is a part of the study."""
 
     def __init__(self, folder: StudyFolder, runner: Any = None) -> None:
-        self.folder, self._name = folder, uuid.uuid4().hex  # of this run: a worker process may serve several
+        self.folder, self._run = folder, uuid.uuid4().hex
         self._models = {model.model_id: model for model in folder.models}
         if runner is not None:
             self.runner = runner
@@ -277,7 +277,7 @@ class StudyWork:
         return ModelRunner(self.folder.plan, self.folder.path)
 
     def __reduce__(self) -> tuple[Callable[..., StudyWork], tuple[str, str]]:
-        return _opened, (str(self.folder.path.resolve()), self._name)
+        return _opened, (str(self.folder.path.resolve()), self._run)
 
     def __call__(self, name: str) -> None:
         """Measure what is left of one model; a state that fails does not stop the others."""
@@ -356,6 +356,7 @@ class StudyWork:
 
 
 @lru_cache(maxsize=1)
-def _opened(path: str, name: str) -> StudyWork:
-    """Return the work of a folder, in a worker process, once for all its parts."""
+def _opened(path: str, run: str) -> StudyWork:
+    """Return the work of a folder, in a worker process, once for all parts of a run."""
+    # `run` is asked by the cache alone: a worker may serve several runs, whose plans in one folder may differ
     return StudyWork(StudyFolder(path))

@@ -145,7 +145,7 @@ class DepthCallback(TrainerCallback):
             recorded = self._stack.enter_context(self.measured.recorded(models=[opened], options=self.options))
             self._audit, self._seconds = partial(recorded.audit, opened), partial(recorded.seconds, opened)
         if not any(point.step == state.global_step for point in self._points):
-            self._measure(args, state, model)
+            self._measure(args, state)
         if self._seconds is not None:
             with quiet():
                 each = self._seconds()
@@ -158,21 +158,19 @@ class DepthCallback(TrainerCallback):
             )
 
     @_undisturbed()
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure where it is time to."""
         last = state.global_step >= state.max_steps or control.should_training_stop
         if not state.global_step % self.settings.every or last:
-            self._measure(args, state, model)
+            self._measure(args, state)
 
     @_undisturbed()
-    def on_evaluate(
-        self, args: Any, state: Any, control: Any, model: Any = None, metrics: Any = None, **kwargs: Any
-    ) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         """Put the depth into the metrics of the Trainer, which choose what it stops at and keeps."""
         if self._trainer is None or metrics is None:  # an evaluation outside training
             return
         done = self._points and self._points[-1].step == state.global_step
-        point = self._points[-1] if done else self._measure(args, state, model)
+        point = self._points[-1] if done else self._measure(args, state)
         found = {"eval_depth": point.uds, "eval_depth_damage": point.damage}
         metrics.update({name: value for name, value in found.items() if not math.isnan(value)})
 
@@ -194,7 +192,7 @@ class DepthCallback(TrainerCallback):
         if Path(args.output_dir).is_dir():
             self.curve.save(args.output_dir)
 
-    def _measure(self, args: Any, state: Any, model: Any) -> DepthPoint:
+    def _measure(self, args: Any, state: Any) -> DepthPoint:
         point = DepthPoint(step=state.global_step, **dict.fromkeys(LOGGED, float("nan")))
         if self._audit is not None:
             with quiet():
