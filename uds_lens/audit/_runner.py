@@ -107,14 +107,15 @@ def read_source(
         def read(part: list[list[int]]) -> None:
             nonlocal engine
             batches = [plan.batch_of(rows, side) for rows in part]
-            of = partial(capture_all, model, batches, packed=packed and engine != "naive", engine=engine)
-            of = partial(of, desc=f"reading {role}", show=options.progress)
+            how: Any = {"packed": packed and engine != "naive", "engine": engine, "show": options.progress}
+            states_at = partial(capture_all, model, batches, desc=f"reading {role}", **how)
             try:
-                caches = of(site=config.site, last_layer=config.last_layer)
+                caches = states_at(site=config.site, last_layer=config.last_layer)
                 with model.head():
                     if not model.is_resident:
                         require_finite_head(model)
-                    residual = caches if not own_logprobs or config.site == "resid_post" else of()
+                    # the head reads the residual stream, whatever site is patched
+                    residual = caches if not own_logprobs or config.site == "resid_post" else states_at()
                     for rows, batch, cache in zip(part, batches, residual, strict=True) if own_logprobs else ():
                         s_source[rows] = mean_over_tokens(logprobs_of(model, batch, cache), batch)
             except Exception as error:
