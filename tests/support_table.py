@@ -108,9 +108,6 @@ def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
     # Not before the run: it imports the package, which is checked as it is imported.
     from tiny_models import FAMILIES, HYBRIDS, LONG_ROPE
 
-    from uds_lens.models._anatomy import FINAL_NORM_NAMES
-
-    norms = ", ".join(f"`{name}`" for name in FINAL_NORM_NAMES)
     of_rows = dict(list(ALONE.items())[1:])
     lines = [
         "# What is supported",
@@ -132,17 +129,11 @@ def page(outcomes: dict[tuple[str, str], list[str]]) -> str:
         "",
         *(_line(outcomes, family, ALONE) for family in (*HYBRIDS, *LONG_ROPE)),
         "",
-        "Any other causal language model, custom code included, can be audited if it has",
+        "Any other causal language model, custom code included, can be audited if it has the usual parts: [a model of",
+        "your own](guide/own-model.md).",
         "",
-        "- an inner model that returns `last_hidden_state`, named `model` or as `base_model_prefix` says;",
-        "- in it, or in its `decoder`, one `ModuleList` of `num_hidden_layers` blocks, each of which passes on one",
-        f"  state per token (`[batch, pos, d_model]`), and a norm after them ({norms});",
-        "- a head that `get_output_embeddings()` returns;",
-        "- `hidden_size`, `num_hidden_layers` and `vocab_size` in its config.",
-        "",
-        "Whatever is missing is named before anything runs. Not supported are encoder-decoders, models without",
-        "attention (Mamba, RWKV), models with several residual streams (Gemma-3n), and multimodal models (open the",
-        "text model on its own).",
+        "Not supported are encoder-decoders, models without attention (Mamba, RWKV), models with several residual",
+        "streams (Gemma-3n), and multimodal models (open the text model on its own).",
         "",
         "Also tested:",
         "",

@@ -114,7 +114,8 @@ def bridge_on_shared_weights(
         with LOADING:
             return boot(name, twin, tokenizer, dtype=dtype, device=device, scratch=SpillFolder)
     except Exception as error:
-        raise ModelError(f"TransformerLens cannot wrap {name!r} ({type(model).__name__}): {error}") from error
+        why = str(error).partition(" Available architectures:")[0]  # a hundred names follow
+        raise ModelError(f"TransformerLens cannot wrap {name!r} ({type(model).__name__}): {why}") from error
 
 
 _agreed: WeakSet[Any] = WeakSet()  # bridges whose logits were compared
