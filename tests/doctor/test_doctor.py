@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import Touch, with_config
+from transformers import MambaConfig
 
 import uds_lens as ul
 from tests.cli.conftest import uds_lens  # noqa: F401 - a fixture
@@ -148,6 +149,14 @@ def test_advice_at_the_end_of_a_long_error_is_shown(tmp_path: Path) -> None:
     found = by_name(examine_inputs({"full": str(adapter)}))["full"]
     assert found.verdict == "problem"
     assert found.found.endswith("or correct base_model_name_or_path in adapter_config.json.")
+
+
+def test_a_model_of_another_form_is_a_finding(tmp_path: Path) -> None:
+    folder = shutil.copytree(WORLD.full, tmp_path / "mamba")
+    MambaConfig(vocab_size=1024, hidden_size=16, num_hidden_layers=2).save_pretrained(folder)
+    found = by_name(examine_inputs({"full": str(folder)}, FORGET))
+    assert found["full"].verdict == "ok" and found["audit"].verdict == "problem"
+    assert "has no list of 2 blocks with a final norm" in found["audit"].found
 
 
 def test_models_with_other_prompts_are_named(tmp_path: Path) -> None:

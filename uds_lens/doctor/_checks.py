@@ -482,7 +482,11 @@ def ways_to_run(
 
     full = models["full"]
     sizes: dict[str, Any] = {"n_sources": max(1, len(models) - 1), "config": config, "options": options}
-    whole = memory_of_audit(full, plan, **sizes)
+    try:
+        whole = memory_of_audit(full, plan, **sizes)
+    except ModelError as error:  # of a form that cannot be audited
+        yield Finding("audit", "problem", _short(error))
+        return
     if whole is None:
         yield Finding("audit", "note", "memory not estimated")
         return
