@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -72,7 +73,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: None, wo
     stand_ins = {"base": "retain", "seed2": "half", "seed3": "half", "before": "full", "edited": "altpo"}
     for role in ("full", "retain", "npo", "rmu", "idknll", *stand_ins):
         (tmp_path / "ckpt" / role).symlink_to(world.checkpoints[stand_ins.get(role, role)])
-    for name, role in {"full": "full", "retain": "retain", "candidate": "npo"}.items():
+    for name, role in {"full": "full", "retain": "retain", "half": "half", "candidate": "npo"}.items():
         (tmp_path / name).symlink_to(world.checkpoints[role])
     (tmp_path / "user").symlink_to(tmp_path / "ckpt")
     files = {"forget": "forget10 forget some others edited", "retain": "retain90 retain kept keep"}
@@ -84,6 +85,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: None, wo
     small = dataclasses.replace(world, examples=world.examples[::10])
     monkeypatch.setattr("uds_lens.toy.load", lambda: small)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
 
@@ -109,6 +111,7 @@ def run(line: str) -> None:
     program, *words = shlex.split(line, comments=True) or [""]
     if program != "uds-lens":
         return
+    words = [os.path.expanduser(word) for word in words]  # as a shell does
     if any(" ".join(words).startswith(start) for start in PARSED_ONLY):
         command = typer.main.get_command(app).commands[words[0]]
         command.make_context(words[0], words[1:])
