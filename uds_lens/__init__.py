@@ -1,6 +1,6 @@
 """How deep did unlearning go? Unlearning depth scores by cross-model activation patching.
 
-Usage: `import uds_lens as ul`. Importing this package loads no torch: names and rooms come on first use.
+Usage: `import uds_lens as ul`. Importing this package loads no torch: names and subpackages load on first use.
 """
 
 import lazy_loader

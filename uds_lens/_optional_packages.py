@@ -1,4 +1,4 @@
-"""Packages that not everybody needs: which extra brings each, and what is said where one is missing.
+"""Packages that not everyone needs: which extra installs each, and the error where one is missing.
 
 Each is imported inside the function that needs it, after `require_package`; long work asks before it begins.
 """

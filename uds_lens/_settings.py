@@ -13,7 +13,7 @@ from uds_lens.errors import ConfigError, Setting
 T = TypeVar("T")
 
 _LONGEST = 60
-"""Letters of a value that a message shows."""
+"""Characters of a value that a message shows."""
 
 
 def validated(cls: type[T]) -> type[T]:

@@ -24,7 +24,7 @@ ChatStyleName: TypeAlias = Literal[
 """Published ways to fill a chat template (`uds_lens.data.CHAT_STYLES`)."""
 
 EntitySpace: TypeAlias = Literal["answer", "always"]
-"""What stands before an entity: what the answer has there, or one space, as in the UDS paper."""
+"""What precedes an entity: what the answer has there, or one space, as in the UDS paper."""
 
 Site: TypeAlias = Literal["resid_post", "resid_mid", "attn_out", "mlp_out"]
 """Where a layer is patched, in TransformerLens's words."""
@@ -39,13 +39,13 @@ MapPosition: TypeAlias = Literal["entity", "subject", "prompt", "all"]
 """Positions of a map: the entity's, as in a score; all mentions of the subject; all before the entity's; all."""
 
 LastLayer: TypeAlias = Literal["resid_post", "post_norm"]
-"""What stands for the last layer's state: its true residual stream, or (the paper's script) the normed one."""
+"""What is used as the last layer's state: its true residual stream, or (the paper's script) the normed one."""
 
 Sampling: TypeAlias = Literal["random", "first"]
 """Which examples a limit keeps: a random sample spread over the subjects, or the first ones of the file."""
 
 StandIn: TypeAlias = Literal["base", "counterfactual"]
-"""What stands in for a retain model that there is none of: `base`, the model before fine-tuning, or `counterfactual`,
+"""What stands in for a missing retain model: `base`, the model before fine-tuning, or `counterfactual`,
 full's own states without the question, or with it about another subject."""
 
 Counterfactual: TypeAlias = Literal["no_question", "other"]
@@ -109,7 +109,7 @@ def template_kwargs(given: object) -> str | None:
         raise ConfigError(Setting("template_kwargs"), f" must be {example}; got {shown(given)}.") from None
     if ours := [name for name in _OURS if name in settings]:
         fix = ": use chat_date" if ours[0] == "date_string" else ""
-        raise ConfigError(Setting("template_kwargs"), f" cannot set {ours[0]!r}, which is set by itself{fix}.")
+        raise ConfigError(Setting("template_kwargs"), f" cannot set {ours[0]!r}, which is set automatically{fix}.")
     return text if settings else None
 
 

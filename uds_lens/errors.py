@@ -1,6 +1,6 @@
 """Everything the library raises or warns with, in one small tree.
 
-Each message names what was expected, what came, and the fix. Catch `UdsLensError` to catch them all.
+Each message names what was expected, what was found, and the fix. Catch `UdsLensError` to catch them all.
 
 A message is one text, or several parts of which some are a `Setting`: `ConfigError(Setting("tau"), " must be >= 0.")`.
 In Python a setting reads `RunOptions(token_budget=...)`; the command line says `--token-budget` instead.

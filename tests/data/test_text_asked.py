@@ -163,7 +163,7 @@ def test_settings_for_the_template():
     for wrong in ("enable_thinking", "[1]", "3", {"a": float("nan")}, {"a": object()}):
         with pytest.raises(ConfigError, match=r"template_kwargs must be a JSON object such as"):
             ChatStyle(template_kwargs=wrong)
-    with pytest.raises(ConfigError, match=r"cannot set 'date_string', which is set by itself: use chat_date"):
+    with pytest.raises(ConfigError, match=r"cannot set 'date_string', which is set automatically: use chat_date"):
         ChatStyle(template_kwargs={"date_string": "now"})
     with pytest.raises(ConfigError, match="belong to chat prompts"):
         style.require("raw")

@@ -195,7 +195,7 @@ def test_what_cannot_be_read_is_refused_in_words(files: Path, tiny: Tiny, tmp_pa
             open_model(file, device="cpu")
         assert [each.verdict for each in doctor.examine_inputs({"full": str(file)})] == ["problem"]
 
-    refused("magic", b"PK\x03\x04" + content[4:], r"is no GGUF file: it begins with b'PK")
+    refused("magic", b"PK\x03\x04" + content[4:], r"is not a GGUF file: it begins with b'PK")
     broken = r"is a broken GGUF file \(.*\): copy it again"
     refused("head", content[:200], broken)
     refused("cut", content[: len(content) // 2], broken)
@@ -286,7 +286,7 @@ def test_what_the_reader_leaves_out_is_entered_or_refused(tiny: Tiny, tmp_path: 
     assert load_config(ones).rope_parameters["rope_type"] == "default"
     refused("yarn", "scales rotary frequencies \\('yarn'\\)", entries={"rope.scaling.type": "yarn"})
     strange = np.linspace(1, 3, half, dtype=np.float32)
-    refused("strange", "divides rotary frequencies .* as no setting", tensors={"rope_freqs.weight": strange})
+    refused("strange", "divides rotary frequencies .* in a way that no known setting", tensors={"rope_freqs.weight": strange})
     refused("long", "holds rotary factors .rope_factors_long", tensors={"rope_factors_long.weight": strange})
     bias = np.ones(load_config(tiny_file).hidden_size, np.float32)
     refused("bias", "holds 1 tensors that LlamaForCausalLM has no place for", tensors={"blk.0.attn_q.bias": bias})

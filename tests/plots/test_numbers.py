@@ -179,7 +179,7 @@ def test_comparison_puts_the_chosen_model_before_the_others_and_references_behin
     looks = {trace.name: (trace.line.color, trace.line.dash, trace.line.width) for trace in figure.data}
     assert looks["m0"] == looks["m2"] and len(set(looks.values())) == 3
     assert looks["m1"][2] > looks["m0"][2] and looks["m3"][1] == "dot"
-    with pytest.raises(DataError, match="'m9' is none of the models"):
+    with pytest.raises(DataError, match="'m9' is not one of the models"):
         plots.compare_layers(frames, references=["m9"])
 
 

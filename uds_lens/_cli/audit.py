@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _WITHHELD = 3
-"""Exit code where a warning is fatal: the numbers are saved, and mean no score."""
+"""Exit code where a warning is fatal: the numbers are saved, but are not a score."""
 
 
 @dataclass(frozen=True, kw_only=True)

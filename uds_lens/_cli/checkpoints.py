@@ -1,4 +1,4 @@
-"""`uds-lens doctor` and `weights`: what is said of checkpoints without running them."""
+"""`uds-lens doctor` and `weights`: what can be said about checkpoints without running them."""
 
 from __future__ import annotations
 

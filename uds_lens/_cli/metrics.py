@@ -258,7 +258,7 @@ def metrics(
     except ModelError as error:
         if metric or options.fluency != "hub":
             raise
-        say(f"fluency is left out, and what is made of it: {error}")  # nobody asked for it
+        say(f"fluency is left out, and what depends on it: {error}")  # nobody asked for it
     measured: dict[str, ul.metrics.MetricResults] = {}
     with saying_what_is_saved(lambda: f"{len(measured)} of {len(names)} saved"):
         for number, (n, m) in enumerate(zip(names, model, strict=True), start=1):

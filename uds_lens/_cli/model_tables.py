@@ -30,9 +30,7 @@ Metric: TypeAlias = Annotated[
 ]
 Direction: TypeAlias = Annotated[
     list[str] | None,
-    opt.value(
-        "NAME=WAY", "Meaning of a higher value, knowledge or erasure, for a metric that is not one of ours; repeat."
-    ),
+    opt.value("NAME=WAY", "Meaning of a higher value, knowledge or erasure, for a metric of your own; repeat."),
 ]
 MinUtility: TypeAlias = Annotated[
     float | None, opt.value("SHARE", "Count only models with this share of full's utility (utility_rel).", min=0)

@@ -109,7 +109,7 @@ class _Ranking(NamedTuple):
     methods: pd.DataFrame
     shifts: pd.DataFrame
     p_first: Mapping[str, Mapping[str, float | None]]
-    """P(first) by way of resampling and method; None where nothing can vary."""
+    """P(first) by kind of resampling and method; None where nothing can vary."""
     varying: Sequence[str]
     notes: Sequence[str]
     n_models: int
@@ -221,7 +221,7 @@ _WIDE = 110
 
 _BESIDE = (
     " Output: depth of the unpatched answers; host: what stays lost with blocks of retain in the model; hidden: the "
-    "difference. They are no part of the score."
+    "difference. They are not part of the score."
 )
 
 _RESAMPLED = {"configurations": "each method's configurations", "examples": "the examples"}

@@ -1,4 +1,4 @@
-"""`uds-lens report`, `dashboard` and `export`: what is made of saved results, for readers and for other programs."""
+"""`uds-lens report`, `dashboard` and `export`: saved results as pages for readers and files for other programs."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 _LEGEND = (
     "UDS 0 = knowledge intact (as in {full}), 1 = erased (as in {retain}). "
-    "Interval: bootstrap over subjects, or over examples where there are none; it knows no kind of subject that was "
-    "not asked. N: examples measured. "
+    "Interval: bootstrap over subjects, or over examples where there are none; it does not cover kinds of subjects "
+    "that were not asked about. N: examples measured. "
     "NaN: examples that are not measurable, because {full} encodes no more than {retain} at any layer (S1 <= tau). "
     "layers: knowledge-encoding layers, mean over examples."
 )
@@ -117,9 +117,9 @@ _RETAINS = (
 )
 _TRANSPLANTS = (
     "output: what the answers lack of what retain lacks (0 as full, 1 as retain). host: what stays lost when blocks of "
-    "retain, which never saw the facts, stand in the model. hidden: output - host, what the rest of the model still "
-    "holds. back: share of what was lost that comes back with these blocks of full, next to the same for retain; it "
-    "shows that a change is confined, not that knowledge is hidden."
+    "retain, which never saw the facts, are put into the model. hidden: output - host, what the rest of the model "
+    "still holds. back: share of what was lost that comes back with these blocks of full, next to the same for retain; "
+    "it shows that a change is confined, not that knowledge is hidden."
 )
 _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
 """The beginning of a warning, by its level."""
@@ -321,7 +321,7 @@ def print_audits_as_json(
 
 
 _PROSE = 100
-"""Most columns of a line of prose, as in --help."""
+"""Maximum width of a line of prose, as in --help."""
 
 _GAPS = 3, 2, 1
 """Columns between two texts, the first that fits."""

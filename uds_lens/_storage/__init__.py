@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, that overwrite nothing foreign, and that say when they were altered."""
+"""Files that are either whole or absent, that never overwrite foreign files, and that say when they were altered."""
 
 import lazy_loader
 

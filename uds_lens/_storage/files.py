@@ -1,4 +1,4 @@
-"""Files and directories that are whole or absent, that overwrite nothing foreign, and that are read once and whole."""
+"""Files and directories that are whole or absent, never overwrite foreign files, and are read once and whole."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """JSON that carries the checksum of its values.
 
-The checksum shows that a file was altered or cut. It is no signature: whoever alters a file on purpose can make it
-anew.
+The checksum shows that a file was altered or cut. It is not a signature: whoever alters a file on purpose can compute
+it again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parquet files, with the memory they may take bounded before it is taken.
 
-Equal values are stored once, so that a file of two kilobytes can hold any number of them: counts are looked at first,
+Equal values are stored once, so that a file of two kilobytes can hold any number of them: counts are checked first,
 only the columns that are needed are read, and rows come in pieces.
 """
 

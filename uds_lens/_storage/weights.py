@@ -1,4 +1,4 @@
-"""Which files of a directory hold a checkpoint's weights, and whether others in it say the same."""
+"""Which files of a directory hold a checkpoint's weights, and whether others in it agree with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INDEX, ALONE = "model.safetensors.index.json", "model.safetensors"
 
 _OF_MODELS = (ALONE, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
 _OF_ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
-"""Names that weights are looked for by, in the order of transformers and PEFT: the first that is there is read."""
+"""Names under which weights are looked for, in the order of transformers and PEFT: the first that exists is read."""
 
 
 def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: bool = False) -> list[Path]:
@@ -110,7 +110,7 @@ def _require_regular(folder: Path, file: str, first: str, name: str) -> None:
     """Raise `ModelError` unless a file is one that ends: a pipe or a device would be read for ever."""
     if not (folder / file).is_file():
         raise ModelError(
-            f"{name!r} has no regular file {file!r}, where its weights should lie ({first}): copy or save the complete "
+            f"{name!r} has no regular file {file!r}, where its weights should be ({first}): copy or save the complete "
             "model again."
         )
 

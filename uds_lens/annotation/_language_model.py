@@ -1,4 +1,7 @@
-"""Entities that a language model marks: the prompts to send it, and what its replies say. Nothing is sent from here."""
+"""Entities that a language model marks: the prompts to send it, and what its replies say.
+
+The library sends nothing itself.
+"""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def retain_sources(retain: RetainSource | None, config: AuditConfig) -> list[Sou
             Setting("retain"),
             " is missing: a model that never saw the forget set. Without one: ",
             Setting("stand_in", "counterfactual"),
-            ", or ul.audit.depth_map for the plain loss by layer (S2), which is no score.",
+            ", or ul.audit.depth_map for the plain loss by layer (S2), which is not a score.",
         )
     return sources_of("retain", retain)
 

@@ -1,7 +1,7 @@
-"""States of sources that were read a block at a time, for an audit that is stopped and begun again.
+"""States of sources that were read a block at a time, for an audit that is stopped and restarted.
 
 Each source has a directory, named after what its states depend on, in the temporary one. A lock says that an audit
-works with them; it ends with its process, so that a killed one leaves them. An audit that is done removes them.
+works with them; it ends with its process, so that a killed one leaves them. A finished audit removes them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from uds_lens.results._settings import AuditConfig, RunOptions
 
 _RECORD, _LOCK = "record.json", "lock"
 _FORGOTTEN = 7 * 24 * 3600
-"""Seconds after which states that no audit came back for are removed."""
+"""Seconds after which states that no audit has used again are removed."""
 
 _held: ContextVar[dict[Path, FileLock] | None] = ContextVar("uds_lens_kept_states", default=None)
 

@@ -347,7 +347,7 @@ class WeightSizes(NamedTuple):
     """The head, or the input embedding where that is larger."""
 
     around: int
-    """What lies around the blocks, besides those two."""
+    """What is outside the blocks, besides those two."""
 
     tied: bool
     """Whether the head is the input embedding."""

@@ -1,8 +1,8 @@
 """Run an audit's passes: batches, spilling to disk, halving when memory runs out, falling back to the plain engine.
 
-The measurement itself is in `_two_stage.py`, the states of sources are in `_states.py`. Here are `read_sources`, and
-`Target`, which keeps `full` open. Of models larger than memory the blocks are read one after the other, each for all
-batches at once.
+The measurement itself is in `_two_stage.py`, the states of sources are in `_states.py`. This file has `read_sources`,
+and `Target`, which keeps `full` open. Of models larger than memory the blocks are read one after the other, each for
+all batches at once.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class StateStore:
         self._folder: SpillFolder | None = None
         self._kept_in = kept_in
         self.keeps_files = kept_in is not None
-        """Whether every row that was put so far lies in a file of the directory it was made with."""
+        """Whether every row stored so far is in a file of the directory it was made with."""
 
     @property
     def spilled(self) -> int:

@@ -1,4 +1,4 @@
-"""Which rows run together, so that little of the work is padding; what a batch costs is said by the caller."""
+"""Which rows run together, so that little of the work is padding; the caller says what a batch costs."""
 
 from __future__ import annotations
 

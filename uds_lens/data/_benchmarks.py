@@ -216,7 +216,7 @@ class Benchmark:
     hub: str | None
     """Its id on the Hugging Face Hub; None where it has no home there."""
     licence: str
-    """Under which its authors give it."""
+    """Terms under which its authors publish it."""
     parts: Mapping[str, Part]
     """Sets of rows, by our names; the first is the forget set."""
     read: RowReader

@@ -87,7 +87,7 @@ def _rewritten(
     random.Random(f"{seed} {example.id} {example.question}").shuffle(names)
     if not names:
         of_type = f" of type {short(example.type)}" if example.type else ""
-        return f"No counterfactual: no other subject{of_type} with another answer is there."
+        return f"No counterfactual: there is no other subject{of_type} with another answer."
     renamed = (_renamed(parts, subject, name) for name in names[:draws])
     return tuple(replace(example, question=q, prefix=p, answer=p + rest) for q, p in renamed)
 

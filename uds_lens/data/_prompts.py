@@ -92,7 +92,7 @@ CHAT_STYLES: dict[ChatStyleName, ChatStyle] = {
 """What published numbers were measured with; the numbers that a style does not name used another one.
 
 - `open_unlearning`: Open-Unlearning's, in training and evaluation, of Llama 3, Qwen2.5, Phi-3.5 and Zephyr (the
-  templates of Qwen2.5 and Phi-3.5 print no date). Its Llama-2-chat has a form of its own, no tokenizer's template.
+  templates of Qwen2.5 and Phi-3.5 print no date). Its Llama-2-chat has a form of its own, not a tokenizer's template.
 - `open_unlearning_gemma`: of Gemma-7b-it, without a system turn; its template prints no date.
 - `paper_pools`: the UDS paper's output metrics on its two pools, and ROUGE of the 150 unlearned models.
 - `paper_scores`: memorization, privacy and utility of these 150, behind the ranking of methods.

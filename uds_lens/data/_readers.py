@@ -202,7 +202,7 @@ def _csv(text: str, path: Path) -> Rows:
         if "field limit" in str(error):
             raise DataError(
                 f"{place(path)}, line {reader.line_num}: a cell has more than {csv.field_size_limit()} characters, "
-                "more than CSV is read with. Save the rows as JSON (.json or .jsonl), or close the open quote."
+                "the limit for CSV. Save the rows as JSON (.json or .jsonl), or close the open quote."
             ) from error
         raise DataError(f"{place(path)}, line {reader.line_num}: broken CSV: {plain(error)}.") from error
     return rows

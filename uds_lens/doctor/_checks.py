@@ -448,7 +448,7 @@ def _entities(
         yield Finding("entities", "note", words, "choose other words as the entity, or leave these rows out")
     if quoted := spaces_added((row.example for row in plan.encoded.rows), config.entity_space):
         some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
-        fix = "use --entity-space answer, unless the paper's numbers are to be repeated"
+        fix = "use --entity-space answer, unless you want to reproduce the paper's numbers"
         words = f"{len(quoted)} directly after a quote or another mark, where prompts add a space: {some}"
         yield Finding("entities", "note", words, fix)
     if plan.control is not None:

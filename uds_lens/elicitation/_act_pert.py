@@ -1,7 +1,7 @@
 """ActPert: steer a prompt's states away from what they become when the subject's embedding is disturbed.
 
-Reference: Chen et al. 2025 (arXiv 2505.23270), which leaves number, sign, positions and layer partly open; what is
-taken here stands at each field. Its Algorithm 1 steers every block with independent noise: `ActPert(layer="all",
+Reference: Chen et al. 2025 (arXiv 2505.23270), which leaves number, sign, positions and layer partly open; each field
+says what is used here. Its Algorithm 1 steers every block with independent noise: `ActPert(layer="all",
 antithetic=False)`. To first order the direction is `-gamma J mean(eta)`: noise, when copies are few.
 Antithetic copies cancel that order, and controls run with it: a random direction of the same norm, and the opposite
 sign.
@@ -61,8 +61,8 @@ class ActPert:
     """Disturbed copies of each prompt."""
 
     antithetic: bool = True
-    """Pair copies with opposite noise, whose first order cancels: ours. False draws all copies independently, as the
-    paper does."""
+    """Pair copies with opposite noise, whose first order cancels (not in the paper). False draws all copies
+    independently, as the paper does."""
 
     sign: Literal[1, -1] = 1
     """1 adds the clean states minus the mean of the disturbed ones, as in the paper; -1 is a control."""

@@ -281,7 +281,7 @@ class GCG(SuffixProbe):
     """Whether the best candidate is taken only if its loss is lower."""
 
     target: str = TARGET
-    """Text that the model is to begin with; "answer" is the reference itself, and measures capacity, not knowledge."""
+    """Text that the model should begin with; "answer" is the reference itself, and measures capacity, not knowledge."""
 
     cached: bool = True
     """Read once what candidates have in common. Results agree to rounding."""
@@ -510,7 +510,7 @@ class SoftGCG(SuffixProbe):
     """Of Adam, in units of the embedding; None is 0.005, and 0.02 where the answer is the target."""
 
     target: str = TARGET
-    """Text that the model is to begin with; "answer" is the reference itself."""
+    """Text that the model should begin with; "answer" is the reference itself."""
 
     rows_at_once: PositiveInt = 16
     """Questions in a batch."""

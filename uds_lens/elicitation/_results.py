@@ -68,7 +68,7 @@ class ElicitationResults:
     """How questions became text."""
 
     models: Mapping[str, ModelRecord]
-    """Records of `full`, `retain` and `unlearned`, as far as they were given."""
+    """Records of `full`, `retain` and `unlearned`, where given."""
 
     examples: Sequence[ForgetExample]
     """The rows."""
@@ -677,8 +677,8 @@ class RankCorrelation(NamedTuple):
 
     interval: Interval
     """95%, over subjects. NaN where `rho` is, with fewer than three subjects, where `rho` is 1 or -1 or would be
-    without one of the subjects, and where without one of them it would be undefined: few subjects say nothing then
-    about others."""
+    without one of the subjects, and where without one of them it would be undefined: a few subjects then say
+    nothing about others."""
 
     n: int
     """Examples that have both."""

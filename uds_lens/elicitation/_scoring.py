@@ -128,7 +128,7 @@ class Share(NamedTuple):
     """Position of a model between retain (0) and full (1)."""
 
     value: float
-    """NaN where the probe has no power, or nothing tells whether it has."""
+    """NaN where the probe has no power, or where that cannot be told."""
 
     interval: Interval
     """95%, over subjects."""
@@ -174,7 +174,7 @@ def share(
         return Share(math.nan, NO_INTERVAL, NOT_ASKED)
     reach = contrast(power, groups, n_resamples=n_resamples, seed=seed)
     if reach.n_subjects == 1:
-        return Share(math.nan, NO_INTERVAL, "one subject: nothing tells whether full scores above retain for others")
+        return Share(math.nan, NO_INTERVAL, "one subject: it is unknown whether full scores above retain for others")
     same = np.ptp(power) < ROUNDING and reach.value > 0
     if not (reach.interval.low > 0 or same):
         reason = "no power: under this probe full does not score above retain beyond chance"

@@ -1,4 +1,4 @@
-"""The columns of every table this room returns, and of the tables it takes: name and meaning, in order."""
+"""The columns of every table this package returns, and of the tables it takes: name and meaning, in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BESIDE = {
     "host_depth": "what stays lost with blocks of retain in the model, where a transplant was measured",
     "hidden": "output_depth - host_depth",
 }
-"""Columns next to UDS, from audits and their transplants; no part of a score."""
+"""Columns next to UDS, from audits and their transplants; not part of a score."""
 
 REASONS = {
     "model": "name of the model",

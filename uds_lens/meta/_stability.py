@@ -86,7 +86,7 @@ class ExampleValues:
         named = examples["model"].astype(str)
         if len(examples) and not named.isin(names).any():
             raise DataError(
-                f"the examples are of none of the models in the table: they name {named.iloc[0]!r}, the table "
+                f"the examples belong to none of the models in the table: they name {named.iloc[0]!r}, the table "
                 f"{', '.join(map(repr, names[:3]))}."
             )
         # A reader's examples are of references and pool models too, which are no candidates.

@@ -1,6 +1,6 @@
 """One teacher-forced pass over a set of answers, from which all likelihood metrics follow.
 
-A prompt that stands before several answers runs once, and each answer behind its keys and values.
+A prompt shared by several answers runs once, and each answer runs after its keys and values.
 """
 
 from __future__ import annotations

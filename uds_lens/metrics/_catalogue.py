@@ -37,7 +37,7 @@ METRICS: Mapping[str, MetricSpec] = DECLARED
 """Every metric by name, in an order where each comes after those it is made of; a user's own come last."""
 
 HOLDS_TOO_LITTLE = 0.75
-"""F below which, with its whole interval, a metric is warned of; the UDS paper draws its line there too."""
+"""F below which, with its whole interval, a metric gets a warning; the UDS paper draws its line there too."""
 
 CHANCE = 0.5  # F of a metric that knows nothing of what a model knows
 
@@ -65,7 +65,7 @@ class Trust:
     """Q, over models that are still useful: how little 4 bits move it; NaN where undefined."""
 
     relearning: float
-    """R, over the same: how alike relearning moves it in unlearned and in retain models; NaN where undefined."""
+    """R, over the same: how similarly relearning moves it in unlearned and in retain models; NaN where undefined."""
 
     variants_low: float = math.nan
     """Smallest F with one of the six kinds left out."""
@@ -111,7 +111,7 @@ class Trust:
 
 
 _COLUMNS = {"F": "faithfulness", "Q": "quantisation", "R": "relearning"}
-"""Columns of `trust.csv` that are no fields of `Trust` by the same name."""
+"""Columns of `trust.csv` that are not fields of `Trust` by the same name."""
 
 
 @cache

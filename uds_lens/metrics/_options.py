@@ -66,7 +66,7 @@ class MetricOptions:
     """More for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
 
     entity_space: EntitySpace = "answer"
-    """What stands before an entity: what the answer has there, or `always` one space. The latter is the UDS paper's
+    """What precedes an entity: what the answer has there, or `always` one space. The latter is the UDS paper's
     rule, also where models never saw one: after an opening quote, in Chinese."""
 
     strict_es: bool = False
@@ -102,7 +102,7 @@ class MetricOptions:
 
     fluency: str | FluencyScorer = "hub"
     """Fluency scorer: hub (a classifier from the Hub), heuristic (offline rules of thumb), or a classifier's directory
-    or Hub id. In Python also a scorer of your own, of which results keep the name."""
+    or Hub id. In Python also a scorer of your own, whose name results record."""
 
     dtype: DType = "float32"
     """Dtype of the models; log-probabilities are always float32."""

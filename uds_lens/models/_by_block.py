@@ -1,12 +1,12 @@
 """A checkpoint whose weights are read while it runs: one block at a time, the next one while this one is used.
 
-The model is built without weights, on the meta device. `embed` reads what lies before the blocks, `blocks` fills one
-block after the other and empties it again, `head` reads the rest. All that is read is hashed on its way, so that
+The model is built without weights, on the meta device. `embed` reads what comes before the blocks, `blocks` fills one
+block after the other and empties it again, `head` reads the rest. Everything that is read is hashed on the way, so that
 the fingerprint, the same as that of the open model, costs no reading of its own.
 
 All blocks pass through the same two pieces of memory: bytes as the file has them, and weights as the model takes them.
-Fresh memory for each would cost more than filling it (every page is fetched anew), and what allocators keep of it
-would grow with the model. What lies around the blocks is read a piece at a time, straight into weights. What the
+Fresh memory for each would cost more than filling it (every page is fetched again), and what allocators keep of it
+would grow with the model. What is outside the blocks is read a piece at a time, straight into weights. What the
 allocator keeps of the work of a block goes back to the system before the next.
 """
 
@@ -58,7 +58,7 @@ from uds_lens.models._fingerprint import (
 from uds_lens.models._hooked import HookedModel
 
 Part: TypeAlias = "int | Literal['around', 'embedding', 'head']"
-"""Weights that are read together: a block, what lies around the blocks, the input embedding, the head."""
+"""Weights that are read together: a block, what is outside the blocks, the input embedding, the head."""
 
 _PIECE = 1 << 22
 """Numbers of a large weight that are converted at one time while it is read."""
@@ -387,7 +387,7 @@ class _Files:
         self.empty: dict[str, Tensor] = {}
         """Tensors of all files on the meta device, by their names."""
         self.strange: dict[str, str] = {}
-        """Dtypes of those that are none of unquantised weights (that of a mask, say, which the model computes)."""
+        """Dtypes of the others, which are not plain weights (that of a mask, say, which the model computes)."""
         self._loaded: dict[str, Tensor] = {}
         self._places: dict[str, tuple[str, int]] = {}
         for file in (path.name for path in weight_files(folder, name)):

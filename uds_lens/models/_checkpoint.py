@@ -295,8 +295,8 @@ def require_finite(weights: Iterable[tuple[str, Tensor]], name: str) -> None:
         plain = weight.is_floating_point() and weight.dtype.itemsize > 1 and not weight.is_meta
         if plain and not weight.sum(dtype=torch.float32).isfinite():
             raise ModelError(
-                f"{name!r} holds NaN or infinite weights ({place}): the model is broken. Save or download it again; a "
-                "training that made it so needs a lower learning rate, or another dtype."
+                f"{name!r} holds NaN or infinite weights ({place}): the model is broken. Save or download it again; if "
+                "training broke it, use a lower learning rate, or another dtype."
             )
 
 

@@ -65,10 +65,10 @@ def _require_whole(file: Path) -> None:
     except OSError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error.strerror}. Check the path and its permissions.") from error
     if begins != _MAGIC:
-        raise ModelError(f"{str(file)!r} is no GGUF file: it begins with {begins!r} instead of {_MAGIC!r}.")
+        raise ModelError(f"{str(file)!r} is not a GGUF file: it begins with {begins!r} instead of {_MAGIC!r}.")
     if (file.parent / "adapter_config.json").is_file():
         raise ModelError(
-            f"beside {file.name!r} lies a PEFT adapter (adapter_config.json), which transformers would apply to it: "
+            f"next to {file.name!r} is a PEFT adapter (adapter_config.json), which transformers would apply to it: "
             "move one of them to a directory of its own."
         )
     part = _PART.search(file.stem)
@@ -253,7 +253,7 @@ def _divide(config: Any, rope: dict[str, Any], content: _Content, name: str) -> 
     rope.clear()
     rope.update(before)
     raise ModelError(
-        f"{name!r} divides rotary frequencies (rope_freqs.weight) as no setting of Llama 3 does that is known here: "
+        f"{name!r} divides rotary frequencies (rope_freqs.weight) in a way that no known setting of Llama 3 does: "
         "give the safetensors checkpoint that it was converted from."
     )
 
@@ -278,7 +278,7 @@ def require_fit(config: Any, file: Path) -> None:
     if left_out := gguf_tensors_left_out(model, content.architecture, _in_blocks(content)):
         raise ModelError(
             f"{str(file)!r} holds {len(left_out)} tensors that {type(model).__name__} has no place for "
-            f"({left_out[0]}), so that another model would be run: give the safetensors checkpoint that it was "
+            f"({left_out[0]}), so a different model would be run: give the safetensors checkpoint that it was "
             "converted from."
         )
 

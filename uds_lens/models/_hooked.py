@@ -240,7 +240,7 @@ class HookedModel:
         self._runs_hooks: bool | None = None  # remembered until the pass ends
         self._swapped = [] if owned or bridge is not None else module_changes(hf)
         self.keeps_weights = False
-        """Set by an opener that shows the model to nobody: its weights do not change, and are hashed once."""
+        """Set by an opener that gives the model to nobody else: its weights do not change, and are hashed once."""
         self.files: CheckpointFiles | None = None
         """Files it was loaded from, if they are on this machine."""
         self.storage: str | None = None

@@ -20,7 +20,7 @@ SCORES_AT_ONCE = 1 << 26  # attention scores of one block held at one time (256 
 
 LOGITS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 25}
 """Logits held at one time: 16 MiB in float32 on a CPU, since allocators return blocks of 32 MiB to the system at once
-and fetch every page anew; 128 MiB on a GPU, where small products waste the device."""
+and fetch every page again; 128 MiB on a GPU, where small products waste the device."""
 
 LOGITS_IN_CACHE = {"cpu": 1 << 20}
 """The same where the head is one product, so that a piece of it costs no more: what caches hold until it is summed."""
@@ -33,7 +33,7 @@ READOUT_ROWS_AT_ONCE = 1024
 
 BATCH_STATES = 1 << 18
 """Tokens x d_model of a batch on a CPU. An MLP holds four times that, twice: what stays in the processor's caches, and
-below the size of blocks that allocators return to the system at once, so that every page is fetched anew."""
+below the size of blocks that allocators return to the system at once, so that every page is fetched again."""
 
 BATCH_TOKENS = 1280
 """Tokens of a batch on a CPU where that is more: wide models lose more by reading their weights once more."""

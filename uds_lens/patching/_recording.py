@@ -132,7 +132,7 @@ class Recording:
     """Arguments that a block is resumed with, by layer and number of variants: views of the above."""
 
     variant_rows: list[VariantRows] | None = None
-    """Rows of each variant, in the order in which they join; None: all rows in all."""
+    """Rows of each variant, in the order in which they join; None: every variant has all rows."""
 
     packings: dict[int, Packing] = field(default_factory=dict)
     """How so many variants are packed, where their rows differ."""

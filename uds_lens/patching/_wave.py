@@ -6,9 +6,10 @@ So the wave carries, from block to block, the window states of every variant pat
 patched below l run behind the target's own keys and values before the window, and then the variant patched at l joins.
 The variants of a row run as extra tokens of one sequence behind one shared prefix, kept apart by the attention mask.
 
-The own pass is the same for every layer and source. Where the weights stay, `record` keeps its keys, values and window
-states, so that the wave of each source carries variants only. Where a block is read and dropped, the variants of every
-source ride behind the own pass (`PatchedPass`), and all batches pass a block while it is there.
+The target's own pass is the same for every layer and source. Where the weights stay, `record` keeps its keys,
+values and window states, so that the wave of each source carries variants only. Where a block is read and dropped,
+the variants of every source run behind the target's own pass (`PatchedPass`), and all batches pass a block while it
+is there.
 
 Token-layers per row: T (L - 1) L / 2 instead of S L^2 for one full forward per layer (T window, S sequence, L layers).
 """

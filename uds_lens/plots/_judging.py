@@ -617,7 +617,7 @@ def rank_probabilities(ranks: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         note(figure, "No probabilities: every method has only one configuration." if len(ranks) else "No methods.")
     figure.update_xaxes(type="category", title_text="rank", showline=False, ticks="")
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    subtitle = "Percent of resamples; each method's configuration is chosen anew in each."
+    subtitle = "Percent of resamples; each method's configuration is chosen again in each."
     return style(
         figure, "Rank of each method over resamples", subtitle, tall=150 + 32 * max(len(table), 3), legend=False, **look
     )

@@ -364,7 +364,7 @@ def compare_layers(
         The figure; a gap: no example has knowledge at that layer, or S2 was not measured in all of them.
 
     Raises:
-        DataError: No model, a column is missing, or `chosen` or a reference is none of the models.
+        DataError: No model, a column is missing, or `chosen` or a reference is not one of the models.
         ConfigError: No such value or theme.
     """
     check_choice("value", value, Value)
@@ -372,7 +372,7 @@ def compare_layers(
         raise DataError("expected at least one model with its layers_frame(); got none.")
     for name in (*references, *([] if chosen is None else [chosen])):
         if name not in models:
-            raise DataError(f"{name!r} is none of the models that are compared: {', '.join(models)}.")
+            raise DataError(f"{name!r} is not one of the models compared: {', '.join(models)}.")
     for frame in models.values():
         require(frame, ["layer", f"{value}_mean"], source="audit.layers_frame()")
     values = {name: [float(x) for x in frame[f"{value}_mean"]] for name, frame in models.items()}

@@ -1,4 +1,4 @@
-"""Published models measured again: which there are, what was published of them, a plan, a comparison."""
+"""Published models measured again: which exist, what was published about them, a plan, a comparison."""
 
 import lazy_loader
 

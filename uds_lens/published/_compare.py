@@ -92,7 +92,7 @@ class Comparison:
     of_pools: pd.DataFrame
     """F, means of the pools, Q and R, columns as in `uds_lens.published.OF_POOLS`; empty without pool models."""
     unknown: tuple[str, ...]
-    """Models of the run that are none of the published ones."""
+    """Models of the run that are not among the published ones."""
     unpublished: tuple[str, ...]
     """Metrics that were measured and of which nothing was published."""
     source: str

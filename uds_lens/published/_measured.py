@@ -59,7 +59,7 @@ def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
 
     The score is the mean over the examples that have one, as the script's is; where none has, it wrote 0, which is NaN
     here, with the reason. Scores are computed again from the layers and must agree with those that were written. A
-    run that was killed has no summary: what is whole of it is read, and a warning says so.
+    run that was killed has no summary: its complete part is read, and a warning says so.
 
     Args:
         path: One run folder, or a folder with several below it.
@@ -130,7 +130,7 @@ def _read(folder: Path) -> _Run:
     if complete:
         summary = read_object(folder / SUMMARY, expected=_EXPECTED)
     else:
-        warn_once(f"{str(folder)!r} has no {SUMMARY}: the run was killed, and what is whole of it is read.")
+        warn_once(f"{str(folder)!r} has no {SUMMARY}: the run was killed, and its complete part is read.")
     where = str(folder / SUMMARY)
     tau = number(summary.get("delta_threshold"), where=f"{where}, 'delta_threshold'")
     tau = _DEFAULT_TAU if math.isnan(tau) else tau
@@ -324,7 +324,7 @@ class MeasuredRun:
     frame: pd.DataFrame  # one row per model, metric and state: columns `COLUMNS`
     source: str  # where it was read
     kind: str  # who measured: study, released script, Open-Unlearning
-    unknown: tuple[str, ...] = ()  # models of the run that are none of the published ones
+    unknown: tuple[str, ...] = ()  # models of the run that are not among the published ones
     folder: StudyFolder | None = field(default=None, repr=False)  # the study, where it is one
 
 
@@ -346,7 +346,7 @@ def read_run(run: str | os.PathLike[str]) -> MeasuredRun:
         names = ", ".join(measured.unknown[:4]) or "nothing measured"
         raise DataError(
             f"{str(place)[-200:]!r} holds no value of a published model ({names}): models are known by their Hub id, "
-            "or by a folder called as the last part of it."
+            "or by a folder named after its last part."
         )
     _require_each_once(measured)
     return measured

@@ -40,7 +40,7 @@ class ModelGroup:
     family: str
     """`model_type` of its configuration."""
     licence: str
-    """Under which the weights are given."""
+    """Terms under which the weights are published."""
     parameters: int
     """Weights of each model, rounded."""
     data: str
@@ -272,8 +272,8 @@ MARGINS = {
     **{f"{part}_q_rouge": 0.02 for part in ("retain", "ra", "wf")},
 }
 """Difference that counts as agreement, by metric. Chosen here, since nobody measured these models twice: that of UDS is
-some four times what half precision moves it on small models (0.0014; docs, Results), greedy texts in half precision
-part after a tie, and a normalised attack divides by retain's."""
+about four times what half precision moves it by on small models (0.0014; docs, Results), greedy texts in half precision
+diverge after a tie, and a normalised attack divides by retain's."""
 
 MARGIN = 0.01  # the same for a metric that is not listed
 

@@ -1,4 +1,4 @@
-"""Carrying out a plan of published models: a study whose models come from the Hub and go when they are measured."""
+"""Carrying out a plan of published models: a study whose models come from the Hub and are removed once measured."""
 
 from __future__ import annotations
 

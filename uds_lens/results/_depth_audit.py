@@ -90,7 +90,7 @@ class DepthAudit(Stage1):
     """The same on the control facts; None without a control too."""
 
     transplant: TransplantEvidence | None = None
-    """Findings of a transplant, which the verdict takes; put there by `Transplant.beside`, not saved with the audit."""
+    """Findings of a transplant, which the verdict includes; set by `Transplant.beside`, not saved with the audit."""
 
     def __post_init__(self) -> None:
         missing = self.ke_mask & self.s2_delta.isnan()

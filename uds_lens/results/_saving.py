@@ -1,4 +1,4 @@
-"""Audits and baselines as stored results, the tables of examples in them, and the directories they lie in."""
+"""Audits and baselines as stored results, the tables of examples in them, and the directories they are saved in."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class AuditConfig:
     """More for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
 
     entity_space: EntitySpace = "answer"
-    """What stands before an entity: what the answer has there, or `always` one space. The latter is the UDS paper's
+    """What precedes an entity: what the answer has there, or `always` one space. The latter is the UDS paper's
     rule, also where models never saw one: after an opening quote, in Chinese."""
 
     dtype: DType = "float32"
@@ -101,7 +101,8 @@ class AuditConfig:
     stand_in: StandIn | None = None
     """What replaces a missing retain model: "base", the model before fine-tuning (given as `retain`; the numbers stay
     the same), or "counterfactual", full's own states without the question or about another subject (`retain` is left
-    out). It changes what 1 means, so such scores compare with each other only. None: `retain` is a retain model."""
+    out). It changes what 1 means, so such scores can only be compared with each other. None:
+    `retain` is a retain model."""
 
     counterfactual: Counterfactual = "no_question"
     """What a counterfactual asks: nothing (the question is left out), or the same about another subject of the data."""
@@ -222,7 +223,7 @@ class RunOptions:
     stage_2: Literal["auto", "all", "knowledge"] = "auto"
     """Layers at which an unlearned model is patched: all, or in each example only those that the score counts (S1 above
     tau). The score, its interval and its shares are the same, S2 is NaN at the other layers, and a lower tau has to be
-    measured anew. Late layers alone cost much less. `auto`: all, and `knowledge` in sweeps, for published models and
+    measured again. Late layers alone cost much less. `auto`: all, and `knowledge` in sweeps, for published models and
     while training. With control facts always all: damage is about all layers."""
 
     token_budget: PositiveInt = 4096

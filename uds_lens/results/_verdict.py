@@ -1,4 +1,4 @@
-"""The verdict on a model, from all that was measured, and on the order of several; UDS alone calls nobody erased."""
+"""The verdict on a model, from all that was measured, and on the order of several; UDS alone calls no model erased."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _decide(
     if transplant is not None and transplant.control_lost:
         return "damaged", (
             f"Blocks of {roles.retain} that cost {roles.full} none of its control facts cost this model some, wherever "
-            "they stand, so nothing can be said about the forgotten ones."
+            "they are put, so nothing can be said about the forgotten ones."
         )
     if transplant is not None and transplant.hidden_low > transplant.hidden_reference:
         return "hidden", (

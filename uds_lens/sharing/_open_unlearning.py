@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
 
 _WEIGHTS = ("config.json", "adapter_config.json")
-"""Files of which one lies next to weights."""
+"""Files one of which is next to weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class UnlearningRun:
     """Where the forget set with entities is published, as `load_examples` takes it; None where it is not."""
 
     protocol: Literal["chat"] | None
-    """How it wrote prompts; None where it used a form that is no template of the tokenizer."""
+    """How it wrote prompts; None where it used a form that is not a template of the tokenizer."""
 
     chat: ChatStyle
     """System turn and date of its prompts."""

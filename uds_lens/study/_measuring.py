@@ -201,7 +201,7 @@ def elicitation_values(results: ElicitationResults, *, took: float) -> Measured:
         probe, sampled = line["probe"], line["decoding"] != "greedy"
         name = f"elicitation.{probe}" + (f".{line['decoding']}_{line['statistic']}" if sampled else "")
         why = line["share_reason"] if line["n"] else f"asked of no row: {skipped.get(probe) or 'no text'}"
-        why = why if isinstance(why, str) else "too few subjects, or too much alike"
+        why = why if isinstance(why, str) else "too few subjects, or too similar"
         rows += [
             Row(
                 metric=f"{name}.{column}",

@@ -1,6 +1,6 @@
-"""Parts of a study: each is one call that writes its result, and does nothing where its result is there.
+"""Parts of a study: each is one call that writes its result, and does nothing where its result exists.
 
-So whatever was killed goes on when it is called again. joblib calls the parts on one machine, submitit calls them as
+So a killed part continues when it is called again. joblib calls the parts on one machine, submitit calls them as
 an array of Slurm tasks; requeueing and time limits are Slurm's.
 """
 

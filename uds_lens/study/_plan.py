@@ -225,13 +225,13 @@ class MetricPrompts:
     """A name of `uds_lens.data.CHAT_STYLES`."""
 
     metrics: tuple[str, ...] = ()
-    """Metrics asked so; none named: all."""
+    """Metrics that get these prompts; all if none is named."""
 
     roles: tuple[Role, ...] = ()
-    """Models asked so; none named: all."""
+    """Models that get these prompts; all if none is named."""
 
     states: tuple[StateName, ...] = ()
-    """States in which they are asked so; none named: all."""
+    """States in which they are used; all if none is named."""
 
     def covers(self, metric: str, role: Role, state: StateName) -> bool:
         """Tell whether a measurement is asked so."""
@@ -416,7 +416,7 @@ _PLACES = ("full", "tofu", "path", "start", "source", "entities", *SETS)
 """Settings that are paths, Hub ids or parts of the toy world."""
 
 _FREE = ("settings", "options", "audit", "elicitation", "training", "running")
-"""Tables whose settings belong to other rooms."""
+"""Tables whose settings belong to other packages."""
 
 
 def _with_places(value: Any, base: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Run a plan: make and measure what is not done yet; how far that is, and what failed."""
+"""Run a plan: make and measure what is not done yet; how far it is, and what failed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StudyStatus:
     done: int
     """Measured."""
     failed: tuple[StateFailure, ...]
-    """Without success when they were tried last."""
+    """Those that failed when last tried."""
     left: int
     """Neither done nor failed."""
     seconds_left: float

@@ -1,4 +1,4 @@
-"""Blocks of one model put into another: what an unlearned model answers when `retain`'s or `full`'s stand in it."""
+"""Blocks of one model put into another: what an unlearned model answers when `retain`'s or `full`'s are put into it."""
 
 import lazy_loader
 

@@ -55,7 +55,7 @@ ADMITTED_LOSS = 0.1
 """Largest loss on control facts, beyond that of the host, for a candidate to be admitted; nats per token."""
 
 HIDDEN_ABOVE = 0.1
-"""Lower bound of `hidden` above which a model hides, where one retain model is all there is to compare with."""
+"""Lower bound of `hidden` above which a model hides, where there is only one retain model to compare with."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

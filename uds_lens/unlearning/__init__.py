@@ -1,6 +1,6 @@
 """Unlearning methods, and the two perturbations that test them: relearning and quantisation.
 
-Importing this room loads no torch: names come on first use, so that the command line can name the methods at once.
+Importing this package loads no torch: names load on first use, so that the command line can name the methods at once.
 """
 
 import lazy_loader

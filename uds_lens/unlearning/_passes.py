@@ -148,7 +148,7 @@ Side: TypeAlias = Literal["forget", "winner", "retain"]
 Per: TypeAlias = Literal["token", "answer"]  # unit that a mean weights equally
 
 FILLER = "filler"
-"""Marks a pass that a process runs only to keep step with the others: its rows are no part of the batch."""
+"""Marks a pass that a process runs only to keep step with the others: its rows are not part of the batch."""
 
 INPUTS = ("input_ids", "attention_mask")  # entries of a batch that a model reads
 

@@ -23,7 +23,7 @@ _ALWAYS = ("learning_rate", "beta", "alpha", "delta", "gamma", "layer", "scale",
 """Fields that every name shows, where the method has them, in this order; others only where they differ."""
 
 _WORDS, _FREE = ("schedule", "protocol", "reduction"), ("system_prompt", "chat_date", "template_kwargs")
-"""Fields with words of ours, and with any text, which is percent-encoded."""
+"""Fields with words of this library, and with any text, which is percent-encoded."""
 
 _SHORT = {"learning_rate": "lr", "epochs": "epoch"}
 

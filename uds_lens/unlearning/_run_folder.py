@@ -1,4 +1,4 @@
-"""Resuming: checkpoints of a run that may be killed, the folder they lie in, and its lock."""
+"""Resuming: checkpoints of a run that may be killed, the folder they are saved in, and its lock."""
 
 from __future__ import annotations
 

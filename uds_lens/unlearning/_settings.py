@@ -183,7 +183,7 @@ class LoraSettings:
     """Names of the adapted modules; "all-linear" takes every linear layer but the head."""
 
     save: Save | None = None
-    """What is saved: the `adapter` alone, some MB that need their base, or a `merged` copy of the whole model. None
+    """What is saved: the `adapter` alone, a few MB that need their base, or a `merged` copy of the whole model. None
     saves the adapter where `finetune` makes it, else the merged model."""
 
     def to_dict(self) -> dict[str, Any]:

@@ -237,7 +237,7 @@ class _Bar(TrainerCallback):
 
 
 COLUMNS = ("step", "loss", "forget_loss", "retain_loss", "grad_norm", "learning_rate")
-"""Members of a point of the loss curve, as far as the method has them."""
+"""Fields of a point of the loss curve, where the method has them."""
 
 
 def loss_curve(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Host depth: what stays lost when blocks of `retain`, which never saw the facts, stand in the model."""
+"""Host depth: what stays lost when blocks of `retain`, which never saw the facts, are put into the model."""
 
 from __future__ import annotations
 
