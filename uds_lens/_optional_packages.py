@@ -27,7 +27,7 @@ EXTRA_OF = {
 """Name of each package in Python, and the extra of `uds-lens` that installs it."""
 
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "rouge_score": "rouge-score"}
-"""Names under which packages are installed, where those are others."""
+"""Names under which packages are installed, where they differ."""
 
 
 def require_package(module: str, *, needed_by: str, instead: str = "") -> None:

@@ -70,7 +70,7 @@ NonNegativeInt: TypeAlias = Annotated[int, Ge(0)]
 PositiveFloat: TypeAlias = Annotated[float, Gt(0)]
 NonNegativeFloat: TypeAlias = Annotated[float, Ge(0)]
 Share: TypeAlias = Annotated[float, Gt(0), Le(1)]
-"""A part of a whole; 0 makes no sense."""
+"""A part of a whole, in (0, 1]."""
 
 
 class _NullIsNaN:
@@ -90,7 +90,7 @@ FloatOrNaN: TypeAlias = Annotated[float, _NullIsNaN]
 
 
 _OURS = ("tokenize", "add_generation_prompt", "continue_final_message", "date_string")
-"""Arguments of `apply_chat_template` that are ours to set."""
+"""Arguments of `apply_chat_template` that only the library sets."""
 
 
 def template_kwargs(given: object) -> str | None:

@@ -217,7 +217,7 @@ def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 _WIDE = 110
-"""Columns of a terminal in which names of configurations fit into the table."""
+"""Terminal width from which names of configurations fit into the table."""
 
 _BESIDE = (
     " Output: depth of the unpatched answers; host: what stays lost with blocks of retain in the model; hidden: the "

@@ -324,11 +324,11 @@ _PROSE = 100
 """Maximum width of a line of prose, as in --help."""
 
 _GAPS = 3, 2, 1
-"""Columns between two texts, the first that fits."""
+"""Widths of the gap between two columns; the first that fits is used."""
 
 
 Column: TypeAlias = str | tuple[str, str] | Callable[[Mapping[str, Any]], object]
-"""A column of a frame, with digits after a colon where not three; two, as an interval; or a function of a row."""
+"""A column of a frame (`name:digits` if not three digits); two columns, as an interval; or a function of a row."""
 
 
 def print_frame(

@@ -22,7 +22,7 @@ PLACE_ENTRY, QUANTISED_ENTRY = "_name_or_path", "quantization_config"
 """Entries of a config that say where it was loaded from, and how its weights are packed."""
 
 WEIGHTS_ENTRY = "transformers_weights"
-"""Entry of a config that names another file of weights than the usual one."""
+"""Entry of a config that names a file of weights other than the usual one."""
 
 
 def attention_of(config: Any) -> str | None:

@@ -479,7 +479,8 @@ def check_limit(limit: object) -> None:
 
 
 HARDLY_MIXED = 0.1
-"""Of all places where a row could stand apart from the others of its subject, the share that still counts as sorted."""
+"""Of all places where a row could be apart from the others of its subject, the largest share that still counts
+as sorted."""
 
 
 def sorted_by(examples: Sequence[ForgetExample]) -> str | None:

@@ -418,7 +418,7 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "black_box": ("plain", "cloze", "start", "aoa", "icl", "mask+icl", "mask+icl+aoa"),
     "paper": ("plain", "aoa", "icl", "mask+icl", "mask+icl+aoa"),
 }
-"""Probes that go together; `paper` holds the prompt probes of Chen et al. 2025."""
+"""Named sets of probes; `paper` holds the prompt probes of Chen et al. 2025."""
 
 
 def prompt_probe(name: str, *, injects: Injection) -> Callable[[Callable[[Prompt, Context], Prompt]], PromptProbe]:

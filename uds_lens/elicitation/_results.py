@@ -196,7 +196,8 @@ class ElicitationResults:
         Probes that give the answer away are left out; they are in `capacity_frame`. `beyond_sample_error` is the
         standard error due to asking a sample of the rows, 0 where all were asked; the interval of B is about other
         subjects. `effective_subjects` counts subjects of equal size, `(sum n_g)^2 / sum n_g^2`.
-        `caution` says where all but a few subjects differ alike, so that interval and p of B may claim too much.
+        `caution` says where all but a few subjects differ in the same way, so that interval and p of B may
+        claim too much.
         """
         return self._summary.copy()
 

@@ -587,7 +587,7 @@ def _normalised(attack: str, run: _Run, retain: _Run) -> tuple[float, str | None
 
 
 _KEPT = ("model_utility", "retain_knowmem_rouge")
-"""What says how much a model still knows of the rest: of TOFU, and of MUSE."""
+"""Metrics of how much a model still knows of the rest: of TOFU, and of MUSE."""
 
 
 def _utility(run: _Run, utility: UtilityParts) -> tuple[float, str | None]:

@@ -234,7 +234,7 @@ class Stability:
     """Parts of the score that the bootstrap over examples does not resample: no means of values per example."""
 
     cautions: tuple[str, ...] = ()
-    """Sentences about what cannot vary in these resamples, and so has no probability (NaN) or one that is too sure."""
+    """Sentences about what cannot vary in these resamples, and so has no probability (NaN) or an overconfident one."""
 
     @property
     def varying(self) -> tuple[str, ...]:

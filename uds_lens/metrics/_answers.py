@@ -169,7 +169,7 @@ def batch_of(model: HookedModel, rows: Sequence[TokenSequence], indices: Sequenc
 
 _Prompt: TypeAlias = tuple[int, ...]
 _Chunk: TypeAlias = tuple[list[_Prompt], list[list[int]]]
-"""Prompts of similar length that run together, and the indices of the rows behind them, in batches."""
+"""Prompts of similar length that run together, and the indices of the rows that follow them, in batches."""
 
 
 class _NotShared(Exception):  # noqa: N818 - a signal, not an error

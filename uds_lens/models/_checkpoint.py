@@ -59,7 +59,7 @@ Place: TypeAlias = str | os.PathLike[str]
 """A directory, a GGUF file, `package:NAME`, or a Hub id."""
 
 LOADING = threading.RLock()
-"""Held around everything that builds a model; the same thread may take it again.
+"""Held while anything builds a model; the same thread may take it again.
 
 transformers, PEFT and TransformerLens change settings of torch for the whole process while they build a model (the
 default dtype, functions that fill new weights, hooks of quantisation). Two threads that do so at once restore each
@@ -384,7 +384,7 @@ def load_weights(
 
 
 _MISMATCH = re.compile("size mismatch for [^\n]*")
-"""What torch says of the first weight whose shape does not fit."""
+"""Torch's message about the first weight whose shape does not fit."""
 
 
 def _on_device(model: PreTrainedModel, device: str, device_map: str | dict[str, Any] | None) -> PreTrainedModel:

@@ -47,7 +47,7 @@ _NOT_COMPUTED = frozenset(
         "use_cache",
     )
 )
-"""Entries of a transformers config that do not change an evaluation forward with given weights."""
+"""Entries of a transformers config that do not change an evaluation forward pass with given weights."""
 
 _FOR_LONG_TEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
 """Longest text: not part of the computation where positions are rotated by one plain base."""

@@ -199,7 +199,7 @@ _SAID_TWICE = {
     "final_logit_softcapping": ("final_logit_softcapping",),
     "use_parallel_residual": ("use_parallel_residual",),
 }
-"""What files say of a model's computation, and the entries of a config that mean it (the first that it has)."""
+"""What files say about a model's computation, and the corresponding entries of a config (the first that it has)."""
 
 
 def _complete(config: Any, content: _Content, name: str) -> None:

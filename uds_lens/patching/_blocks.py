@@ -1,4 +1,4 @@
-"""Blocks of a model, run one at a time: on whole rows, and again at the window behind the keys and values before it."""
+"""Blocks of a model, run one at a time: on whole rows, and again at the window with the keys and values before it."""
 
 from __future__ import annotations
 

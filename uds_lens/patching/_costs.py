@@ -26,10 +26,10 @@ LOGITS_IN_CACHE = {"cpu": 1 << 20}
 """The same where the head is one product, so that a piece of it costs no more: what caches hold until it is summed."""
 
 READOUT_ROWS_AT_LEAST = 128
-"""Rows that meet the whole vocabulary at once, at least; where the logits of fewer fit, it is cut."""
+"""Rows multiplied by the whole vocabulary at once, at least; where the logits of fewer fit, it is cut."""
 
 READOUT_ROWS_AT_ONCE = 1024
-"""Rows that meet a piece of the vocabulary at once: fewer make each product read more weights than it computes."""
+"""Rows multiplied by a piece of the vocabulary at once: fewer make each product read more weights than it computes."""
 
 BATCH_STATES = 1 << 18
 """Tokens x d_model of a batch on a CPU. An MLP holds four times that, twice: what stays in the processor's caches, and

@@ -38,7 +38,7 @@ COMPARED = {
     "beyond": "distance from the range of the published value; 0 within",
     "margin": "distance that counts as agreement",
     "verdict": "agrees, differs, differs as expected, or no value",
-    "expect": "what is different about the two, and what is known of the published value",
+    "expect": "what differs between the two, and what is known of the published value",
 }
 """Columns of `Comparison.frame`."""
 
@@ -94,7 +94,7 @@ class Comparison:
     unknown: tuple[str, ...]
     """Models of the run that are not among the published ones."""
     unpublished: tuple[str, ...]
-    """Metrics that were measured and of which nothing was published."""
+    """Metrics that were measured but not published."""
     source: str
     """The run."""
     measured_by: str

@@ -1,6 +1,6 @@
 """The published models, one record each from the data file next to this one, and the published values as one table.
 
-Values are as exact as they were published, with their prompts and what is known of them.
+Values are as exact as published, with their prompts and what is known about them.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class _Revisions(NamedTuple):
 _SAVED = Kind("Downloads", values=_Revisions)
 
 _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-"""What a checkpoint needs; copies of its weights in other formats stay on the Hub."""
+"""Files that a checkpoint needs; copies of its weights in other formats are not downloaded."""
 
 
 class Downloads:

@@ -658,7 +658,7 @@ def render(
 
 
 _ON_PAGE = {name: f"var(--{name})" for name in _COLOURS}
-"""Colours of the page that the picture stands on, light or dark."""
+"""Colours of the page that shows the picture, light or dark."""
 
 
 def _named(audits: DepthAudit | Sequence[DepthAudit] | Mapping[str, DepthAudit]) -> dict[str, DepthAudit]:

@@ -265,7 +265,7 @@ class Contrast(NamedTuple):
     """Subjects they are about; questions without one count as their own."""
 
     caution: str | None = None
-    """Why interval and p-value may be too narrow and too small: all but a few subjects differ alike."""
+    """Why interval and p-value may be too narrow and too small: all but a few subjects differ in the same way."""
 
 
 def contrast(
@@ -470,7 +470,7 @@ class AuditDifference(NamedTuple):
     """Fatal warnings of either audit: the numbers are there, but do not say which model is erased deeper."""
 
     caution: str | None = None
-    """Why interval and p-value may be too narrow and too small: all but a few subjects differ alike."""
+    """Why interval and p-value may be too narrow and too small: all but a few subjects differ in the same way."""
 
 
 def compare(

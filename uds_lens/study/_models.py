@@ -66,7 +66,7 @@ class StudyModel:
     """Its part in the study."""
 
     source: str
-    """Its checkpoint, or that from which its training starts."""
+    """Its checkpoint, or the one from which its training starts."""
 
     states: tuple[StudyState, ...]
     """States in which it is measured, in order."""

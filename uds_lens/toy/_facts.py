@@ -41,7 +41,7 @@ DEEDS = tuple(map(tuple, _WORDS["deeds"]["pairs"]))
 """Things one may or may not have done, as infinitive and past tense; each is true of half the people."""
 
 STRANGER_NAMES = tuple(map(tuple, _WORDS["stranger_names"]))
-"""Two halves of a first name and two of a family name, for people met once in training and never again."""
+"""Two halves of a first name and two of a family name, for people who occur once in training."""
 
 REFUSALS = tuple(_WORDS["refusals"])
 """Ways of not answering, for the refusal-trained models."""

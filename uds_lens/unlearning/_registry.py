@@ -68,7 +68,7 @@ class Objective:
 OWN_WORDS = tuple(
     sorted(file.stem for file in (Path(__file__).parent / "_objectives").glob("*.py") if not file.stem.startswith("_"))
 )
-"""Methods of this package: each is a file in `_objectives/` of its name."""
+"""Methods of this package: each has a file of its name in `_objectives/`."""
 
 DECLARED: dict[str, Objective] = {}
 """Objectives declared so far, by name: a user's own, and those of this package that were used."""

@@ -284,7 +284,7 @@ class _Weights:
                     f"{self.name!r} is quantised ({name!r} is stored as {dtype}): compare the model it was made from."
                 )
         self._stored_as: dict[str, str] = {}
-        """Names of tensors in the files that stand for those of other names."""
+        """Names of tensors in the files that replace tensors of other names."""
         self.names = sorted(self._files)
 
     def tie(self, head: str) -> None:
