@@ -151,7 +151,7 @@ def test_only_what_full_answers_right_is_kept_where_asked(asked, tmp_path):
         expected = whole.recall(role, probe, decoding)[list(right)]
         np.testing.assert_array_equal(kept.recall(role, probe, decoding), expected)
     assert kept.summary().set_index(["probe", "decoding", "statistic"]).loc[("plain", "greedy", "mean"), "full"] == 1.0
-    assert any(f"Scored are the 2 of {len(whole.examples)} questions" in sentence for sentence in kept.warnings)
+    assert any(f"Only the 2 of {len(whole.examples)} questions" in sentence for sentence in kept.warnings)
     kept.save(tmp_path / "kept")
     assert type(kept).load(tmp_path / "kept").warnings == kept.warnings
     with pytest.raises(DataError, match="full answers no question"):

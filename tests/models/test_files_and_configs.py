@@ -228,7 +228,7 @@ def test_the_tokenizer_is_that_of_the_file(copy_of, name):
     special = {"bos_token": "<", "eos_token": ">", "unk_token": "<"}
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, **special}))
     forget_warnings()
-    with pytest.warns(UdsLensWarning, match="splits texts in another way than its tokenizer.json"):
+    with pytest.warns(UdsLensWarning, match="tokenizer.json split texts differently"):
         tokenizer = read_checkpoint_info(folder).tokenizer
     assert tokenizer.tokenize("1990 a") == ["1", "99", "0", "Ġa"] == written.encode("1990 a").tokens
     assert (tokenizer.eos_token, tokenizer.chat_template) == (">", build_tokenizer().chat_template)

@@ -125,7 +125,7 @@ HOSTILE = {
     "a layer twice": (
         "results.json",
         one(**{**RECORDS[0], "layer_records": [{"layer": 3}] * 3}),
-        "expected the numbers of 3 layers",
+        "expected numbers for 3 layers",
     ),
     "twice": ("results.json", json.dumps([RECORDS[0], RECORDS[0]]), "an example occurs twice"),
     "another mean": ("summary.json", json.dumps({"source_model_id": MODEL, "avg_uds": 0.7}), "'avg_uds' is 0.7"),

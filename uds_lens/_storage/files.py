@@ -31,7 +31,7 @@ Read = TypeVar("Read")  # what is made of a directory
 # hidden file next to them, `.NAME.uds_lens`, has the hash of what was written. A directory is ours by the record in it.
 
 RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "finetuning.json", "quantisation.json")
-"""Files that say what a directory is."""
+"""Files that show what a directory is."""
 
 _JSON = re.compile(rb'\s*\{\s*"format"\s*:\s*"(uds_lens\.[\w.]+)"')
 _PAGE = re.compile(

@@ -31,7 +31,8 @@ GIB = 1 << 30
 T = TypeVar("T")
 
 _PROGRAM = 150_000_000
-"""Bytes that running models takes on the CPU besides what is counted, once: code of libraries, buffers of products."""
+"""Bytes of CPU memory that running models takes beyond what is counted, once: code of libraries, buffers of
+products."""
 
 
 def run_halving(

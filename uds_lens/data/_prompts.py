@@ -325,7 +325,7 @@ def announce_protocol(
 
 
 _QUESTION = "Q3f9a?"
-"""A question that no template writes by itself."""
+"""A question that no template contains."""
 
 
 def chat_opening(tokenizer: PreTrainedTokenizerBase, *, chat: ChatStyle | None = None) -> str:

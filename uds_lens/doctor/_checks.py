@@ -67,7 +67,7 @@ _FOR = {
     "trackio": "unlearn --log-to trackio",
     "wandb": "unlearn --log-to wandb",
 }
-"""Packages that not every command needs, by their names in Python, and which do."""
+"""Optional packages by their names in Python, and the commands that need them."""
 
 _GIB = 2**30
 _LITTLE = 2.0  # GiB of free memory or disk below which a note is due

@@ -501,13 +501,13 @@ class SoftGCG(SuffixProbe):
     """
 
     tokens: PositiveInt | None = None
-    """Length of the suffix; None is 20, and 60 where the answer is the target."""
+    """Length of the suffix; None is 20, or 60 where the answer is the target."""
 
     steps: PositiveInt | None = None
-    """Steps of Adam; None is 100, and 300 where the answer is the target."""
+    """Steps of Adam; None is 100, or 300 where the answer is the target."""
 
     learning_rate: PositiveFloat | None = None
-    """Of Adam, in units of the embedding; None is 0.005, and 0.02 where the answer is the target."""
+    """Of Adam, in units of the embedding; None is 0.005, or 0.02 where the answer is the target."""
 
     target: str = TARGET
     """Text that the model should begin with; "answer" is the reference itself."""

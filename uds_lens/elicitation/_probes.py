@@ -277,7 +277,7 @@ class AOA(_Worded):
     """`identity` gives the model a role in the system turn; `obey` demands obedience."""
 
     position: Literal["before", "after"] = "before"
-    """Side of the question that `obey` goes to."""
+    """Side of the question on which `obey` is placed."""
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """Return the prompt with the demand."""

@@ -86,9 +86,10 @@ class ElicitationResults:
     """Questions of the same kind that no model learned, asked of the unlearned model; see `control_frame`."""
 
     def known_to_full(self, *, probe: str = "plain", least: float = 0.8) -> ElicitationResults:
-        """Keep the questions that `full` answers right: greedy recall under `probe` of at least `least`.
+        """Keep the questions that `full` answers correctly: greedy recall under `probe` of at least `least`.
 
-        Chen et al. 2025 ask those only. The choice looks at an outcome: power and shares are larger than over all.
+        Chen et al. 2025 ask only those. The choice looks at an outcome: power and shares are larger than over all
+        questions.
 
         Raises:
             DataError: `full` was not asked, or answers none.
@@ -367,9 +368,9 @@ class ElicitationResults:
                 cautions.append(f"{probe.name} was not run: it applies to no row (first reason: {reasons[0]}).")
         if kept := self.provenance.get("known_to_full"):
             cautions.append(
-                f"Scored are the {len(self.examples)} of {kept['of']} questions that full answers right "
+                f"Only the {len(self.examples)} of {kept['of']} questions that full answers correctly were scored "
                 f"({kept['probe']}, recall of {kept['least']:g} or more): chosen by an outcome, so power and shares "
-                "are larger than over all."
+                "are larger than over all questions."
             )
         if self.provenance.get("sample") is not None:
             cautions.append(self._about_sample(self.provenance["sample"]))

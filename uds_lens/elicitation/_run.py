@@ -366,7 +366,7 @@ def _announce(asked: Sequence[Asked], options: ElicitOptions, **where: Any) -> N
                 f"these probes may take about {hours:.2g} hours on this device (a rough estimate, within a factor of "
                 "three), more than ",
                 Setting("max_hours", options.max_hours),
-                ". To make it shorter, ask fewer examples, draw fewer samples or take fewer optimiser steps.",
+                ". To shorten it, ask fewer questions, draw fewer samples or take fewer optimiser steps.",
             ),
             stacklevel=3,
         )

@@ -128,7 +128,7 @@ class Share(NamedTuple):
     """Position of a model between retain (0) and full (1)."""
 
     value: float
-    """NaN where the probe has no power, or where that cannot be told."""
+    """NaN where the probe has no power, or where that is unknown."""
 
     interval: Interval
     """95%, over subjects."""

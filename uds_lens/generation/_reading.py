@@ -1,4 +1,4 @@
-"""Texts that grow token by token: by a cache, or read whole at each token where a cache does not give the same."""
+"""Texts that grow token by token: with a cache, or read whole at each token where a cache gives other results."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class ScoreParts:
     """As in `directions`."""
 
     attacks: Mapping[str, str] | None = None
-    """For each normalised attack the metric whose scores per example it is computed from, for `stability`; in addition
+    """For each normalised attack, the metric from whose scores per example it is computed, for `stability`; in addition
     to the declared ones."""
 
     def __post_init__(self) -> None:

@@ -231,7 +231,8 @@ class Stability:
     depth in the score as without it; NaN where nothing can vary."""
 
     fixed: tuple[str, ...]
-    """Parts of the score that the bootstrap over examples does not resample: no means of values per example."""
+    """Parts of the score that the bootstrap over examples does not resample: they are not means of values per
+    example."""
 
     cautions: tuple[str, ...] = ()
     """Sentences about what cannot vary in these resamples, and so has no probability (NaN) or an overconfident one."""

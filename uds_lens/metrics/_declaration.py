@@ -118,7 +118,7 @@ class Pass:
     """Generations only: the answer starts with the jailbreak prefix."""
 
     optional: bool = field(default=False, compare=False)
-    """The metric does without where the set is empty."""
+    """The metric does without it where the set is empty."""
 
     @property
     def set_name(self) -> str:

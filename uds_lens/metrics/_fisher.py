@@ -32,7 +32,7 @@ from uds_lens.patching._hooks import split_call
 logger = logging.getLogger(__name__)
 
 _GRAPH_BYTES = 1 << 28
-"""Memory for what is kept of a forward until its backward pass; at least one example runs, however large."""
+"""Memory for what a forward pass keeps until its backward pass; at least one example runs, however large."""
 
 _EPSILON = 1e-30  # squared gradients are small numbers: large enough to divide by, too small to change a quotient
 

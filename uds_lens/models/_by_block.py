@@ -449,7 +449,7 @@ class _Files:
         return self._loaded.pop(key)
 
     def require_unchanged(self) -> None:
-        """Raise `ModelError` where a file is another one than when it was opened."""
+        """Raise `ModelError` where a file has changed since it was opened."""
 
         def weights(state: CheckpointFiles | None) -> list[tuple[object, ...]]:
             return [file for file in state or () if file[0].endswith(".safetensors")]
@@ -457,7 +457,7 @@ class _Files:
         if weights(checkpoint_files(self.folder)) != weights(self.state):
             raise ModelError(
                 f"files of {self.name!r} were written, moved or removed while they were read: its numbers belong to no "
-                "one model. Run it again when nothing writes there."
+                "single model. Run it again when nothing writes there."
             )
 
     def _broken(self, what: str, error: Exception) -> ModelError:

@@ -264,7 +264,7 @@ def load_tokenizer(
         changed = follow_file(tokenizer, _place(source), revision=revision, offline=where["local_files_only"])
     if changed:
         warn_once(
-            f"transformers splits texts in another way than its tokenizer.json for {os.fspath(source)!r} (class "
+            f"transformers and tokenizer.json split texts differently for {os.fspath(source)!r} (class "
             f"{type(tokenizer).__name__}): the file is followed, as PreTrainedTokenizerFast.from_pretrained does."
         )
     return tokenizer
@@ -414,7 +414,7 @@ def _dtype_of_base(source: Place, dtype: torch.dtype) -> torch.dtype:
 
 
 _LOWER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-"""Dtypes that weights are rounded to."""
+"""Dtypes to which weights are rounded."""
 
 
 def rounded_fingerprints(model: PreTrainedModel) -> dict[str, str]:

@@ -154,7 +154,7 @@ class Packing:
 # tokens alone.
 
 _tried: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
-"""Whether a module's eager attention is the plain one, with the settings that this was tried under."""
+"""Whether a module's eager attention is the plain one, with the settings under which this was tried."""
 
 
 def plain_attention(

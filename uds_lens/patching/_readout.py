@@ -21,7 +21,7 @@ Score: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 log-probability."""
 
 _linear: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
-"""Whether the head of a model is a linear map and nothing else, with the settings that this was tried under."""
+"""Whether the head of a model is a linear map and nothing else, with the settings under which this was tried."""
 
 
 def target_logprobs(

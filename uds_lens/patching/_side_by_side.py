@@ -78,7 +78,7 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
             f"({', '.join(sorted(PACKED_FAMILIES))}): what a block is called with may depend on the blocks before it"
         )
     if upcasts_attention(config):
-        return "its config sets reorder_and_upcast_attn, with which attention runs in code that only whole models take"
+        return "its config sets reorder_and_upcast_attn, which runs attention in code that only whole models use"
     return None
 
 

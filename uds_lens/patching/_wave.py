@@ -37,7 +37,8 @@ from uds_lens.patching._states import SpanCache
 from uds_lens.patching._window_hooks import patched_inside
 
 SourceLayers: TypeAlias = Callable[[int], SpanCache]
-"""Takes a layer, returns the states of a source there alone: those of all, padded, are not held while rows wait."""
+"""Takes a layer, returns the states of a source at that layer: padded states of all layers are not held while rows
+wait."""
 
 
 @runtime_checkable

@@ -91,7 +91,7 @@ class SpanPatch:
     """How often the hook ran."""
 
     changed: int = field(default=0, init=False)
-    """How many positions got another value than they had."""
+    """How many positions were given a different value."""
 
     def __call__(self, activation: Tensor, *, hook: Any = None) -> Tensor:
         """Return the activation with the patched positions replaced."""

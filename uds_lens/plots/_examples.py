@@ -43,7 +43,8 @@ _ORDER_WORDS = {"input": "in input order", "uds": "by UDS, lowest on top", "clus
 _HEATMAP = "LER by example and layer"
 _NAMED_ROWS = 50
 _GROUPS = 1000
-"""Rows that are clustered one by one; more join the most similar of half as many: all pairs of 20,000 take 3 GB."""
+"""Rows that are clustered one by one; beyond that, rows join the most similar of half as many: all pairs of 20,000
+take 3 GB."""
 
 MOST_POINTS = 2000  # examples that a scatter draws; of more a random sample
 

@@ -338,7 +338,7 @@ _VALUE_WORDS = {
     "s2": ("mean S2 (nats/token)", "Mean S2 over all examples."),
 }
 _LINES, _BEHIND = 8, 24
-"""Models that share one panel; models whose lines fit behind the curve of a panel, above it their range."""
+"""Models that share one panel; models whose lines fit behind the curve of a panel (with more, their range is drawn)."""
 
 
 def compare_layers(

@@ -292,7 +292,7 @@ def _layers(record: Mapping[str, Any], count: int, where: str) -> list[int]:
         return list(range(count))
     whole = isinstance(numbers, list) and all(type(layer) is int for layer in numbers)
     if not whole or not len(numbers) == len(set(numbers)) == count:
-        raise ResultFormatError(f"{where}: expected the numbers of {count} layers; got {str(numbers)[:60]}.")
+        raise ResultFormatError(f"{where}: expected numbers for {count} layers; got {str(numbers)[:60]}.")
     return list(numbers)
 
 

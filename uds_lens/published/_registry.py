@@ -271,8 +271,8 @@ MARGINS = {
     **{f"{part}_truth_ratio": 0.005 for part in ("retain", "ra", "wf")},
     **{f"{part}_q_rouge": 0.02 for part in ("retain", "ra", "wf")},
 }
-"""Difference that counts as agreement, by metric. Chosen here, since nobody measured these models twice: that of UDS is
-about four times what half precision moves it by on small models (0.0014; docs, Results), greedy texts in half precision
+"""Difference that counts as agreement, by metric. Chosen here, since no model was measured twice: for UDS about four
+times its shift in half precision on small models (0.0014; docs, Results), greedy texts in half precision
 diverge after a tie, and a normalised attack divides by retain's."""
 
 MARGIN = 0.01  # the same for a metric that is not listed

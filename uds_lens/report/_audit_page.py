@@ -214,7 +214,7 @@ def next_steps(
         )
     if not utility:
         yield Step(
-            f"Check utility: a destroyed model scores high too. Ask for facts that should be retained{yours}.",
+            f"Check utility: a destroyed model scores high too. Ask about facts that should be retained{yours}.",
             f"uds-lens metrics {models} --examples {forget} --retain-data {kept} --metric retain_q_prob --out metrics\n"
             f"{report} --metrics metrics",
         )

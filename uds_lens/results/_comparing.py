@@ -296,8 +296,9 @@ def contrast(
             farther bound as the largest possible difference either way; 1 without bounds.
 
     Returns:
-        The mean with its interval and p-value. Both know only the subjects asked: where all but a few differ alike,
-        the interval may be too narrow and p too small (`benchmarks/sign_flips.py`), and `caution` says so.
+        The mean with its interval and p-value. Both know only the subjects asked: where all but a few differ in
+        the same way, the interval may be too narrow and p too small (`benchmarks/sign_flips.py`), and `caution`
+        says so.
 
     Raises:
         ConfigError: `confidence` is outside 0 and 1.
@@ -388,10 +389,10 @@ def _flipped(sums: np.ndarray, counts: np.ndarray, draws: int, seed: int) -> flo
 def differ_alike(differences: Float[np.ndarray, "question"], groups: Int[np.ndarray, "question"]) -> bool:
     """Tell whether subjects differ so much alike that a kind of subject that was missed could turn the sign.
 
-    All but at most two (or a tenth) of the subjects differ alike if the root mean square of their mean differences'
-    distance from the median is at most half the median, a tenth of the distance of the farthest, or 0.02. Interval and
-    p-value know only the subjects asked. If none of n is of another kind, its share may still be `share_interval`'s
-    upper end; if so many differed by 1 the other way, the mean would be 0 or on the other side.
+    All but at most two (or a tenth) of the subjects differ in the same way if the root mean square of their mean
+    differences' distance from the median is at most half the median, a tenth of the distance of the farthest, or 0.02.
+    Interval and p-value know only the subjects asked. If none of n is of another kind, its share may still be
+    `share_interval`'s upper end; if so many differed by 1 the other way, the mean would be 0 or on the other side.
     """
     sums, counts = by_group(differences, groups)
     means, n = sums / counts, len(sums)
@@ -481,7 +482,7 @@ def compare(
     With d_i = UDS_a(i) - UDS_b(i) over the examples that both measured (the same id, question, answer and entity, read
     as the same tokens), the difference is the mean of d; interval and p-value are those of `contrast`. With k subjects
     p is never below `2 ** (1 - k)`: fewer than six cannot bring it below 0.05. Both know only the subjects asked; where
-    all but a few of these differ alike, `caution` says so.
+    all but a few of these differ in the same way, `caution` says so.
 
     The audits must agree in what a score means: settings, `full` and `retain`. Another `retain` is allowed where `full`
     and the unlearned model are the same: the difference is then the effect of the choice of retain.

@@ -117,7 +117,7 @@ def bootstrap_interval(
         are equal and there are no bounds.
 
     Raises:
-        ConfigError: `confidence` is outside 0 and 1, or `clusters` has another length than the values.
+        ConfigError: `confidence` is outside 0 and 1, or `clusters` differs in length from the values.
 
     References:
         Efron (1987), Better Bootstrap Confidence Intervals; computed by `scipy.stats.bootstrap`. Hall (1988), On

@@ -224,7 +224,7 @@ class RunOptions:
     """Layers at which an unlearned model is patched: all, or in each example only those that the score counts (S1 above
     tau). The score, its interval and its shares are the same, S2 is NaN at the other layers, and a lower tau has to be
     measured again. Late layers alone cost much less. `auto`: all, and `knowledge` in sweeps, for published models and
-    while training. With control facts always all: damage is about all layers."""
+    while training. With control facts, always all: damage is about all layers."""
 
     token_budget: PositiveInt = 4096
     """Maximum number of tokens per batch, padding included; wide models take fewer on a CPU. Lower it when memory runs

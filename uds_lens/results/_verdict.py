@@ -63,7 +63,7 @@ class ReturnEvidence(NamedTuple):
     """Lower end of the interval of what returns, in any unit; NaN where not known."""
 
     reference: float
-    """What the same brings to `retain`, which never knew the facts: the most over several."""
+    """What the same brings back in `retain`, which never knew the facts; the largest of several."""
 
     @property
     def returns(self) -> bool:

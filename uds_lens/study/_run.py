@@ -53,7 +53,7 @@ class StudyStatus:
     left: int
     """Neither done nor failed."""
     seconds_left: float
-    """Work left, of one process at the speed so far; NaN until something was measured."""
+    """Remaining work of one process at the speed so far; NaN until something is measured."""
     seconds_spent: float
     """Work of all processes so far."""
     sample: str | None = None

@@ -111,7 +111,7 @@ class DepthCurve:
     """Settings of the callback."""
 
     measured: Sequence[Mapping[str, Any]]
-    """Examples of the curve: id and subject. A model that was chosen by it is scored on other subjects."""
+    """Examples of the curve: id and subject. A model chosen by it is scored on other subjects."""
 
     baseline: str
     """Key of the baseline (`Baseline.key`)."""

@@ -116,7 +116,7 @@ class ReducedConfig(RetainConfig):
     """Settings of KL, RMU and UNDIAL, whose means can be taken as in Open-Unlearning."""
 
     reduction: Reduction = "answers"
-    """Positions that means run over; `open_unlearning` reproduces published models, oddities included."""
+    """Positions over which means run; `open_unlearning` reproduces published models, oddities included."""
 
     @property
     def counts_padding(self) -> bool:
