@@ -1,4 +1,4 @@
-"""States of sources, on the CPU, or on disk beyond a budget; how close they are, and what must hold of their models."""
+"""States of sources, on the CPU, or on disk beyond a budget; how close they are, and what their models must satisfy."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def _all_references(
             if role not in references and any(role_in(place.name) == role for place in there):
                 references[role] = _references(role, folder, there, examples)
                 called = _some([_called(run) for run in references[role]])
-                notes.append(f"{role}, compared with and not ranked: {called}")
+                notes.append(f"{role}, a reference and not ranked: {called}")
     return references, notes
 
 

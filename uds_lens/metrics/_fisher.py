@@ -231,7 +231,7 @@ def _keeper(seen: dict[nn.Module, tuple[Tensor, Tensor]], batch: TokenBatch) -> 
             and all(isinstance(states, Tensor) and states.shape[:2] == shape for states in (args[0], output))
         )
         if not by_token or module in seen or not output.requires_grad:
-            raise _NotByToken(f"a {type(module).__name__} does not map one state of each token to another, once")
+            raise _NotByToken(f"a {type(module).__name__} does not map one state per token to another exactly once")
         seen[module] = args[0].detach(), output
 
     return keep

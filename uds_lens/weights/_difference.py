@@ -86,7 +86,7 @@ class WeightDifference:
     """Changes of the weights between two checkpoints; made by `difference`."""
 
     full: str
-    """The checkpoint that was compared with."""
+    """The checkpoint that changes are measured from."""
 
     other: str
     """The checkpoint that was compared."""
