@@ -83,7 +83,9 @@ def test_nothing_in_the_package_unpickles():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 assert not forbidden & {alias.name.partition(".")[0] for alias in node.names}, path
-            if isinstance(node, ast.ImportFrom) and [each.name for each in node.names] != ["UnpicklingError"]:
+            imported = [each.name for each in node.names] if isinstance(node, ast.ImportFrom) else []
+            # joblib's workers, which exchange what this process made; not its files
+            if isinstance(node, ast.ImportFrom) and imported not in (["UnpicklingError"], ["Parallel", "delayed"]):
                 assert (node.module or "").partition(".")[0] not in forbidden, path
             if isinstance(node, ast.Call) and any(
                 k.arg == "weights_only" and ast.unparse(k.value) == "True" for k in node.keywords

@@ -78,7 +78,7 @@ def test_precision_finds_the_limit(audit, monkeypatch: pytest.MonkeyPatch, tmp_p
         asked.append((models, given["precision"]))
         return 4
 
-    monkeypatch.setattr("uds_lens.audit._precision.limit_for", limit_for)
+    monkeypatch.setattr(ul.audit, "limit_for", limit_for)
     assert audit("--precision", 0.25)[0] == 0
     assert ul.DepthAudit.load(tmp_path / "out").config.limit == 4
     ((models, precision),) = asked

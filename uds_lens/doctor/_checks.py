@@ -206,8 +206,8 @@ def examine_inputs(
     Example:
         >>> import uds_lens as ul
         >>> world = ul.toy.load()
-        >>> [finding.verdict for finding in examine_inputs({"full": str(world.full)})]
-        ['ok', 'ok', 'ok']
+        >>> any(finding.verdict == "problem" for finding in examine_inputs({"full": str(world.full)}))
+        False
     """
     config, options = config or AuditConfig(), options or RunOptions()
     findings: list[Finding] = []
