@@ -63,7 +63,7 @@ class MetricOptions:
     """Date given to chat templates that print one."""
 
     template_kwargs: TemplateKwargs = None
-    """More for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
 
     entity_space: EntitySpace = "answer"
     """What precedes an entity: what the answer has there, or `always` one space. The latter is the UDS paper's

@@ -1,4 +1,4 @@
-"""Whole forwards with TransformerLens hooks: where a state is read or replaced."""
+"""Full forward passes with TransformerLens hooks: where a state is read or replaced."""
 
 from __future__ import annotations
 

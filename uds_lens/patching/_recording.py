@@ -99,7 +99,7 @@ class Recording:
     """Arguments of each block."""
 
     kept: KeptKeys
-    """Keys and values of every layer; where only states are read, of the last."""
+    """Keys and values of every layer, or of the last alone where only states are read."""
 
     first_column: int
     """Keys from this position on are replaced by the variants' own."""
@@ -120,7 +120,7 @@ class Recording:
     """The target's own log-probabilities of the scored tokens; None where only states were read."""
 
     scores_at_once: int | None = None
-    """Attention scores of one block held at one time; None: `costs.SCORES_AT_ONCE`."""
+    """Attention scores of one block held at once; None: `costs.SCORES_AT_ONCE`."""
 
     variants_at_once: int = 1
     """How many variants are resumed together at most."""

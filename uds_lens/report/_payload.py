@@ -1,4 +1,4 @@
-"""Numbers and texts that the script of a report works with; what several audits share is there once."""
+"""Numbers and texts that the script of a report works with; what several audits share is stored once."""
 
 from __future__ import annotations
 

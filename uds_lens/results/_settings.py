@@ -84,7 +84,7 @@ class AuditConfig:
     """Date given to chat templates that print one."""
 
     template_kwargs: TemplateKwargs = None
-    """More for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
 
     entity_space: EntitySpace = "answer"
     """What precedes an entity: what the answer has there, or `always` one space. The latter is the UDS paper's
@@ -105,7 +105,7 @@ class AuditConfig:
     `retain` is a retain model."""
 
     counterfactual: Counterfactual = "no_question"
-    """What a counterfactual asks: nothing (the question is left out), or the same about another subject of the data."""
+    """What a counterfactual asks: nothing (the question is left out), or the same about another subject in the data."""
 
     draws: PositiveInt = 3
     """Other subjects per example; S1 is the mean over them. Fewer where the data have too few."""

@@ -1,4 +1,4 @@
-"""The embedded world: a small fictitious data set and small checkpoints trained on it."""
+"""The built-in toy world: a small fictitious data set and small checkpoints trained on it."""
 
 import lazy_loader
 

@@ -63,7 +63,7 @@ class DepthPoint:
 
 
 LOGGED = tuple(field.name for field in fields(DepthPoint) if field.name != "step")
-"""Numbers that a `Trainer` logs, as `depth/uds`."""
+"""Numbers that a `Trainer` logs, under names such as `depth/uds`."""
 
 
 def logs_of(point: DepthPoint) -> dict[str, float]:

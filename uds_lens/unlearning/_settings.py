@@ -76,7 +76,7 @@ class MethodConfig:
     """Date given to chat templates that print one."""
 
     template_kwargs: TemplateKwargs = None
-    """More for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
 
     seed: NonNegativeInt = 0
     """Seed of everything random: data order, dropout, and what the method draws (refusals, alternates, a vector)."""
