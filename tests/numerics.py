@@ -18,7 +18,10 @@ TRAINING = [
     "tests/metrics/test_fisher.py",
     "tests/study/test_model_runner.py",
     "tests/study/test_relearn_grid.py",
-    *(f"tests/test_docs.py::test_a_page_runs_from_top_to_bottom[docs/guide/{page}.md]" for page in ("making", "training", "unlearning")),
+    *(
+        f"tests/test_docs.py::test_a_page_runs_from_top_to_bottom[docs/guide/{page}.md]"
+        for page in ("making", "training", "unlearning")
+    ),
     "tests/toy/test_build.py",
     "tests/training",
     "tests/unlearning",
