@@ -85,10 +85,14 @@ def test_an_adapter_opens_with_peft_and_transformers_alone(
         assert model.tokenizer.get_vocab() == words.get_vocab()
         expected = model.hf(input_ids=ids).logits
     base = AutoModelForCausalLM.from_pretrained(moved / "base", attn_implementation="eager")
-    torch.testing.assert_close(PeftModel.from_pretrained(base, moved / "taught")(input_ids=ids).logits, expected)
+    close = {"atol": 1e-3, "rtol": 1e-3}  # merged in one, added in the other: measured up to 2e-5
+    before = base(input_ids=ids).logits
+    assert (before - expected).abs().max() > 0.05
+    adapted = PeftModel.from_pretrained(base, moved / "taught")
+    torch.testing.assert_close(adapted(input_ids=ids).logits, expected, **close)
     monkeypatch.chdir(moved / "taught")  # PEFT takes a relative base from where Python runs
     alone = AutoPeftModelForCausalLM.from_pretrained(".", attn_implementation="eager")
-    torch.testing.assert_close(alone(input_ids=ids).logits, expected)
+    torch.testing.assert_close(alone(input_ids=ids).logits, expected, **close)
 
 
 @pytest.mark.parametrize(("trained", "opened"), [("float32", "bfloat16"), ("bfloat16", "float32")])
