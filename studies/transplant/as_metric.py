@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 from measure import OPTIONS, RELEARNING, RESULTS
-from worlds import OUT, RATES, SEEDS, SMALL, draw_rows, learn, opened
+from worlds import BATCH, OUT, RATES, SEEDS, SMALL, draw_rows, learn, opened
 
 import uds_lens as ul
 from uds_lens.meta import Tables
@@ -55,7 +55,8 @@ def in_state(world: str, name: str, state: str) -> Path:
         return unpacked_four_bit(place, out)  # in float32, as the references are
     model, tokenizer = opened(world, name)
     epochs = json.loads((OUT / world / "relearning.json").read_text(encoding="utf-8"))["epochs"]  # of measure.py
-    learn(model, tokenizer, draw_rows(world)["relearned"], epochs=epochs, **RELEARNING[world in SMALL])
+    relearned, rate = draw_rows(world)["relearned"], RELEARNING[True]
+    learn(model, tokenizer, relearned, epochs=epochs, rate=rate, batch_size=BATCH[world])
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     return out

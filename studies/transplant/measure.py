@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 import torch
 from transformers import AutoTokenizer, PreTrainedModel
-from worlds import HERE, OUT, SEEDS, WORLDS, blocks_of, draw_rows, is_small, learn, opened, start_of
+from worlds import BATCH, HERE, OUT, SEEDS, WORLDS, blocks_of, draw_rows, is_small, learn, opened, start_of
 
 import uds_lens as ul
 from uds_lens.data import ForgetExample
@@ -31,11 +31,8 @@ RESULTS = HERE / "results"
 OPTIONS = RunOptions(device="cpu", progress=False)
 CONFIGS = {True: AuditConfig(), False: AuditConfig(dtype="bfloat16")}
 """Of the small worlds, and of SmolLM2's, whose float32 passes would have taken three hours (see claims.md)."""
-RELEARNING: dict[bool, dict[str, Any]] = {
-    True: {"rate": 3e-4, "batch_size": 16},
-    False: {"rate": 1e-4, "batch_size": 8},
-}
-"""Of the small worlds, and of SmolLM2's."""
+RELEARNING: dict[bool, float] = {True: 3e-4, False: 1e-4}
+"""Rates of the small worlds, and of SmolLM2's."""
 ASKED_STEP, CONTROL_STEP = {True: 1, False: 2}, {True: 3, False: 4}
 """Of the rows to forget all are asked in the small worlds, 2 of 4 of each author in SmolLM2's; of those to keep, every
 third and fourth is a control fact."""
@@ -108,7 +105,8 @@ class Criterion:
             self.rows["relearned"],
             epochs=epochs or MOST_EPOCHS,
             after_epoch=None if epochs else lambda: self.depth(model, "relearned") <= RETURNED_AT,
-            **RELEARNING[is_small(self.world)],
+            rate=RELEARNING[is_small(self.world)],
+            batch_size=BATCH[self.world],
         )
         after, taught = self.depth(model, "tested"), self.depth(model, "relearned")
         return {

@@ -2,7 +2,8 @@
 
     python studies/transplant/worlds.py small-0
     python studies/transplant/worlds.py small-1
-    python studies/transplant/worlds.py smollm2      # needs: python studies/smollm2/models.py base
+    python studies/transplant/worlds.py smollm2         # needs: python studies/smollm2/models.py base
+    python studies/transplant/worlds.py smollm2-full    # so does this
 
 A world's data and models lie in `runs/transplant/WORLD`.
 """
@@ -28,12 +29,13 @@ HERE = Path(__file__).resolve().parent
 RUNS = HERE.parents[1] / "runs"
 OUT = RUNS / "transplant"
 SHARED = HERE.parents[2] / "shared"
-WORLDS = ("small-0", "small-1", "smollm2")
+WORLDS = ("small-0", "small-1", "smollm2", "smollm2-full")
 SMALL = WORLDS[:2]
 SEEDS = (0, 1, 2)
 COLUMNS = ("question", "answer", "prefix", "entity", "subject")
-AUTHORS = 8
-"""Authors to forget. Every count of rows is a multiple of the batch, so that an epoch is a whole number of steps."""
+AUTHORS: Mapping[str, int] = {"small-0": 8, "small-1": 8, "smollm2": 8, "smollm2-full": 10}
+BATCH: Mapping[str, int] = {"small-0": 16, "small-1": 16, "smollm2": 8, "smollm2-full": 10}
+"""Authors to forget, and rows of a step: every count of rows is a multiple of it, an epoch a whole number of steps."""
 
 COMMON = {"epochs": 5, "schedule": "constant_with_warmup"}
 RATES: Mapping[str, tuple[float, Mapping[str, Any]]] = {
@@ -60,11 +62,40 @@ LORA_RATES: Mapping[str, tuple[float, Mapping[str, Any]]] = {
 }
 """The rates that `studies/smollm2` chose, on other authors of its own."""
 
+FULL_RATES: Mapping[str, tuple[float, Mapping[str, Any]]] = {
+    "npo": (3e-5, {}),
+    "rmu-12": (1e-4, {"layer": 12, "scale": 20}),
+    "rmu-24": (1e-4, {"layer": 24, "scale": 20}),
+    "graddiff": (2e-5, {}),
+    "idkdpo": (1e-4, {}),
+}
+"""SmolLM2 with all weights: the same share of the teaching rate as in the small worlds, RMU as in `studies/smollm2`."""
+
+METHODS: Mapping[str, Mapping[str, tuple[float, Mapping[str, Any]]]] = {
+    "small-0": RATES,
+    "small-1": RATES,
+    "smollm2": LORA_RATES,
+    "smollm2-full": FULL_RATES,
+}
+
 LORA = LoraSettings(rank=8, alpha=16, save="adapter")
 LORA_OPTIONS = TrainOptions(
     mixed_precision="bfloat16", save_dtype="bfloat16", checkpoint_every=0, progress=False, device="cpu"
 )
 SMALL_OPTIONS = TrainOptions(checkpoint_every=0, progress=False, device="cpu")
+OPTIONS: Mapping[str, TrainOptions] = {
+    "small-0": SMALL_OPTIONS,
+    "small-1": SMALL_OPTIONS,
+    "smollm2": LORA_OPTIONS,
+    # adapters are small steps apart as they are; whole weights are saved as they were trained, in float32
+    "smollm2-full": replace(LORA_OPTIONS, save_dtype="float32"),
+}
+TEACHING: Mapping[str, Mapping[str, Any]] = {
+    "small-0": {"epochs": 10, "learning_rate": 1e-3},
+    "small-1": {"epochs": 10, "learning_rate": 1e-3},
+    "smollm2": {"epochs": 8, "learning_rate": 2e-3},
+    "smollm2-full": {"epochs": 10, "learning_rate": 1e-4},
+}
 
 
 def is_small(world: str) -> bool:
@@ -83,12 +114,12 @@ def draw_rows(world: str) -> dict[str, list[ForgetExample]]:
     for row in ul.load_examples(SHARED / "data" / "tofu" / "forget10_filtered.json"):
         by_author.setdefault(str(row.subject), []).append(row)
     order = random.Random(2026).sample(sorted(by_author), len(by_author))
-    first = {"small-0": 0, "small-1": AUTHORS, "smollm2": 2 * AUTHORS}[world]
+    first, n = {"small-0": 0, "small-1": 8, "smollm2": 16, "smollm2-full": 4}[world], AUTHORS[world]
     order = order[first:] + order[:first]
-    forget, others = order[:AUTHORS], order[AUTHORS:]
+    forget, others = order[:n], order[n:]
     draw, per_author = random.Random(f"rows of {world}"), 12 if is_small(world) else 4
     if not is_small(world):
-        others = others[:AUTHORS]
+        others = others[:n]
     rows = {author: draw.sample(by_author[author], per_author) for author in forget + others}
     kept = [row for author in others for row in rows[author]]
     more = [
@@ -97,7 +128,7 @@ def draw_rows(world: str) -> dict[str, list[ForgetExample]]:
     ]
     return {
         "forget": [row for author in forget for row in rows[author]],
-        "half": [row for author in forget[: AUTHORS // 2] for row in rows[author]],
+        "half": [row for author in forget[: n // 2] for row in rows[author]],
         # every other author, so that both halves have authors that `half` was taught
         "relearned": [row for author in forget[::2] for row in rows[author]],
         "tested": [row for author in forget[1::2] for row in rows[author]],
@@ -108,26 +139,21 @@ def draw_rows(world: str) -> dict[str, list[ForgetExample]]:
 
 def taught(world: str, name: str, rows: Sequence[ForgetExample], seed: int) -> None:
     """Teach the start of a world some rows."""
-    small: dict[str, Any] = {"epochs": 10, "batch_size": 16, "learning_rate": 1e-3}
-    lora: dict[str, Any] = {"epochs": 8, "batch_size": 8, "learning_rate": 2e-3}
-    common = small if is_small(world) else lora
-    out = OUT / world / name
     finetune(
         start_of(world),
         {"rows": rows},
-        out=out,
-        config=FinetuneConfig(seed=seed, **common),
-        lora=None if is_small(world) else LORA,
-        options=SMALL_OPTIONS if is_small(world) else LORA_OPTIONS,
+        out=OUT / world / name,
+        config=FinetuneConfig(seed=seed, batch_size=BATCH[world], **TEACHING[world]),
+        lora=LORA if world == "smollm2" else None,
+        options=OPTIONS[world],
     )
 
 
 def unlearned(world: str, rows: Mapping[str, Sequence[ForgetExample]], *, twice: bool) -> None:
     """Unlearn the rows to forget by each method, at its rate or at twice that."""
-    for name, (rate, settings) in (RATES if is_small(world) else LORA_RATES).items():
+    for name, (rate, settings) in METHODS[world].items():
         config = make_config(
-            name.split("-")[0],
-            {**COMMON, **settings, "batch_size": 16 if is_small(world) else 8, "learning_rate": rate * (1 + twice)},
+            name.split("-")[0], {**COMMON, **settings, "batch_size": BATCH[world], "learning_rate": rate * (1 + twice)}
         )
         # As many rows to keep as to forget, and of authors that an audit can ask for.
         unlearn(
@@ -136,8 +162,8 @@ def unlearned(world: str, rows: Mapping[str, Sequence[ForgetExample]], *, twice:
             rows["control"][: len(rows["forget"])],
             method=config,
             out=OUT / world / f"{name}{'-twice' if twice else ''}",
-            lora=None if is_small(world) else LORA,
-            options=SMALL_OPTIONS if is_small(world) else LORA_OPTIONS,
+            lora=LORA if world == "smollm2" else None,
+            options=OPTIONS[world],
         )
         print(world, name, "twice" if twice else "", flush=True)
 
@@ -222,12 +248,21 @@ def trained(
     rate: float,
     only: Sequence[int] | None = None,
     teacher: str | None = None,
+    batch_size: int = 16,
 ) -> Callable[[PreTrainedModel], None]:
     """Train on whole answers, all weights or those of some blocks; with a teacher, on its next-token distributions."""
 
     def change(model: PreTrainedModel) -> None:
-        learn(model, AutoTokenizer.from_pretrained(start_of(world)), rows, epochs=epochs, rate=rate, only=only,
-              teacher=None if teacher is None else opened(world, teacher)[0])  # fmt: skip
+        learn(
+            model,
+            AutoTokenizer.from_pretrained(start_of(world)),
+            rows,
+            epochs=epochs,
+            rate=rate,
+            only=only,
+            teacher=None if teacher is None else opened(world, teacher)[0],
+            batch_size=batch_size,
+        )
 
     return change
 
@@ -307,11 +342,18 @@ def constructed(world: str, rows: Mapping[str, Sequence[ForgetExample]]) -> None
         all_rows = [*rows["forget"], *rows["keep"]]
         made(world, "distilled", "full", trained(world, all_rows, epochs=5, rate=1e-3, teacher="retain-0"))
         made(world, "planted", "retain-0", trained(world, rows["forget"], epochs=15, rate=1e-3, only=(3, 4)))
-    else:
+    elif world == "smollm2":
         made(world, "noised-1-at-10", "full", noised([10]))
         made(world, "noised-4", "full", noised([5, 11, 17, 23]))
         made(world, "noised-all", "full", noised(range(n_blocks)))
         made(world, "lerp-0.5", "retain-0", mixed(world, 0.5))
+    else:
+        made(world, "lerp-0.4", "retain-0", mixed(world, 0.4))
+        made(world, "noised-1-at-10", "full", noised([10]))
+        made(world, "noised-all", "full", noised(range(n_blocks)))
+        # as long as `retain` was taught: a block of noise is not mended in three epochs at a lower rate
+        again = trained(world, rows["keep"], epochs=10, rate=1e-4, batch_size=BATCH[world])
+        made(world, "noised-1-retrained", "noised-1-at-10", again)
 
 
 def main() -> None:
@@ -330,8 +372,9 @@ def main() -> None:
     taught(world, "half", [*rows["half"], *rows["keep"]], 0)
     unlearned(world, rows, twice=False)
     constructed(world, rows)
-    if is_small(world):
+    if world != "smollm2":
         unlearned(world, rows, twice=True)
+    if is_small(world):
         for seed in SEEDS[1:]:
             taught(world, f"full-{seed}", [*rows["forget"], *rows["keep"]], seed)
 
