@@ -1,9 +1,11 @@
-"""How fast this machine multiplies float32 matrices on one core, as a small Llama has them.
+"""Measure how fast one core multiplies float32 matrices of the shapes that a small Llama has.
 
     python benchmarks/cpu_products.py
     LD_PRELOAD=./libfast.so python benchmarks/cpu_products.py
 
-The second line is for AMD processors (docs/guide/memory.md): the same with MKL told to take its AVX-512 kernels.
+The second line is for AMD processors with AVX-512, on which MKL chooses slower AVX2 kernels. To pass its (undocumented)
+check, write `int mkl_serv_intel_cpu_true(void) { return 1; }` to `fast.c` and compile it with
+`gcc -shared -fPIC -o libfast.so fast.c`. On an EPYC 9005, products then took half the time, with other rounding.
 """
 
 from __future__ import annotations
