@@ -124,6 +124,25 @@ def run(line: str) -> None:
     assert done.value.code in (0, None), line
 
 
+@pytest.mark.parametrize("page", [page for page in TEXTS if "`uds-lens " in page.read_text(encoding="utf-8")], ids=name)
+def test_commands_within_a_sentence_have_such_options(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from uds_lens._cli.app import app
+
+    monkeypatch.chdir(tmp_path)
+    for data in ("forget.json", "keep.json"):
+        Path(data).write_text("[]", encoding="utf-8")
+    group = typer.main.get_command(app)
+    for line in re.findall(r"`uds-lens ([^`]+)`", page.read_text(encoding="utf-8")):
+        program, *words = shlex.split(line.replace(" ...", ""))
+        command = group if program.startswith("--") else group.commands[program]
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        assert {word for word in (program, *words) if word.startswith("--")} <= known, line
+        if "--out" in words and "--model" in words:  # a whole command: its values are parsed, too
+            command.make_context(program, words)
+
+
 def literals() -> str:
     """All texts of the package, with an ellipsis for each value that is put in."""
     texts = []
