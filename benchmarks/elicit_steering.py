@@ -1,9 +1,12 @@
 """ActPert on the small TOFU models: do two draws of its direction agree, and does it bring out more than its controls?
 
     python benchmarks/elicit_steering.py --out runs/elicit-steering
+    python benchmarks/elicit_steering.py --out runs/elicit-steering --sweep 40 --swept runs/unlearned/*
 
-Cosine of two independent directions at 8 copies and gamma 0.01, antithetic and plain; then retain95 greedily under the
-direction, its opposite, and a random one of the same norm.
+Cosine of two independent directions at 8 copies and gamma 0.01 in block 3, antithetic and plain; then retain95 greedily
+under the antithetic direction, its opposite, and a random one of the same norm. With --sweep only Tables 3 and 4 of
+Chen et al. (arXiv 2505.23270), with independent draws as theirs: blocks at one strength, strengths at one block, and
+Algorithm 1 as it is printed (all blocks).
 """
 
 from __future__ import annotations
@@ -27,18 +30,23 @@ def main() -> None:
     parser.add_argument("--directions", type=int, default=40, help="questions whose directions are compared")
     parser.add_argument("--limit", type=int, default=None, help="questions that are asked, by author")
     parser.add_argument("--sweep", type=int, default=0, help="questions that are asked at each layer and strength")
+    parser.add_argument("--swept", type=Path, nargs="*", default=[], help="models of the sweep besides retain95")
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     small, options = asked.shared / "models/tofu-small", ElicitOptions(samples=0)
+    if asked.sweep:
+        sweep([small / "retain95", *asked.swept], small, rows(asked.shared, asked.sweep), options, asked.out)
+        return
     with ul.open_model(small / "retain95", device="cpu") as model:
         examples = rows(asked.shared)
-        whole = ask_rows(ActPert(), examples, model.tokenizer, pool=(), protocol="raw", room=None, options=options)
+        probe = ActPert(layer=3)
+        whole = ask_rows(probe, examples, model.tokenizer, pool=(), protocol="raw", room=None, options=options)
         reasons = sorted({why for _, why in whole.skipped})
         print(f"{len(whole.asks)} questions name the author, {len(whole.skipped)} do not: {reasons}")
         chosen = whole.asks[:: max(1, len(whole.asks) // asked.directions)][: asked.directions]
         for antithetic in (True, False):
-            probe = ActPert(antithetic=antithetic)
+            probe = ActPert(layer=3, antithetic=antithetic)
             cosines, rms = [], 0.0
             for ask in chosen:
                 (one, rms), (other, _) = (probe.delta(model, ask, seed=seed) for seed in (1, 2))
@@ -53,26 +61,30 @@ def main() -> None:
         small / "retain95",
         rows(asked.shared, asked.limit),
         retain=small / "retain90",
-        probes=["plain", ActPert()],
+        probes=["plain", ActPert(layer=3, antithetic=True)],
         options=options,
         run=ul.RunOptions(device="cpu", progress=False),
         out=asked.out,
     )
     print_table(found)
-    if asked.sweep:
-        # as Tables 3 and 4 of Chen et al.: layers at one strength, strengths at one layer, and Algorithm 1 (all blocks)
-        layers, gammas = (1, 2, 3, 4, 5, 7), (0.002, 0.005, 0.02, 0.04)
-        settings = [{"layer": layer} for layer in (*layers, "all")] + [{"gamma": gamma} for gamma in gammas]
-        probes = [ActPert(antithetic=False, **each) for each in settings]
+
+
+def sweep(models: list[Path], small: Path, examples: list[ul.ForgetExample], options: ElicitOptions, out: Path) -> None:
+    """Ask each model at the relative depths and at the strengths of the published tables."""
+    layers = (1, 2, 3, 4, 5, "all")  # their 6, 9, 12 and 15, 18, 21 of 32, in 8 blocks
+    settings = [{"layer": layer} for layer in layers]
+    settings += [{"layer": 3, "gamma": gamma} for gamma in (0.002, 0.005, 0.02, 0.04)]
+    for model in models:
+        print(f"\n{model.name}")
         print_table(
             elicit(
-                small / "retain95",
-                rows(asked.shared, asked.sweep),
+                model,
+                examples,
                 retain=small / "retain90",
-                probes=["plain", *probes],
+                probes=["plain", *(ActPert(**each) for each in settings)],
                 options=options,
                 run=ul.RunOptions(device="cpu", progress=False),
-                out=asked.out.with_name(f"{asked.out.name}-sweep"),
+                out=out.with_name(f"{out.name}-sweep"),
             )
         )
 

@@ -3,7 +3,7 @@
     python benchmarks/elicit_models.py --models runs/unlearned
     python benchmarks/elicit_unlearned.py --models runs/unlearned --out runs/elicit-unlearned
     python benchmarks/elicit_unlearned.py --models runs/unlearned --out runs/elicit-unlearned --limit 100 \\
-        --probes plain cloze start icl mask+icl aoa actpert
+        --probes plain cloze start icl mask+icl aoa 'actpert(layer=3, antithetic=True)'
 
 Every model of --models, and retain95, against retain90 and full: greedy, 64 tokens, forget10. Prints Markdown: what
 comes out beyond retain with its interval over authors and its share, UDS, and Spearman's rho of UDS with what `cloze`

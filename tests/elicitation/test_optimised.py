@@ -219,7 +219,7 @@ def test_settings_out_of_range(model, asks):
         (GCG, {"accept": "maybe"}),
         (SoftGCG, {"learning_rate": 0.0}),
         (SoftGCG, {"target": " "}),
-        (ActPert, {"copies": 3}),
+        (ActPert, {"copies": 3, "antithetic": True}),
         (ActPert, {"gamma": -1.0}),
         (ActPert, {"layer": -1}),
     ):
@@ -295,12 +295,13 @@ def test_padded_rows_have_the_loss_and_the_gradient_they_have_alone(opened, fami
         torch.testing.assert_close(gradient[row : row + 1], expected, atol=1e-5, rtol=1e-3)
 
 
-def test_algorithm_1_is_asked_by_its_settings():
-    chosen = chosen_probes(["actpert(layer=all, antithetic=False)", "gcg(steps=3)"])
-    assert chosen[0] == ActPert(layer="all", antithetic=False) and chosen[-1] == GCG(steps=3)
-    assert [probe.name for probe in chosen[:3]] == [
-        f"actpert(layer=all, antithetic=False{more})" for more in ("", ", sign=-1", ", direction=random")
-    ]
+def test_algorithm_1_is_the_default_and_other_settings_are_named():
+    published = ActPert(layer="all", gamma=0.01, antithetic=False)
+    assert ActPert() == published and ActPert().name == "actpert"
+    paired = "actpert(layer=3, antithetic=True)"
+    chosen = chosen_probes(["actpert(layer=all, antithetic=False)", paired, "gcg(steps=3)"])
+    assert chosen[0] == published and chosen[3] == ActPert(layer=3, antithetic=True) and chosen[-1] == GCG(steps=3)
+    assert [probe.name for probe in chosen[:4]] == ["actpert", "actpert(sign=-1)", "actpert(direction=random)", paired]
     grid = [ActPert(layer=layer, gamma=gamma) for layer in (0, 1) for gamma in (0.01, 0.02)]
     assert len(chosen_probes(grid)) == 3 * len(grid)
     with pytest.raises(ConfigError, match="layer"):

@@ -1,10 +1,9 @@
 """ActPert: steer a prompt's states away from what they become when the subject's embedding is disturbed.
 
-Reference: Chen et al. 2025 (arXiv 2505.23270), which leaves number, sign, positions and layer partly open; each field
-says what is used here. Its Algorithm 1 steers every block with independent noise: `ActPert(layer="all",
-antithetic=False)`. To first order the direction is `-gamma J mean(eta)`: noise, when copies are few.
-Antithetic copies cancel that order, and controls run with it: a random direction of the same norm, and the opposite
-sign.
+Reference: Chen et al. 2025 (arXiv 2505.23270), Algorithm 1: every block, independent noise. It leaves number, sign and
+positions partly open; each field says what is used here. To first order the direction is `-gamma J mean(eta)`: noise,
+when copies are few. Antithetic copies, an option that is not in the paper, cancel that order. Controls run with it: a
+random direction of the same norm, and the opposite sign.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ class ActPert:
     opening: ClassVar[str] = ""
     samples_too: ClassVar[bool] = True
 
-    layer: NonNegativeInt | Literal["all"] | None = None
-    """Block whose output is steered, from 0; None is floor(3 L / 8) of L, as block 12 of 32 in the paper's experiments;
-    `all` steers every block, as its Algorithm 1 does."""
+    layer: NonNegativeInt | Literal["all"] = "all"
+    """Block whose output is steered, from 0, or `all`, as in Algorithm 1. The paper's experiments steer block 12 of 32
+    alone."""
 
     gamma: Annotated[float, Ge(0), Lt(1e6)] = 0.01
     """Standard deviation of the noise, in units of the embedding. Its effect depends on the model: see the recorded
@@ -60,9 +59,9 @@ class ActPert:
     copies: PositiveInt = 8
     """Disturbed copies of each prompt."""
 
-    antithetic: bool = True
+    antithetic: bool = False
     """Pair copies with opposite noise, whose first order cancels (not in the paper). False draws all copies
-    independently, as the paper does."""
+    independently, as Algorithm 1 does."""
 
     sign: Literal[1, -1] = 1
     """1 adds the clean states minus the mean of the disturbed ones, as in the paper; -1 is a control."""
@@ -116,7 +115,7 @@ class ActPert:
             for n, row in enumerate(rows):
                 texts[row] = new.texts[n]
                 details[row] = {
-                    "layer": "all" if self.layer == "all" else layers[0],
+                    "layer": self.layer,
                     "gamma_rms": rms[n],
                     "delta_norm": float(deltas[n].norm(dim=-1).mean()),
                     "endless": new.endless[n],
@@ -131,10 +130,11 @@ class ActPert:
         """
         if self.layer == "all":
             return list(range(model.n_layers))
-        layer = 3 * model.n_layers // 8 if self.layer is None else self.layer
-        if layer >= model.n_layers:
-            raise ConfigError(Setting("layer"), f" must be below {model.n_layers}, the number of blocks; got {layer}.")
-        return [layer]
+        if self.layer >= model.n_layers:
+            raise ConfigError(
+                Setting("layer"), f" must be below {model.n_layers}, the number of blocks; got {self.layer}."
+            )
+        return [self.layer]
 
     @torch.no_grad()
     def delta(self, model: HookedModel, ask: Ask, *, seed: int) -> tuple[Float[Tensor, "chosen pos d_model"], float]:
