@@ -71,9 +71,8 @@ def main() -> None:
 
 def sweep(models: list[Path], small: Path, examples: list[ul.ForgetExample], options: ElicitOptions, out: Path) -> None:
     """Ask each model at the relative depths and at the strengths of the published tables."""
-    layers = (1, 2, 3, 4, 5, "all")  # their 6, 9, 12 and 15, 18, 21 of 32, in 8 blocks
-    settings = [{"layer": layer} for layer in layers]
-    settings += [{"layer": 3, "gamma": gamma} for gamma in (0.002, 0.005, 0.02, 0.04)]
+    probes = [ActPert(layer=layer) for layer in (1, 2, 3, 4, 5)]  # their 6, 9, 12 and 15, 18, 21 of 32, in 8 blocks
+    probes += [ActPert(layer=3, gamma=gamma) for gamma in (0.002, 0.005, 0.02, 0.04)]
     for model in models:
         print(f"\n{model.name}")
         print_table(
@@ -81,7 +80,7 @@ def sweep(models: list[Path], small: Path, examples: list[ul.ForgetExample], opt
                 model,
                 examples,
                 retain=small / "retain90",
-                probes=["plain", *(ActPert(**each) for each in settings)],
+                probes=["plain", *probes, ActPert()],
                 options=options,
                 run=ul.RunOptions(device="cpu", progress=False),
                 out=out.with_name(f"{out.name}-sweep"),
