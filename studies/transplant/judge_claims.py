@@ -17,7 +17,7 @@ from scipy.stats import rankdata
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-SMALL, LORA = ("small-0", "small-1"), ("smollm2",)
+SMALL, LORA, WHOLE = ("small-0", "small-1"), ("smollm2",), ("smollm2-full",)
 HIDING, FORGOTTEN = 0.5, 0.2
 LEAST_DEPTH = 0.15
 RESAMPLES = 2000
@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
 
 def read() -> pd.DataFrame:
     """Return the rows of all worlds that were measured; `is_hiding` is NaN where the criterion does not decide."""
-    files = [RESULTS / f"{world}.csv" for world in (*SMALL, *LORA)]
+    files = [RESULTS / f"{world}.csv" for world in (*SMALL, *LORA, *WHOLE)]
     table = pd.concat(
         [pd.read_csv(file, keep_default_na=False, na_values=[""]) for file in files if file.exists()], ignore_index=True
     )
@@ -126,9 +126,9 @@ def partial_rank_correlation(table: pd.DataFrame, one: str, other: str, given: S
     return float(a @ b) / size if size > 1e-9 else math.nan
 
 
-def verdicts(table: pd.DataFrame) -> list[Verdict]:
-    """Judge the claims that transplants and relearning decide, all but m."""
-    small, lora = table[table["world"].isin(SMALL)], table[table["world"].isin(LORA)]
+def verdicts(table: pd.DataFrame, small_worlds: Sequence[str] = SMALL) -> list[Verdict]:
+    """Judge the claims that transplants and relearning decide, all but m; some concern the small worlds, or others."""
+    small, lora, whole = (table[table["world"].isin(worlds)] for worlds in (small_worlds, LORA, WHOLE))
     references = table[table["kind"] == "reference"]
     largest = references.groupby("world")["hidden_difference"].max()
     out = [
@@ -190,7 +190,8 @@ def verdicts(table: pd.DataFrame) -> list[Verdict]:
     )
     differences = {
         name: auc(rows, "hidden_by_attention") - auc(rows, "hidden_by_bands")
-        for name, rows in (("small", small), ("smollm2", lora))
+        for name, rows in (("small", small), ("smollm2", lora), ("smollm2-full", whole))
+        if len(rows) or name != "smollm2-full"
     }
     values = np.array(list(differences.values()))
     word = "contradicted" if (values < -0.1).any() else "supported" if (values >= -0.02).all() else "undecided"
@@ -205,9 +206,11 @@ def verdicts(table: pd.DataFrame) -> list[Verdict]:
     out.append(within(made, "i: lerp and distilled are as references", limit=0.1, beyond=0.2, share=0.5))
     out.append(separated(small[small["unit"] != "rmu"], "j: claim a without RMU"))
     left = {unit: auc(small[small["unit"] != unit], "hidden") for unit in sorted(small["unit"].unique())}
-    worst = min(left, key=lambda unit: left[unit])
-    word = "contradicted" if left[worst] < 0.7 else "supported" if left[worst] >= 0.9 else "undecided"
-    out.append(Verdict("k: with any one method left out", word, f"lowest AUC {left[worst]:.3f}, without {worst}"))
+    left = {unit: value for unit, value in left.items() if not math.isnan(value)}
+    worst = min(left, key=lambda unit: left[unit], default="")
+    word = "contradicted" if left.get(worst, 1) < 0.7 else "supported" if left.get(worst, 0) >= 0.9 else "undecided"
+    shown = f"lowest AUC {left[worst]:.3f}, without {worst}" if left else "no AUC"
+    out.append(Verdict("k: with any one method left out", word, shown))
     every = table[table["model"] == "noised-all"]
     unseen = (every["hidden_difference"] < 0.1) & (every["localisation_1"] < 0.3)
     word = (
@@ -228,6 +231,8 @@ def verdicts(table: pd.DataFrame) -> list[Verdict]:
             ),
         )
     )
+    claim = "n: hidden separates hiding from forgotten models, SmolLM2 with all weights"
+    out.append(separated(whole, claim) if len(whole) else Verdict(claim, "not measured", ""))
     return out
 
 
@@ -279,7 +284,7 @@ def markdown(table: pd.DataFrame) -> list[str]:
 def main() -> None:
     """Judge, print, write."""
     table = read()
-    fresh = table["world"] == "small-1"
+    fresh, last = table["world"] == "small-1", table["world"].isin(WHOLE)
     ruled = [*verdicts(table), as_a_metric()]
     lines = [
         "# What the study of transplants found",
@@ -287,22 +292,30 @@ def main() -> None:
         "Computed by `judge_claims.py` from the tables in this folder. The claims, and when they were made: claims.md.",
         "",
     ]
-    # As they stood before `small-1` was measured, and on it alone.
+    # As they stood before `smollm2-full` and before `small-1` were measured, and on each alone.
+    apart_in = {
+        "before `smollm2-full`": (table[~last], SMALL),
+        "before `small-1`": (table[~last & ~fresh], SMALL),
+        "`small-1` alone": (table[fresh], SMALL),
+        "`smollm2-full` alone (a, g, j, k: on it, though they concern the small worlds)": (table[last], WHOLE),
+    }
     parts = [
-        dict(zip("abcdefghijkl", verdicts(part), strict=True)) for part in (table[~fresh], table[fresh]) if len(part)
+        dict(zip("abcdefghijkln", verdicts(part, worlds), strict=True)) if len(part) else {}
+        for part, worlds in apart_in.values()
     ]
-    lines += ["| claim | verdict | why | without `small-1` | `small-1` alone |", "|---|---|---|---|---|"]
+    lines += [f"| claim | verdict | why | {' | '.join(apart_in)} |", "|---" * (3 + len(apart_in)) + "|"]
     for each in ruled:
         apart = (part.get(each.claim[0]) for part in parts)
-        cells = (f"{other.verdict}: {other.why}".strip(": ") if other else "" for other in apart)
+        cells = (f"{other.verdict}: {other.why}".removesuffix(": ") if other else "" for other in apart)
         lines.append(f"| {each.claim} | {each.verdict} | {each.why} | {' | '.join(cells)} |")
     lines += [
         "",
         "Post hoc, AUC of scores for hiding against forgotten models; on the right without the models made to fool: "
         "relearning on half of the subjects calls them forgotten although most of their blocks are those of `full`.",
         "",
-        "| score | small | SmolLM2 | small, unspoiled | SmolLM2, unspoiled |",
-        "|---|---|---|---|---|",
+        "| score | small | SmolLM2 | SmolLM2, all weights | small, unspoiled | SmolLM2, unspoiled "
+        "| SmolLM2, all weights, unspoiled |",
+        "|---" * 7 + "|",
     ]
     scored = table.assign(
         low_uds=-table["uds"], relative=1 - table["host_depth"] / table["output_depth"], near=-table["distance"]
@@ -319,7 +332,7 @@ def main() -> None:
         values = [
             auc(rows[rows["world"].isin(worlds)], name)
             for rows in (scored, scored[scored["kind"] != "made: spoiled"])
-            for worlds in (SMALL, LORA)
+            for worlds in (SMALL, LORA, WHOLE)
         ]
         lines.append(f"| {told} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
     if (states := states_of()) is not None:

@@ -41,6 +41,8 @@ MOST_EPOCHS = 20
 RETURNED_AT = 0.1
 """Output depth of the relearned rows at which `retain-0` has learnt them."""
 
+CANDIDATE_COLUMNS = ["blocks", "left", "c", "host_control_loss", "control_loss", "admitted", "chosen", "host_depth"]
+
 KINDS = {
     "retain": "reference",
     "half": "reference",
@@ -170,6 +172,16 @@ def transplant_row(found: Transplant) -> dict[str, Any]:
     return row
 
 
+def keep_candidates(world: str, name: str, found: Transplant) -> None:
+    """Add what every candidate of `retain` gave to `results/WORLD_candidates.csv`: c and control loss among others."""
+    file = RESULTS / f"{world}_candidates.csv"
+    frame = found.candidates_frame()
+    frame = frame.loc[frame["donor"].str.startswith("retain"), CANDIDATE_COLUMNS].assign(model=name)
+    earlier = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["model"])
+    frame = pd.concat([earlier[earlier["model"] != name], frame[["model", *CANDIDATE_COLUMNS]]], ignore_index=True)
+    frame.to_csv(file, index=False, float_format="%.4f")
+
+
 def names_in(world: str) -> list[str]:
     """Return the models of a world that are there, references first."""
     folder = OUT / world
@@ -235,6 +247,7 @@ def measure(world: str, only: Sequence[str] | None) -> None:
                 row |= {"uds": ul.DepthAudit.run(*places, asked_rows, config=config, options=OPTIONS).uds}
             table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
             table.to_csv(file, index=False, float_format="%.6f")
+            keep_candidates(world, name, found)
             shown = ("uds", "output_depth", "host_depth", "hidden_difference", "localisation_1", "returned")
             print(world, name, *(f"{key} {row.get(key, math.nan):.3f}" for key in shown), flush=True)
 

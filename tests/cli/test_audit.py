@@ -191,6 +191,23 @@ def test_counterfactuals_need_no_retain_model(tmp_path: Path, uds_lens) -> None:
     assert code == 2 and "--retain" in complaint
 
 
+def test_the_baseline_of_a_folder_keeps_what_transplants_of_later_models_need(audit, tmp_path, monkeypatch):
+    from uds_lens.transplants import _measuring
+
+    hosts, run_host = [], _measuring.run_host
+    monkeypatch.setattr(
+        _measuring, "run_host", lambda *a, what, **more: (hosts.append(what), run_host(*a, what=what, **more))[1]
+    )
+    pair, words = ("--full", WORLD.full, "--retain", WORLD.retain), ("--transplant", "--n-bootstrap", 100)
+    models = [("--model", WORLD.unlearned[name]) for name in ("npo", "rmu", "idkdpo")]
+    assert audit(*words, models=(*pair, *models[0], *models[1]))[0] == 0
+    assert len(hosts) == 6
+    assert ul.Baseline.load(tmp_path / "out" / "baseline").exchanged is not None
+    hosts.clear()
+    assert audit(*words, models=(*pair, *models[1], *models[2]))[0] == 0
+    assert hosts == ["unlearned with blocks of retain", "unlearned with blocks of full"]
+
+
 def test_transplants_are_saved_printed_kept_and_on_the_report(audit, uds_lens, tmp_path, monkeypatch):
     words = ("--examples", written(tmp_path / "all.json", WORLD.examples[::6]), "--n-bootstrap", 100)
     code, text, _ = audit("--transplant", *words)

@@ -172,6 +172,47 @@ def test_a_saved_transplant_comes_back_whole(trio, tmp_path):
         ul.Transplant.load(tmp_path / "saved")
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_baseline_keeps_what_depends_on_full_and_retain(trio, tmp_path, monkeypatch, several):
+    from uds_lens.transplants import _measuring
+
+    full, retain, unlearned = trio("llama")
+    retains, model = ([retain, unlearned], full) if several else (retain, unlearned)
+    hosts, run_host = [], _measuring.run_host
+    monkeypatch.setattr(
+        _measuring, "run_host", lambda *a, what, **more: (hosts.append(what), run_host(*a, what=what, **more))[1]
+    )
+
+    def measured(baseline, examples=EXAMPLES, full=full):
+        hosts.clear()
+        found = ul.transplant(full, retains, model, examples, control=control(), config=CONFIG, baseline=baseline)
+        return found, len(hosts)
+
+    baseline = ul.Baseline.measure(full, retains, EXAMPLES, control=control(), config=CONFIG)
+    (alone, n_alone), (first, n_first) = measured(None), measured(baseline)
+    baseline.save(tmp_path / "baseline")
+    (again, n_again), (loaded, n_loaded) = measured(baseline), measured(ul.Baseline.load(tmp_path / "baseline"))
+    assert (n_alone, n_first, n_again, n_loaded) == ((6, 6, 0, 0) if several else (4, 4, 2, 2))
+    if not several:
+        assert again.provenance["passes"] == first.provenance["passes"] / 2
+    for found in (first, again, loaded):
+        assert str(found.summary()) == str(alone.summary())
+        for mine, theirs in ((found.answers, alone.answers), (found.control, alone.control)):
+            for field in dataclasses.fields(mine):
+                one, other = getattr(mine, field.name), getattr(theirs, field.name)
+                assert one is other is None or torch.equal(one.nan_to_num(9), other.nan_to_num(9)), field.name
+    with pytest.raises(ul.errors.ConfigError, match="measured with other examples"):
+        measured(baseline, EXAMPLES[:3])
+    with pytest.raises(ul.errors.ConfigError, match=r"other weights than those of .*full"):
+        measured(dataclasses.replace(baseline, models={**baseline.models, "full": baseline.models["retain"]}))
+    other = dataclasses.replace(baseline.exchanged, candidates=baseline.exchanged.candidates[:1])
+    assert measured(dataclasses.replace(baseline, exchanged=other))[1] == n_first, "of a release with other candidates"
+    part = baseline.subset([0, 2], control=[1])
+    rows = torch.tensor([0, 2, len(EXAMPLES) + 1])
+    assert torch.equal(part.exchanged.s_full, baseline.exchanged.s_full[rows])
+    assert torch.equal(part.exchanged.retain_with_full, baseline.exchanged.retain_with_full[:, rows])
+
+
 def test_several_retain_models_are_donors_and_show_what_a_retain_model_reaches(world, tmp_path):
     seeds = [world.retain, world.half]  # half stands in for another seed
     config = ul.AuditConfig(n_bootstrap=100)

@@ -185,7 +185,7 @@ def audit(
     else:
         audits, places = _all_of(question, models, name or (), out, redo=redo, keep_full=keep_full)
         whole, named = True, dict(zip(audits, models, strict=True))
-        transplants = _transplants(question, named, audits, places, redo=redo) if transplant else {}
+        transplants = _transplants(question, named, audits, places, out, redo=redo) if transplant else {}
         audits |= {name: found.beside(audits[name]) for name, found in transplants.items()}
     if run is not None:
         for label, folder_of in zip(audits, run.checkpoints.values(), strict=True):
@@ -238,9 +238,16 @@ def _all_of(
 
 
 def _transplants(
-    question: Question, models: dict[str, str], audits: dict[str, ul.DepthAudit], places: dict[str, Path], *, redo: bool
+    question: Question,
+    models: dict[str, str],
+    audits: dict[str, ul.DepthAudit],
+    places: dict[str, Path],
+    out: Path,
+    *,
+    redo: bool,
 ) -> dict[str, ul.Transplant]:
     """Measure transplants of audited models, but those that were saved for the same inputs; each is saved at once."""
+    from uds_lens.audit._resume import BASELINE
     from uds_lens.transplants._measuring import each_transplant
     from uds_lens.transplants._results import FOLDER
 
@@ -256,6 +263,8 @@ def _transplants(
             if saved.belongs_to(audit):
                 found[name] = saved
     left = [name for name in audits if name not in found]
+    baseline = question.baseline_at(out / BASELINE) if left else None  # of several models
+    is_new = baseline is not None and baseline.exchanged is None
     with saying_what_is_saved(
         lambda: f"{len(found)} of {len(audits)} transplants saved; run the same command to resume"
     ):
@@ -267,8 +276,12 @@ def _transplants(
             control=question.control,
             config=question.config,
             options=question.options,
+            baseline=baseline,
         )
         for name, one in zip(left, measured if left else (), strict=True):
+            if baseline is not None and is_new:
+                baseline.save(out / BASELINE)
+                is_new = False
             one.save(places[name] / FOLDER)
             found[name] = one
             say(f"{name}: transplant saved")

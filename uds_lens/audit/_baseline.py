@@ -30,7 +30,7 @@ from uds_lens.results._depth_audit import DepthAudit
 from uds_lens.results._records import ModelRecord, provenance
 from uds_lens.results._saving import BASELINE, load_stages, save_stages
 from uds_lens.results._settings import AuditConfig, RunOptions
-from uds_lens.results._stage_1 import S1_TENSORS, ControlFacts, RetainStage1, Stage1
+from uds_lens.results._stage_1 import S1_TENSORS, ControlFacts, Exchanged, RetainStage1, Stage1
 
 if TYPE_CHECKING:
     from uds_lens.audit._states import SourceStates
@@ -49,6 +49,10 @@ class Baseline(Stage1):
 
     full: ModelSource | None = field(default=None, repr=False)
     """Where `full` is opened again for stage 2; None after `load` means the recorded name."""
+
+    exchanged: Exchanged | None = field(default=None, repr=False)
+    """What `full` and `retain` say with blocks of each other; put there by the first `transplant` with this baseline,
+    for those after it."""
 
     @classmethod
     def measure(
@@ -216,6 +220,11 @@ class Baseline(Stage1):
             provenance={**self.provenance, "ids_hash": hash_of(plan.encoded, kept)},
             retains=retains,
             control=part,
+            exchanged=None
+            if self.exchanged is None
+            else dataclasses.replace(
+                self.exchanged, **self.exchanged.of_rows([*kept, *(len(self.examples) + i for i in facts)])
+            ),
             **{name: taken(name, self, kept) for name in ("n_tokens", "s_full", "s_retain", *S1_TENSORS)},
         )
 
@@ -393,6 +402,7 @@ def baseline_of(
         retains=by_retain if len(by_retain) > 1 else (),
         control=control,
         full=full,
+        exchanged=None,
     )
     trained = {"full": target.record} if plan.counterfactual else stage.roles
     return dataclasses.replace(stage, provenance={**stage.provenance, **trained_with(trained)})

@@ -504,6 +504,7 @@ def depth_by_step(steps: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     colours = palette(look.get("theme", "light"))
     lines = [
         ("uds", "UDS", colours.erased, "solid"),
+        ("output_depth", "output depth", colours.erased, "dot"),
         ("damage", "damage", colours.unlearned, "solid"),
         ("utility", "utility", colours.retain, "dash"),
         ("answers", "forget answers", colours.faint, "dot"),

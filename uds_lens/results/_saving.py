@@ -18,7 +18,7 @@ from uds_lens.data import ForgetExample, SkippedExample
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, UdsLensError
 from uds_lens.results._records import ModelRecord, printable
 from uds_lens.results._settings import AuditConfig
-from uds_lens.results._stage_1 import S1_TENSORS, ControlFacts, RetainStage1, Stage1
+from uds_lens.results._stage_1 import S1_TENSORS, ControlFacts, Exchanged, RetainStage1, Stage1
 
 _LISTS = ("paraphrased_answers", "perturbed_answers")
 
@@ -105,6 +105,7 @@ class _Values:
 
     skipped: tuple[SkippedExample, ...]
     control: _Control | None = None
+    exchanged: tuple[tuple[int, int, bool], ...] | None = None  # candidates of a baseline's transplants
 
 
 @dataclass(frozen=True)
@@ -168,12 +169,20 @@ def save_stages(result: Stage1, path: str | os.PathLike[str], kind: StageKind, *
     if result.retains:
         for name in (*S1_TENSORS, *(() if facts is None else ("control_s1_delta",))):
             tensors[f"retains_{name}"] = torch.stack([getattr(retain, name) for retain in result.retains])
+    blocks: Exchanged | None = getattr(result, "exchanged", None)
+    if blocks is not None:
+        parts = blocks.of_rows(slice(None)).items()
+        tensors |= {f"exchanged_{name}": tensor for name, tensor in parts if tensor is not None}
     Result(
         kind,
         result.config,
         models=result.roles,
         provenance=result.provenance,
-        values={"skipped": result.skipped, "control": control},
+        values={
+            "skipped": result.skipped,
+            "control": control,
+            "exchanged": None if blocks is None else blocks.candidates,
+        },
         tensors=tensors,
         tables=tables,
         cautions=getattr(result, "warnings", ()),
@@ -206,7 +215,16 @@ def load_stages(path: str | os.PathLike[str], kind: StageKind) -> dict[str, Any]
     if len(retains) > 1:
         shapes |= {f"retains_{name}": (len(retains), n, None) for name in S1_TENSORS}
         shapes |= {} if control is None else {"retains_control_s1_delta": (len(retains), len(facts), None)}
+    blocks = saved.values.exchanged if kind is BASELINE else None
+    if blocks is not None:
+        shapes |= {
+            f"exchanged_{name}": of for name, of in _exchanged(len(retains), n + len(facts), len(blocks)).items()
+        }
     tensors: dict[str, Any] = saved.shaped(shapes, {name: (rows,) for name, rows in own.items()})
+    if blocks is not None:
+        parts = {name: tensors.pop(name) for name in shapes if name.startswith("exchanged_")}
+        parts = {name.removeprefix("exchanged_"): tensor for name, tensor in parts.items()}
+        tensors["exchanged"] = Exchanged(candidates=blocks, **parts)
     stacks = {name.removeprefix("retains_"): tensors.pop(name) for name in shapes if name.startswith("retains_")}
     if control is not None:
         measured = {name: tensors.pop(f"control_{name}") for name in _OF_CONTROL}
@@ -225,6 +243,13 @@ def load_stages(path: str | os.PathLike[str], kind: StageKind) -> dict[str, Any]
         ),
         **tensors,
     }
+
+
+def _exchanged(donors: int, rows: int, candidates: int) -> dict[str, Shape]:
+    mixed = (donors, rows, candidates)
+    shapes: dict[str, Shape] = {"s_full": (rows,), "s_retain": (donors, rows)}
+    shapes |= {"full_with_retain": mixed, "retain_with_full": mixed}
+    return shapes | ({"retain_with_retain": (donors, *mixed)} if donors > 1 else {})
 
 
 def models_of(saved: Result, *more: str) -> tuple[dict[str, ModelRecord], list[ModelRecord]]:

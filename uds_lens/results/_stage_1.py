@@ -93,6 +93,43 @@ class ControlFacts(ScoredFacts):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Exchanged:
+    """What `full` and the retain models say with blocks of each other: in a transplant, all but the unlearned model.
+
+    Mean log-probability of each entity, nats per token, float64. Rows are the examples, then the control facts.
+    """
+
+    candidates: tuple[tuple[int, int, bool], ...]
+    """What was put in: first block, number of blocks, whether only their attention."""
+
+    s_full: Float[Tensor, "row"]
+    """Under `full`, in the same passes."""
+
+    s_retain: Float[Tensor, "donor row"]
+    """Under each retain model."""
+
+    full_with_retain: Float[Tensor, "donor row candidate"]
+    """Under `full` with each candidate of each retain model."""
+
+    retain_with_full: Float[Tensor, "donor row candidate"]
+    """Under each retain model with each candidate of `full`."""
+
+    retain_with_retain: Float[Tensor, "host donor row candidate"] | None = None
+    """Under each of several retain models with each candidate of another, NaN with its own; None with one."""
+
+    def of_rows(self, rows: slice | Sequence[int]) -> dict[str, Any]:
+        """Return the tensors of some rows by name."""
+        among = self.retain_with_retain
+        return {
+            "s_full": self.s_full[rows],
+            "s_retain": self.s_retain[:, rows],
+            "full_with_retain": self.full_with_retain[:, rows],
+            "retain_with_full": self.retain_with_full[:, rows],
+            "retain_with_retain": None if among is None else among[:, :, rows],
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Stage1(ScoredFacts):
     """`full` against `retain` on a forget set."""
 

@@ -184,6 +184,8 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
     fatal = bool(audit.fatal)
     low, high = audit.uds_interval
     values = {"uds": audit.uds, "uds_low": low, "uds_high": high}
+    if not math.isnan(audit.output_depth):
+        values["output_depth"] = audit.output_depth
     if audit.control is not None:
         values["damage"] = audit.damage
     entries: dict[str, dict[str, Any]] = {

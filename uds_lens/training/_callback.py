@@ -202,7 +202,8 @@ class DepthCallback(TrainerCallback):
         point = _of_first_process(point, args.device)
         self._points.append(point)
         damage = "" if math.isnan(point.damage) else f", damage {point.damage:.3f}"
-        tell(f"step {point.step}: UDS {point.uds:.3f}{damage}")
+        output = "" if math.isnan(point.output_depth) else f", output depth {point.output_depth:.3f}"
+        tell(f"step {point.step}: UDS {point.uds:.3f}{output}{damage}")
         if self._trainer is not None:
             log_beside(self._trainer, logs_of(point))
         return point

@@ -35,6 +35,9 @@ class DepthPoint:
     uds: FloatOrNaN
     """UDS on the measured examples, in [0, 1]; NaN where none is measurable."""
 
+    output_depth: FloatOrNaN = math.nan
+    """That of the unpatched answers, in [0, 1]; NaN where it was not measured."""
+
     damage: FloatOrNaN
     """Loss on retained facts over loss on forget facts; NaN without a control, and where nothing was lost yet."""
 
@@ -55,6 +58,7 @@ class DepthPoint:
         return cls(
             step=step,
             uds=audit.uds,
+            output_depth=audit.output_depth,
             damage=damage.value,
             forget_loss=float(audit.s2_delta[~audit.uds_per_example.isnan()].double().mean()),
             control_loss=damage.control_loss,
@@ -123,7 +127,7 @@ class DepthCurve:
     """Versions of the packages that the numbers depend on."""
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per step: step, uds, damage, forget_loss, control_loss, seconds."""
+        """Return one row per step: step, uds, output_depth, damage, forget_loss, control_loss, seconds."""
         import pandas as pd
 
         return pd.DataFrame([asdict(point) for point in self.points], columns=["step", *LOGGED])

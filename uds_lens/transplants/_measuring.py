@@ -13,6 +13,7 @@ from torch import Tensor
 
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
+from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, retain_sources, sources_of, where_of
 from uds_lens.audit._memory import memory_of_audit
 from uds_lens.audit._runner import require_streamable
@@ -21,8 +22,10 @@ from uds_lens.errors import ConfigError, Setting
 from uds_lens.models import HookedModel, ModelSource, RetainSource, pick_device, read_checkpoint_info
 from uds_lens.patching._side_by_side import why_not_streamed
 from uds_lens.results import AuditConfig, ModelRecord, RunOptions
+from uds_lens.results._comparing import STAGE_1_SETTINGS
 from uds_lens.results._records import provenance
-from uds_lens.transplants._candidates import candidates_of, passes_of
+from uds_lens.results._stage_1 import Exchanged
+from uds_lens.transplants._candidates import Candidate, candidates_of, passes_of
 from uds_lens.transplants._results import Answers, Transplant
 from uds_lens.transplants._running import HostScores, kept_open, run_host
 
@@ -36,6 +39,7 @@ def transplant(
     control: ExamplesLike | None = None,
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
+    baseline: Baseline | None = None,
 ) -> Transplant:
     """Put blocks of `retain` and of `full` into an unlearned model, and ask again.
 
@@ -54,12 +58,14 @@ def transplant(
         control: Facts that `full` and `retain` both know: a transplant that costs them counts for nothing.
         config: Prompts, dtype, tau, sample and the resampling; default `AuditConfig()`. Site and scope play no part.
         options: How to run it; default `RunOptions()`. Two models are in memory at a time, or of each a block.
+        baseline: A `Baseline` of the same models, examples, control facts and settings: what depends on `full` and
+            `retain` alone is taken from it, or put there by the first transplant. `save` keeps it.
 
     Returns:
         The measurement, with a score for each example and candidate.
 
     Raises:
-        ConfigError: Counterfactuals stand in for `retain`: they have no weights.
+        ConfigError: Counterfactuals stand in for `retain`: they have no weights; or the baseline is another one.
         IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
         ModelError: A checkpoint cannot be opened, gives NaN, or needs more memory than there is.
         DataError: No examples.
@@ -72,7 +78,7 @@ def transplant(
         >>> found.host_depth < found.output_depth
         True
     """
-    settings: dict[str, Any] = {"control": control, "config": config, "options": options}
+    settings: dict[str, Any] = {"control": control, "config": config, "options": options, "baseline": baseline}
     return transplant_all(full, retain, [unlearned], examples, **settings)[0]
 
 
@@ -85,6 +91,7 @@ def transplant_all(
     control: ExamplesLike | None = None,
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
+    baseline: Baseline | None = None,
 ) -> list[Transplant]:
     """Measure several unlearned models; what depends on `full` and `retain` only is run once.
 
@@ -96,11 +103,13 @@ def transplant_all(
         control: Facts that `full` and `retain` both know.
         config: What is measured.
         options: How it is run.
+        baseline: Where that is kept for later.
 
     Returns:
         One transplant per model, in their order.
     """
-    return list(each_transplant(full, retain, models, examples, control=control, config=config, options=options))
+    settings: dict[str, Any] = {"control": control, "config": config, "options": options, "baseline": baseline}
+    return list(each_transplant(full, retain, models, examples, **settings))
 
 
 def each_transplant(
@@ -112,6 +121,7 @@ def each_transplant(
     control: ExamplesLike | None,
     config: AuditConfig | None,
     options: RunOptions | None,
+    baseline: Baseline | None = None,
 ) -> Iterator[Transplant]:
     """Measure one unlearned model after the other (`transplant_all`), to be saved as they come."""
     config = as_settings(AuditConfig, config, name="config")
@@ -139,11 +149,15 @@ def each_transplant(
     config = replace(config, protocol=plan.protocol)
     n_layers = int(read_checkpoint_info(full, **where_of(options)).config.get_text_config().num_hidden_layers)
     passes, k = passes_of(candidates_of(n_layers), n_layers), len(retains)
-    first, each = 2 * k + k * (k - 1), k + 1  # hosts that are run for all, and for each model
+    kept = None if baseline is None else _kept(baseline, plan, config, n_layers)
+    first, each = 0 if kept else 2 * k + k * (k - 1), k + 1  # hosts that are run for all, and for each model
     run = _Run(plan, config, _settled(places, plan, config, options), first + each * len(hosts))
     rows = f"{len(plan.rows)} rows ({sum(plan.lengths)} tokens)"
     tell(f"transplant: {run.n_hosts * passes:.1f} forward passes over {rows}, two models in memory")
-    references = run.references(full, retains)
+    references = kept or run.references(full, retains)
+    if baseline is not None and kept is None:
+        _References(references.said, *_records(baseline)).require([*references.retains, references.full])
+        object.__setattr__(baseline, "exchanged", references.said)  # as a cached property is put there
     for number, host in enumerate(hosts):
         by_retain, by_full = run.unlearned(host.model, full, retains, references)
         seconds, cost = time.perf_counter() - started, passes * (each if number else first + each)
@@ -176,10 +190,40 @@ def _settled(models: Mapping[str, ModelSource], plan: Plan, config: AuditConfig,
 class _References:
     """Hold what depends on `full` and the retain models only."""
 
-    full: HostScores  # with the blocks of the first retain model
-    full_with_retain: list[Float[Tensor, "row candidate"]]
-    retains: list[HostScores]  # with the blocks of full
-    among: Float[Tensor, "host donor row candidate"] | None  # retain models with each other's blocks
+    said: Exchanged
+    full: ModelRecord
+    retains: Sequence[ModelRecord]
+
+    def require(self, measured: Sequence[ModelRecord]) -> None:
+        """Raise unless these are `full` and the retain models, by their weights; `full` is the last."""
+        for now, known in zip(measured, [*self.retains, self.full], strict=True):
+            if now.fingerprint != known.fingerprint:
+                raise ConfigError(
+                    f"the baseline was measured with other weights than those of {now.name!r} ({known.name!r} then): "
+                    "measure the baseline again, or leave it out."
+                )
+
+
+def _kept(baseline: Baseline, plan: Plan, config: AuditConfig, n_layers: int) -> _References | None:
+    """Return what a baseline keeps of earlier transplants, None where it has none; raise where it is another one."""
+    asked = baseline.provenance.get("ids_hash"), None if baseline.control is None else baseline.control.ids_hash
+    now = plan.encoded.ids_hash, None if plan.control is None else plan.control.ids_hash
+    unused = ("site", "scope", "last_layer")
+    names = [
+        *(("examples", "control facts")[i] for i in range(2) if asked[i] != now[i]),
+        *(name for name in STAGE_1_SETTINGS if getattr(config, name) != getattr(baseline.config, name)),
+    ]
+    if differing := [name for name in names if name not in unused]:
+        raise ConfigError(
+            f"the baseline was measured with other {', '.join(differing)}: give those of the baseline, or leave it out."
+        )
+    said, known = baseline.exchanged, [candidates_of(n_layers, attention=has) for has in (True, False)]
+    return None if said is None or said.candidates not in known else _References(said, *_records(baseline))
+
+
+def _records(baseline: Baseline) -> tuple[ModelRecord, list[ModelRecord]]:
+    """Return the records of `full` and of the retain models."""
+    return baseline.models["full"], [record for role, record in baseline.roles.items() if role != "full"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +250,15 @@ class _Run:
                     if len(hosts) == 1:
                         tell(f"transplant: about {(time.perf_counter() - started) * self.n_hosts:.0f} s in all")
                     others.append(self.host(second, first, f"{retain.name} with blocks of full"))
-        return _References(hosts[0], [host.mixed for host in hosts], others, self._among(retains, hosts[0].mixed))
+        said = Exchanged(
+            candidates=tuple((c.first, c.width, c.attention) for c in hosts[0].candidates),
+            s_full=hosts[0].own,
+            s_retain=torch.stack([host.own for host in others]),
+            full_with_retain=torch.stack([host.mixed for host in hosts]),
+            retain_with_full=torch.stack([host.mixed for host in others]),
+            retain_with_retain=self._among(retains, hosts[0].mixed),
+        )
+        return _References(said, hosts[0].record, [host.record for host in others])
 
     def _among(
         self, retains: Sequence[Source], like: Float[Tensor, "row candidate"]
@@ -234,22 +286,27 @@ class _Run:
             for donor, name in [*((retain.model, retain.name) for retain in retains), (full, "full")]:
                 with kept_open(donor, self.config, self.options) as other:
                     hosts.append(self.host(host, other, f"unlearned with blocks of {name}"))
+            references.require([host.donor for host in hosts])
             return hosts[:-1], hosts[-1]
 
     def _known(self, host: ModelSource, references: _References) -> tuple[list[HostScores], HostScores] | None:
         """Return the scores of a host with the weights of a reference, which were measured; None for others."""
         if not (self.config.exact_noop and isinstance(host, HookedModel)):
             return None
-        weights = host.fingerprint
+        said, record = references.said, ModelRecord.of(host)
+        among, candidates = said.retain_with_retain, tuple(Candidate(*of) for of in said.candidates)
         for k, known in enumerate([references.full, *references.retains], start=-1):
-            if known.record.fingerprint != weights:
+            if known.fingerprint != record.fingerprint:
                 continue
-            known = known._replace(record=ModelRecord.of(host))
-            itself = known._replace(mixed=known.own[:, None].expand_as(known.mixed))  # its own blocks change nothing
-            if k < 0:
-                return [known._replace(mixed=mixed) for mixed in references.full_with_retain], itself
-            among = [itself] if references.among is None else [known._replace(mixed=m) for m in references.among[k]]
-            return [itself if n == k else other for n, other in enumerate(among)], known
+            own = said.s_full if k < 0 else said.s_retain[k]
+            itself = own[:, None].expand_as(said.full_with_retain[0])  # its own blocks change nothing
+            with_full, with_retain = itself, list(said.full_with_retain)
+            if k >= 0:
+                with_full, with_retain = said.retain_with_full[k], [itself] if among is None else list(among[k])
+                with_retain[k] = itself
+            donors = zip(with_retain, references.retains, strict=True)
+            by_retain = [HostScores(own, mixed, candidates, record, donor) for mixed, donor in donors]
+            return by_retain, HostScores(own, with_full, candidates, record, references.full)
         return None
 
     def joined(
@@ -268,12 +325,8 @@ class _Run:
 
         def answers(part: slice) -> Answers:
             return Answers(
-                s_full=references.full.own[part],
-                s_retain=torch.stack([host.own[part] for host in references.retains]),
+                **references.said.of_rows(part),
                 s_unlearned=by_full.own[part],
-                full_with_retain=torch.stack([mixed[part] for mixed in references.full_with_retain]),
-                retain_with_retain=None if references.among is None else references.among[:, :, part],
-                retain_with_full=torch.stack([host.mixed[part] for host in references.retains]),
                 unlearned_with_retain=torch.stack([host.mixed[part] for host in by_retain]),
                 unlearned_with_full=by_full.mixed[part],
             )
@@ -288,8 +341,8 @@ class _Run:
         return Transplant(
             config=self.config,
             models={
-                "full": references.full.record,
-                **{source.name: host.record for source, host in zip(retains, references.retains, strict=True)},
+                "full": references.full,
+                **{source.name: record for source, record in zip(retains, references.retains, strict=True)},
                 "unlearned": by_full.record,
             },
             candidates=by_full.candidates,

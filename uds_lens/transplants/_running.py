@@ -54,6 +54,9 @@ class HostScores(NamedTuple):
     record: ModelRecord
     """The host."""
 
+    donor: ModelRecord
+    """Whose blocks were put in."""
+
 
 @contextmanager
 def kept_open(source: ModelSource, config: AuditConfig, options: RunOptions) -> Iterator[ModelSource]:
@@ -112,7 +115,7 @@ def run_host(
         parts = [[rows] for rows in batches] if both_stay else _parts(model, plan, batches, candidates)
         for part in progress(parts, desc=what, unit="batch" if both_stay else "reading", enabled=options.progress):
             run_halving(part, run, about=f"transplant {model.name} {options.token_budget}")
-        return HostScores(own, mixed, candidates, ModelRecord.of(model))
+        return HostScores(own, mixed, candidates, ModelRecord.of(model), ModelRecord.of(other))
 
 
 @torch.no_grad()
