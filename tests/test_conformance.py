@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -145,8 +146,9 @@ def test_a_table_that_is_none(tmp_path, content):
         check.check(KIT, tmp_path / "t.csv")
 
 
-def test_the_data_are_those_that_the_exporter_writes(tmp_path):
-    subprocess.run([sys.executable, KIT / "export.py", tmp_path], check=True, capture_output=True)
+def test_the_data_are_those_that_the_exporter_writes(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(KIT))
+    runpy.run_path(str(KIT / "export.py"))["export"](tmp_path)
     for file in sorted(tmp_path.iterdir()):
         if file.name in ("expected.jsonl", "conventions.jsonl", "scores.jsonl"):
             again, there = lines(file), lines(KIT / file.name)

@@ -6,7 +6,7 @@ from study.conftest import toy_plan
 
 import uds_lens as ul
 
-pytestmark = pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")]
 
 
 def test_what_goes_lies_in_the_folder_of_the_run(tmp_path, monkeypatch):

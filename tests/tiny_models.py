@@ -159,6 +159,9 @@ own."""
 CORE = ("llama", "gemma2", "gpt2", "neox", "mixtral")
 """Those of them that differ most; `tests/audit/test_parity.py` compares audits of every structure."""
 
+FEW = ("llama", "gemma2", "gpt2")
+"""Those that most tests over families take in `make test`."""
+
 ROW_KINDS = ("llama", "gemma2", "gpt2", "mixtral", "recurrent-gemma", "bamba", "qwen3-next", "minimax", *LONG_ROPE)
 """Families whose rows run side by side, or do not, for reasons of their own."""
 
@@ -195,11 +198,16 @@ def build_model(family: str, version: str = "full", **changes: object) -> torch.
     return model.eval()
 
 
-def each_family(now: Iterable[str] = CORE, of: Iterable[str] = tuple(FAMILIES)) -> list[Any]:
+def each_family(now: Iterable[str] = FEW, of: Iterable[str] = tuple(FAMILIES)) -> list[Any]:
     """Parameters of a test over families: some of them now, the others in `make test-long`."""
+    return some_now(now, of)
+
+
+def some_now(now: Iterable[str], of: Iterable[str]) -> list[Any]:
+    """Parameters of a test, of which `make test` takes some and `make test-long` the others."""
     import pytest
 
-    return [family if family in now else pytest.param(family, marks=pytest.mark.long) for family in of]
+    return [each if each in now else pytest.param(each, marks=pytest.mark.long) for each in of]
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

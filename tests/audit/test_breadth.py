@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from accelerate import cpu_offload
-from tiny_models import EXAMPLES, build_model, build_tokenizer, each_family, load_plain, with_config
+from tiny_models import EXAMPLES, build_model, build_tokenizer, each_family, load_plain, some_now, with_config
 
 from uds_lens.errors import ModelError, UdsLensWarning
 from uds_lens.models import open_model, pick_device
@@ -166,7 +166,7 @@ def test_an_adapter_on_the_head_changes_no_block(trio, tmp_path):
     assert DepthAudit.run(paths.full, paths.retain, whole, EXAMPLES[:4], options=streamed).uds == 0
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", some_now([4], of=[4, 8]))
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_an_adapter_on_a_quantised_base_is_not_rounded_with_it(wide, tmp_path, bits):
     """The independent value: the base's weights as bitsandbytes gives them, and the low-rank product added to each."""
@@ -250,7 +250,7 @@ def test_a_model_offloaded_to_disk_is_audited(audited, trio, tmp_path):
     assert audit.provenance["engine"] == "wavefront"
 
 
-@pytest.mark.parametrize("family", ["llama", "llama-tied"])
+@pytest.mark.parametrize("family", each_family(["llama-tied"], of=["llama", "llama-tied"]))
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 def test_models_that_are_offloaded_whole_are_audited(audited, trio, family):
     live = [cpu_offload(load_plain(path)[0].eval()) for path in trio(family)]

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from tiny_models import EXAMPLES, STRUCTURES, each_family, load_plain
+from tiny_models import CORE, EXAMPLES, each_family, load_plain
 
 from audit import independent
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
@@ -34,7 +34,7 @@ def audited(audited):
     return functools.partial(audited, protocol="raw")
 
 
-@pytest.mark.parametrize("family", each_family(STRUCTURES))
+@pytest.mark.parametrize("family", each_family(CORE))
 def test_an_audit_equals_the_independent_implementation(audited, trio, family):
     audit = audited(family)
     expected = independent.audit(*trio(family), EXAMPLES)

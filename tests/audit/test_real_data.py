@@ -1,10 +1,13 @@
 """TOFU forget10 on small Llamas trained on it: the order of the UDS paper's Table 2."""
 
+import pytest
+
 from uds_lens.audit import Baseline
 from uds_lens.data import load_examples
 from uds_lens.results import RunOptions
 
 
+@pytest.mark.long
 def test_models_trained_on_less_of_the_forget_set_score_higher(shared_dir):
     models = shared_dir / "models" / "tofu-small"
     examples = load_examples(shared_dir / "data" / "tofu" / "forget10_filtered.json")[::12]

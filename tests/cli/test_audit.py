@@ -208,6 +208,7 @@ def test_the_baseline_of_a_folder_keeps_what_transplants_of_later_models_need(au
     assert hosts == ["unlearned with blocks of retain", "unlearned with blocks of full"]
 
 
+@pytest.mark.long
 def test_transplants_are_saved_printed_kept_and_on_the_report(audit, uds_lens, tmp_path, monkeypatch):
     words = ("--examples", written(tmp_path / "all.json", WORLD.examples[::6]), "--n-bootstrap", 100)
     code, text, _ = audit("--transplant", *words)

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -82,15 +80,6 @@ def test_finetune_says_whether_it_taught(uds_lens, files, tmp_path: Path) -> Non
     assert [line[:1] for line in out.splitlines()].count("!") == 1, "only what was taught and not learned"
     assert "new.json:Probbelow0.8" in "".join(out.split())  # lines are folded, in paths too
     assert not (tmp_path / "taught" / "model.safetensors").exists()
-
-
-def test_training_says_nothing_of_a_kernel_that_it_does_not_need(files, tmp_path: Path) -> None:
-    """bitsandbytes logs it when it is first imported, which transformers' trainer does, before a model is opened."""
-    pytest.importorskip("bitsandbytes")
-    words = ["finetune", "--model", tmp_path, "--data", files["retain"], "--out", tmp_path / "taught", "--device=cpu"]
-    done = subprocess.run([sys.executable, "-m", "uds_lens", *map(str, words)], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "has no config.json" in done.stderr and "kernel" not in done.stderr
 
 
 def test_what_is_wrong_is_one_line(uds_lens, files, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import warnings
 import pytest
 import torch
 
+from uds_lens import toy
 from uds_lens._compat import bitsandbytes as ours
 
 bnb = pytest.importorskip("bitsandbytes", reason="no release for this machine")
@@ -101,28 +102,28 @@ def get_kernel(*asked, **_):
     raise OSError("no network")
 """
 
-_RELEARN = """
-import sys, uds_lens as ul
-world = ul.toy.load()
-config = ul.unlearning.RelearnConfig(epochs=1)
-ul.unlearning.relearn(world.checkpoints["half"], world.examples[:2], out=sys.argv[1], config=config)
+_FINETUNE = """
+import sys
+from uds_lens._cli import main
+try:
+    main(["finetune", "--model", sys.argv[1], "--data", sys.argv[2], "--out", sys.argv[1] + "/out", "--device=cpu"])
+except SystemExit as done:
+    assert done.code == 1
 assert "bitsandbytes" in sys.modules
 """
 
 
-def test_relearning_asks_the_hub_for_no_kernel_code(tmp_path) -> None:
-    """A package `kernels` that writes down what it is asked, as bitsandbytes alone does on some CPUs."""
+def test_training_asks_the_hub_for_no_kernel_code_and_says_nothing_of_it(tmp_path) -> None:
+    """A package `kernels` that writes down what it is asked, as bitsandbytes alone does on some CPUs.
+
+    It is first imported by transformers' trainer, before a model is opened.
+    """
     package = tmp_path / "kernels"
     package.mkdir()
     (package / "__init__.py").write_text(_KERNELS, "utf-8")
     paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-
-    def asked(code: str) -> bool:
-        (package / "asked").unlink(missing_ok=True)
-        given = [sys.executable, "-c", code, str(tmp_path / "out")]
-        subprocess.run(given, env={**os.environ, "PYTHONPATH": paths}, check=True, capture_output=True)
-        return (package / "asked").exists()
-
-    if not asked("import bitsandbytes"):
-        pytest.skip("on this CPU bitsandbytes asks for no kernel code when it is imported")
-    assert not asked(_RELEARN)
+    given = [sys.executable, "-c", _FINETUNE, str(tmp_path), str(toy.load().path / "retain.json")]
+    done = subprocess.run(given, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "has no config.json" in done.stderr and "kernel" not in done.stderr
+    assert not (package / "asked").exists()

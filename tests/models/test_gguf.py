@@ -142,6 +142,7 @@ def test_a_deployed_file_is_audited_against_its_parent(files: Path, tiny: Tiny, 
     assert found["retain_q_prob"].value > 0.9
 
 
+@pytest.mark.long
 def test_a_deployed_file_is_asked_and_relearned(files: Path, tiny: Tiny, tmp_path: Path) -> None:  # noqa: F811
     """It is asked in the tokens of its parent, and says what the parent says; what is relearned is a whole model."""
     options, run = ElicitOptions(samples=0, max_new_tokens=8), RunOptions(device="cpu", progress=False)
@@ -157,6 +158,7 @@ def test_a_deployed_file_is_asked_and_relearned(files: Path, tiny: Tiny, tmp_pat
         assert model.storage is None
 
 
+@pytest.mark.long
 def test_training_starts_from_a_file_and_its_adapter_finds_it(files: Path, tiny: Tiny, tmp_path: Path) -> None:  # noqa: F811
     shutil.copytree(files / "Q8_0", tmp_path / "base")
     given = {"config": FinetuneConfig(epochs=1, warmup_epochs=0, protocol="raw"), "options": QUICK}

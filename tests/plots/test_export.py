@@ -36,6 +36,7 @@ def test_without_a_browser_the_message_names_the_fix(audit, tmp_path, monkeypatc
         save_figure(figure, tmp_path / "clip.pdf")
 
 
+@pytest.mark.long  # draws in a Chromium
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     ("suffix", "magic"),

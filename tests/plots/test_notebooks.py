@@ -43,6 +43,7 @@ def executed(tmp_path_factory) -> nbformat.NotebookNode:
     return notebook
 
 
+@pytest.mark.long  # starts a kernel
 def test_a_kernel_shows_the_figure_by_itself(executed):
     (output,) = executed.cells[0].outputs
     assert output.output_type == "display_data"
@@ -60,6 +61,7 @@ def browser(tmp_path_factory):
 DRAWN = "document.querySelector('.js-plotly-plot .main-svg .scatterlayer, .js-plotly-plot .heatmaplayer image')"
 
 
+@pytest.mark.long  # draws in a Chromium
 @pytest.mark.parametrize("made_by", ["colab", "nbconvert"])
 def test_html_draws_offline(made_by, browser, audit, executed, tmp_path):
     """What Colab gets, and a notebook turned into HTML, without the scripts that they would load."""
@@ -83,6 +85,7 @@ def test_html_draws_offline(made_by, browser, audit, executed, tmp_path):
     assert [url for url in browser.requests if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
 
 
+@pytest.mark.long  # draws in a Chromium
 def test_hovering_shows_all_panels_at_once(browser, audit, tmp_path):
     browser.open(save_figure(audit.plot_layers(), tmp_path / "layers.html"), ready=DRAWN)
     for panel in (0, 1):

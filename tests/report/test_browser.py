@@ -11,6 +11,8 @@ from uds_lens.report import write
 from .chromium import Chromium
 from .conftest import NASTY, compared
 
+pytestmark = pytest.mark.long  # draws in a Chromium
+
 QUESTIONS = "[...document.querySelectorAll('#table .open')].map((b) => b.textContent)"
 DRAWN = """[...document.querySelectorAll('.plot[data-figure]')]
   .filter((plot) => !plot.closest('.figure').hidden).every((plot) => plot.querySelector('.main-svg'))"""

@@ -12,6 +12,8 @@ from uds_lens.report import DashboardOptions, dashboard
 from . import model_tables as made
 from .test_browser import TOO_WIDE, calm
 
+pytestmark = pytest.mark.long  # draws in a Chromium
+
 RANKED = """rankMethods().map((row) => ({
   method: row.method, model: row.model?.model ?? null, tied: row.choice?.tied.length ?? 0,
   without: row.score_without, with: row.score_with, rank_without: row.rank_without, rank_with: row.rank_with}))"""

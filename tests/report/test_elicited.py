@@ -76,6 +76,7 @@ def test_a_page_without_elicitation_has_no_such_section(audits, one):
     assert json.dumps(NASTY[0])[1:-1] not in render(audits["npo"], elicitations=[synthetic_elicitation(audits["npo"])])
 
 
+@pytest.mark.long  # draws in a Chromium
 @pytest.mark.parametrize(("width", "dark"), [pytest.param(1280, False, marks=pytest.mark.long), (390, True)])
 def test_the_section_fits_and_goes_with_the_model(browser, with_elicitation, elicitation, width, dark):
     browser.open(with_elicitation, width=width, dark=dark)

@@ -63,6 +63,7 @@ def test_a_study_measures_what_evaluate_measures(tmp_path, monkeypatch):
     assert not found.is_complete, "other deltas have to be measured"
 
 
+@pytest.mark.long
 def test_unpacked_four_bit_is_close_to_the_packed_one(tmp_path):
     world = ul.toy.load()
     plain = unpacked_four_bit(world.full, tmp_path / "plain")

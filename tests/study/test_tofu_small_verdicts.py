@@ -117,6 +117,7 @@ def test_a_world_in_which_uds_is_noise(judge, metrics):
     assert verdicts["i"].verdict == "contradicted"
 
 
+@pytest.mark.long
 def test_claims_e_and_f_are_judged_as_the_page_says_before_the_code_reads_them(judge, best):
     found, _, _ = best
     every = judge.verdicts(found)

@@ -45,6 +45,7 @@ def run(module, monkeypatch, *arguments):
         torch.set_num_threads(threads)
 
 
+@pytest.mark.long
 def test_one_seed_gives_one_world(script, monkeypatch, tmp_path, capsys):
     module, _ = script
     for name in ("one", "two"):

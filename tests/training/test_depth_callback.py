@@ -197,6 +197,7 @@ def test_the_trainer_keeps_what_audits_of_its_checkpoints_call_deepest(world, te
     assert trainer.evaluate()["eval_loss"] < 0, "an evaluation after the training measures nothing"
 
 
+@pytest.mark.long
 def test_the_trainer_stops_where_depth_no_longer_grows(world, texts, baseline, tmp_path):
     """With a threshold that no step can reach, patience ends the run at the second evaluation."""
     stopping = EarlyStoppingCallback(early_stopping_patience=1, early_stopping_threshold=2.0)
@@ -216,6 +217,7 @@ def test_a_killed_run_resumes_with_its_curve(world, texts, baseline, watched, tm
     assert same(trainer.model, watched.trainer.model)
 
 
+@pytest.mark.long
 def test_unlearn_gives_the_same_weights_with_it(world, baseline, tmp_path):
     config = make_config(
         "npo", {"epochs": 1, "batch_size": 4, "learning_rate": 1e-3, "warmup_epochs": 0.0, "protocol": "raw"}

@@ -213,6 +213,7 @@ def test_a_baseline_keeps_what_depends_on_full_and_retain(trio, tmp_path, monkey
     assert torch.equal(part.exchanged.retain_with_full, baseline.exchanged.retain_with_full[:, rows])
 
 
+@pytest.mark.long
 def test_several_retain_models_are_donors_and_show_what_a_retain_model_reaches(world, tmp_path):
     seeds = [world.retain, world.half]  # half stands in for another seed
     config = ul.AuditConfig(n_bootstrap=100)
@@ -265,6 +266,7 @@ def test_adapters_on_disk_and_live_equal_their_merged_twins(trio, tmp_path):
     assert (twin.answers.s_unlearned - twin.answers.s_full).abs().max() > 0.1
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_blocks_of_4_bits_count_as_their_dequantised_twins(tmp_path):
     import transformers
@@ -302,6 +304,7 @@ def test_blocks_of_4_bits_count_as_their_dequantised_twins(tmp_path):
     torch.testing.assert_close(as_donor, of_twin, atol=0.1, rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_a_saved_quantised_model_runs_in_its_own_dtype(tmp_path):
     world = ul.toy.load()

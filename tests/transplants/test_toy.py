@@ -111,6 +111,7 @@ def small_tofu(shared_dir, step):
     return dict(zip(names, found, strict=True))
 
 
+@pytest.mark.long
 def test_a_small_tofu_model_that_never_saw_half_hides_nothing(shared_dir):
     found = small_tofu(shared_dir, 12)["retain95"]
     assert found.hides is False

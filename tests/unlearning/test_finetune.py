@@ -95,7 +95,9 @@ def test_an_adapter_opens_with_peft_and_transformers_alone(
     torch.testing.assert_close(alone(input_ids=ids).logits, expected, **close)
 
 
-@pytest.mark.parametrize(("trained", "opened"), [("float32", "bfloat16"), ("bfloat16", "float32")])
+@pytest.mark.parametrize(
+    ("trained", "opened"), [pytest.param("float32", "bfloat16", marks=pytest.mark.long), ("bfloat16", "float32")]
+)
 def test_an_adapter_keeps_to_its_base_in_another_dtype(taught: Path, tmp_path: Path, trained: str, opened: str) -> None:
     folder = tmp_path / "moved"
     shutil.copytree(taught / "base", folder / "base")
@@ -109,6 +111,7 @@ def test_an_adapter_keeps_to_its_base_in_another_dtype(taught: Path, tmp_path: P
         open_model(out, device="cpu", dtype=opened)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("trained", "opened"), [("float32", "bfloat16"), ("bfloat16", "float32")])
 def test_an_adapter_on_an_adapter_opens_in_another_dtype(
     taught: Path, tmp_path: Path, trained: str, opened: str
