@@ -18,7 +18,7 @@ test: $(INSTALLED)  ## all tests and doctests, on every core (4 at most: each wo
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-long: $(INSTALLED)  ## what `make test` leaves out: every family in every test, pages in a browser, the pages of the docs, a sweep on a Slurm of one node (skips without slurm-wlm and munge), a whole study, training in two processes
-	$(BIN)/python -m pytest -q -rs -m long --durations=5 -n auto --maxprocesses 4 --dist worksteal tests
+	$(BIN)/python -m pytest -q -rs -m long --durations=5 -n auto --maxprocesses 4 --dist loadfile tests
 
 test-numerics: $(INSTALLED)  ## the tests that train, as on other processors and on two threads; SETTINGS="avx2:1 own:2": only these
 	$(BIN)/python tests/numerics.py $(SETTINGS)
