@@ -213,7 +213,12 @@ def measure(world: str, only: Sequence[str] | None) -> None:
     if not needed.exists():
         needed.write_text(json.dumps(criterion.relearned(opened(world, "retain-0")[0], None)), encoding="utf-8")
     epochs = json.loads(needed.read_text(encoding="utf-8"))["epochs"]
-    baseline = ul.Baseline.measure(full_place, retain_place, asked_rows, config=config, options=OPTIONS)
+    kept, control = folder / "baseline", rows["control"][:: CONTROL_STEP[is_small(world)]]
+    if kept.exists():
+        baseline = ul.Baseline.load(kept).with_full(full_place)
+    else:
+        how: dict[str, Any] = {"control": control, "config": config, "options": OPTIONS}
+        baseline = ul.Baseline.measure(full_place, retain_place, asked_rows, **how)
     asked: dict[str, tuple[str, str, str]] = {name: (name, "full", "retain-0") for name in names_in(world)}
     for seed in SEEDS if is_small(world) else ():  # each retain model with each of the others as donor
         for donor in SEEDS:
@@ -231,11 +236,14 @@ def measure(world: str, only: Sequence[str] | None) -> None:
             whole_model(world, by),
             [whole_model(world, model) for model in models.values()],
             asked_rows,
-            control=rows["control"][:: CONTROL_STEP[is_small(world)]],
+            control=control,
             config=config,
             options=OPTIONS,
+            baseline=baseline if (known, by) == ("full", "retain-0") else None,
         )
         for (name, model), found in zip(models.items(), transplants, strict=True):
+            if baseline.exchanged is not None and not kept.exists():
+                baseline.save(kept)
             found.save(folder / "transplants" / name)
             row = {"world": world, "model": name, "kind": kind_of(name), "unit": unit_of(name), **transplant_row(found)}
             if known == "full" and name == model:
