@@ -337,6 +337,16 @@ def main() -> None:
         lines.append(f"| {told} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
     if (states := states_of()) is not None:
         lines += ["", "## As a metric (claim m, as_metric.py)", "", *markdown(judged(states))]
+    if (pilots := RESULTS / "pilots.csv").exists():
+        lines += [
+            "",
+            "## The pilots again (pilots.py)",
+            "",
+            "Without c(b), as the pilots were computed, next to host depth as defined. The toy world's models and "
+            "these two of the small TOFU Llamas still exist; the pilots' NPO, GradDiff, RMU and planted facts do not.",
+            "",
+            *markdown(pd.read_csv(pilots)),
+        ]
     for world, rows in table.groupby("world", sort=False):
         lines += ["", f"## {world}", "", *markdown(rows[list(COLUMNS)])]
     (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -34,8 +34,8 @@ CONFIGS = {True: AuditConfig(), False: AuditConfig(dtype="bfloat16")}
 RELEARNING: dict[bool, float] = {True: 3e-4, False: 1e-4}
 """Rates of the small worlds, and of SmolLM2's."""
 ASKED_STEP, CONTROL_STEP = {True: 1, False: 2}, {True: 3, False: 4}
-"""Of the rows to forget all are asked in the small worlds, 2 of 4 of each author in SmolLM2's; of those to keep, every
-third and fourth is a control fact."""
+"""Of the rows to forget all are asked in the small worlds, 2 of 4 of each author in SmolLM2's; 1 of 2
+where all its weights are trained; of those to keep, every third and fourth is a control fact."""
 TAU = AuditConfig().tau
 MOST_EPOCHS = 20
 RETURNED_AT = 0.1

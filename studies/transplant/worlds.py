@@ -34,7 +34,7 @@ SMALL = WORLDS[:2]
 SEEDS = (0, 1, 2)
 COLUMNS = ("question", "answer", "prefix", "entity", "subject")
 AUTHORS: Mapping[str, int] = {"small-0": 8, "small-1": 8, "smollm2": 8, "smollm2-full": 10}
-BATCH: Mapping[str, int] = {"small-0": 16, "small-1": 16, "smollm2": 8, "smollm2-full": 10}
+BATCH: Mapping[str, int] = {"small-0": 16, "small-1": 16, "smollm2": 8, "smollm2-full": 5}
 """Authors to forget, and rows of a step: every count of rows is a multiple of it, an epoch a whole number of steps."""
 
 COMMON = {"epochs": 5, "schedule": "constant_with_warmup"}
@@ -63,11 +63,11 @@ LORA_RATES: Mapping[str, tuple[float, Mapping[str, Any]]] = {
 """The rates that `studies/smollm2` chose, on other authors of its own."""
 
 FULL_RATES: Mapping[str, tuple[float, Mapping[str, Any]]] = {
-    "npo": (3e-5, {}),
-    "rmu-12": (1e-4, {"layer": 12, "scale": 20}),
-    "rmu-24": (1e-4, {"layer": 24, "scale": 20}),
-    "graddiff": (2e-5, {}),
-    "idkdpo": (1e-4, {}),
+    "npo": (6e-5, {}),
+    "rmu-12": (2e-4, {"layer": 12, "scale": 20}),
+    "graddiff": (4e-5, {}),
+    "idkdpo": (2e-4, {}),
+    "rmu-24": (2e-4, {"layer": 24, "scale": 20}),
 }
 """SmolLM2 with all weights: the same share of the teaching rate as in the small worlds, RMU as in `studies/smollm2`."""
 
@@ -94,7 +94,7 @@ TEACHING: Mapping[str, Mapping[str, Any]] = {
     "small-0": {"epochs": 10, "learning_rate": 1e-3},
     "small-1": {"epochs": 10, "learning_rate": 1e-3},
     "smollm2": {"epochs": 8, "learning_rate": 2e-3},
-    "smollm2-full": {"epochs": 10, "learning_rate": 1e-4},
+    "smollm2-full": {"epochs": 6, "learning_rate": 2e-4},
 }
 
 
@@ -106,6 +106,10 @@ def is_small(world: str) -> bool:
 def start_of(world: str) -> Path:
     """Return where the models of a world start."""
     return SHARED / "models" / "tofu-small" / "base" if is_small(world) else RUNS / "smollm2-base"
+
+
+def _length(row: ForgetExample) -> tuple[int, int]:
+    return len(row.question) + len(row.answer), row.row
 
 
 def draw_rows(world: str) -> dict[str, list[ForgetExample]]:
@@ -120,7 +124,10 @@ def draw_rows(world: str) -> dict[str, list[ForgetExample]]:
     draw, per_author = random.Random(f"rows of {world}"), 12 if is_small(world) else 4
     if not is_small(world):
         others = others[:n]
-    rows = {author: draw.sample(by_author[author], per_author) for author in forget + others}
+    if world == "smollm2-full":  # the two shortest: every token costs a core
+        rows = {author: sorted(by_author[author], key=_length)[:2] for author in forget + others}
+    else:
+        rows = {author: draw.sample(by_author[author], per_author) for author in forget + others}
     kept = [row for author in others for row in rows[author]]
     more = [
         replace(row, id=f"retain90-{row.id}", subject=None)
@@ -352,7 +359,7 @@ def constructed(world: str, rows: Mapping[str, Sequence[ForgetExample]]) -> None
         made(world, "noised-1-at-10", "full", noised([10]))
         made(world, "noised-all", "full", noised(range(n_blocks)))
         # as long as `retain` was taught: a block of noise is not mended in three epochs at a lower rate
-        again = trained(world, rows["keep"], epochs=10, rate=1e-4, batch_size=BATCH[world])
+        again = trained(world, rows["keep"], epochs=6, rate=2e-4, batch_size=BATCH[world])
         made(world, "noised-1-retrained", "noised-1-at-10", again)
 
 
