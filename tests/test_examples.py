@@ -28,6 +28,7 @@ def test_explains_itself(script: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert script.name in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_compare_methods_on_the_toy_world(tmp_path: Path, monkeypatch, capsys) -> None:
     world = ul.toy.load()
     models = dict(list(world.unlearned.items())[:3])

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from accelerate import cpu_offload
-from tiny_models import EXAMPLES, build_model, build_tokenizer, each_family, load_plain, some_now, with_config
+from tiny_models import EXAMPLES, build_model, build_tokenizer, each_family, load_plain, with_config
 
 from uds_lens.errors import ModelError, UdsLensWarning
 from uds_lens.models import open_model, pick_device
@@ -78,6 +78,7 @@ def test_4bit_sources_and_targets_equal_their_dequantised_twins(wide, tmp_path):
     assert four.models["unlearned"].fingerprint != twin.models["unlearned"].fingerprint
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 def test_live_4bit_models_are_measured_the_same_every_time_and_stay_as_they_were(wide):
     """bitsandbytes repacks the weights of a model that runs on some CPUs, and does not get them back exactly."""
@@ -166,7 +167,8 @@ def test_an_adapter_on_the_head_changes_no_block(trio, tmp_path):
     assert DepthAudit.run(paths.full, paths.retain, whole, EXAMPLES[:4], options=streamed).uds == 0
 
 
-@pytest.mark.parametrize("bits", some_now([4], of=[4, 8]))
+@pytest.mark.long
+@pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_an_adapter_on_a_quantised_base_is_not_rounded_with_it(wide, tmp_path, bits):
     """The independent value: the base's weights as bitsandbytes gives them, and the low-rank product added to each."""

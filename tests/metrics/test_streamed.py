@@ -47,6 +47,7 @@ def test_teacher_forced_metrics_stream(readings):
     assert readings == [(str(name), True) for name in (WORLD.retain, model, WORLD.full, WORLD.full)]
 
 
+@pytest.mark.long
 def test_two_kinds_of_states_stream_together():
     names, options = ["cka", "logit_lens"], ul.metrics.MetricOptions(cka_scope="answers")
     streamed, memory = (measured(names, options=options, stream=stream) for stream in (True, False))

@@ -104,6 +104,7 @@ def known(tiny: Tiny) -> list[dict[str, str]]:  # noqa: F811
     ]
 
 
+@pytest.mark.long
 def test_the_same_weights_have_the_same_fingerprint(files: Path, tiny: Tiny) -> None:  # noqa: F811
     with open_model(tiny.full, device="cpu") as parent, open_model(files / "F32", device="cpu") as model:
         assert model.fingerprint == parent.fingerprint
@@ -172,6 +173,7 @@ def test_training_starts_from_a_file_and_its_adapter_finds_it(files: Path, tiny:
         assert model.hf.is_quantized
 
 
+@pytest.mark.long
 def test_a_package_holds_a_model(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(files / "Q8_0", tmp_path / "llm_tiny")
     (tmp_path / "llm_tiny" / "__init__.py").write_text("raise RuntimeError('imported')")

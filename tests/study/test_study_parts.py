@@ -137,6 +137,7 @@ def test_what_another_process_is_at_comes_last_and_is_not_measured_again(small, 
     assert [model for model, _, _ in runner.measured][-3:] == ["given"] * 3
 
 
+@pytest.mark.long
 def test_a_part_that_kills_its_process_is_told_and_the_others_go_on(tmp_path):
     names = [f"part{number}" for number in range(7)]
     call = Killing(tmp_path, deadly="part1", broken="part3")

@@ -184,6 +184,7 @@ CHOOSING = {
 }
 
 
+@pytest.mark.long
 def test_the_trainer_keeps_what_audits_of_its_checkpoints_call_deepest(world, texts, baseline, watched, tmp_path):
     callback = DepthCallback(baseline, every=EVERY, options=RUN)
     trainer, _ = ascended(world, texts, tmp_path / "out", callback, learning_rate=3e-3, **CHOOSING)
@@ -207,6 +208,7 @@ def test_the_trainer_stops_where_depth_no_longer_grows(world, texts, baseline, t
     assert [point.step for point in callback.curve.points] == [0, 2, 4]
 
 
+@pytest.mark.long
 def test_a_killed_run_resumes_with_its_curve(world, texts, baseline, watched, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):

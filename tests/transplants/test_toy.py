@@ -72,6 +72,7 @@ def check_verdicts(both):
     assert frame["reading"].tolist()[1:3] == ["partly erased", "hidden"]
 
 
+@pytest.mark.long  # as the whole toy world, on a quarter of its rows
 def test_one_hides_and_the_other_never_learned(world, models):
     both = measured(world, models, world.examples[::4])
     check_verdicts(both)
