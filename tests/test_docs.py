@@ -216,6 +216,7 @@ def test_number_of_the_metrics() -> None:
     assert "uds" in compared
 
 
+@pytest.mark.long
 def test_numbers_of_the_readme() -> None:
     told = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     program, printed = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", told, re.DOTALL).groups()

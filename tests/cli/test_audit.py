@@ -191,6 +191,7 @@ def test_counterfactuals_need_no_retain_model(tmp_path: Path, uds_lens) -> None:
     assert code == 2 and "--retain" in complaint
 
 
+@pytest.mark.long
 def test_the_baseline_of_a_folder_keeps_what_transplants_of_later_models_need(audit, tmp_path, monkeypatch):
     from uds_lens.transplants import _measuring
 

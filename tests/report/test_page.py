@@ -208,6 +208,7 @@ def test_wrong_calls_name_the_fix(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_twenty_large_models_would_stay_under_15_megabytes(large, one):
     alone = one.stat().st_size  # plotly and one small model
     assert alone + (large.stat().st_size - alone) * 20 / 6 < 15_000_000

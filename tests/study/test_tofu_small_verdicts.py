@@ -128,6 +128,7 @@ def test_claims_e_and_f_are_judged_as_the_page_says_before_the_code_reads_them(j
         assert "as the code read it" in coded.claim
 
 
+@pytest.mark.long
 def test_fewer_than_five_runs_decide_nothing(best):
     found, _, _ = best
     rules = sys.modules["verdicts"]
@@ -139,6 +140,7 @@ def test_fewer_than_five_runs_decide_nothing(best):
     assert all(np.isnan(rules._interval_of_r(case, rules.TRUTH, "utility")))
 
 
+@pytest.mark.long
 def test_what_undefined_numbers_and_shares_decide(best):
     found, _, _ = best
     rules = sys.modules["verdicts"]
@@ -177,6 +179,7 @@ def test_the_full_size_check_takes_models_of_the_study_on_all_rows():
     assert whole.measure == part.measure and whole.training == part.training
 
 
+@pytest.mark.long
 def test_two_studies_stand_side_by_side(judge, best):
     found, _, verdicts = best
     whole = "\n".join(judge.side_by_side(found, list(verdicts.values()), found))
