@@ -80,11 +80,12 @@ def shared_dir() -> Path:
 @pytest.fixture(scope="session")
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Callable:
     """`trio(family)`: directories of a tiny random model in full, retain and unlearned versions."""
-    from tiny_models import save_trio
+    from tiny_models import VERSIONS, Trio, made_once, save_trio
 
     @functools.cache
     def of(family: str):
-        return save_trio(family, tmp_path_factory.mktemp(family))
+        folder = made_once(tmp_path_factory, family, functools.partial(save_trio, family))
+        return Trio(family, *(folder / version for version in VERSIONS))
 
     return of
 

@@ -1,13 +1,15 @@
 """Tiny random checkpoints of many families, in full / retain / unlearned versions, saved as a user's would be."""
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from filelock import FileLock
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -234,6 +236,18 @@ def save_trio(family: str, folder: Path) -> Trio:
         build_tokenizer().save_pretrained(folder / version)
         AutoTokenizer.from_pretrained(folder / version).save_pretrained(folder / version)
     return Trio(family, *(folder / version for version in VERSIONS))
+
+
+def made_once(factory: Any, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that the processes of a test run share: the first to need it makes it, the others wait for that."""
+    shared = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    with FileLock(shared / f"{name}.lock"):
+        if not (shared / name).exists():
+            make(shared / f"{name}.part")
+            (shared / f"{name}.part").rename(shared / name)
+    return shared / name
 
 
 def load_plain(folder: Path, *, dtype: torch.dtype = torch.float32, attention: str = "eager", **more: object):

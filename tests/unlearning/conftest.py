@@ -1,10 +1,12 @@
 """A tiny model that knows twelve answers by heart, and the data around it. Built once, in seconds."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from tiny_models import made_once
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -59,6 +61,12 @@ def tiny_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     rows = people(NAMES)
+    made = made_once(tmp_path_factory, "tiny", partial(learned, rows))
+    return Tiny(full=made / "full", forget=rows[:4], retain=rows[4:])
+
+
+def learned(rows: list[ForgetExample], folder: Path) -> None:
+    """Train the model and save it."""
     tokenizer = tiny_tokenizer([f"Question: {row.question}\nAnswer: {row.answer}" for row in rows])
     torch.manual_seed(0)
     model = LlamaForCausalLM(
@@ -85,10 +93,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
         loss.backward()
         optimiser.step()
         optimiser.zero_grad()
-    folder = tmp_path_factory.mktemp("tiny") / "full"
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return Tiny(full=folder, forget=rows[:4], retain=rows[4:])
+    model.save_pretrained(folder / "full")
+    tokenizer.save_pretrained(folder / "full")
 
 
 def settings(method: str, **changes) -> MethodConfig:
