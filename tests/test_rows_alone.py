@@ -46,7 +46,7 @@ def plain(trio):
 
 @QUIET
 @pytest.mark.parametrize(  # tests/audit/test_parity.py has the others
-    "family", each_family(["dynamic"], of=(*HYBRIDS, *LONG_ROPE))
+    "family", each_family([], of=(*HYBRIDS, *LONG_ROPE))
 )
 def test_an_audit_is_that_of_each_row_alone(trio, family):
     paths = trio(family)

@@ -86,6 +86,7 @@ def wrong_then_failing(monkeypatch):
     return calls
 
 
+@pytest.mark.long
 def test_what_was_measured_before_the_engine_failed_is_measured_again(trio, audited, wrong_then_failing, monkeypatch):
     """One audit, one engine: values of the fast engine would stand beside those of the reference."""
     with pytest.warns(UdsLensWarning, match="it failed: RuntimeError: mat1 and mat2 shapes"):

@@ -71,7 +71,8 @@ def test_an_audit_is_that_of_models_in_memory_and_reads_each_weight_once(config,
     assert kept(temporary) == []
 
 
-@pytest.mark.parametrize("stored", some_now(["head differs"], of=["head differs", "both alike", "head alone"]))
+@pytest.mark.long
+@pytest.mark.parametrize("stored", ["head differs", "both alike", "head alone"])
 def test_a_tied_head_that_is_stored_is_the_same_model_as_in_memory(stored, trio):
     paths = trio("llama-tied")
     for folder in paths:
@@ -96,6 +97,7 @@ def test_an_adapter_is_refused_before_anything_is_read(trio, readings, tmp_path)
     assert readings == []
 
 
+@pytest.mark.long
 def test_full_is_read_once_for_several_models(trio, readings):
     paths = trio("llama")
     baseline = Baseline.measure(paths.full, paths.retain, EXAMPLES, options=STREAMED)
@@ -148,7 +150,8 @@ def harmed(folder, how):
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("how", some_now(["altered"], of=["gone", "altered"]))
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["gone", "altered"])
 def test_kept_states_that_were_harmed_are_read_again(how, trio, readings, temporary, stop):
     models, options = trio("llama"), dataclasses.replace(STREAMED, token_budget=24)  # several files of states
     expected = DepthAudit.run(*models, EXAMPLES, options=options)
@@ -188,6 +191,7 @@ def test_states_that_cannot_be_kept_may_still_be_spilled(trio, readings, monkeyp
     assert audit.n_measured and len(readings) == 3
 
 
+@pytest.mark.long
 def test_identical_audits_at_once_do_not_take_states_from_each_other(trio, readings, temporary, monkeypatch):
     models, options = trio("llama"), dataclasses.replace(STREAMED, memory_gib=1e-9)  # so that states are on disk alone
     audits, run = [], _runner.Target.run_batches

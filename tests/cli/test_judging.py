@@ -35,6 +35,7 @@ def written(path: Path, frame: pd.DataFrame) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_meta_judges_the_pools(models: Path, study, uds_lens, tmp_path) -> None:
     words = ("meta", models, "--metric", "uds", "--metric", "es", "--out", tmp_path / "t")
     code, out, err = uds_lens(*words, "--json")
@@ -177,6 +178,7 @@ def test_rank_says_what_is_wrong(change, message, study, uds_lens, tmp_path) -> 
     assert (code, out) == (1, "") and message in err and err.count("\n") == 1 and len(err) < 500
 
 
+@pytest.mark.long
 def test_rank_takes_tables_of_several_base_models_and_splits(uds_lens, tmp_path) -> None:
     root = write_saves(tmp_path / "saves")
     asked = {"retain": root / "eval", "full": root / "eval", "utility": "model_utility"}

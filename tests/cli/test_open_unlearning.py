@@ -31,6 +31,7 @@ def without_depth(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_saves(tmp_path_factory.mktemp("ou") / "saves", uds=False)
 
 
+@pytest.mark.long
 def test_rank_at_once_pools_nothing_and_says_what_is_left_out(saves: Path, uds_lens) -> None:
     code, out, err = uds_lens("rank", saves, *PRESET, "--resamples", 20, "--json")
     assert code == 0
@@ -91,6 +92,7 @@ def test_meta_judges_the_pools_of_each_setup(saves: Path, uds_lens, tmp_path) ->
     assert all((row["auc"], row["n_p"], row["n_n"]) == (1, 3, 3) for rows in found.values() for row in rows)
 
 
+@pytest.mark.long
 def test_dashboard_writes_a_page_for_each_setup(saves: Path, uds_lens, tmp_path) -> None:
     words = ("dashboard", saves, *PRESET, "--base", BASES[0], "--out", tmp_path / "d.html")
     code, out, _ = uds_lens(*words)

@@ -65,6 +65,7 @@ def test_the_audit_of_another_question_stays(sweep: Path, tmp_path: Path, measur
     assert measured == [] and (out / "manifest.json").read_bytes() == before
 
 
+@pytest.mark.long
 def test_full_can_be_kept_open(sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uds_lens) -> None:
     kept = []
     made = stages.Target.__init__

@@ -113,6 +113,7 @@ assert "bitsandbytes" in sys.modules
 """
 
 
+@pytest.mark.long  # in a process of its own, which loads the libraries anew
 def test_training_asks_the_hub_for_no_kernel_code_and_says_nothing_of_it(tmp_path) -> None:
     """A package `kernels` that writes down what it is asked, as bitsandbytes alone does on some CPUs.
 

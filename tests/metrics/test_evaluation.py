@@ -6,7 +6,7 @@ from statistics import harmonic_mean
 
 import pytest
 import torch
-from tiny_models import EXAMPLES, load_plain, some_now
+from tiny_models import EXAMPLES, load_plain
 
 import uds_lens as ul
 from uds_lens.data import encode
@@ -140,7 +140,8 @@ def test_open_models_stay_open_and_give_the_same(trio, data, results):
         assert found[name].value == pytest.approx(results["unlearned"][name].value, abs=1e-6)
 
 
-@pytest.mark.parametrize("protocol", some_now(["chat"], of=["raw", "chat"]))
+@pytest.mark.long
+@pytest.mark.parametrize("protocol", ["raw", "chat"])
 def test_cka_of_whole_answers_against_hidden_states_of_transformers(trio, data, protocol):
     models = trio("llama")
     options = replace(SHORT, protocol=protocol, cka_scope="answers")

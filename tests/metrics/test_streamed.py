@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-from tiny_models import some_now
 
 import uds_lens as ul
 from uds_lens.errors import ConfigError
@@ -56,7 +55,8 @@ def test_two_kinds_of_states_stream_together():
     assert streamed["cka"].value != measured(["cka"])["cka"].value
 
 
-@pytest.mark.parametrize("first_streamed", some_now([True], of=[True, False]))
+@pytest.mark.long
+@pytest.mark.parametrize("first_streamed", [True, False])
 def test_a_cache_serves_streamed_models(first_streamed, readings):
     """What was measured of `full` and `retain` is not read again; of `full`, the lens needs norm and head alone."""
     cache, names, model = ul.metrics.MetricCache(), ["prob", "logit_lens"], WORLD.unlearned["npo"]

@@ -94,6 +94,7 @@ def test_depth_and_utility_draws_the_frontier_of_what_is_no_reference():
     assert drawn["b"].size > drawn["a"].size and "Without both values: 1" in figure.layout.title.subtitle.text
 
 
+@pytest.mark.long
 def test_short_paths_leave_no_place_of_this_machine(audits, figures):
     place = "/home/somebody/secret/ckpt/npo"
     npo = audits["npo"]

@@ -50,6 +50,7 @@ def test_the_worst_is_the_most_within_the_bound_and_retain_chooses_its_own() -> 
     assert math.isnan(found["held_out_excess"]) and math.isnan(found["excess_low"])
 
 
+@pytest.mark.long  # a simulation
 def test_settings_chosen_on_other_subjects_are_not_high_by_chance() -> None:
     """Without any difference the maximum over noise has one; over 40 draws the held-out estimate has none."""
     draw = np.random.default_rng(0)

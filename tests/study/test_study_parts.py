@@ -77,6 +77,7 @@ def test_weights_of_models_go_where_they_are_not_kept(small, fake, tmp_path):
     assert left.name.startswith("npo_lr1e-03")
 
 
+@pytest.mark.long
 def test_what_was_altered_is_measured_again(small, fake, tmp_path):
     place = tmp_path / "s"
     study.run(small, place, runner=fake())

@@ -134,6 +134,7 @@ def test_small_tofu_models_as_in_the_pilot(shared_dir):
     assert back == pytest.approx([0.12, 0.11], abs=0.02)
 
 
+@pytest.mark.long
 def test_control_facts_are_lost_where_every_block_that_full_bears_costs_this_model_some(world):
     """By hand: two candidates, one that `full` bears on both kinds of facts, one that costs it control facts itself."""
     few, kept = world.examples[::8], world.retain_examples[:2]

@@ -156,6 +156,7 @@ def test_training_keeps_to_the_prompts_that_a_model_was_trained_with(taught: Pat
         assert read_record(done)["protocol"] == prompts
 
 
+@pytest.mark.long
 def test_the_same_run_is_found_again_and_merged_is_another(taught: Path, tmp_path: Path) -> None:
     given = {"config": SHORT, "options": QUICK}
     file = taught / "taught" / "adapter_model.safetensors"
@@ -193,6 +194,7 @@ def test_an_adapter_trains_one_of_two_tied_weights(taught: Path, tmp_path: Path,
     assert record["prob"][0]["after"] > record["prob"][0]["before"]
 
 
+@pytest.mark.long
 def test_an_adapter_on_an_adapter(taught: Path) -> None:
     """`full` is an adapter, and so is what is unlearned from it; rounded weights are those that the record names."""
     options = type(QUICK)(device="cpu", progress=False, save_dtype="bfloat16")
