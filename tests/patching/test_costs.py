@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from uds_lens.data import TokenSequence, make_batch
-from uds_lens.patching import ModelCosts
+from uds_lens.patching import ModelCosts, _costs
 from uds_lens.patching._recording import cut_row_groups
 
 
@@ -24,6 +24,15 @@ def test_packed_plans_hold_every_row_once_within_the_budget(sizes, budget, n_lay
         assert len(batch) == 1 or len(batch) * max(lengths) <= 1.5 * budget
         widths = [len(rows[index].window) for index in batch]
         assert widths == sorted(widths)
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(0.001, 8), (0.02, 3), (0.2, 1)])
+def test_a_slow_product_is_not_waited_for_eight_times(seconds, times, monkeypatch):
+    ticks = (0.5 * seconds * (n + n % 2) for n in range(16))  # a product takes so long, and nothing in between
+    told = []
+    monkeypatch.setattr(_costs.time, "perf_counter", lambda: told.append(next(ticks)) or told[-1])
+    assert _costs.product_rate("float32", "cpu") == pytest.approx(2 * 512**3 / seconds)
+    assert len(told) == 2 * times
 
 
 def test_wider_windows_and_deeper_models_make_smaller_batches():

@@ -17,7 +17,7 @@ from uds_lens.published._run import HUB, RECORD
 
 from .conftest import commit_of, in_float32
 
-pytestmark = pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")]
 
 KNOWN, GATED, MISSING = "npo_lr1e5_b01_a1_ep5", "npo_lr1e5_b01_a2_ep5", "npo_lr1e5_b01_a5_ep5"
 

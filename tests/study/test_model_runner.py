@@ -14,6 +14,7 @@ from uds_lens.study._folder import StudyFolder
 from uds_lens.study._measuring import ModelRunner, elicitation_values, unpacked_four_bit
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("trusted")
 @pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
 def test_a_study_measures_what_evaluate_measures(tmp_path, monkeypatch):

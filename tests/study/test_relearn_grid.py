@@ -80,6 +80,7 @@ def gone(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa:
     return train(tiny, "npo", tmp_path_factory.mktemp("gone") / "npo", learning_rate=5e-3, epochs=4, alpha=2.0)
 
 
+@pytest.mark.long
 def test_the_grid_on_a_tiny_model(tiny: Tiny, gone: Path, tmp_path: Path, monkeypatch) -> None:  # noqa: F811
     out = tmp_path / "grid"
     data = MetricData(forget=tiny.forget, retain=tiny.retain)
