@@ -21,7 +21,13 @@ CHAT = (
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 QUICK = TrainOptions(device="cpu", progress=False, log_every=1, checkpoint_every=0)
-EXTRA = {"rmu": {"layer": 3, "scale": 5.0}, "altpo": {"n_alternates": 2, "max_new_tokens": 12}}
+EXTRA = {
+    "rmu": {"layer": 3, "scale": 5.0},
+    "altpo": {"n_alternates": 2, "max_new_tokens": 12},
+    "rr": {"layer": 1, "top_layer": 3},
+    "rmulat": {"layer": 3, "scale": 5.0, "epsilon": 0.5, "steps": 3},
+    "pdu": {"dual_warmup_epochs": 0.0},
+}
 
 
 @dataclass(frozen=True)

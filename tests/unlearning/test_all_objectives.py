@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.unlearning.conftest import EXTRA
 from uds_lens.data import answer_sequences
 from uds_lens.errors import ConfigError
 from uds_lens.unlearning import METHODS, answer_log_probs, make_config
@@ -38,7 +39,7 @@ def passes(tiny) -> Passes:
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_weight_matters_and_gradients_reach_the_model_alone(method: str, passes: Passes) -> None:
-    config = make_config(method, {"layer": 2, "scale": 1.0} if method == "rmu" else None)
+    config = make_config(method, EXTRA.get(method))
     terms = objective_named(method).terms
     with torch.no_grad():
         start = terms(config, passes).total.item()
@@ -60,7 +61,8 @@ def test_states_are_those_of_transformers(passes: Passes) -> None:
     inputs = {name: passes.batch["forget"][name] for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
         hidden = passes._model(**inputs, output_hidden_states=True).hidden_states
-        torch.testing.assert_close(states_after(passes._model, 2, inputs), hidden[3])
+        found = states_after(passes._model, [1, 2], inputs)
+        torch.testing.assert_close(torch.stack(found), torch.stack(hidden[2:4]))
 
 
 def test_what_an_objective_lacks_is_named(passes: Passes) -> None:

@@ -66,7 +66,7 @@ class Killed(BaseException):
     """Stands for a signal: no `except Exception` holds it."""
 
 
-def killed(method: str, tiny: Tiny, out: Path, options: TrainOptions) -> None:
+def killed(method: str, tiny: Tiny, out: Path, options: TrainOptions, **changes) -> None:
     """Start a run that dies in its third step."""
 
     class Kill(TrainerCallback):
@@ -75,7 +75,7 @@ def killed(method: str, tiny: Tiny, out: Path, options: TrainOptions) -> None:
                 raise Killed
 
     with pytest.raises(Killed):
-        train(tiny, method, out, options=replace(options, callbacks=(Kill(),)))
+        train(tiny, method, out, options=replace(options, callbacks=(Kill(),)), **changes)
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:

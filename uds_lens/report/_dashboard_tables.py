@@ -72,7 +72,8 @@ def sources(metrics: Iterable[str], methods: Iterable[str]) -> list[Source]:
         wanted += [key] if any(name in (key, f"s_{key}") for name in named) else []
     for key in ("s_mia", "fisher"):
         wanted += [key] if any(name.startswith(key) for name in named) else []
-    wanted += [key for key in ("npo", "simnpo", "altpo", "rmu", "undial") if key in used]
+    with_papers = ("npo", "simnpo", "altpo", "rmu", "undial", "wga", "satimp", "ceu", "pdu", "rr", "rmulat", "undo")
+    wanted += [key for key in with_papers if key in used]
     return [Source(*_TEXTS["papers"][key]) for key in (*wanted, *(["hanley", "delong", "holm"] if named else []))]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -198,13 +198,21 @@ class Mean:
     """One term of a loss on one pass: a weighted mean, and the unit it averages over."""
 
     value: Float[Tensor, ""]
-    """The mean over this pass, times its weight."""
+    """The mean over this pass."""
 
     side: Side
     """The side whose rows or tokens it averages."""
 
     per: Per
     """Whether each token counts the same, or each answer."""
+
+    weight: float = 1.0
+    """Factor of this term in the loss that `value` does not include."""
+
+    @property
+    def weighted(self) -> Tensor:
+        """The mean, times its weight."""
+        return self.value * self.weight
 
 
 class Terms(NamedTuple):
@@ -219,16 +227,16 @@ class Terms(NamedTuple):
     @property
     def total(self) -> Tensor:
         """The loss, where this pass is the whole batch."""
-        return self.forget.value if self.retain is None else self.forget.value + self.retain.value
+        return self.forget.weighted if self.retain is None else self.forget.weighted + self.retain.weighted
 
 
-def per_token(side: Side, value: Float[Tensor, ""]) -> Mean:
-    """Return a term that is a mean over all labelled tokens of a side.
+def per_token(side: Side, value: Float[Tensor, ""], *, weight: float = 1.0) -> Mean:
+    """Return a term that is a mean over all labelled tokens of a side, times a weight.
 
     A batch may be taken in several passes, of unequal numbers of tokens. The term of a pass then counts by its share of
     the batch's tokens, so that the sum over passes is the mean over the batch.
     """
-    return Mean(value, side, "token")
+    return Mean(value, side, "token", weight)
 
 
 def per_answer(side: Side, value: Float[Tensor, ""]) -> Mean:
@@ -247,19 +255,18 @@ def decoder_blocks(model: nn.Module) -> nn.ModuleList:
     return anatomy_of(without_wrappers(model)).layers
 
 
-def states_after(model: nn.Module, layer: int, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the residual stream after a block in a forward pass, with its gradient."""
+def states_after(model: nn.Module, layers: Sequence[int], inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the residual stream after each of some blocks, in ascending order, with its gradient."""
     states: list[Tensor] = []
 
     def keep(module: nn.Module, args: object, output: Any) -> None:
         states.append(output[0] if isinstance(output, tuple) else output)
 
-    handle = decoder_blocks(model)[layer].register_forward_hook(keep)
-    try:
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.callback(decoder_blocks(model)[layer].register_forward_hook(keep).remove)
         model(**inputs, use_cache=False)
-    finally:
-        handle.remove()
-    return states[0]
+    return states
 
 
 class FrozenModel:
@@ -305,9 +312,12 @@ class Passes:
         *,
         frozen: FrozenModel | None = None,
         totals: Mapping[str, SideTotals] | None = None,
+        weight: float | None = None,
     ) -> None:
         self._model, self._frozen, self._totals = model, frozen, totals
         self.batch = batch
+        self.weight = weight
+        """What `reweigh` of the objective returned after the last batch; None before the first."""
 
     def labels(self, side: str) -> Tensor:
         """Return the labels of a side, -100 where nothing is learned."""
@@ -332,12 +342,33 @@ class Passes:
 
     def states(self, side: str, layer: int) -> Tensor:
         """Return the residual stream of the model in training after a layer."""
-        return states_after(self._model, layer, self._inputs(side))
+        return self.states_of(side, [layer])[0]
+
+    def states_of(self, side: str, layers: Sequence[int]) -> list[Tensor]:
+        """Return the same after each of some layers, in ascending order."""
+        return states_after(self._model, layers, self._inputs(side))
 
     def frozen_states(self, side: str, layer: int) -> Tensor:
-        """Return the same of the model before training (needs `frozen`)."""
+        """Return the residual stream of the model before training after a layer (needs `frozen`)."""
+        return self.frozen_states_of(side, [layer])[0]
+
+    def frozen_states_of(self, side: str, layers: Sequence[int]) -> list[Tensor]:
+        """Return the same after each of some layers, in ascending order."""
         with self._require_frozen().reading() as model:
-            return states_after(model, layer, self._inputs(side))
+            return states_after(model, layers, self._inputs(side))
+
+    @contextmanager
+    def adding(self, layer: int, change: Tensor) -> Iterator[None]:
+        """Add something to the residual stream after a layer, in every pass of the model in training."""
+
+        def add(module: nn.Module, args: object, output: Any) -> Any:
+            return (output[0] + change, *output[1:]) if isinstance(output, tuple) else output + change
+
+        handle = decoder_blocks(self._model)[layer].register_forward_hook(add)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def counted(self, side: str) -> SideTotals:
         """Return the size of a side in this pass."""

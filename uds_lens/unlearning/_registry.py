@@ -45,7 +45,10 @@ class Objective:
     """Inputs it needs."""
 
     prepare: Callable[[Any, Any], None] | None = None
-    """Called with configuration and model before training; may choose which weights train."""
+    """Called with configuration and model before training; may choose which weights train, or change them."""
+
+    reweigh: Callable[[Any, float | None, float, float], float] | None = None
+    """Called after each step, for a weight that changes in training (see `objective`)."""
 
     @property
     def method(self) -> str:
@@ -62,7 +65,7 @@ class Objective:
         """Hash of the program of a user's own method; None for those of this package, whose rules have a number."""
         if self.config.__module__.startswith("uds_lens."):
             return None
-        return program_digest(self.terms, self.prepare, self.config)
+        return program_digest(self.terms, self.prepare, self.config, *([self.reweigh] if self.reweigh else []))
 
 
 OWN_WORDS = tuple(
@@ -78,13 +81,17 @@ def method_words() -> tuple[str, ...]:
     """Return the names of all methods: this package's in alphabetical order, then a user's own.
 
     >>> method_words()[:3]
-    ('altpo', 'ga', 'graddiff')
+    ('altpo', 'ceu', 'ga')
     """
     return (*OWN_WORDS, *(word for word in DECLARED if word not in OWN_WORDS))
 
 
 def objective(
-    config: type[MethodConfig], *, needs: tuple[Need, ...] = (), prepare: Callable[[Any, Any], None] | None = None
+    config: type[MethodConfig],
+    *,
+    needs: tuple[Need, ...] = (),
+    prepare: Callable[[Any, Any], None] | None = None,
+    reweigh: Callable[[Any, float | None, float, float], float] | None = None,
 ) -> Callable[[F], F]:
     """Declare an unlearning method: a function from its configuration and the passes of a batch to its terms.
 
@@ -96,6 +103,9 @@ def objective(
             letters and digits.
         needs: Inputs to provide (see `Need`).
         prepare: Called with configuration and model before training, for example to freeze weights.
+        reweigh: Called after each step with the configuration, the weight (None at first), the retain term of the
+            whole batch (without the weight that `per_token` was given) and the share of steps done. What it returns is
+            `passes.weight` of the next batch, and survives a killed run.
 
     Returns:
         A decorator that returns the function unchanged. Declaring the same class again is no error, so that a notebook
@@ -135,7 +145,9 @@ def objective(
     validated(config)
 
     def register(terms: F) -> F:
-        DECLARED[config.method] = Objective(config=config, terms=terms, needs=frozenset(needs), prepare=prepare)
+        DECLARED[config.method] = Objective(
+            config=config, terms=terms, needs=frozenset(needs), prepare=prepare, reweigh=reweigh
+        )
         return terms
 
     return register

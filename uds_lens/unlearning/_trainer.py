@@ -26,12 +26,15 @@ from uds_lens.unlearning._registry import OWN_WORDS, Objective
 from uds_lens.unlearning._run_folder import seal
 from uds_lens.unlearning._settings import MethodConfig, RelearnConfig, TrainOptions
 
+WEIGHT = "uds_lens_weight"
+"""Where the trainer's state, which checkpoints save, has the weight of an objective that changes it."""
+
 
 class UnlearningTrainer(OrderedTrainer):
     """`Trainer` whose loss is an unlearning objective over a whole batch, in as many passes as fit.
 
     Mixed precision, accumulation, checkpoints, resuming and logging are those of the base class. The frozen model is
-    copied from `model` as it is now, before any checkpoint is loaded into it.
+    copied from `model` as it is now, before the objective prepares it or any checkpoint is loaded into it.
     """
 
     def __init__(
@@ -48,9 +51,9 @@ class UnlearningTrainer(OrderedTrainer):
     ) -> None:
         self._config, self._objective = config, objective
         self._pad_token_id = pad_token_id
+        self._frozen = FrozenModel(model).to(arguments.device) if "frozen" in objective.needs else None
         if objective.prepare is not None:
             objective.prepare(config, model)
-        self._frozen = FrozenModel(model).to(arguments.device) if "frozen" in objective.needs else None
         # every objective of this package is a plain mean over the rows of each side
         known = isinstance(config, RelearnConfig) or config.method in OWN_WORDS
         groups = arguments.device.type == "cpu" and known and not config.counts_padding
@@ -59,17 +62,20 @@ class UnlearningTrainer(OrderedTrainer):
         self._totals: dict[str, SideTotals] = {}
         self._parts: dict[str, list[Tensor]] = defaultdict(list)
         self._n_batches = 0
+        self._retained: list[Tensor] = []
+        """Parts of the last batch's retain term, without its weight."""
         super().__init__(
             model=model,
             args=arguments,
             train_dataset=pairs,
             data_collator=PairCollator(pad_token_id),
-            callbacks=[_Bar(show_progress), _LastStep(), _Sealing(), *more],
+            callbacks=[_Bar(show_progress), _LastStep(), _Sealing(), _Reweighing(self), *more],
         )
 
     def batch_begins(self, passes: list[Any]) -> None:
         """Count the rows and tokens of a batch on all devices: a pass may be a part of it."""
         self._n_batches += 1
+        self._retained.clear()
         if self._config.counts_padding:
             passes[:] = self._as_wide_as_the_batch(passes)
         counts = {side: self.accelerator.reduce(count, "sum") for side, count in batch_totals(passes).items()}
@@ -100,15 +106,27 @@ class UnlearningTrainer(OrderedTrainer):
         return torch.stack([self._part(model, group) for group in groups]).sum()
 
     def _part(self, model: nn.Module, inputs: Any) -> Tensor:
-        passes = Passes(model, inputs, frozen=self._frozen, totals=self._totals)
+        weight = self.state.stateful_callbacks.get(WEIGHT)
+        passes = Passes(model, inputs, frozen=self._frozen, totals=self._totals, weight=weight)
         terms = self._objective.terms(self._config, passes)
         loss = []
         for name, mean in (("forget_loss", terms.forget), ("retain_loss", terms.retain)):
             if mean is not None:
                 share = passes.counted(mean.side).count(mean.per) / self._totals[mean.side].count(mean.per)
-                loss.append(mean.value * (0.0 if FILLER in inputs[mean.side] else share))
+                part = mean.value * (0.0 if FILLER in inputs[mean.side] else share)
+                loss.append(part * mean.weight)
                 self._parts[name].append(loss[-1].detach())
+                if mean is terms.retain:
+                    self._retained.append(part.detach())
         return torch.stack(loss).sum()
+
+    def reweigh(self) -> None:
+        """Give the objective the batch that was just taken, and keep its weight where checkpoints save it."""
+        if self._objective.reweigh is None:
+            return
+        kept, done = self.state.stateful_callbacks, self.state.global_step / self.state.max_steps
+        retained = self.accelerator.reduce(torch.stack(self._retained).sum(), "sum").item()
+        kept[WEIGHT] = self._objective.reweigh(self._config, kept.get(WEIGHT), retained, done)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the parts of the loss; stop a run whose loss is not finite."""
@@ -118,6 +136,8 @@ class UnlearningTrainer(OrderedTrainer):
                 logs[name] = float(total) / self._n_batches
             self._parts.clear()
             self._n_batches = 0
+            if (weight := self.state.stateful_callbacks.get(WEIGHT)) is not None:
+                logs["weight"] = weight
             if not math.isfinite(logs["loss"]):
                 raise ModelError(
                     f"the loss is {logs['loss']} at step {self.state.global_step}: training has diverged. Lower "
@@ -198,6 +218,16 @@ def _warmup_steps(config: MethodConfig, steps_per_epoch: int) -> int:
     return rising
 
 
+class _Reweighing(TrainerCallback):
+    """Let a weight that changes in training take its next value, before the step is saved."""
+
+    def __init__(self, trainer: UnlearningTrainer) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer.reweigh()
+
+
 class _LastStep(TrainerCallback):
     """Log the last step as a point of its own."""
 
@@ -236,7 +266,7 @@ class _Bar(TrainerCallback):
             pass
 
 
-COLUMNS = ("step", "loss", "forget_loss", "retain_loss", "grad_norm", "learning_rate")
+COLUMNS = ("step", "loss", "forget_loss", "retain_loss", "weight", "grad_norm", "learning_rate")
 """Fields of a point of the loss curve, where the method has them."""
 
 

@@ -146,14 +146,19 @@ class RMUConfig(ReducedConfig):
 
 def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
     """Freeze everything but the blocks `layer - 2` to `layer`."""
-    layer, blocks = config.layer, decoder_blocks(model)
-    if layer >= len(blocks):
+    train_only(model, max(0, config.layer - 2), config.layer, setting=Setting("layer", ..., of=type(config).__name__))
+
+
+def train_only(model: nn.Module, first: int, last: int, *, setting: Setting) -> None:
+    """Freeze everything but some blocks; the setting is the one that chose the last of them."""
+    blocks = decoder_blocks(model)
+    if last >= len(blocks):
         raise ConfigError(
-            f"there is no layer {layer}: the model has {len(blocks)}, 0 to {len(blocks) - 1}. Choose another by ",
-            Setting("layer", ..., of="RMUConfig"),
+            f"there is no layer {last}: the model has {len(blocks)}, 0 to {len(blocks) - 1}. Choose another by ",
+            setting,
             ".",
         )
-    kept = {id(p) for block in blocks[max(0, layer - 2) : layer + 1] for p in block.parameters()}
+    kept = {id(p) for block in blocks[first : last + 1] for p in block.parameters()}
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.requires_grad and id(parameter) in kept)
 
@@ -161,7 +166,11 @@ def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
 @objective(RMUConfig, needs=("retain", "frozen"), prepare=train_only_layers)
 def terms(config: RMUConfig, passes: Passes) -> Terms:
     """Return `distance to c u on forget data + alpha distance to full's states on retain data`."""
-    states = passes.states("forget", config.layer)
+    return steered(config, passes, passes.states("forget", config.layer))
+
+
+def steered(config: RMUConfig, passes: Passes, states: Tensor) -> Terms:
+    """Return RMU's terms, with given states of the layer on forget data."""
     goal = steering_vector(states.shape[-1], scale=config.scale, seed=config.seed, positive=config.counts_padding)
     held, kept = passes.states("retain", config.layer), passes.frozen_states("retain", config.layer)
     return Terms(

@@ -1,0 +1,131 @@
+"""RR: circuit breakers, which turn the states of forget data orthogonal to those before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from uds_lens._types import NonNegativeFloat, NonNegativeInt
+from uds_lens.errors import ConfigError, DataError, Setting
+from uds_lens.unlearning._objectives.rmu import train_only
+from uds_lens.unlearning._passes import Passes, Terms, at_least_float32, per_token, predicting
+from uds_lens.unlearning._registry import objective
+from uds_lens.unlearning._settings import RetainConfig
+
+
+def rerouting(
+    states: Float[Tensor, "batch pos d_model"],
+    before: Float[Tensor, "batch pos d_model"],
+    mask: Bool[Tensor, "batch pos"],
+) -> Float[Tensor, ""]:
+    """Return the forget term of RR: how far states still point where those of `full` do.
+
+    `L = mean over masked positions of ReLU(cos(h, h_full))`
+
+    Args:
+        states: Residual stream after a layer.
+        before: The same of `full`.
+        mask: Positions to average over.
+
+    Returns:
+        From 0 (orthogonal or opposed) to 1.
+
+    Raises:
+        DataError: The mask is empty.
+
+    Example:
+        >>> import torch
+        >>> rerouting(torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[2.0, 0.0]]]), torch.tensor([[True]]))
+        tensor(1.)
+
+    References:
+        Zou et al. 2024, Improving Alignment and Robustness with Circuit Breakers (algorithm 1).
+    """
+    return F.cosine_similarity(*_masked(states, before, mask), dim=-1).relu().mean()
+
+
+def state_norm_distance(
+    states: Float[Tensor, "batch pos d_model"],
+    before: Float[Tensor, "batch pos d_model"],
+    mask: Bool[Tensor, "batch pos"],
+) -> Float[Tensor, ""]:
+    """Return the retain term of RR, the mean over masked positions of `|h - h_full|`, the Euclidean norm.
+
+    Args:
+        states: Residual stream after a layer.
+        before: The same of `full`.
+        mask: Positions to average over.
+
+    Returns:
+        >= 0, in units of the residual stream.
+
+    Raises:
+        DataError: The mask is empty.
+    """
+    here, there = _masked(states, before, mask)
+    return torch.linalg.vector_norm(here - there, dim=-1).mean()
+
+
+def _masked(states: Tensor, before: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    if not bool(mask.any()):
+        raise DataError("the mask of the batch is empty: every answer needs at least one token.")
+    return at_least_float32(states[mask]), at_least_float32(before[mask])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RRConfig(RetainConfig):
+    """Circuit breakers: turn the states of two layers orthogonal to `full`'s on forget data, keep them on retain data.
+
+    The weight moves from the forget term to the retain term, half-way at the end. Layers up to `top_layer` train, the
+    others are frozen; the authors train low-rank adapters of rank 16 at 1e-4.
+    """
+
+    method: ClassVar[str] = "rr"
+
+    alpha: NonNegativeFloat = 10.0
+    """Weight of both terms together."""
+
+    layer: NonNegativeInt = 9
+    """First block whose output is rerouted, from 0; the authors take the states after 10 and 20 of 32 blocks."""
+
+    top_layer: NonNegativeInt = 19
+    """Second block; the same as `layer` for one block alone."""
+
+
+def train_only_below(config: RRConfig, model: nn.Module) -> None:
+    """Freeze everything but the blocks 0 to `top_layer`."""
+    if config.top_layer < config.layer:
+        raise ConfigError(Setting("top_layer", config.top_layer), f" is below layer {config.layer}.")
+    train_only(model, 0, config.top_layer, setting=Setting("top_layer", ..., of="RRConfig"))
+
+
+def halfway(config: RRConfig, weight: float | None, retain_loss: float, progress: float) -> float:
+    """Return the retain term's share of the weight: half of the share of steps done."""
+    return progress / 2
+
+
+@objective(RRConfig, needs=("retain", "frozen"), prepare=train_only_below, reweigh=halfway)
+def terms(config: RRConfig, passes: Passes) -> Terms:
+    """Return `alpha (1 - s) ReLU(cos)_f + alpha s distance_r`, where s rises from 0 to a half."""
+    layers = sorted({config.layer, config.top_layer})
+    share = passes.weight or 0.0
+    turned, kept = (
+        torch.stack(
+            [
+                measure(here, there, predicting(passes.labels(side)))
+                for here, there in zip(
+                    passes.states_of(side, layers), passes.frozen_states_of(side, layers), strict=True
+                )
+            ]
+        ).mean()
+        for side, measure in (("forget", rerouting), ("retain", state_norm_distance))
+    )
+    return Terms(
+        per_token("forget", turned, weight=config.alpha * (1 - share)),
+        per_token("retain", kept, weight=config.alpha * share),
+    )

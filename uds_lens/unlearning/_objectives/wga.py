@@ -1,0 +1,68 @@
+"""WGA: gradient ascent in which each token counts by its own probability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from uds_lens._types import NonNegativeFloat
+from uds_lens.unlearning._passes import Passes, Terms, label_log_probs, labelled, per_token, retained
+from uds_lens.unlearning._registry import objective
+from uds_lens.unlearning._settings import RetainConfig
+
+
+def weighted_ascent(
+    logits: Float[Tensor, "batch pos d_vocab"],
+    labels: Int[Tensor, "batch pos"],
+    *,
+    likely: float,
+    unlikely: float = 0.0,
+) -> Float[Tensor, ""]:
+    """Return the loss of WGA and SatImp: gradient ascent on tokens weighted by their own probability.
+
+    `L = mean_t w_t log p_t`, `w_t = p_t^likely (1 - p_t)^unlikely`; the weights carry no gradient.
+
+    Args:
+        logits: Unshifted logits on the forget batch.
+        labels: Unshifted labels, -100 where not counted.
+        likely: Exponent of the probability: above 0, a forgotten token no longer counts, so that ascent ends.
+        unlikely: Exponent of the rest: above 0, a token that is certain does not count.
+
+    Returns:
+        Nats per token, <= 0; `gradient_ascent` where both exponents are 0.
+
+    Raises:
+        DataError: No label in the batch.
+
+    Example:
+        >>> import torch
+        >>> weighted_ascent(torch.zeros(1, 3, 4), torch.tensor([[-100, 1, 2]]), likely=1.0)  # log(1/4) / 4
+        tensor(-0.3466)
+
+    References:
+        Wang et al. 2025, Rethinking LLM Unlearning Objectives (WGA); Yang et al. 2025, Exploring Criteria of Loss
+        Reweighting (SatImp).
+    """
+    log_probs = label_log_probs(logits, labels)[labelled(labels)]
+    probs = log_probs.detach().exp()
+    return (probs**likely * (1 - probs) ** unlikely * log_probs).mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WGAConfig(RetainConfig):
+    """Weighted gradient ascent: each forget token counts by its own probability to the power of beta."""
+
+    method: ClassVar[str] = "wga"
+
+    beta: NonNegativeFloat = 1.0
+    """Exponent of the probability (the paper's alpha); 0 is GradDiff."""
+
+
+@objective(WGAConfig, needs=("retain",))
+def terms(config: WGAConfig, passes: Passes) -> Terms:
+    """Return `mean p^beta log p + alpha NLL_r`."""
+    forget = weighted_ascent(passes.logits("forget"), passes.labels("forget"), likely=config.beta)
+    return Terms(per_token("forget", forget), retained(config, passes))
