@@ -104,8 +104,8 @@ def objective(
         needs: Inputs to provide (see `Need`).
         prepare: Called with configuration and model before training, for example to freeze weights.
         reweigh: Called after each step with the configuration, the weight (None at first), the retain term of the
-            whole batch (without the weight that `per_token` was given) and the share of steps done. What it returns is
-            `passes.weight` of the next batch, and survives a killed run.
+            whole batch (0 without one, and without the weight that `per_token` was given) and the share of steps done.
+            What it returns is `passes.weight` of the next batch, and survives a killed run.
 
     Returns:
         A decorator that returns the function unchanged. Declaring the same class again is no error, so that a notebook

@@ -125,7 +125,8 @@ class UnlearningTrainer(OrderedTrainer):
         if self._objective.reweigh is None:
             return
         kept, done = self.state.stateful_callbacks, self.state.global_step / self.state.max_steps
-        retained = self.accelerator.reduce(torch.stack(self._retained).sum(), "sum").item()
+        mine = sum(self._retained, torch.zeros((), device=self.accelerator.device))
+        retained = self.accelerator.reduce(mine, "sum").item()
         kept[WEIGHT] = self._objective.reweigh(self._config, kept.get(WEIGHT), retained, done)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
