@@ -32,8 +32,8 @@ from uds_lens.unlearning import answer_log_probs, make_config, unlearn  # noqa: 
 
 WORLD, FOLDER, FILE = "small-1", OUT / "small-1", HERE / "results" / "models.csv"
 MODELS = FOLDER / "methods"
-STEP = 3
-"""Every third row is asked."""
+STEP, CONTROL_STEP = 3, 6
+"""Every third row to forget is asked, and every sixth control fact."""
 
 METHODS: Mapping[str, tuple[float, Mapping[str, Any]]] = {
     "graddiff": (2e-4, {}),
@@ -80,7 +80,7 @@ def prob(model: Any, tokenizer: Any, rows: Sequence[ForgetExample]) -> float:
 def measure(seeds: Sequence[int], only: Sequence[str]) -> None:
     """Train and measure what has no row yet, a seed after the other."""
     rows, config = draw_rows(WORLD), CONFIGS[True]
-    asked, control = rows["forget"][::STEP], rows["control"][::STEP]
+    asked, control = rows["forget"][::STEP], rows["control"][::CONTROL_STEP]
     places = FOLDER / "full", FOLDER / "retain-0"
     criterion = Criterion(WORLD, *(opened(WORLD, place.name)[0] for place in places))
     epochs = json.loads((FOLDER / "relearning.json").read_text(encoding="utf-8"))["epochs"]  # of transplant/measure.py
