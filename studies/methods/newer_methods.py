@@ -1,70 +1,192 @@
-"""Train newer methods in a world of the transplant study, measure depth, transplants and relearning, judge the claims.
+"""Train newer methods in two worlds, measure depth, transplants and relearning, and judge the claims of claims.md.
 
+    python studies/methods/newer_methods.py toy
     python studies/transplant/worlds.py small-1     # makes full and retain-0, among others
-    python studies/methods/newer_methods.py                 # trains, and writes a row per model to results/models.csv
-    python studies/methods/newer_methods.py --judge         # needs no model
+    python studies/methods/newer_methods.py small-1
+    python studies/methods/newer_methods.py --judge # needs no model
 
-What has a row is not measured again. claims.md says what is to be decided.
+Writes a row per model to `results/WORLD.csv`, and what has a row is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "transplant"))
 
-from measure import CONFIGS, OPTIONS, Criterion, transplant_row  # noqa: E402
-from worlds import COMMON, OUT, SMALL_OPTIONS, draw_rows, opened  # noqa: E402
+from measure import CONFIGS, MOST_EPOCHS, OPTIONS, RETURNED_AT, TAU, log_probs, transplant_row  # noqa: E402
+from worlds import OUT, RUNS, SMALL_OPTIONS, draw_rows, learn  # noqa: E402
 
 import uds_lens as ul  # noqa: E402
 from uds_lens.data import ForgetExample, answer_sequences  # noqa: E402
+from uds_lens.results import mean_uds, output_depth  # noqa: E402
 from uds_lens.transplants._measuring import each_transplant  # noqa: E402
 from uds_lens.unlearning import answer_log_probs, make_config, unlearn  # noqa: E402
 
-WORLD, FOLDER, FILE = "small-1", OUT / "small-1", HERE / "results" / "models.csv"
-MODELS = FOLDER / "methods"
-STEP, CONTROL_STEP = 3, 6
-"""Every third row to forget is asked, and every sixth control fact."""
-
-METHODS: Mapping[str, tuple[float, Mapping[str, Any]]] = {
-    "graddiff": (2e-4, {}),
-    "npo": (3e-4, {}),
-    "rmu": (1e-3, {"layer": 4, "scale": 30}),
-    "wga": (3e-4, {}),
-    "satimp": (3e-4, {}),
-    "ceu": (3e-4, {}),
-    "pdu": (3e-4, {"dual_warmup_epochs": 2.5}),
-    "rr": (1e-3, {"layer": 2, "top_layer": 4}),
-    "rmulat": (1e-3, {"layer": 4, "scale": 30, "epsilon": 9, "alpha": 1, "steps": 6}),
-    "undo-npo": (1e-3, {"epochs": 15}),
-    "undo-rmu": (1e-3, {"epochs": 15}),
-}
-"""Rate and settings of each; the first three are references, and `undo-x` starts from the model of x."""
-
+RESULTS, WORLDS = HERE / "results", ("toy", "small-1")
 NOTHING = 0.15
 """Output depth below which nothing was unlearned."""
 
+Settings = Mapping[str, Any]
 
-def trained(method: str, seed: int, rows: Mapping[str, Sequence[ForgetExample]], *, times: float = 1.0) -> Path:
-    """Train a model, or find it trained."""
-    word, _, start = method.partition("-")
-    rate, settings = METHODS[method]
-    config = make_config(word, {**COMMON, "batch_size": 16, **settings, "learning_rate": rate * times, "seed": seed})
-    return unlearn(
-        MODELS / f"{start}-{seed}" if start else FOLDER / "full",
+
+@dataclass(frozen=True)
+class World:
+    """Models to start from, rows to train on, rows that are asked, and settings."""
+
+    full: Path
+    retain: Path
+    models: Path
+    forget: Sequence[ForgetExample]
+    keep: Sequence[ForgetExample]
+    asked: Sequence[ForgetExample]
+    control: Sequence[ForgetExample]
+    relearned: Sequence[ForgetExample]
+    tested: Sequence[ForgetExample]
+    relearning: Settings
+    common: Settings
+    methods: Mapping[str, Settings]
+
+
+def methods_of(*, output: float, states: float, retain_weight: float, scale: float, epochs: int) -> dict[str, Settings]:
+    """Return the settings of the methods that `studies/transplant` did not have, from rates of those it had."""
+    last = {"layer": 4, "scale": scale, "alpha": retain_weight, "learning_rate": states}
+    return {
+        "rmu": last,
+        "rr": {"learning_rate": states, "layer": 2, "top_layer": 4},
+        "rmulat": {**last, "epsilon": scale * 2 / 6.5, "steps": 6},  # the authors' ratio
+        "undo-rmu": {"learning_rate": 1e-3, "epochs": 3 * epochs},
+        "wga": {"learning_rate": output},
+        "satimp": {"learning_rate": output},
+        "ceu": {"learning_rate": output},
+        "pdu": {"learning_rate": output, "dual_warmup_epochs": epochs / 2},
+        "undo-npo": {"learning_rate": 1e-3, "epochs": 3 * epochs},
+    }
+
+
+def world_of(name: str) -> World:
+    """Return a world."""
+    if name == "toy":
+        toy = ul.toy.load()
+        subjects = sorted({str(row.subject) for row in toy.examples})
+        return World(
+            toy.full,
+            toy.retain,
+            RUNS / "methods" / "toy",
+            asked_twice(toy.examples),
+            asked_twice(toy.retain_examples[: len(toy.examples)]),
+            toy.examples,
+            toy.retain_examples[:48:2],
+            [row for row in toy.examples if row.subject in subjects[::2]],
+            [row for row in toy.examples if row.subject in subjects[1::2]],
+            {"rate": 1e-3, "batch_size": 8},
+            {"epochs": 10, "batch_size": 16},
+            {
+                "npo": {"learning_rate": 5e-4, "alpha": 2},
+                **methods_of(output=5e-4, states=5e-4, retain_weight=5, scale=10, epochs=10),
+                "graddiff": {"learning_rate": 1e-4, "alpha": 2},
+            },
+        )
+    rows = draw_rows(name)
+    return World(
+        OUT / name / "full",
+        OUT / name / "retain-0",
+        RUNS / "methods" / name,
         rows["forget"],
         rows["control"][: len(rows["forget"])],
-        method=config,
-        out=MODELS / f"{method}-{seed}{'' if times == 1 else '-faster'}",
+        rows["forget"][::3],
+        rows["control"][::6],
+        rows["relearned"],
+        rows["tested"],
+        {"rate": 3e-4, "batch_size": 16},
+        {"epochs": 5, "batch_size": 16, "schedule": "constant_with_warmup"},
+        {
+            "npo": {"learning_rate": 3e-4},
+            **methods_of(output=3e-4, states=1e-3, retain_weight=1, scale=30, epochs=5),
+            "graddiff": {"learning_rate": 2e-4},
+        },
+    )
+
+
+def asked_twice(rows: Sequence[ForgetExample]) -> list[ForgetExample]:
+    """Return each fact in its usual words, and asked and answered in other words."""
+    other = [
+        replace(row, id=f"{row.id}-other", question=row.paraphrased_question, answer=row.paraphrased_answers[0])
+        for row in rows
+        if row.paraphrased_question is not None
+    ]
+    return [*rows, *other]
+
+
+def opened(place: Path) -> tuple[Any, Any]:
+    """Open a model in float32, with its tokenizer."""
+    with ul.open_model(place, device="cpu", dtype="float32") as model:
+        return model.hf, model.tokenizer
+
+
+class Criterion:
+    """Relearning on half of the subjects, tested on the others, for as many epochs as retain needs."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        full, self.tokenizer = opened(world.full)
+        retain, _ = opened(world.retain)
+        self.rows = {"relearned": world.relearned, "tested": world.tested}
+        self.ends = {half: [self.scores(model, half) for model in (full, retain)] for half in self.rows}
+        self.epochs = self.learn(retain, MOST_EPOCHS, until=RETURNED_AT)
+
+    def scores(self, model: Any, half: str) -> torch.Tensor:
+        """Return the log-probabilities of one half."""
+        return log_probs(model, self.tokenizer, self.rows[half])
+
+    def depth(self, model: Any, half: str) -> float:
+        """Return the output depth on one half."""
+        full, retain = self.ends[half]
+        return mean_uds(output_depth(full, self.scores(model, half), retain, TAU))
+
+    def learn(self, model: Any, epochs: int, *, until: float | None = None) -> int:
+        """Relearn a model in memory; return the epochs made."""
+        end = None if until is None else lambda: self.depth(model, "relearned") <= until
+        return learn(
+            model, self.tokenizer, self.rows["relearned"], epochs=epochs, after_epoch=end, **self.world.relearning
+        )
+
+    def returned(self, model: Any) -> dict[str, float]:
+        """Relearn a model, and return its depths before and after."""
+        before = self.depth(model, "tested")
+        self.learn(model, self.epochs)
+        after, taught = self.depth(model, "tested"), self.depth(model, "relearned")
+        back = (before - after) / before if before >= NOTHING else math.nan
+        return {
+            "epochs": self.epochs,
+            "tested_before": before,
+            "tested_after": after,
+            "relearned_after": taught,
+            "returned": back,
+        }
+
+
+def trained(world: World, method: str, seed: int, *, times: float = 1.0) -> Path:
+    """Train a model, or find it trained; `undo-x` starts from the model of x."""
+    word, _, start = method.partition("-")
+    settings = {**world.common, **world.methods[method], "seed": seed}
+    settings["learning_rate"] *= times
+    return unlearn(
+        world.models / f"{start}-{seed}" if start else world.full,
+        world.forget,
+        world.keep,
+        method=make_config(word, settings),
+        out=world.models / f"{method}-{seed}{'' if times == 1 else '-faster'}",
         options=SMALL_OPTIONS,
     )
 
@@ -77,39 +199,40 @@ def prob(model: Any, tokenizer: Any, rows: Sequence[ForgetExample]) -> float:
     return math.fsum(each) / len(each)
 
 
-def measure(seeds: Sequence[int], only: Sequence[str]) -> None:
+def measure(name: str, seeds: Sequence[int], only: Sequence[str]) -> None:
     """Train and measure what has no row yet, a seed after the other."""
-    rows, config = draw_rows(WORLD), CONFIGS[True]
-    asked, control = rows["forget"][::STEP], rows["control"][::CONTROL_STEP]
-    places = FOLDER / "full", FOLDER / "retain-0"
-    criterion = Criterion(WORLD, *(opened(WORLD, place.name)[0] for place in places))
-    epochs = json.loads((FOLDER / "relearning.json").read_text(encoding="utf-8"))["epochs"]  # of transplant/measure.py
-    baseline = ul.Baseline.measure(*places, asked, config=config, options=OPTIONS)
-    table = pd.read_csv(FILE) if FILE.exists() else pd.DataFrame()
+    world, file, config = world_of(name), RESULTS / f"{name}.csv", CONFIGS[True]
+    criterion = Criterion(world)
+    baseline = ul.Baseline.measure(world.full, world.retain, world.asked, config=config, options=OPTIONS)
+    table = pd.read_csv(file) if file.exists() else pd.DataFrame()
     done = set(table["model"]) if len(table) else set()
-    wanted: list[tuple[str, int, float, Path]] = []
-    if "full" not in done:
-        wanted.append(("full", 0, 1.0, places[0]))
+    wanted: list[tuple[str, int, float, Path]] = [("full", 0, 1.0, world.full)]
     for seed in seeds:
-        for method in only or METHODS:
-            times, model = 1.0, trained(method, seed, rows)
-            if criterion.depth(opened(WORLD, f"methods/{model.name}")[0], "tested") < NOTHING:
-                times, model = 3.0, trained(method, seed, rows, times=3.0)
-            if model.name not in done:
-                wanted.append((method, seed, times, model))
+        for method in only or world.methods:
+            times, place = 1.0, trained(world, method, seed)
+            if criterion.depth(opened(place)[0], "tested") < NOTHING:
+                times, place = 3.0, trained(world, method, seed, times=3.0)
+            wanted.append((method, seed, times, place))
+    wanted = [entry for entry in wanted if entry[-1].name not in done]
     transplants = each_transplant(
-        *places, [model for *_, model in wanted], asked, control=control, config=config, options=OPTIONS
+        world.full,
+        world.retain,
+        [place for *_, place in wanted],
+        world.asked,
+        control=world.control,
+        config=config,
+        options=OPTIONS,
     )
     for (method, seed, times, place), found in zip(wanted, transplants, strict=True):
-        model, tokenizer = opened(WORLD, str(place.relative_to(FOLDER)))
-        row = {"model": place.name, "method": method, "seed": seed, "times_the_rate": times}
-        row |= {"forget_prob": prob(model, tokenizer, asked), "keep_prob": prob(model, tokenizer, control)}
+        model, tokenizer = opened(place)
+        row = {"world": name, "model": place.name, "method": method, "seed": seed, "times_the_rate": times}
+        row |= {"forget_prob": prob(model, tokenizer, world.asked), "keep_prob": prob(model, tokenizer, world.control)}
         row |= {"uds": baseline.audit(place, options=OPTIONS).uds, **transplant_row(found)}
-        row |= criterion.relearned(model, epochs) if method != "full" else {}
+        row |= criterion.returned(model) if method != "full" else {}
         table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
-        table.to_csv(FILE, index=False, float_format="%.6f")
+        table.to_csv(file, index=False, float_format="%.6f")
         shown = ("forget_prob", "keep_prob", "uds", "output_depth", "host_depth", "localisation_1", "returned")
-        print(place.name, *(f"{name} {row.get(name, math.nan):.3f}" for name in shown), flush=True)
+        print(place.name, *(f"{column} {row.get(column, math.nan):.3f}" for column in shown), flush=True)
 
 
 DEEP = ("rr", "rmulat", "undo-npo", "undo-rmu")
@@ -123,32 +246,31 @@ def verdict(supported: bool, contradicted: bool, *, seeds: int) -> str:
     return "supported" if supported else "contradicted" if contradicted else "undecided"
 
 
-def judge() -> pd.DataFrame:
-    """Return each claim with the values it hangs on and its verdict."""
-    table = pd.read_csv(FILE)
+def judge(name: str) -> pd.DataFrame:
+    """Return each claim with the values it hangs on and its verdict, in one world."""
+    table = pd.read_csv(RESULTS / f"{name}.csv")
     full = table[table["method"] == "full"].iloc[0]
     table = table[(table["method"] != "full") & (table["output_depth"] >= NOTHING)]
     table = table.assign(kept=table["keep_prob"] / full["keep_prob"])
-    wide = {name: table.pivot(index="method", columns="seed", values=name) for name in ("hidden", "returned", "kept")}
-
-    def seeds_of(name: str, method: str) -> pd.Series:
-        values = wide[name]
-        return values.loc[method].dropna() if method in values.index else pd.Series(dtype=float)
-
-    def gains(name: str, method: str, start: str) -> pd.Series:
-        return (seeds_of(name, start) - seeds_of(name, method)).dropna()
-
+    wide = {column: table.pivot(index="method", columns="seed", values=column) for column in COLUMNS}
     rows: list[tuple[str, str, str]] = []
 
+    def seeds_of(column: str, method: str) -> pd.Series:
+        values = wide[column]
+        return values.loc[method].dropna() if method in values.index else pd.Series(dtype=float)
+
+    def gains(column: str, method: str, start: str) -> pd.Series:
+        return (seeds_of(column, start) - seeds_of(column, method)).dropna()
+
     def told(claim: str, values: Mapping[str, pd.Series], supported: bool, contradicted: bool) -> None:
-        text = "; ".join(f"{name} " + ", ".join(f"{value:.2f}" for value in found) for name, found in values.items())
+        text = "; ".join(f"{key} " + ", ".join(f"{value:.2f}" for value in found) for key, found in values.items())
         rows.append((claim, text, verdict(supported, contradicted, seeds=min(map(len, values.values())))))
 
     for claim, method in (("a", "rmulat"), ("b", "rr")):
         gain = gains("hidden", method, "rmu")
         told(claim, {f"rmu - {method}": gain}, bool((gain >= 0.1).all()), bool((gain <= 0).all()))
-    for claim, name, bounds in (("c", "hidden", (0.05, 0.3)), ("e", "returned", (0.1, 0.1))):
-        found = {f"{start} - undo": gains(name, f"undo-{start}", start) for start in ("npo", "rmu")}
+    for claim, column, bounds in (("c", "hidden", (0.05, 0.3)), ("e", "returned", (0.1, 0.1))):
+        found = {f"{start} - undo": gains(column, f"undo-{start}", start) for start in ("npo", "rmu")}
         enough = all(bool((gain >= bound).all()) for gain, bound in zip(found.values(), bounds, strict=True))
         told(claim, found, enough, all(bool((gain <= 0).all()) for gain in found.values()))
     back = {method: seeds_of("returned", method) for method in DEEP}
@@ -159,26 +281,33 @@ def judge() -> pd.DataFrame:
     told("f", back, all(bool((values > 0.2).all()) for values in back.values()), forgot)
     kept = seeds_of("kept", "ceu")
     told("g", {"ceu": kept}, bool((kept < 0.8).all()), bool((kept > 0.9).all()))
-    means = pd.DataFrame({name: wide[name].mean(axis=1) for name in ("hidden", "returned")}).dropna()
+    means = pd.DataFrame({column: wide[column].mean(axis=1) for column in ("hidden", "returned")}).dropna()
     rho = means["hidden"].corr(means["returned"], method="spearman")
     word = verdict(rho >= 0.6, rho <= 0.2, seeds=table["seed"].nunique())
     rows.append(("h", f"rho {rho:.2f} over {len(means)} methods", word))
     return pd.DataFrame(rows, columns=["claim", "values", "verdict"]).sort_values("claim")
 
 
+COLUMNS = ("hidden", "returned", "kept")
+
+
 def main() -> None:
-    """Measure, or judge what was measured."""
+    """Measure a world, or judge what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("world", nargs="?", choices=WORLDS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--only", nargs="+", default=[], choices=list(METHODS))
+    parser.add_argument("--only", nargs="+", default=[], metavar="METHOD")
     parser.add_argument("--judge", action="store_true")
     given = parser.parse_args()
-    if given.judge:
-        found = judge()
-        found.to_csv(FILE.with_name("verdicts.csv"), index=False)
+    if given.world is not None:
+        measure(given.world, given.seeds, given.only)
+    elif given.judge:
+        there = [name for name in WORLDS if (RESULTS / f"{name}.csv").exists()]
+        found = pd.concat([judge(name).assign(world=name) for name in there])
+        found.to_csv(RESULTS / "verdicts.csv", index=False)
         print(found.to_string(index=False))
-        return
-    measure(given.seeds, given.only)
+    else:
+        parser.error("which world? Or --judge")
 
 
 if __name__ == "__main__":
