@@ -82,8 +82,8 @@ def gradients(
 
 THEIRS = {"reduction": "open_unlearning"}
 CASES = [*((method, {}) for method in sorted(u.METHODS)), *((method, THEIRS) for method in ("kl", "rmu", "undial"))]
-NOW = [("graddiff", {}), ("idkdpo", {}), ("npo", {}), ("rmu", {}), ("undial", {}), ("kl", THEIRS)]
-"""Those of them in `make test`: a mean over tokens, pairs, a reference model, states, soft targets."""
+NOW = [(method, {}) for method in ("ceu", "graddiff", "idkdpo", "npo", "rmu", "rr", "undial")] + [("kl", THEIRS)]
+"""Those of them in `make test`: a mean over tokens, pairs, a reference model, states, soft targets, a moving weight."""
 
 
 @dataclass(frozen=True, kw_only=True)
