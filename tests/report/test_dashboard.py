@@ -131,7 +131,8 @@ def test_methods_of_open_unlearning_have_their_names():
     trainers = ("GradAscent", "GradDiff", "NPO", "SimNPO", "DPO", "RMU", "UNDIAL", "CEU", "SatImp", "WGA", "PDU")
     for name in trainers:
         assert method_name(name.lower()) == method_name(name) == name
-    assert {method_name(name) for name in METHODS} <= {*trainers, "AltPO", "IdkDPO", "IdkNLL", "KL"}
+    ours = {"AltPO", "IdkDPO", "IdkNLL", "KL", "RMU-LAT", "RR", "UNDO"}
+    assert {method_name(name) for name in METHODS} <= {*trainers, *ours}
 
 
 def test_refusals():
