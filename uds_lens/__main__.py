@@ -1,4 +1,4 @@
-"""`python -m uds_lens`, and what the installed program starts with."""
+"""Entry point of `python -m uds_lens` and of the installed program."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Packages that not everyone needs: which extra installs each, and the error where one is missing.
+"""Optional packages: the extra that installs each, and the error raised if one is missing.
 
-Each is imported inside the function that needs it, after `require_package`; long work asks before it begins.
+Each is imported inside the function that needs it, after `require_package`; long-running work checks before it begins.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _DISTRIBUTIONS = {"sklearn": "scikit-learn", "rouge_score": "rouge-score"}
 
 
 def require_package(module: str, *, needed_by: str, instead: str = "") -> None:
-    """Raise where an optional package is not installed. Nothing is imported to find out.
+    """Raise an error if an optional package is not installed, without importing it.
 
     Args:
         module: Its name in Python, a key of `EXTRA_OF`.
-        needed_by: What needs it, as the beginning of a sentence: "an adapter needs", "the metrics a and b need".
-        instead: Sentences about what else can be done.
+        needed_by: Beginning of a sentence that says what needs it: "an adapter needs", "the metrics a and b need".
+        instead: Sentences that say what can be done instead.
 
     Raises:
         MissingDependencyError: With the command that installs it.
@@ -52,7 +52,7 @@ def require_package(module: str, *, needed_by: str, instead: str = "") -> None:
 
 
 def install_command(requirement: str) -> str:
-    """Return the command that installs a requirement here: pip elsewhere would not reach a uv or pipx tool's packages.
+    """Return the command that installs a requirement in this environment, which may be that of a uv or pipx tool.
 
     >>> install_command("uds-lens[lora]")
     'pip install "uds-lens[lora]"'
@@ -66,7 +66,7 @@ def install_command(requirement: str) -> str:
 
 
 def distribution_of(module: str) -> str:
-    """The name under which a package is installed.
+    """Return the name under which a package is installed.
 
     >>> distribution_of("sklearn")
     'scikit-learn'

@@ -22,10 +22,10 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _EVERY = 30.0
-"""Seconds between two records of one loop."""
+"""Seconds between two log records of one loop."""
 
 _BAR, _LEAST = 44, 16
-"""Columns that a bar with its numbers takes, and the least that is left for its label."""
+"""Columns taken by a bar with its numbers, and the minimum left for its label."""
 
 _about: ContextVar[str] = ContextVar("uds_lens_about", default="")
 
@@ -34,7 +34,7 @@ _quiet: ContextVar[bool] = ContextVar("uds_lens_quiet", default=False)
 
 
 def tell(message: str) -> None:
-    """Say what is done now.
+    """Log what is being done now.
 
     Args:
         message: A few words, for example "opening ckpt/full".
@@ -45,7 +45,7 @@ def tell(message: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep back the records of the block, which is a small part of a work that says itself where it is."""
+    """Suppress the records of a block that is a small part of work which logs its own progress."""
     token = _quiet.set(True)
     try:
         yield
@@ -55,7 +55,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def about(what: str) -> Iterator[None]:
-    """Name the part of the work that bars and records in the block belong to, for example "npo (2 of 3)"."""
+    """Prefix bars and records in the block with the part of the work they belong to, such as "npo (2 of 3)"."""
     token = _about.set(what)
     try:
         yield
@@ -66,13 +66,13 @@ def about(what: str) -> Iterator[None]:
 def progress(
     iterable: Iterable[T], *, desc: str, total: int | None = None, unit: str = "it", enabled: bool | None = None
 ) -> Iterator[T]:
-    """Iterate with a tqdm bar on standard error; where it is no terminal, with a record now and then.
+    """Iterate with a tqdm bar on standard error, or with occasional log records if it is not a terminal.
 
     Args:
-        iterable: What to walk.
+        iterable: What to iterate over.
         desc: Label left of the bar.
         total: Number of items, when `iterable` has no length.
-        unit: What one item is called.
+        unit: Name of one item.
         enabled: True or False decides; None shows the bar in terminals and notebooks only.
 
     Returns:
@@ -97,7 +97,7 @@ def progress(
 
 
 def _recorded(iterable: Iterable[T], desc: str, total: int | None, unit: str) -> Iterator[T]:
-    """The items, with a record at the start and one every half minute."""
+    """Yield the items, with a log record at the start and one every half minute."""
     many = "" if total is None else f" of {total}"
     logger.info("%s%s", desc, "" if total is None else f": {total} {unit}{'' if total == 1 else _plural(unit)}")
     last = time.monotonic()
@@ -118,7 +118,7 @@ def _named(message: str, what: str | None = None) -> str:
 
 
 def shortened(text: str, room: int) -> str:
-    """A text that is too long, without its middle.
+    """Cut the middle out of a text that is too long.
 
     >>> shortened("Llama-3.2-1B_forget10_NPO", 16)
     'Llama-...t10_NPO'
@@ -130,6 +130,6 @@ def shortened(text: str, room: int) -> str:
 
 
 def _in_notebook() -> bool:
-    """Whether this process is a notebook's kernel (a module that was merely imported proves nothing)."""
+    """Return whether this process is a notebook's kernel (that a module was imported proves nothing)."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

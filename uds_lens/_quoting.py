@@ -1,4 +1,4 @@
-"""Texts from elsewhere (names in somebody's data, model cards, options) on their way to terminals and tables."""
+"""Escaping of foreign texts (names in data, model cards, options) for terminals and tables."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-# Control characters but tab and line feed, marks and overrides of the direction of writing, and half surrogate pairs.
+# Control characters except tab and line feed, marks and overrides of text direction, and unpaired surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
 
 
 def printable(text: str) -> str:
-    r"""Write what a terminal would obey, or what turns a line around, as escapes of JSON.
+    r"""Write characters that a terminal would obey, or that reverse a line, as JSON escapes.
 
     >>> print(printable("a\x1b[2Jb\u202e\nc"))
     a\u001b[2Jb\u202e
@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Escape a text so that it is neither markup nor the end of a cell in a table of Markdown.
+    """Escape a text so that it neither acts as markup nor ends a cell of a Markdown table.
 
     >>> markdown("<b> | [x](javascript:y)")
     '&#60;b&#62; &#124; &#91;x&#93;(javascript:y)'
@@ -36,18 +36,18 @@ def markdown(text: str) -> str:
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """Write a table as CSV, without its index: no text is a formula of a spreadsheet.
+    """Write a table as CSV, without its index, such that a spreadsheet takes no text for a formula.
 
-    A text that begins as one does (`=`, `+`, `-`, `@`, a tab) gets an apostrophe in front, which `unquoted` takes away;
+    A text that begins like a formula (`=`, `+`, `-`, `@`, a tab) gets an apostrophe in front, which `unquoted` removes;
     numbers stay numbers.
     """
     quoted = _each_text(frame, _quoted)
-    # A text is quoted where it holds a character of the end of a line: a bare \r would begin a row elsewhere.
+    # Texts with line-break characters are quoted: some readers start a new row at a bare \r.
     return quoted.rename(columns=_quoted).to_csv(index=False, lineterminator="\r\n").replace("\r\n", "\n")
 
 
 def read_quoted(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table that was read from CSV with the texts that `csv_text` had."""
+    """Return a table read from CSV with its texts as they were before `csv_text`."""
     return _each_text(frame, unquoted).rename(columns=unquoted)
 
 
@@ -60,7 +60,7 @@ def _each_text(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFram
 
 
 def unquoted(value: Any) -> Any:
-    """Take away the apostrophe that `csv_text` put before a text.
+    """Remove the apostrophe that `csv_text` put in front of a text.
 
     >>> unquoted("'=1+1"), unquoted("'tis"), unquoted(1.0)
     ('=1+1', "'tis", 1.0)
@@ -69,7 +69,7 @@ def unquoted(value: Any) -> Any:
 
 
 def _quoted(value: Any) -> Any:
-    """Quote a cell; what already looks quoted is quoted again, so that it comes back as it was.
+    """Quote a cell; a text that already looks quoted is quoted again, so that it survives a round trip.
 
     >>> _quoted("=1+1"), _quoted("-0.5"), _quoted("'-x"), _quoted("npo-1")
     ("'=1+1", '-0.5', "''-x", 'npo-1')

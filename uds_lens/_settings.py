@@ -1,4 +1,4 @@
-"""Records of settings that check themselves: unknown names, wrong types and values out of range raise one sentence."""
+"""Settings records that reject unknown names, wrong types and values out of range with a one-sentence error."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from uds_lens.errors import ConfigError, Setting
 T = TypeVar("T")
 
 _LONGEST = 60
-"""Characters of a value that a message shows."""
+"""Maximum number of characters of a value shown in a message."""
 
 
 def validated(cls: type[T]) -> type[T]:
-    """Make a dataclass check its settings when it is made; pydantic does so, by the annotations, strictly.
+    """Make a dataclass check its settings on construction, strictly and by its annotations, with pydantic.
 
-    Ranges stand in the annotations (`uds_lens._types`); checks of several settings together stay in `__post_init__`.
+    Ranges are part of the annotations (`uds_lens._types`); checks that involve several settings are in `__post_init__`.
 
     >>> from dataclasses import dataclass
     >>> @validated
@@ -60,7 +60,7 @@ def validated(cls: type[T]) -> type[T]:
 
 
 def check_value(name: str, value: object, kind: Any) -> None:
-    """Raise `ConfigError` unless a value is what a type allows.
+    """Raise `ConfigError` if a type does not allow the value.
 
     >>> from uds_lens._types import Share
     >>> check_value("k", 0.0, Share)
@@ -78,7 +78,7 @@ def check_value(name: str, value: object, kind: Any) -> None:
 
 @functools.cache
 def _adapter(kind: Any) -> Any:
-    # pydantic is imported, and validators are built, when the first record is made: --help makes none
+    # deferred: pydantic is imported and validators are built only with the first record, and --help makes none
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
@@ -87,7 +87,7 @@ def _adapter(kind: Any) -> Any:
 def described(record: type) -> dict[str, dict[str, Any]]:
     """Return the JSON schema of each field of a validated record; fields in `SkipJsonSchema` are left out.
 
-    Its "description" is the docstring below the field, here or in a class that it is derived from.
+    Its "description" is the docstring below the field, in this class or a base class.
 
     >>> from uds_lens.results import AuditConfig
     >>> described(AuditConfig)["seed"]["description"]
@@ -96,7 +96,7 @@ def described(record: type) -> dict[str, dict[str, Any]]:
     from pydantic.json_schema import GenerateJsonSchema
 
     class Lenient(GenerateJsonSchema):
-        """What only Python can give has no schema."""
+        """Settings that can only be given in Python have no schema."""
 
         ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
@@ -111,7 +111,7 @@ def described(record: type) -> dict[str, dict[str, Any]]:
 
 
 def _refusal(cls: type, error: Any) -> Exception:
-    """The first thing that is wrong, as an error of ours."""
+    """Return the first problem as one of our errors."""
     problems = error.errors(include_url=False)
     unknown = [str(problem["loc"][-1]) for problem in problems if problem["type"] == "unexpected_keyword_argument"]
     if unknown:
@@ -130,13 +130,13 @@ def _refusal(cls: type, error: Any) -> Exception:
 
 
 def require_known(owner: str, settings: Any, names: list[str]) -> None:
-    """Raise `ConfigError` where a name is not among `names`."""
+    """Raise `ConfigError` if a name is not among `names`."""
     if unknown := [str(name) for name in settings if name not in names]:
         raise unknown_settings(owner, unknown, names)
 
 
 def unknown_settings(owner: str, unknown: list[str], names: list[str]) -> ConfigError:
-    """Return the error for names that do not exist, with the nearest that does."""
+    """Return the error for names that do not exist, suggesting the closest one that does."""
     unknown = sorted(unknown)
     near = difflib.get_close_matches(unknown[0], names, n=1)
     hint = f"did you mean {near[0]!r}? It" if near else "it"
@@ -145,7 +145,7 @@ def unknown_settings(owner: str, unknown: list[str], names: list[str]) -> Config
 
 
 def as_settings(cls: type[T], given: T | None, *, name: str) -> T:
-    """Return the settings that were given, or the defaults.
+    """Return the given settings, or the defaults.
 
     Raises:
         ConfigError: Something else was given, a dict for example.
@@ -172,7 +172,7 @@ _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
 def _expected(kind: Any) -> str:
-    """The values that a type allows, in words: "a number >= 0, or None"."""
+    """Describe the values that a type allows, such as "a number >= 0, or None"."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         bounds = [
@@ -192,10 +192,10 @@ def _expected(kind: Any) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for a message, whatever it is: short, and never an error of its own.
+    """Format any value for a message: short, and without ever raising.
 
     >>> shown("x" * 100)[-5:], shown(10 ** 5000)
-    ("xxx'…", 'a int that cannot be shown')
+    ("xxx'…", 'an int that cannot be shown')
     """
     try:
         text = repr(value)

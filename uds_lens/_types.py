@@ -1,4 +1,4 @@
-"""The closed vocabularies of the library, as `Literal` types, and the ranges of its settings."""
+"""The library's closed vocabularies, as `Literal` types, and the ranges of its settings."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ChatStyleName: TypeAlias = Literal[
 """Published ways to fill a chat template (`uds_lens.data.CHAT_STYLES`)."""
 
 EntitySpace: TypeAlias = Literal["answer", "always"]
-"""What precedes an entity: what the answer has there, or one space, as in the UDS paper."""
+"""What precedes an entity: the characters that the answer has there, or one space, as in the UDS paper."""
 
 Site: TypeAlias = Literal["resid_post", "resid_mid", "attn_out", "mlp_out"]
 """Where a layer is patched, in TransformerLens's words."""
 
 HookSite: TypeAlias = Literal["resid_pre", "resid_post", "resid_mid", "attn_out", "mlp_out", "z", "q", "k", "v"]
-"""Where states are read and patched outside audits: also the input of a block, and what its heads hold."""
+"""Where states are read and patched outside audits: also the input of a block, and the states of its heads."""
 
 Scope: TypeAlias = Literal["entity", "boundary", "answer", "all"]
 """Which positions are patched. The scored positions are those of the entity in every scope."""
@@ -39,24 +39,24 @@ MapPosition: TypeAlias = Literal["entity", "subject", "prompt", "all"]
 """Positions of a map: the entity's, as in a score; all mentions of the subject; all before the entity's; all."""
 
 LastLayer: TypeAlias = Literal["resid_post", "post_norm"]
-"""What is used as the last layer's state: its true residual stream, or (the paper's script) the normed one."""
+"""State used for the last layer: its true residual stream, or (the paper's script) the normed one."""
 
 Sampling: TypeAlias = Literal["random", "first"]
 """Which examples a limit keeps: a random sample spread over the subjects, or the first ones of the file."""
 
 StandIn: TypeAlias = Literal["base", "counterfactual"]
-"""What stands in for a missing retain model: `base`, the model before fine-tuning, or `counterfactual`,
-full's own states without the question, or with it about another subject."""
+"""Stand-in for a missing retain model: `base`, the model before fine-tuning, or `counterfactual`, full's own states
+without the question, or with a question about another subject."""
 
 Counterfactual: TypeAlias = Literal["no_question", "other"]
 """What a counterfactual asks: nothing, or the same about another subject of the data."""
 
 Words: TypeAlias = Literal["unlearning", "edit", "refusal"]
-"""What was changed, in an audit's sentences: the forgotten set, an edited fact, or a refusal that was trained in or
-taken out."""
+"""The kind of change that an audit's sentences describe: unlearning, an edited fact, or a refusal that was trained or
+removed."""
 
 RougeWords: TypeAlias = Literal["ascii", "unicode"]
-"""Words that ROUGE counts: those of a-z and 0-9, as published numbers, or those of every script."""
+"""Words that ROUGE counts: those of a-z and 0-9, as in published numbers, or those of every script."""
 
 PaddingSide: TypeAlias = Literal["left", "right"]
 Engine: TypeAlias = Literal["auto", "wavefront", "naive"]
@@ -74,7 +74,7 @@ Share: TypeAlias = Annotated[float, Gt(0), Le(1)]
 
 
 class _NullIsNaN:
-    """Tells pydantic to read null as NaN; spelled out here, so that the command line need not import pydantic."""
+    """Tells pydantic to read null as NaN; written without pydantic, which the command line need not import."""
 
     @staticmethod
     def __get_pydantic_core_schema__(source: Any, handler: Any) -> Any:
@@ -94,7 +94,7 @@ _OURS = ("tokenize", "add_generation_prompt", "continue_final_message", "date_st
 
 
 def template_kwargs(given: object) -> str | None:
-    """Return settings for a chat template as a JSON object with sorted names; None for none.
+    """Return settings for a chat template as a JSON object with sorted names; None if there are none.
 
     >>> template_kwargs({"enable_thinking": False}), template_kwargs("{}")
     ('{"enable_thinking": false}', None)
@@ -114,7 +114,7 @@ def template_kwargs(given: object) -> str | None:
 
 
 class _AsJson:
-    """Tells pydantic to read settings of a chat template; spelled out here, as above."""
+    """Tells pydantic to read settings of a chat template; written without pydantic, as above."""
 
     @staticmethod
     def __get_pydantic_core_schema__(source: Any, handler: Any) -> Any:

@@ -51,7 +51,7 @@ def test_what_differs_from_other_answers():
     true = ["Ada Vey's debut was Ash and Ember.", "It is Ash and Ember."]
     assert entity("difference", {**ROW, "paraphrased_answers": true}) == '"Ash and Ember"'
     (finding,) = annotate([ROW], by="difference").findings
-    assert finding == ("none", "There is neither a perturbed nor a paraphrased answer to compare with.")
+    assert finding == ("none", "There is no perturbed or paraphrased answer to compare with.")
     same = annotate([{**ROW, "perturbed_answers": [ROW["answer"]]}], by="difference")
     assert same.findings[0].reason == "The answer does not differ from its variants in any word."
 
@@ -176,7 +176,7 @@ def test_a_language_model_marks_by_files(tmp_path):
     assert [finding.reason for finding in found.findings if finding.reason] == [
         "The question, or the answer before the entity, already contains the entity.",
         "Without [[ and ]], the reply is not the answer word for word.",
-        "The reply marks nothing by [[ and ]].",
+        "The reply marks nothing with [[ and ]].",
         "There is no reply for this row.",
     ]
     (tmp_path / "replies.json").write_text('[{"id": 1}]')

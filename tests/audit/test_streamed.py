@@ -174,7 +174,7 @@ def test_states_that_vanish_meanwhile_end_in_a_sentence(trio, temporary, monkeyp
         run(*given)
 
     monkeypatch.setattr(_runner.Target, "run_batches", cleaned)
-    with pytest.raises(StorageError, match=r"cannot be read any more: something cleans that directory.*Set TMPDIR"):
+    with pytest.raises(StorageError, match=r"can no longer be read: something cleans that directory.*Set TMPDIR"):
         DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=options)
 
 

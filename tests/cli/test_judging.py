@@ -48,7 +48,7 @@ def test_meta_judges_the_pools(models: Path, study, uds_lens, tmp_path) -> None:
     assert sorted(file.name for file in (tmp_path / "t").glob("[!.]*")) == ["cuts.csv", "faithful.csv", "pairs.csv"]
     printed = uds_lens(*words).out  # in the place of its own tables
     assert f"{expected['auc'].iloc[0]:.3f}" in printed
-    assert "Its intervals hold for these variants only" in " ".join(printed.split())
+    assert "Its intervals hold only for these variants" in " ".join(printed.split())
 
 
 def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
@@ -74,7 +74,7 @@ def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
     assert printed.code == 0 and "Rob, all" in said and "utility and threshold" in said
     ties = [row for row in told["ties"] if not row["chosen"] and row["filter"] == "utility+threshold"]
     assert said.count("with the equally good threshold") == len(ties)
-    assert "models as if independent: the table has no column 'method' or 'run'" in said
+    assert "models treated as independent, because the table has no column 'method' or 'run'" in said
     one = json.loads(uds_lens(*words, "--one-directional", "--json").out)
     assert [row["q"] for row in one["robust"]] != [row["q"] for row in told["robust"]]
 
@@ -161,12 +161,12 @@ UNDEFINED = "no model has a value for"
             lambda f: f.drop(columns="uds"),
             "lacks 'uds', a part of the score: --audits DIR puts the UDS of saved audits",
         ),
-        (lambda f: f.drop(columns="s_mia_loss"), "--retain RUN gives the normalised attacks"),
-        (lambda f: f.drop(columns="utility_rel"), "--full RUN gives it"),
+        (lambda f: f.drop(columns="s_mia_loss"), "--retain RUN adds the normalised attacks"),
+        (lambda f: f.drop(columns="utility_rel"), "--full RUN adds it"),
         (lambda f: f.drop(columns="method"), "no model has a method; there are npo_lr1e5_a0_ep5_0"),
         (lambda f: f.assign(em=math.nan), f"{UNDEFINED} 'em' (empty in the file): --memorization NAME takes others"),
-        (lambda f: f.assign(s_mia_loss=math.nan), "--retain RUN gives the normalised attacks"),
-        (lambda f: f.assign(utility_rel=math.nan), f"{UNDEFINED} 'utility_rel': --full RUN gives it"),
+        (lambda f: f.assign(s_mia_loss=math.nan), "--retain RUN adds the normalised attacks"),
+        (lambda f: f.assign(utility_rel=math.nan), f"{UNDEFINED} 'utility_rel': --full RUN adds it"),
         (lambda f: f.assign(uds=math.nan), f"{UNDEFINED} 'uds' (empty in the file): --audits DIR"),
         (lambda f: f.assign(utility_rel="0,9"), "the column 'utility_rel' must hold numbers; got '0,9'"),
         (lambda f: f.assign(utility_rel=0.1), "lower --min-utility"),

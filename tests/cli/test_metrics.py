@@ -191,6 +191,9 @@ def test_without_the_classifier_of_the_hub_the_other_metrics_are_measured(trio, 
     code, printed, _ = uds_lens(*words, "--device", "cpu", "--offline", "--max-new-tokens", 2, "--limit", 2)
     assert code == 0 and "NaN, because the fluency classifier" in " ".join(printed.split())
     assert "Prompts: chat template." in printed, "no white-box metric could be measured without retain and full"
-    assert any(line.startswith("fluency is left out, and what depends on it: the fluency") for line in uds_lens.doing)
+    assert any(
+        line.startswith("fluency, and the metrics that depend on it, are left out: the fluency")
+        for line in uds_lens.doing
+    )
     saved = ul.metrics.MetricResults.load(tmp_path / "o.json")
     assert saved["es"].reason is None and "cannot be loaded" in saved.reasons["fluency"]

@@ -92,7 +92,7 @@ def test_whp(tmp_path):
     for source in (tmp_path, tmp_path / "hp_qa.jsonl"):
         (example,) = load_benchmark("whp", source)
         assert (example.question, example.answer, example.entity) == ("Who is Harry's friend?", "Ron.", None)
-    with pytest.raises(DataError, match="has no home on the Hub: name a directory or file"):
+    with pytest.raises(DataError, match="is not on the Hub: name a directory or file"):
         load_benchmark("whp")
 
 

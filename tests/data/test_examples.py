@@ -19,7 +19,10 @@ def test_lists_become_tuples_so_that_an_example_can_be_hashed(unchecked):
         ({"question": 3}, r"ForgetExample \(row 4\): `question` must be text; got 3 \(int\)"),
         ({"prefix": 1.5}, r"`prefix` must be text; got 1.5"),
         ({"id": None}, r"`id` must be text; got None"),
-        ({"question": "Who \ud83d?"}, r"`question` holds half of a character \('\\ud83d' at place 4\).* Mend the row"),
+        (
+            {"question": "Who \ud83d?"},
+            r"`question` holds half of a character \('\\ud83d' at place 4\).* Correct the row",
+        ),
         ({"perturbed_answers": "Bo."}, r"must be a tuple of texts; got 'Bo.' \(str\). Write \('Bo.',\)"),
         ({"paraphrased_answers": ("a", 2)}, r"`paraphrased_answers` must be text; got 2"),
     ],

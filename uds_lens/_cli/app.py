@@ -1,4 +1,4 @@
-"""The `uds-lens` program: its commands, and what all of them share (errors, warnings, version)."""
+"""The `uds-lens` program: its commands, and how all of them report errors, warnings and the version."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
 
 
 def one_line(kind: str, message: object, options: Mapping[str, Any]) -> str:
-    """Write an error or a warning as one line, its settings as options of the command that ran."""
+    """Write an error or a warning as one line, naming its settings as options of the command that ran."""
     if isinstance(message, UdsLensError | UdsLensWarning):
         text = message.worded(lambda setting: as_option(setting, options))
     else:
@@ -40,7 +40,7 @@ def one_line(kind: str, message: object, options: Mapping[str, Any]) -> str:
 
 
 def as_option(setting: Setting, options: Mapping[str, Any]) -> str:
-    """Write a setting as the option for it, and as in Python where the command has none.
+    """Write a setting as a command-line option, or as in Python if the command has no such option.
 
     Example:
         >>> from types import SimpleNamespace
@@ -62,7 +62,7 @@ def as_option(setting: Setting, options: Mapping[str, Any]) -> str:
 
 @contextmanager
 def one_line_warnings(options: Mapping[str, Any]) -> Iterator[None]:
-    """Print our own warnings as one line each; those of other packages only with --debug."""
+    """Print our own warnings, one per line; those of other packages appear only with --debug."""
 
     def show(message: Warning | str, *where: object, **more: object) -> None:
         echo(one_line("warning", message, options), err=True)
@@ -133,9 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = ["--help" if word == HELP_ALL else word for word in words]
     if "--offline" in words:  # data sets and classifiers too: the Hub's client reads this when it is first imported
         os.environ["HF_HUB_OFFLINE"] = "1"
-    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold bytes that are no text
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may contain bytes that are not valid text
         sys.stdout.reconfigure(errors="backslashreplace")
-    program: Any = typer.main.get_command(app)  # calling `app` would build it anew
+    program: Any = typer.main.get_command(app)  # calling `app` would build the command again
     options = parameters_of(program, words)
     with progress_printed(verbose="--verbose" in words):
         if "--debug" in words:
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 program(words, prog_name="uds-lens")
             except SystemExit as leaving:
                 if leaving.code == _STOPPED and isinstance(leaving.__context__, typer.Exit):
-                    echo("Stopped before anything was done.", err=True)  # while the words were read
+                    echo("Stopped before anything was done.", err=True)  # while the arguments were being parsed
                 raise
             except (UdsLensError, OSError) as error:
                 echo(one_line("error", error, options), err=True)

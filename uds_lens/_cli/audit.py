@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 _WITHHELD = 3
-"""Exit code where a warning is fatal: the numbers are saved, but are not a score."""
+"""Exit code if a warning is fatal: the numbers are saved but do not count as a score."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watching:
-    """Checkpoints that appear while a model trains."""
+    """Options for auditing checkpoints that appear while a model trains."""
 
     watch: Annotated[
         Path | None,
@@ -79,7 +79,7 @@ def audit(
         bool,
         opt.flag(
             "--keep-full",
-            "With several models: keep full open, with its recorded activations: faster, two models in memory.",
+            "With several models: keep full open, with its recorded activations. Faster, but two models are in memory.",
             rich_help_panel=opt.LATER,
         ),
     ] = False,
@@ -95,8 +95,8 @@ def audit(
         float | None,
         opt.value(
             "SHARE",
-            "For a first look: only as many rows, spread over the subjects, as bring the sampling error of the first "
-            "--model below this share of the interval (0.1 is enough).",
+            "For a first look: measure only as many rows, spread over the subjects, as are needed to bring the "
+            "sampling error of the first --model below this share of the interval (0.1 is enough).",
             rich_help_panel=opt.LATER,
         ),
     ] = None,
@@ -113,9 +113,9 @@ def audit(
     baseline they share. When run again, the command keeps finished audits of the same weights, examples and
     settings, and measures the rest.
 
-    With --control the same is measured on retained facts. With several --retain there is one score for each. With
-    --transplant each result has a directory transplant, with host depth and localisation.
-    Exit code 3: a warning is fatal, and the verdict is withheld.
+    With --control, the same is measured on retained facts. With several --retain, there is one score for each. With
+    --transplant, each result has a directory transplant, with host depth and localisation. Exit code 3: a warning is
+    fatal, and the verdict is withheld.
 
     With --watch, a checkpoint is read once its weights are complete and none of its files has changed between two
     polls. Ctrl-C or SIGTERM stops the command.
@@ -155,7 +155,7 @@ def audit(
         if config.stand_in != "counterfactual":
             retain = retain or [str(run.retain)]
         unlearned, name = [str(path) for path in run.checkpoints.values()], list(run.checkpoints)
-        # Each audit in a directory of its name, the only one too: another checkpoint may come later.
+        # Even a single audit gets a directory of its own name, because another checkpoint may follow.
         out = out or open_unlearning / "uds" / (name[0] if len(name) == 1 else "")
     scale = retain or config.stand_in == "counterfactual"
     audited = unlearned or watching.watch
@@ -208,7 +208,7 @@ def audit(
 def _all_of(
     question: Question, models: Sequence[str], given: Sequence[str], out: Path, *, redo: bool, keep_full: bool
 ) -> tuple[dict[str, ul.DepthAudit], dict[str, Path]]:
-    """Audit models, but those that were audited for the same inputs; return also where each audit is."""
+    """Audit the models not yet audited for these inputs; also return where each audit is saved."""
     from uds_lens.audit import _resume as folder
     from uds_lens.results._saving import directory_names
 
@@ -246,7 +246,7 @@ def _transplants(
     *,
     redo: bool,
 ) -> dict[str, ul.Transplant]:
-    """Measure transplants of audited models, but those that were saved for the same inputs; each is saved at once."""
+    """Measure and save transplants of audited models, skipping those already saved for the same inputs."""
     from uds_lens.audit._resume import BASELINE
     from uds_lens.transplants._measuring import each_transplant
     from uds_lens.transplants._results import FOLDER
@@ -289,7 +289,7 @@ def _transplants(
 
 
 def _as_trained(run: ul.sharing.UnlearningRun, config: AuditConfig) -> AuditConfig:
-    """Return the settings with the prompts of a run's training, unless others were asked for."""
+    """Return the settings, with the prompts the run was trained with unless others were requested."""
     if config.protocol != "auto" or config.chat != ChatStyle():
         return config
     if run.protocol is None:
@@ -301,18 +301,19 @@ def _as_trained(run: ul.sharing.UnlearningRun, config: AuditConfig) -> AuditConf
 
 
 _WEIGHTS = (("model.safetensors", "config.json"), ("adapter_model.safetensors", "adapter_config.json"))
-"""Weights in one file, and the configuration next to them: of a model, and of an adapter."""
+"""Names of the weights file and its configuration, for a model and for an adapter."""
 
 
 def _as_they_appear(
     question: Question, folder: Path, out: Path, watching: Watching, *, redo: bool
 ) -> tuple[dict[str, ul.DepthAudit], bool]:
-    """Audit checkpoints until stopped; return also the audits of earlier runs, and whether none failed."""
+    """Audit checkpoints until stopped; return all audits, earlier ones included, and whether none failed."""
     from uds_lens.audit import _resume as saved
     from uds_lens.results._saving import audits_in
 
     saved.require_table(out)
-    saved.audit_places(out, [saved.BASELINE, "checkpoints"])  # several: --out must not be an audit itself
+    # the audits go into subdirectories, so --out must not be an audit itself
+    saved.audit_places(out, [saved.BASELINE, "checkpoints"])
     saved.check_models(question, {})
     audits: dict[str, ul.DepthAudit] = {}
     failed: dict[str, str] = {}
@@ -328,11 +329,11 @@ def _as_they_appear(
         audits.update({} if redo else saved.found_in(question, models, places))
         if name not in audits:
             saved.audit_many(question, models, out, on_saved=report)
-        saved.write_folder_table(out, _by_step(audits))  # whoever looks in meanwhile finds it
+        saved.write_folder_table(out, _by_step(audits))  # the table is up to date at any time
 
     seen: dict[str, ul.models.CheckpointFiles | None] = {}
     try:
-        saved.audit_many(question, {}, out, redo=redo)  # stage 1, while nothing is there yet
+        saved.audit_many(question, {}, out, redo=redo)  # measure stage 1 while there is no checkpoint yet
         for look in range(2) if watching.once else itertools.count():
             if look:
                 time.sleep(watching.poll)
@@ -344,7 +345,7 @@ def _as_they_appear(
                     try:
                         measure(name)
                     except UdsLensError as error:
-                        if (folder / name).is_dir():  # else the run has removed it meanwhile
+                        if (folder / name).is_dir():  # otherwise the run has removed it in the meantime
                             failed[name] = str(error)
                             say(f"{name}: {error}")
     except KeyboardInterrupt:
@@ -357,9 +358,9 @@ def _as_they_appear(
 
 
 def whole_files(checkpoint: Path) -> ul.models.CheckpointFiles | None:
-    """List the files of a checkpoint whose weights are complete; None where some are missing or cut.
+    """List the files of a checkpoint whose weights are complete; None if some are missing or truncated.
 
-    A safetensors file names at its beginning how long it is, and an index names all files of a sharded model.
+    A safetensors file states its length in its header, and an index lists all files of a sharded model.
     """
     from safetensors import SafetensorError, safe_open
 

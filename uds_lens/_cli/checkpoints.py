@@ -1,4 +1,4 @@
-"""`uds-lens doctor` and `weights`: what can be said about checkpoints without running them."""
+"""`uds-lens doctor` and `weights`: commands that examine checkpoints without running them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def weights(
     model: Annotated[str, opt.model("Model after: directory or Hub id.")],
     retain: Annotated[str | None, opt.model("Model that never saw the forget set, for the cosines.")] = None,
     audit: Annotated[
-        Path | None, opt.value("DIR", "Saved audit of the model, whose LER is drawn above the figure.")
+        Path | None, opt.value("DIR", "Saved audit of the model; its LER is drawn above the figure.")
     ] = None,
     out: Annotated[Path | None, opt.value("DIR", "Directory for weights.csv and weights.html.")] = None,
     *,

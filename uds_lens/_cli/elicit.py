@@ -21,8 +21,8 @@ def elicit(
         Path | None, opt.value("DIR", "Directory for texts and scores; a killed run resumes from there.")
     ] = None,
     retain: Annotated[str | None, opt.model("Model that never saw the forget set: the control.")] = None,
-    full: Annotated[str | None, opt.model("Model trained on everything: shows a probe's power.")] = None,
-    retain_data: Annotated[str | None, opt.data("Retained facts: the shots of icl(source=retain).")] = None,
+    full: Annotated[str | None, opt.model("Model trained on everything: shows whether a probe has power.")] = None,
+    retain_data: Annotated[str | None, opt.data("Retained facts: in-context examples for icl(source=retain).")] = None,
     holdout: Annotated[
         str | None, opt.data("Questions of the same kind that no model learned: a weaker control.", "--holdout-data")
     ] = None,
@@ -36,7 +36,8 @@ def elicit(
     ] = None,
     list_: Annotated[bool, opt.flag("--list", "List the available probes and exit.")] = False,
     limit: Annotated[
-        int | None, opt.count("Ask a random sample of N rows, spread over their subjects; shots come from all.")
+        int | None,
+        opt.count("Ask a random sample of N rows, spread over their subjects; in-context examples come from all rows."),
     ] = None,
     redo: Annotated[bool, opt.flag("--redo", "Replace what --out holds, even the result of another run.")] = False,
     *,
@@ -148,7 +149,7 @@ def _print_results(results: ul.elicitation.ElicitationResults) -> None:
 
 
 def _needs_controls(results: ul.elicitation.ElicitationResults) -> bool:
-    """Return whether weaker controls are printed: they take a moment, and with `retain` there is a better one."""
+    """Return whether to print the weaker controls: they take a moment, and `retain` is a better one."""
     return "retain" not in results.models or bool(results.holdout)
 
 
@@ -172,18 +173,18 @@ def _print_controls(results: ul.elicitation.ElicitationResults) -> None:
 
 
 def _texts(row: Mapping[str, Any]) -> str:
-    """Return which texts a row is about, in one word."""
+    """Return one word for the texts that a row is about."""
     return str(row["decoding"] if row["decoding"] == "greedy" else row["statistic"])
 
 
 def _share(row: Mapping[str, Any]) -> str:
-    """Return the share, or in one word why there is none."""
+    """Return the share, or one word saying why there is none."""
     why, colon, _ = str(row["share_reason"]).partition(":")
     return why if colon else number(row["share"], 2)
 
 
 def _span(value: str, low: str, high: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return what writes three columns of a row as a difference with its interval."""
+    """Return a function that writes three columns of a row as a difference with its interval."""
 
     def written(row: Mapping[str, Any]) -> str:
         difference, *ends = (row.get(name, math.nan) for name in (value, low, high))

@@ -1,4 +1,4 @@
-"""`uds-lens meta`: which metrics can be trusted."""
+"""`uds-lens meta`: judge which metrics can be trusted."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def meta(
           --retain-before retain.csv --retain-relearned again.csv
     """
     say(f"reading {table} ...")
-    if out is not None:  # looked at before any work is done for it
+    if out is not None:  # checked before any work is done
         out = check_folder(out)
         for name in (*Judged._fields, "references"):
             check_writable(out / f"{name}.csv", directory=False)
@@ -86,7 +86,7 @@ def meta(
     if "knows" not in models.frame.columns and not perturbed.given:
         raise DataError(
             "the table lacks the column 'knows' (True: trained on the forget set, False: never saw it, empty: "
-            "neither), and no --quantised or --relearned models were named: there is nothing to judge metrics by."
+            "neither), and no --quantised or --relearned models were given: there is nothing to judge metrics by."
         )
     _require_values(models, names, perturbed.given)
     result = judged(
@@ -120,7 +120,7 @@ def _runs(
     *,
     as_json: bool,
 ) -> None:
-    """Judge metrics by the pools and the references of Open-Unlearning runs, each base model and split by itself."""
+    """Judge metrics by the pools and references of Open-Unlearning runs, separately for each base model and split."""
     import pandas as pd
 
     from uds_lens.meta._tables import of_setup, setup_name, setups
@@ -129,7 +129,7 @@ def _runs(
     assert references is not None
     ways = {name: way for name, way in direction.items() if name in references.columns}
     named = metrics_to_judge(references, metric, ways)
-    # What is computed from retain puts retain at one end of its scale: that says nothing about the metric.
+    # A metric computed from retain puts retain at one end of its scale, which says nothing about the metric.
     names = [
         name
         for name in named
@@ -137,7 +137,7 @@ def _runs(
     ]
     names = [name for name in names if metric or references[name].notna().any()]
     if not names:
-        raise DataError("no metric can be judged on full and retain: the named ones are computed from retain.")
+        raise DataError("no metric can be judged on full and retain: those you named are computed from retain.")
     apart = ul.meta.references_apart(references, metrics=names, direction=ways)
     parts: dict[str, Judged] = {}
     for group in setups(models.frame) if "knows" in models.frame.columns else ():
@@ -179,22 +179,21 @@ def _runs(
     }
     print_frame(apart.sort_values(["share", "smallest_gap"], ascending=False, na_position="last"), columns)
     print_wrapped(
-        "\nF within: share of base models and splits in which the metric ranks full above the retain of the same base "
-        "model and split. A metric that fails here cannot be trusted; passing means little, because two models "
-        "differ in many ways."
+        "\nF within: share of base models and splits for which the metric ranks full above retain. A metric that "
+        "fails here cannot be trusted; passing means little, because two models differ in many ways."
     )
     if out is not None:
         echo(f"\nSaved in {out}")
 
 
 def _require_values(table: ul.meta.ModelTable, names: Sequence[str], perturbed: bool) -> None:
-    """Raise `DataError` where no judged model has a value for any metric."""
+    """Raise `DataError` if no judged model has a value for any metric."""
     from uds_lens.meta._ranking import reason_of
 
     frame = table.frame if perturbed else table.frame[table.frame["knows"].notna()]
     if not len(frame) or not frame[list(names)].isna().all(axis=None):
         return
-    which = "models" if perturbed else "models of the pools"
+    which = "models" if perturbed else "pool models"
     why = reason_of(names[0], frame, table.reasons)
     some = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
     raise DataError(
@@ -204,7 +203,7 @@ def _require_values(table: ul.meta.ModelTable, names: Sequence[str], perturbed: 
 
 
 def _require_judgement(result: Judged) -> None:
-    """Raise `DataError` where nothing was decided: a metric with one value separates no models."""
+    """Raise `DataError` if nothing could be judged: a metric with a single value separates no models."""
     reasons: dict[str, str] = {}
     faithful, robust = ([] if table is None else table.to_dict("records") for table in (result.faithful, result.robust))
     for row in faithful:
@@ -253,8 +252,8 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
             "0.05)" + (f": {', '.join(order)}." if 0 < len(order) <= 12 else ".")
         )
     print_wrapped(
-        "\nF: probability that a model that knows ranks above one that does not; 0.5 is chance. Its intervals hold for "
-        "these variants only, except the last one, which is for new variants."
+        "\nF: probability that a model that knows ranks above one that does not; 0.5 is chance. Its intervals hold "
+        "only for these variants; the last one is for new variants."
     )
 
 
@@ -289,18 +288,19 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
             )
     clusters = main["clusters"].iloc[0]
     drawn = {
-        "method": "whole methods as clusters, so for other methods",
-        "run": "whole runs as clusters",
-        "model": "models as if independent: the table has no column 'method' or 'run'",
+        "method": "clustered by method, so they hold for other methods",
+        "run": "clustered by run",
+        "model": "models treated as independent, because the table has no column 'method' or 'run'",
     }.get(clusters, f"the column {clusters!r} as clusters")
     print_wrapped(
-        f"\nQ, R, Rob: models that pass {chosen.replace('+', ' and ')}; last column without filters. Their intervals: "
+        f"\nQ, R, Rob: over models that pass {chosen.replace('+', ' and ')}; the last column is without filters. "
+        f"Intervals: "
         f"{drawn}. first: share of resamples in which the metric has the highest Overall."
     )
 
 
 def _published(values: ul.meta.Published, out: Path | None, *, as_json: bool) -> None:
-    """Print the UDS paper's own judgement: F, Q, R as in its files, the rest computed."""
+    """Print the UDS paper's own results: F, Q and R from its files, the rest computed here."""
     table = ul.meta.summary(values.metrics)
     _write(Judged(table), out)
     if as_json:

@@ -38,7 +38,7 @@ from uds_lens.metrics._options import MetricOptions
 
 
 def print_list(*, as_json: bool) -> None:
-    """Print the metrics there are, a table for each group."""
+    """Print the available metrics, one table per group."""
     if as_json:
         echo(ul.metrics.metrics_frame().to_json(orient="records", indent=2))
         return
@@ -55,12 +55,13 @@ def print_list(*, as_json: bool) -> None:
         print_frame(rows, columns, shortest=20)
     print_wrapped(
         "\nF, faithfulness: AUC for models that know the forget set against models that never saw it (0.5 = chance), "
-        "in our study; 95% for more runs of its six kinds of small Llamas, not for other kinds (--json has theirs)."
+        "from our study of six kinds of small Llamas. The 95% interval is for further runs of these kinds; --json "
+        "has the one for other kinds."
     )
 
 
 def print_results(measured: Mapping[str, ul.metrics.MetricResults]) -> None:
-    """Print the metrics with a value as a table; below it those without, by reason, and the cautions."""
+    """Print a table of the metrics that have a value; below it, those without one, by reason, and the cautions."""
     if len(measured) == 1:
         ((name, results),) = measured.items()
         echo(name)
@@ -110,7 +111,7 @@ def _print_one(results: ul.metrics.MetricResults) -> None:
 
 
 def _print_many(results: Mapping[str, ul.metrics.MetricResults]) -> None:
-    """Print a row per metric and a column per model; as many models side by side as fit."""
+    """Print a row per metric and a column per model, as many columns as fit."""
     from uds_lens.metrics._results import ARROWS
 
     names = list(results)
@@ -134,7 +135,7 @@ def _value(metric: ul.metrics.MetricValue) -> str:
 
 
 def print_files(files: Mapping[str, Path]) -> None:
-    """Print saved results as JSON: one as it is, several by the names of their models."""
+    """Print saved results as JSON: a single one as it is, several keyed by model name."""
     texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
     if len(texts) == 1:
         echo(next(iter(texts.values())))
@@ -148,13 +149,13 @@ def _metric_help() -> str:
 
 
 _OPEN_UNLEARNING = ("es", "prob", "paraprob", "truth_ratio", "rouge", "mia_min_k", "model_utility")
-"""What its default configuration writes, and what the score of `ScoreParts.preset("open_unlearning")` needs."""
+"""Metrics written by its default configuration or needed by `ScoreParts.preset("open_unlearning")`."""
 
 
 def _as_open_unlearning(
     metric: list[str] | None, options: MetricOptions, with_retain: bool
 ) -> tuple[list[str], MetricOptions]:
-    """Return the metrics of Open-Unlearning's defaults, unless others were named, and options with its prompts."""
+    """Return Open-Unlearning's default metrics (unless others were named) and options with its prompts."""
     from uds_lens.data import chat_style_named
 
     style, given = asdict(chat_style_named("open_unlearning")), asdict(ChatStyle())
@@ -202,7 +203,8 @@ def metrics(
     redo: Annotated[
         bool,
         opt.flag(
-            "--redo", "Replace what --out holds, even metrics of other weights, or ones that this run does not measure."
+            "--redo",
+            "Replace the contents of --out, even metrics of other weights or ones that this run does not measure.",
         ),
     ] = False,
     *,
@@ -258,7 +260,7 @@ def metrics(
     except ModelError as error:
         if metric or options.fluency != "hub":
             raise
-        say(f"fluency is left out, and what depends on it: {error}")  # nobody asked for it
+        say(f"fluency, and the metrics that depend on it, are left out: {error}")  # it was not requested by name
     measured: dict[str, ul.metrics.MetricResults] = {}
     with saying_what_is_saved(lambda: f"{len(measured)} of {len(names)} saved"):
         for number, (n, m) in enumerate(zip(names, model, strict=True), start=1):

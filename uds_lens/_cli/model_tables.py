@@ -36,14 +36,15 @@ MinUtility: TypeAlias = Annotated[
     float | None, opt.value("SHARE", "Count only models with this share of full's utility (utility_rel).", min=0)
 ]
 SelectBy: TypeAlias = Annotated[
-    Literal["without", "with"], typer.Option(help="Choose a method's configuration by the score without or with depth.")
+    Literal["without", "with"],
+    typer.Option(help="Choose each method's configuration by its score without or with depth."),
 ]
 _Csv: TypeAlias = Path | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class References:
-    """Runs and audits that belong to a folder of Open-Unlearning runs."""
+    """Options for the runs and audits that go with a folder of Open-Unlearning runs."""
 
     retain: Annotated[
         Path | None,
@@ -75,15 +76,19 @@ class References:
         Path | None,
         opt.value("DIR", "With published: a run of uds-lens published, whose models are added to the published ones."),
     ] = None
-    base: Annotated[str | None, opt.value("NAME", "Only models of this base model, where there are several.")] = None
-    split: Annotated[str | None, opt.value("NAME", "Only models of this split, for example forget10.")] = None
+    base: Annotated[str | None, opt.value("NAME", "If there are several base models: use only models of this one.")] = (
+        None
+    )
+    split: Annotated[str | None, opt.value("NAME", "Use only models of this split, for example forget10.")] = None
     methods: Annotated[
         Path | None,
-        opt.value("CSV", "Method of each model, where neither record nor name gives it: columns model and method."),
+        opt.value(
+            "CSV", "Table with the columns model and method, for models whose record and name do not tell the method."
+        ),
     ] = None
 
     def parts(self, score: Score, frame: pd.DataFrame) -> ul.meta.ScoreParts:
-        """Return the parts of the score: those of the preset, where it was asked for, unless others were named."""
+        """Return the parts of the score: those that were named, else those of the preset if requested."""
         if self.preset is None:
             return score.parts()
         muse = "forget_knowmem_rouge" in frame.columns and frame["forget_knowmem_rouge"].notna().any()
@@ -92,9 +97,9 @@ class References:
     def read(
         self, place: Path, *, examples: bool = False, checkpoints: bool = False, for_table: bool = False
     ) -> ul.meta.ModelTable:
-        """Read the table at `place`, and the audits' UDS where they were named; say what was left out.
+        """Read the table at `place`, add the UDS of the given audits, and report what was left out.
 
-        `for_table` takes audits alone too, and the intervals of metrics.
+        With `for_table`, audits alone are enough, and intervals of metrics are read too.
         """
         if self.measured is not None:
             return self._beside(place)
@@ -151,7 +156,7 @@ class References:
                 ) from problem
             raise DataError(
                 f"{str(place)!r} holds no table of models: expected a CSV with one row per model, a folder of "
-                "Open-Unlearning runs, of results of uds-lens metrics, or the UDS paper's files."
+                f"Open-Unlearning runs or of results of uds-lens metrics, or the UDS paper's files."
             ) from problem
 
 
@@ -168,7 +173,7 @@ class Score:
     depth: Annotated[str, opt.value("NAME", "Metric of depth; the score is computed with and without it.")] = "uds"
 
     def parts(self, default: ul.meta.ScoreParts | None = None) -> ul.meta.ScoreParts:
-        """Return the library's record, with the parts of `default` where none were named."""
+        """Return the library's record, with the parts of `default` for those not named."""
         default = default or ul.meta.ScoreParts()
         return replace(
             default,
@@ -224,7 +229,7 @@ def parse_directions(words: Sequence[str] | None) -> dict[str, ul.meta.Points]:
 def metrics_to_judge(
     frame: pd.DataFrame, metric: Sequence[str] | None, direction: Mapping[str, ul.meta.Points]
 ) -> list[str]:
-    """Return the metrics that were asked for, or all columns whose direction is known."""
+    """Return the requested metrics, or all columns whose direction is known."""
     known = {
         name
         for name, spec in ul.metrics.METRICS.items()
@@ -254,7 +259,7 @@ def metrics_to_judge(
 def score_directions(
     frame: pd.DataFrame, parts: ul.meta.ScoreParts, direction: Mapping[str, ul.meta.Points]
 ) -> dict[str, ul.meta.Points] | None:
-    """Return the directions of a score's parts where some were given; None leaves them to the declarations."""
+    """Return the directions of a score's parts if some were given; None means those of the declarations."""
     names = list(dict.fromkeys(parts.metrics))
     if not direction and not set(names) - set(metrics_to_judge(frame, None, {})):
         return None
@@ -265,7 +270,7 @@ def score_directions(
 
 
 def write_table_file(table: pd.DataFrame, path: Path) -> None:
-    """Write a table, whole or not at all, in the place of none but our own; an empty cell is undefined."""
+    """Write a table atomically, replacing only files of our own; undefined values become empty cells."""
     atomic_write_marked(check_writable(path, directory=False), csv_text(table))
 
 
@@ -274,7 +279,7 @@ USEFUL = 0.8
 
 
 class Judged(NamedTuple):
-    """Tables about metrics; None where their input was not given."""
+    """Tables about metrics; None if their input was not given."""
 
     faithful: pd.DataFrame | None
     cuts: pd.DataFrame | None = None
@@ -294,7 +299,7 @@ def judged(
     symmetric: bool = True,
     **given: Any,
 ) -> Judged:
-    """Judge the metrics of a table; `pools` are its rows with `knows`, where they have no table of their own."""
+    """Judge the metrics of a table; by default, `pools` are its rows with a value in `knows`."""
     in_pool = frame["knows"].notna() if "knows" in frame.columns else frame["model"].isna()
     if pools is None and in_pool.any():
         pools = frame[in_pool].reset_index(drop=True)
@@ -320,7 +325,7 @@ def judged(
 
 
 def require_parts(frame: pd.DataFrame, parts: ul.meta.ScoreParts, reasons: pd.DataFrame) -> None:
-    """Raise `DataError` naming the parts of a score that no model has, and the options that bring them."""
+    """Raise `DataError` naming the parts of a score that no model has, and the options that add them."""
     from uds_lens.meta._ranking import empty_parts
 
     gaps = empty_parts(frame, parts, reasons)
@@ -328,10 +333,10 @@ def require_parts(frame: pd.DataFrame, parts: ul.meta.ScoreParts, reasons: pd.Da
         return
     without = ", or --utility model_utility" if "utility=" in (gaps.get(parts.utility) or "") else ""
     options = {
-        (parts.depth,): "--audits DIR puts the UDS of saved audits there",
-        parts.memorization: "--memorization NAME takes others",
-        parts.membership: "--retain RUN gives the normalised attacks, or --membership NAME",
-        (parts.utility,): f"--full RUN gives it{without}",
+        (parts.depth,): "--audits DIR adds the UDS of saved audits",
+        parts.memorization: "--memorization NAME chooses other metrics",
+        parts.membership: "--retain RUN adds the normalised attacks, or choose others with --membership NAME",
+        (parts.utility,): f"--full RUN adds it{without}",
     }
     problems = []
     for names, hint in options.items():

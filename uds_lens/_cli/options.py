@@ -1,8 +1,8 @@
-"""Options of the commands: made from the settings records of the library, and the few that commands share.
+"""Options of the commands: generated from the library's settings records, plus a few that commands share.
 
 A command names a dataclass as the type of a parameter. Each field becomes an option, and the command receives the
-record. pydantic, which checks the records, says what each field takes, its default and its docstring; so an option is
-written once, where it is checked. typer does the parsing, since huggingface-hub brings it along.
+record. pydantic, which checks the records, supplies each field's type, default and docstring, so an option is written
+once, where it is checked. typer does the parsing, since huggingface-hub brings it along.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from uds_lens.unlearning._settings import Save as _Save, TrainOptions
 
 @dataclass(frozen=True)
 class Offer:
-    """Which fields of a record a command offers, as `Annotated[Record, Offer(first=("device",))]`."""
+    """Select the fields of a record that a command offers, as in `Annotated[Record, Offer(first=("device",))]`."""
 
     only: Sequence[str] | None = None
     """None: all."""
 
     first: Sequence[str] = ()
-    """Those that --help shows; --help-all shows the others, too, in the record's group."""
+    """Fields shown by --help; --help-all also shows the others, in the record's group."""
 
 
 def with_records(command: Callable[..., None]) -> Callable[..., None]:
-    """Return `command` as typer reads it: each parameter that takes a dataclass spread into options.
+    """Return `command` in the form that typer reads: each dataclass parameter becomes a set of options.
 
-    When it is called, `~` becomes home, and the options of a record are put together again.
+    When it is called, `~` is expanded, and the options of a record are assembled again.
     """
     records: dict[str, tuple[type[Any], list[str]]] = {}
     parameters: list[Parameter] = []
@@ -74,7 +74,7 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
 
 
 LATER = "More"
-"""The group of a command's own options that only --help-all shows."""
+"""Group of those of a command's own options that only --help-all shows."""
 
 _PANELS = {
     **dict.fromkeys(("AuditConfig", "MetricOptions", "ElicitOptions"), "Measurement"),
@@ -95,7 +95,7 @@ _PANELS = {
 
 @cache
 def _declared(record: Any) -> list[Parameter]:
-    """The options of a record: as its annotations declare them, or as pydantic describes its fields."""
+    """Return the options of a record, as its annotations declare them or as pydantic describes its fields."""
     if not hasattr(record, "__pydantic_config__"):
         hints = get_type_hints(record, include_extras=True)
         return [_keyword(field.name, field.default, *get_args(hints[field.name])) for field in fields(record)]
@@ -104,14 +104,15 @@ def _declared(record: Any) -> list[Parameter]:
     options = [_option(name, what, _help(what["description"], flags)) for name, what in told.items()]
     if set(ChatStyle.__dataclass_fields__) <= set(told):
         help = (
-            f"Published chat prompts, for what the other options leave as it is: {', '.join(get_args(ChatStyleName))}."
+            f"Chat prompts of published numbers, used wherever the other options are not set: "
+            f"{', '.join(get_args(ChatStyleName))}."
         )
         options.append(_keyword("chat_style", None, ChatStyleName | None, value("NAME", help)))
     return options
 
 
 def _options(record: Any, offer: Offer) -> list[Parameter]:
-    """The options of a record that a command offers."""
+    """Return the options of a record that a command offers."""
     offered = []
     for parameter in _declared(record):
         if offer.only is None or parameter.name in offer.only:
@@ -127,7 +128,7 @@ def _keyword(name: str, default: Any, kind: Any, option: Any) -> Parameter:
 
 
 def _option(name: str, what: Mapping[str, Any], help: str) -> Parameter:
-    """Return the option for a field that pydantic describes; of several types it takes the first."""
+    """Return the option for a field that pydantic describes; if it has several types, the first is used."""
     kinds = [kind for kind in what.get("anyOf", [what]) if kind.get("type") not in ("null", "object")]
     form, default = kinds[0].get("type"), what["default"]
     flags: list[str] = []
@@ -135,7 +136,7 @@ def _option(name: str, what: Mapping[str, Any], help: str) -> Parameter:
     kind: Any = {"integer": int, "number": float, "array": list[str]}.get(form, str)
     if "enum" in kinds[0]:
         kind, metavar = Literal[tuple(kinds[0]["enum"])], None
-    elif form == "boolean":  # of three states, --x and --no-x are two, and leaving them out is the third
+    elif form == "boolean":  # --x, --no-x and neither are the three states
         kind, metavar, default = bool, None, default if isinstance(default, bool) else None
         flags = [f"--{name.replace('_', '-')}"] if default is False else []
     elif form in ("integer", "array"):  # typer takes no list of choices; the record checks them
@@ -144,14 +145,14 @@ def _option(name: str, what: Mapping[str, Any], help: str) -> Parameter:
 
 
 def _help(doc: str, flags: dict[str, str]) -> str:
-    """Return the first sentence of a field's docstring, in the words of the command line."""
+    """Return the first sentence of a field's docstring, reworded for the command line."""
     first = re.split(r"(?<=\.)\s+(?=[A-Z`])", " ".join(doc.split()))[0]
     first = re.sub(r"`([^`]*)`", lambda word: flags.get(word[1], word[1]), first)
     return re.sub(r"; None (is )?", "; default: ", first)
 
 
 def _record(record: type[Any], given: dict[str, Any]) -> Any:
-    """Make a record of options; those that were left out have its defaults."""
+    """Build a record from options; those left out keep its defaults."""
     style = given.pop("chat_style", None)
     if style is not None:
         from uds_lens.data import chat_style_named
@@ -163,7 +164,7 @@ def _record(record: type[Any], given: dict[str, Any]) -> Any:
 
 
 def at_home(value: Any) -> Any:
-    """Return a path with `~` as the home directory, where the shell left it (`--out=~/runs`); anything else as it is.
+    """Expand `~` in a path if the shell did not (`--out=~/runs`); return anything else unchanged.
 
     >>> at_home("~") == "~", at_home([Path("a")]) == [Path("a")], at_home(Path("~/a")) == Path.home() / "a"
     (True, True, True)
@@ -178,22 +179,22 @@ def at_home(value: Any) -> Any:
 
 
 def argument(metavar: str, help: str) -> Any:
-    """Return the argument of a command, which stands there without a flag."""
+    """Return an argument of a command that is given without a flag."""
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
 def flag(name: str, help: str, **more: Any) -> Any:
-    """Return an option that takes no value, and has no `--no-` next to it."""
+    """Return an option that takes no value and has no `--no-` counterpart."""
     return typer.Option(name, help=help, **more)
 
 
 def value(metavar: str | None, help: str, *flags: str, **checks: Any) -> Any:
-    """Return an option that takes a value, which --help calls by `metavar`."""
+    """Return an option that takes a value, shown as `metavar` in --help."""
     return typer.Option(*flags, metavar=metavar, help=help, **checks)
 
 
 def require_options(given: Mapping[str, Any], example: str) -> None:
-    """Raise `ConfigError` naming the flags without a value, with an example of the command."""
+    """Raise `ConfigError` naming the missing options, with an example of the command."""
     if missing := [flag for flag, value in given.items() if not value]:
         raise ConfigError(f"{', '.join(missing)} missing. For example: {example}")
 

@@ -111,7 +111,8 @@ def report(
         opt.value("FILE", "Results of uds-lens metrics, or folders of them: adds a table, and depth against utility."),
     ] = None,
     reference: Annotated[
-        list[str] | None, opt.value("NAME", "An audit shown for comparison, besides full and retain; repeat for more.")
+        list[str] | None,
+        opt.value("NAME", "Audit to show for comparison, in addition to full and retain; repeat for more."),
     ] = None,
     short_paths: Annotated[
         bool, opt.flag("--short-paths", "Shorten local paths to their last parts, for a page that you share.")
@@ -157,7 +158,7 @@ def report(
 
 
 def _metrics_in(places: list[Path]) -> list[Path]:
-    """Return the files, and those in the folders."""
+    """Return the files given, and those inside the folders given."""
     files: list[Path] = []
     for place in places:
         inside = sorted(place.glob("*.json")) if place.is_dir() else [place]
@@ -170,13 +171,13 @@ def _metrics_in(places: list[Path]) -> list[Path]:
 
 
 def _audits_in(directories: list[Path]) -> list[Path]:
-    """Return each directory that is a saved audit, or else the audits inside it; each once."""
+    """Return each directory that is a saved audit, or else the audits inside it, without duplicates."""
     for directory in directories:
         if not directory.is_dir():
             raise ResultFormatError(
                 f"no directory {str(directory)!r}: name some that uds-lens audit wrote.{did_you_mean(directory)}"
             )
-    from uds_lens.results._saving import audits_in, is_audit  # opens torch, so after the look above
+    from uds_lens.results._saving import audits_in, is_audit  # loads torch, so only after the check above
 
     saved: list[Path] = []
     for directory in directories:
@@ -222,11 +223,11 @@ def dashboard(
     perturbed: Perturbed,
     printing: opt.Printing,
 ) -> None:
-    """Which metrics and methods hold up, model by model? Write one page about many.
+    """Which metrics and methods hold up? Write one page about many models.
 
     It judges metrics, ranks methods and lists every model with the parts of its score, and opens offline. From the UDS
-    paper's files it makes the paper's dashboard, with intervals, ties and controls. Models of several base models or
-    splits get a page each.
+    paper's files it builds the paper's dashboard, with intervals, ties and controls added. Models of several base
+    models or splits get a page each.
 
     \b
     Examples:
@@ -275,7 +276,7 @@ def dashboard(
 
 
 def _place(out: Path, setup: tuple[str | None, str | None] | None) -> Path:
-    """Return the file of a setup: `dashboard_BASE_SPLIT.html` where there are several."""
+    """Return the file name for a setup: `dashboard_BASE_SPLIT.html` if there are several."""
     words = [re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in setup or () if part]
     if setup is None:
         return out

@@ -23,9 +23,9 @@ def sweep(
         opt.argument("PLAN | status DIR | table DIR", "Plan in TOML; or show the status, or the table, of a sweep."),
     ],
     out: Annotated[
-        Path | None, opt.value("PATH", "Directory of the sweep; of `table`, a .parquet or .csv file.")
+        Path | None, opt.value("PATH", "Directory of the sweep; for `table`, a .parquet or .csv file.")
     ] = None,
-    jobs: Annotated[int, opt.count("Models at a time; with --slurm, tasks of the array.")] = 1,
+    jobs: Annotated[int, opt.count("Models to work on at a time; with --slurm, tasks in the array.")] = 1,
     slurm: Annotated[bool, opt.flag("--slurm", "Submit the work as an array of Slurm tasks.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait for the Slurm tasks.")] = True,
     *,

@@ -1,6 +1,6 @@
-"""The terminal: tables of audits, warnings and tables in general on standard output, progress on standard error.
+"""Terminal output: tables and warnings on standard output, progress on standard error.
 
-First Ctrl-C, and the signal that ends a job on a cluster: clean up, say what is saved, and exit.
+The first section handles Ctrl-C and the signal that ends a cluster job: clean up, say what is saved, and exit.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ K = TypeVar("K")
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text, and nothing in it that a terminal obeys: names come from elsewhere. All printing goes this way."""
+    """Print a text without the control characters that a terminal would obey. All printing goes through here."""
     typer.echo(printable(text), err=err, nl=nl)
 
 
 class Stopped(KeyboardInterrupt):
-    """The program was asked to stop; carries what has been saved."""
+    """Raised when the program is asked to stop; carries a note of what has been saved."""
 
     def __init__(self, saved: str = "", *, code: int = 130) -> None:
         super().__init__(saved)
@@ -54,7 +54,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that temporary files go; the program exits with 130 or 143."""
+    """Let SIGTERM end the block as Ctrl-C does, so that temporary files are removed; the exit code is 130 or 143."""
     in_main = threading.current_thread() is threading.main_thread()
     before: Any = signal.signal(signal.SIGTERM, _terminate) if in_main else None
     try:
@@ -71,7 +71,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def saying_what_is_saved(saved: Callable[[], str]) -> Iterator[None]:
-    """Where the block is stopped, say what is saved and how to resume, in the words that `saved` gives then."""
+    """If the block is stopped, print what has been saved and how to resume, as `saved` describes it at that time."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -79,7 +79,7 @@ def saying_what_is_saved(saved: Callable[[], str]) -> Iterator[None]:
 
 
 def _let_go(error: BaseException | None) -> None:
-    """Drop the variables of the interrupted functions, so that their temporary files go now."""
+    """Drop the variables of the interrupted functions, so that their temporary files are removed now."""
     while error is not None:
         error.__traceback__ = None
         error = error.__context__
@@ -93,40 +93,42 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 _LEGEND = (
     "UDS 0 = knowledge intact (as in {full}), 1 = erased (as in {retain}). "
     "Interval: bootstrap over subjects, or over examples where there are none; it does not cover kinds of subjects "
-    "that were not asked about. N: examples measured. "
+    "that are not in the data. N: examples measured. "
     "NaN: examples that are not measurable, because {full} encodes no more than {retain} at any layer (S1 <= tau). "
     "layers: knowledge-encoding layers, mean over examples."
 )
 _SAMPLED = (
     " All examples: estimated range of the UDS over all examples, of which these are a random sample; the interval "
-    "before it also covers subjects or examples that are not in the data."
+    "to its left also covers subjects or examples that are not in the data."
 )
 _DAMAGE = (
-    "Loss: mean log-probability lost when the {unlearned} states are patched in, nats per token, on forget facts and "
-    "on retained facts; then the same with {retain}'s states. Damage: loss on retained facts as a share of the loss on "
+    "Loss: mean log-probability lost when the {unlearned} states are patched in, in nats per token, on forget facts "
+    "and on retained facts, followed by the loss with {retain}'s states. Damage: loss on retained facts as a share "
+    "of the loss on "
     "forget facts. It is measured at the entities, after the correct beginning of the answer. Prob: probability of "
     "the retained entities under {full} and under the model itself; for whole answers, see uds-lens metrics "
     "--retain-data."
 )
 _PROB = (
-    " Output: output depth, what the models' unpatched answers say on the same scale. Prob: probability per token that "
+    " Output: output depth, computed on the same scale from the models' unpatched answers. Prob: probability per "
+    "token that "
     "the model itself gives the entity, after the correct beginning of its answer ({full}: {of_full})."
 )
 _RETAINS = (
     "Each row takes its scale from one {retain_model}. The spread of the scores shows how much that choice matters."
 )
 _TRANSPLANTS = (
-    "output: what the answers lack of what retain lacks (0 as full, 1 as retain). host: what stays lost when blocks of "
-    "retain, which never saw the facts, are put into the model. hidden: output - host, what the rest of the model "
-    "still holds. back: share of what was lost that comes back with these blocks of full, next to the same for retain; "
-    "it shows that a change is confined, not that knowledge is hidden."
+    "output: share of the answers that is lost (0 as full, 1 as retain). host: share that stays lost when blocks of "
+    "retain, which never saw the facts, are put into the model. hidden: output - host, the share that the rest of "
+    "the model still holds. back: share of the loss that is undone by these blocks of full, next to the same for "
+    "retain; it shows that a change is confined, not that knowledge is hidden."
 )
 _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
-"""The beginning of a warning, by its level."""
+"""Prefix of a warning, by its level."""
 
 
 def print_audits(audits: Mapping[str, ul.DepthAudit], *, cautions_of: Sequence[str] | None = None) -> None:
-    """Print the table of `audits` (name to audit), their warnings, and what the columns mean.
+    """Print the table of `audits` (name to audit), their warnings, and a legend of the columns.
 
     `cautions_of` names those whose warnings are printed; None prints those of all.
     """
@@ -170,7 +172,7 @@ def print_audits(audits: Mapping[str, ul.DepthAudit], *, cautions_of: Sequence[s
 
 
 def _all_examples(row: Mapping[str, Any]) -> str:
-    """Write the range of the score over all examples that a sample stands for."""
+    """Write the range of the score over all examples, as estimated from a sample."""
     error = row["audit"].sample_error
     low_high = "unknown" if error is None else interval(*error.interval)
     return "measured" if error is None else "unknown" if low_high == "-" else low_high
@@ -216,7 +218,7 @@ def _print_retains(audits: Mapping[str, ul.DepthAudit]) -> None:
 
 
 def number(value: float | None, digits: int = 3, *, undefined: str = "-") -> str:
-    """Write a number for a table, 0 without a sign.
+    """Write a number for a table; zero gets no sign.
 
     >>> number(0.5), number(-0.0001), number(float("nan")), number(None, undefined="NaN")
     ('0.500', '0.000', '-', 'NaN')
@@ -244,7 +246,7 @@ def table_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def grouped(pairs: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
-    """Return the texts that come with each key, in their order."""
+    """Group the texts by key, in their order."""
     groups: dict[K, list[str]] = {}
     for key, text in pairs:
         groups.setdefault(key, []).append(text)
@@ -252,13 +254,13 @@ def grouped(pairs: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
 
 
 def with_names(told: Iterable[tuple[str, str]]) -> str:
-    """Write sentences, each once, and where there are several, with the names that they are about."""
+    """Write each sentence once; if there are several, each is followed by the names it is about."""
     groups = grouped(told)
     return "; ".join(text if len(groups) == 1 else f"{text}: {', '.join(names)}" for text, names in groups.items())
 
 
 def print_cautions(cautions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Print each warning once, with its mark and the names it is about; the gravest first."""
+    """Print each warning once, with its mark and the names it is about, the most serious first."""
     names_by_warning = grouped((warning, name) for name, warnings in cautions.items() for warning in warnings)
     order = list(_MARKS.values())
     for (mark, sentence), names in sorted(names_by_warning.items(), key=lambda item: order.index(item[0][0])):
@@ -269,7 +271,7 @@ def print_cautions(cautions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
 def score_in_words(audit: ul.DepthAudit) -> str:
     """Write the score and its interval in one line."""
     if math.isnan(audit.uds):
-        return "UDS NaN, nothing measurable"
+        return "UDS NaN, no measurable example"
     low, high = audit.uds_interval
     interval = "" if math.isnan(low) else f", {audit.config.confidence * 100:g}% interval {low:.3f} to {high:.3f}"
     sample = "" if audit.sample_error is None else f"; {audit.sample_error.words}"
@@ -278,7 +280,7 @@ def score_in_words(audit: ul.DepthAudit) -> str:
 
 
 def print_transplants(transplants: Mapping[str, ul.Transplant]) -> None:
-    """Print the table of transplants, with their warnings; nothing without any."""
+    """Print the table of transplants with their warnings, or nothing if there are none."""
     if not transplants:
         return
     rows, warnings = [], {}
@@ -321,10 +323,10 @@ def print_audits_as_json(
 
 
 _PROSE = 100
-"""Maximum width of a line of prose, as in --help."""
+"""Maximum width of a line of text, as in --help."""
 
 _GAPS = 3, 2, 1
-"""Widths of the gap between two columns; the first that fits is used."""
+"""Possible widths of the gap between two columns; the first that fits is used."""
 
 
 Column: TypeAlias = str | tuple[str, str] | Callable[[Mapping[str, Any]], object]
@@ -339,9 +341,9 @@ def print_frame(
     optional: Collection[str] = (),
     **layout: Any,
 ) -> None:
-    """Print the rows of a frame: for each title what stands under it; numbers are aligned right.
+    """Print the rows of a frame; `columns` maps each title to its cells, and numbers are right-aligned.
 
-    `optional` are titles of columns that are left out where no row has a value, `layout` goes to `print_table`.
+    Columns named in `optional` are left out if no row has a value; `layout` is passed to `print_table`.
     """
     records: Any = list(rows) if not hasattr(rows, "to_dict") else rows.to_dict("records")
     values = {title: [_value(row, what) for row in records] for title, what in columns.items()}
@@ -381,10 +383,10 @@ def print_table(
     wrapped: str | None = None,
     shortest: int = 12,
 ) -> None:
-    """Print a table that fits the terminal, by shortening the first column in the middle, then by folding the others.
+    """Print a table that fits the terminal, by shortening the names in the first column, then by folding the others.
 
-    `right`, `bold` and `wrapped` are titles: of columns aligned right, of the one that matters most, of one whose texts
-    may take several lines. Of a name in the first column, at least `shortest` characters are left.
+    `right`, `bold` and `wrapped` name columns: those aligned right, the most important one, and one whose texts may
+    take several lines. Names in the first column keep at least `shortest` characters.
     """
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
@@ -410,7 +412,7 @@ def print_table(
 
 
 def shortened_names(names: Sequence[str], room: int) -> list[str]:
-    """Shorten names to at most `room` characters; where several would look alike, from the word in which they differ.
+    """Shorten names to at most `room` characters; if several would look alike, keep the word in which they differ.
 
     >>> shortened_names(["forget10_NPO_lr2e-05_epoch10", "forget10_NPL_lr2e-05_epoch10", "full"], 16)
     ['...NPO_lr2e-0...', '...NPL_lr2e-0...', 'full']
@@ -428,12 +430,12 @@ def shortened_names(names: Sequence[str], room: int) -> list[str]:
 
 
 def width() -> int:
-    """Return the columns of the terminal; 80 where there is none."""
+    """Return the width of the terminal in columns; 80 if there is no terminal."""
     return _console().width
 
 
 def _console() -> Console:
-    """Open the terminal; without colours where the environment says NO_COLOR."""
+    """Open the terminal, without colours if NO_COLOR is set."""
     from rich.console import Console
 
     plain = bool(os.environ.get("NO_COLOR"))
@@ -441,7 +443,7 @@ def _console() -> Console:
 
 
 def print_wrapped(text: str, *, indent: str = "  ") -> None:
-    """Print a paragraph as wide as the terminal, up to a line that reads well; its later lines are indented."""
+    """Print a paragraph at the width of the terminal, up to a readable maximum, with a hanging indent."""
     blank = "\n" if text.startswith("\n") else ""
     echo(blank + fill(text.strip(), min(width(), _PROSE), subsequent_indent=indent, break_on_hyphens=False))
 
@@ -459,7 +461,7 @@ def say(message: str) -> None:
     text += "\n"
     tqdm = sys.modules.get("tqdm")
     if tqdm is not None and sys.stderr.isatty():
-        tqdm.tqdm.write(text, file=sys.stderr, end="")  # a bar that is shown makes room
+        tqdm.tqdm.write(text, file=sys.stderr, end="")  # a visible progress bar is cleared first
         return
     sys.stderr.write(text)
     sys.stderr.flush()
@@ -482,7 +484,7 @@ def progress_printed(*, verbose: bool = False) -> Iterator[None]:
     before = ours.level, ours.propagate, root.level
     ours.addHandler(handler)
     ours.setLevel(logging.INFO)
-    ours.propagate = False  # a handler that some package put on the root logger would print it again
+    ours.propagate = False  # otherwise a handler that another package put on the root logger would print it again
     if verbose:
         root.addHandler(handler)
         root.setLevel(min(root.level, logging.INFO))
@@ -495,7 +497,7 @@ def progress_printed(*, verbose: bool = False) -> Iterator[None]:
 
 
 class _Lines(logging.Handler):
-    """Print records as lines; an estimate of memory only where it exceeds all before."""
+    """Print records as lines; a memory estimate only if it exceeds all earlier ones."""
 
     def __init__(self, verbose: bool) -> None:
         super().__init__(logging.INFO)

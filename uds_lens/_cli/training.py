@@ -44,7 +44,7 @@ def _list_methods(wanted: bool) -> bool:
 
 
 def _defaults(config: type[Any]) -> dict[str, Any]:
-    """Return the settings of a method; a dash where one has to be given."""
+    """Return the settings of a method; a dash marks one that has to be given."""
     return {field.name: "-" if field.default is MISSING else field.default for field in fields(config)}
 
 
@@ -55,18 +55,18 @@ def _listed(settings: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Depth:
-    """Depth during training."""
+    """Options for measuring depth during training."""
 
     depth_every: Annotated[int | None, opt.count("Measure depth every N steps; needs --retain.")] = None
     retain_model: Annotated[str | None, opt.model("Model that never saw the forget set.", "--retain")] = None
     depth_examples: Annotated[str | None, opt.data("Forget facts with entities. Default: --examples.")] = None
     control: Annotated[str | None, opt.data("Facts to retain, with entities; a loss on them is damage.")] = None
-    depth_rows: Annotated[int | None, opt.count("Measure only this many facts, in whole subjects.")] = None
+    depth_rows: Annotated[int | None, opt.count("Measure only about this many facts, choosing whole subjects.")] = None
 
     def callback(
         self, full: str, forget: str, method: MethodConfig, options: TrainOptions
     ) -> ul.training.DepthCallback:
-        """Measure stage 1, in the prompts of the training, and return the callback."""
+        """Measure stage 1 with the prompts of the training, and return the callback."""
         if self.retain_model is None:
             raise ConfigError("--depth-every needs --retain, a model that never saw the forget set.")
         assert self.depth_every is not None
@@ -81,7 +81,7 @@ class Depth:
 
 @contextmanager
 def _training(message: str, out: Path, printing: opt.Printing) -> Iterator[None]:
-    """Say what begins; where it is stopped, what is saved; at the end, what was trained."""
+    """Announce a training run; if it is stopped, say what is saved; at the end, print what was trained."""
     say(message)
     from uds_lens.unlearning._run_folder import saved_so_far
 
@@ -95,11 +95,11 @@ def _training(message: str, out: Path, printing: opt.Printing) -> Iterator[None]
 
 
 LEARNED = 0.8
-"""Prob of the taught answers below which `full` or `retain` hardly knows what an audit would look for."""
+"""Prob of the taught answers below which `full` or `retain` knows too little for an audit."""
 
 
 def print_training(directory: Path, *, before: str | None, as_json: bool) -> None:
-    """Print a finished training run; `before` says when the one finished that was there already."""
+    """Print a finished training run; `before` says when it finished if it was already there."""
     record: dict[str, Any] = ul.unlearning.read_record(directory)
     if as_json:
         print_json({"directory": str(directory), **record})
@@ -136,7 +136,7 @@ def print_depth(directory: Path) -> None:
 
 
 def _method_help() -> str:
-    """The words there are, a user's own among them."""
+    """List the registered names, the user's own included."""
     *words, last = method_words()
     return f"{', '.join(words)} or {last}."
 
@@ -156,7 +156,7 @@ def unlearn(
         list[str] | None,
         opt.value(
             "NAME=VALUE",
-            "Setting of the method; repeat for more: learning_rate, epochs (10), batch_size (32 rows to a step) and "
+            "Setting of the method; repeat for more: learning_rate, epochs (10), batch_size (32 rows per step) and "
             "others, see --list.",
             "--set",
         ),
@@ -200,10 +200,10 @@ def unlearn(
 
 
 def read_settings(words: Sequence[str] | None, flag: str = "--set") -> dict[str, str]:
-    """`name=value` words as a dictionary.
+    """Parse `name=value` words into a dictionary.
 
     Raises:
-        ConfigError: A word without `=`, or a name twice.
+        ConfigError: A word has no `=`, or a name occurs twice.
 
     Example:
         >>> read_settings(["beta=0.1", "epochs=5"])
@@ -242,7 +242,7 @@ def relearn(
     ] = None,
     split: Annotated[str, opt.value("NAME", "With --grid: forget split of TOFU.")] = "forget10",
     limit: Annotated[int | None, opt.count("With --grid: use a sample of the questions.")] = None,
-    jobs: Annotated[int, opt.count("With --grid: settings at a time.")] = 1,
+    jobs: Annotated[int, opt.count("With --grid: settings to run at a time.")] = 1,
     *,
     config: Annotated[RelearnConfig, opt.Offer(first=("learning_rate", "epochs"))],
     options: opt.Training,
@@ -349,8 +349,8 @@ def _print_grid(results: ul.study.RelearnGridResults, out: Path, *, as_json: boo
     print_wrapped(
         f"\nWorst setting: of {summary['n_settings']}, the one that regains the most and costs at most {bound}. It was "
         "chosen after seeing these outcomes: the interval ignores that choice, but the last number accounts for it. "
-        "Regained: change towards knowledge; untrained rows: the same for rows left out of training. What retain "
-        "regains, too, was newly learned."
+        "Regained: change towards knowledge; untrained rows: the same for rows left out of training. Whatever retain "
+        "also regains was newly learned."
     )
     echo(f"\nSaved in {out}")
 
@@ -361,7 +361,7 @@ def finetune(
     out: opt.Out,
     unseen: Annotated[
         list[str] | None,
-        opt.data("Rows left out of training, whose Prob is printed too: the forget set, for a retain model."),
+        opt.data("Rows left out of training whose Prob is printed too: for a retain model, the forget set."),
     ] = None,
     *,
     config: Annotated[FinetuneConfig, opt.Offer(first=("learning_rate", "epochs", "batch_size", "protocol"))],
@@ -372,8 +372,8 @@ def finetune(
     """Teach a model facts, to make full and retain models.
 
     At the end it prints Prob (mean probability per token of the answers, over at most 100 rows of each file) before
-    and after: it should be near 1 on what was taught, and far lower on --unseen rows (somewhat above the start, since
-    the form of the answers is learned, too).
+    and after: it should be near 1 on what was taught, and far lower on --unseen rows (though above its starting value,
+    since the form of the answers is learned, too).
 
     \b
     Example:

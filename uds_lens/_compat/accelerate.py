@@ -1,4 +1,4 @@
-"""Private parts of accelerate: placing the weights of a model, and moving them as they are needed."""
+"""Private parts of accelerate: placing the weights of a model, and moving them when needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_offloaded(model: nn.Module) -> bool:
 
 
 def runs_on(module: nn.Module) -> torch.device:
-    """Return the device that a module runs on, wherever accelerate keeps its weight meanwhile."""
+    """Return the device that a module runs on, even if accelerate keeps its weights elsewhere."""
     weight: Any = module.weight
     if not weight.is_meta:
         return torch.device(weight.device)

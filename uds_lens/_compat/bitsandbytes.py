@@ -19,10 +19,10 @@ _KERNEL = "Failed to load CPU gemm_4bit_forward"
 
 @contextmanager
 def no_hub_kernels() -> Iterator[None]:
-    """Keep bitsandbytes from asking the Hub for kernel code, which it would run; drop its message that there is none.
+    """Keep bitsandbytes from fetching and running kernel code from the Hub, and drop its message that there is none.
 
-    It asks when it is imported, or in the first pass on a Mac, where the package `kernels` is installed. Who wants
-    that imports bitsandbytes first.
+    It does so on import, or in the first pass on a Mac, if the package `kernels` is installed. To allow this, import
+    bitsandbytes first.
     """
 
     def wanted(record: logging.LogRecord) -> bool:
@@ -41,9 +41,9 @@ def no_hub_kernels() -> Iterator[None]:
 def _import_without_kernels() -> None:
     loaded: dict[str, Any] = sys.modules
     before = {"kernels": loaded["kernels"]} if "kernels" in loaded else {}
-    loaded["kernels"] = None  # an import of it fails
+    loaded["kernels"] = None  # makes an import of it fail
     try:
-        with suppress(Exception):  # who needs bitsandbytes will meet the error again
+        with suppress(Exception):  # the error will be raised again where bitsandbytes is needed
             import_module("bitsandbytes")
     finally:
         del loaded["kernels"]
@@ -53,7 +53,7 @@ def _import_without_kernels() -> None:
 
 
 def is_4bit_layer(module: nn.Module) -> bool:
-    """Tell whether a module holds 4-bit weights, by the name of its class, without importing bitsandbytes."""
+    """Tell from a module's class name whether it holds 4-bit weights, without importing bitsandbytes."""
     return type(module).__name__ == "Linear4bit"
 
 
@@ -92,7 +92,7 @@ def plain_weight(module: Any) -> Tensor:
 
 
 def plain_in_packed(model: nn.Module) -> str | None:
-    """Name a layer for packed weights that holds plain ones, and fails when it is run; None where there is none."""
+    """Name a layer for packed weights that holds plain ones (it would fail when run); None if there is none."""
     return next(
         (
             name

@@ -1,4 +1,4 @@
-"""The C library on Linux: memory that was freed and that its allocator keeps."""
+"""The C library on Linux: returning freed memory that its allocator holds back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def give_back_memory() -> None:
-    """Return freed memory to the system, out of the middle of its heaps too; without effect on other C libraries."""
+    """Return freed memory to the system, even from the middle of the heaps; does nothing with other C libraries."""
     if (trim := _trim()) is not None:
         trim(0)
 

@@ -11,7 +11,7 @@ from threading import Thread
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-_PATIENCE = 5.0  # seconds within which a connection to the Hub, or to its proxy, has to open
+_PATIENCE = 5.0  # seconds allowed for opening a connection to the Hub or its proxy
 
 
 @cache
@@ -41,7 +41,7 @@ def is_reachable() -> bool:
 
 @contextmanager
 def asking_the_hub() -> Iterator[None]:
-    """Work offline where the Hub cannot be reached: downloaded files are used, without retries."""
+    """Work offline if the Hub cannot be reached: use downloaded files, without retries."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE or is_reachable():

@@ -1,4 +1,4 @@
-"""Private or unstable parts of PEFT: its wrappers around a model, and errors that it raises as warnings."""
+"""Private or unstable parts of PEFT: its model wrappers, and errors that it only reports as warnings."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def without_wrappers(model: nn.Module) -> Any:
 
 
 def merge_adapters(model: Any) -> Any:
-    """Return the plain model, adapters merged into its weights; a model without adapters as it is.
+    """Return the plain model with its adapters merged into the weights; a model without adapters is returned as it is.
 
-    Where an adapter is on a weight that modules share (a head that is the input embedding), each gets a weight of its
-    own first: the adapter changes one of them.
+    If an adapter is on a weight shared by several modules (as with a tied head), each gets its own copy first, because
+    the adapter changes only one of them.
     """
     if not hasattr(model, "merge_and_unload"):
         return model
@@ -41,7 +41,7 @@ def merge_adapters(model: Any) -> Any:
 
 
 def _untie(model: Any) -> None:
-    """Give each module a weight of its own, if one with an adapter, or one that is replaced as a whole, shares its."""
+    """Untie shared weights if one of the modules has an adapter or is replaced as a whole."""
     owners: dict[int, list[tuple[nn.Module, str]]] = {}
     changed = set()
     for module in model.modules():
@@ -63,7 +63,7 @@ def _untie(model: Any) -> None:
 
 
 def save_adapter(model: Any, folder: Path, *, base: str, dtype: torch.dtype) -> None:
-    """Save the adapter of a wrapped model, without its base, and round the model's own to what was saved."""
+    """Save the adapter of a wrapped model, without its base, and round the adapter in memory to the saved values."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -80,8 +80,8 @@ def save_adapter(model: Any, folder: Path, *, base: str, dtype: torch.dtype) -> 
 def quiet_wrapping() -> Iterator[None]:
     """Silence warnings of PEFT that are not for the user.
 
-    It reads `is_gradient_checkpointing`, an old name in transformers; an adapted weight is tied, which `merge_adapters`
-    sees to; and while it trains, an adapter of an embedding is saved with that.
+    They concern an old name in transformers (`is_gradient_checkpointing`), tied weights (which `merge_adapters`
+    handles), and embeddings saved along with their adapter during training.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
@@ -105,12 +105,12 @@ def is_adapted(model: object) -> bool:
 
 
 def model_inside(wrapper: Any) -> Any | None:
-    """Return the model inside a wrapper, with the adapter's layers in place; None where it alters the prompt."""
+    """Return the model inside a wrapper, with the adapter's layers in place; None if the adapter alters the prompt."""
     return None if wrapper.active_peft_config.is_prompt_learning else wrapper.get_base_model()
 
 
 def adapter_state(module: object) -> str:
-    """Describe the state of an adapter's layer next to its weights: active and merged adapters, and scales."""
+    """Describe the state of an adapter's layer apart from its weights: active and merged adapters, and scales."""
     if not type(module).__module__.startswith("peft."):
         return ""
     names = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")

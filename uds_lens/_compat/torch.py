@@ -1,4 +1,4 @@
-"""Private parts of torch: the hooks of a module, and the module inside a compiled one."""
+"""Private parts of torch: the hooks of a module, and access to the module inside a compiled one."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def hook_tables(module: nn.Module) -> list[dict[int, Callable[..., Any]]]:
 
 
 def forward_hooks_of(module: nn.Module) -> dict[int, Callable[..., Any]]:
-    """Return the hooks that run when the module is called, by the number of their registration in this process."""
+    """Return the hooks that run when the module is called, keyed by their registration number in this process."""
     before, after = module._forward_pre_hooks, module._forward_hooks
     return {**after, **before}
 
 
 def altered_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """List, by name, the modules with forward hooks or a forward of their own, which no class gave them."""
+    """List the names of modules with forward hooks, or with a `forward` that does not come from their class."""
     pending, seen = [model], {id(model)}
-    while pending:  # without names, and without torch's chain of generators: every pass asks, and most find none
+    while pending:  # fast path without names: every pass asks this, and most models have none
         module = pending.pop()
         if _is_altered(module):
             return [(name, part) for name, part in model.named_modules() if _is_altered(part)]

@@ -29,7 +29,7 @@ def is_own_hook(hook: object) -> bool:
 
 
 def plain_name(name: str) -> str:
-    """Return a weight's name as it was before its model was wrapped, which put another part into it."""
+    """Return the name that a weight had before its model was wrapped."""
     return name.replace(f".{_WRAPPED}", "").replace(f"{_WRAPPED}.", "")
 
 
@@ -42,10 +42,10 @@ def boot(
     device: str | None,
     scratch: Callable[[], AbstractContextManager[Path]],
 ) -> TransformerBridge:
-    """Wrap a transformers model, which is changed, in a Bridge without weight processing.
+    """Wrap a transformers model in a Bridge, without weight processing; the model is modified in place.
 
-    TransformerLens loads the tokenizer again by name, so it gets one whose name is a directory: one of `scratch` where
-    it has none of its own.
+    TransformerLens loads the tokenizer again by name, so its name has to be a directory: one in `scratch` if the
+    tokenizer has none.
     """
     from transformer_lens.model_bridge import TransformerBridge
 

@@ -26,19 +26,19 @@ WEIGHTS_ENTRY = "transformers_weights"
 
 
 def attention_of(config: Any) -> str | None:
-    """Return the name of the attention that modules with this configuration run; None where it was never set."""
+    """Return the name of the attention that modules with this configuration run; None if it was never set."""
     return getattr(config, "_attn_implementation", None)
 
 
 def set_attention(config: Any, name: str) -> None:
-    """Choose the attention of a model that is not built yet, whatever its config.json says."""
+    """Choose the attention of a model before it is built, whatever its config.json says."""
     for part in {id(c): c for c in (config, config.get_text_config())}.values():
         part._attn_implementation = name
 
 
 @contextmanager
 def attention_replaced(configs: Iterable[Any], name: str) -> Iterator[None]:
-    """Make modules with these configurations run another attention for the length of the block."""
+    """Make modules with these configurations run another attention inside the `with` block."""
     replaced = [(config, now) for config in configs if (now := config._attn_implementation) != name]
     try:
         for config, _ in replaced:
@@ -63,7 +63,7 @@ def register_attention(name: str, attend: Callable[..., Any]) -> None:
 
 
 def eager_attention(module: nn.Module) -> Callable[..., Any] | None:
-    """Return the eager attention in the file that defines a module; None where it has none."""
+    """Return the eager attention in the file that defines a module; None if there is none."""
     return getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
 
 
@@ -75,7 +75,7 @@ def is_offline() -> bool:
 
 
 def downloaded(name: str, revision: str | None = None) -> str | None:
-    """Return the directory in the Hub's cache that holds a model, without the network; None where there is none."""
+    """Return the directory in the Hub's cache that holds a model, without network access; None if there is none."""
     from transformers.utils.hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(name, "config.json", revision=revision)
@@ -136,13 +136,13 @@ def keeps_plain_keys(cache: Any) -> bool:
     """
     from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-    if type(cache) is not DynamicCache:  # a family's own may hold more than its layers (MiniMaxCache)
+    if type(cache) is not DynamicCache:  # a family's own cache may hold more than its layers (MiniMaxCache)
         return False
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers or [None])
 
 
 def keep_cached_rows(cache: Any, rows: Tensor) -> None:
-    """Keep these rows of a cache, in this order and as often as each is named, in place.
+    """Reduce a cache in place to the given rows, in this order and with repetitions.
 
     `batch_select_indices` is missing on linear layers, and leaves their states alone on layers that are both linear and
     attention; `reorder_cache` selects all of a layer's tensors.
@@ -174,18 +174,19 @@ def shared_cached_row(cache: Any, times: int) -> Any:
 
 
 def largest_entry(config: Any, name: str) -> int | None:
-    """Return an entry of a config, the largest over its blocks where they differ (Gemma-4); None where it has none."""
-    blocks = getattr(config, "per_layer_config", None) or [config]  # a config refuses to name one value for all
+    """Return an entry of a config, the largest over its blocks if they differ (Gemma-4); None if it has none."""
+    # such a config refuses to give one value for all blocks
+    blocks = getattr(config, "per_layer_config", None) or [config]
     values = [getattr(block, name, None) for block in blocks]
     several = [value if isinstance(value, list | tuple) else [value] for value in values]
     return max((int(value) for part in several for value in part if value), default=None)
 
 
 class RopeLimit(NamedTuple):
-    """The length up to which a model's rotary frequencies are the same for every text."""
+    """Text length up to which a model's rotary frequencies do not change."""
 
-    length: int  # longest such text, in tokens
-    by_length: bool  # whether every longer length has its own frequencies; else all longer texts share one other set
+    length: int  # length of the longest such text, in tokens
+    by_length: bool  # whether frequencies differ for every longer length; if not, all longer texts share a second set
 
 
 _FIXED_ROPE = ("default", "linear", "llama3", "yarn", "proportional", "mrope")
@@ -193,10 +194,10 @@ _FIXED_ROPE = ("default", "linear", "llama3", "yarn", "proportional", "mrope")
 
 
 def rope_limit(config: Any) -> RopeLimit | None:
-    """Return where a model's rotary frequencies begin to depend on the length of the text; None where they never do.
+    """Return the text length from which a model's rotary frequencies depend on it; None if they never do.
 
-    transformers takes that length from the longest row of a batch ("longrope" and "dynamic"). An unknown kind counts
-    as one whose frequencies depend on every length.
+    transformers uses the length of the longest row in a batch ("longrope" and "dynamic"). For an unknown kind, the
+    frequencies are assumed to differ for every length.
     """
     text, limits = config.get_text_config(), []
     for kind, part in _rope_settings(text):
@@ -213,7 +214,7 @@ def rope_limit(config: Any) -> RopeLimit | None:
 
 
 def longest_text(config: Any) -> int | None:
-    """Return the longest text that a model is made for, in tokens; "dynamic" rotary frequencies extend it."""
+    """Return the maximum text length of a model in tokens; "dynamic" rotary frequencies extend it."""
     text = config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)
     factors = [part.get("factor") or 1.0 for kind, part in _rope_settings(text) if "dynamic" in kind]
@@ -221,7 +222,7 @@ def longest_text(config: Any) -> int | None:
 
 
 def _rope_settings(text: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield kind and settings of rotary scaling; some models have several."""
+    """Yield the kind and settings of each rotary scaling; some models have several."""
     settings = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     several = all(isinstance(part, dict) for part in settings.values())
     for part in settings.values() if several else [settings]:
@@ -229,9 +230,9 @@ def _rope_settings(text: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def forget_longer_texts(model: nn.Module) -> list[RemovableHandle]:
-    """Make "dynamic" rotary frequencies depend on the current text, not on the longest one before.
+    """Make "dynamic" rotary frequencies depend on the current text, not on the longest text seen so far.
 
-    Those modules keep the frequencies of the longest text for all beyond the original maximum.
+    By default, these modules reuse the frequencies of the longest text for all texts beyond the original maximum.
     """
     return [
         module.register_forward_pre_hook(_begin_anew)
@@ -262,9 +263,9 @@ def upcasts_attention(config: Any) -> bool:
 
 
 def unknown_quantisation(config: Any) -> str | None:
-    """Return the quantisation that a config names and transformers does not know: it would ignore it.
+    """Return the quantisation named in a config that transformers does not know and would ignore.
 
-    An empty string where it names none.
+    Returns an empty string if there is none.
     """
     settings = getattr(config, QUANTISED_ENTRY, None)
     if not isinstance(settings, dict):
@@ -273,13 +274,13 @@ def unknown_quantisation(config: Any) -> str | None:
 
     method = settings.get("quant_method")
     four_or_eight = settings.get("load_in_4bit") or settings.get("load_in_8bit")
-    if method in (None, "bitsandbytes") and four_or_eight:  # early checkpoints do not name it
+    if method in (None, "bitsandbytes") and four_or_eight:  # early checkpoints do not state it
         return None
     return None if isinstance(method, str) and method in AUTO_QUANTIZATION_CONFIG_MAPPING else str(method or "")
 
 
 def forget_quantisation(model: Any) -> None:
-    """Make a model whose weights were unpacked while they were read (GGUF) one that is saved as any other."""
+    """Make a model whose weights were unpacked on reading (GGUF) save like any other model."""
     if getattr(model.config, QUANTISED_ENTRY, None) is not None:
         delattr(model.config, QUANTISED_ENTRY)
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
@@ -287,9 +288,9 @@ def forget_quantisation(model: Any) -> None:
 
 
 def gguf_tensors_left_out(model: Any, architecture: str, tensors: Iterable[str]) -> list[str]:
-    """List tensors of a GGUF file that transformers' reader drops without a word, of those in blocks.
+    """List the block tensors of a GGUF file that transformers' reader silently drops.
 
-    Experts are split by patterns of their own, and rotary frequencies that early files hold are computed.
+    Experts are matched by separate patterns, and rotary frequencies stored in early files are computed instead.
     """
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
@@ -303,7 +304,7 @@ def gguf_tensors_left_out(model: Any, architecture: str, tensors: Iterable[str])
 
 
 def inverse_frequencies(config: Any) -> Any:
-    """Return the inverse rotary frequencies of a config whose blocks all have the same, as an array of float64."""
+    """Return the inverse rotary frequencies of a config, if all blocks share them, as a float64 array."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     rope = config.rope_parameters
@@ -315,22 +316,22 @@ def inverse_frequencies(config: Any) -> Any:
 
 
 def dequantised(model: Any) -> Any:
-    """Return a quantised model with plain weights, as one that is saved as any other."""
+    """Return a quantised model with plain weights, so that it is saved like any other model."""
     plain = model.dequantize()
     forget_quantisation(plain)
-    vars(plain).pop("_weight_conversions", None)  # else `save_pretrained` would try to quantise them again
+    vars(plain).pop("_weight_conversions", None)  # otherwise `save_pretrained` would try to quantise them again
     return plain
 
 
 _TEXT = "Question, it's (1990) or 12:45?\n\nÜber «Ada  Vey»\t$3.50 e\u0301 — don't_I 你好 x=7."
-"""Kinds of characters that pre-tokenizers treat in their own ways."""
+"""Kinds of characters that pre-tokenizers treat differently."""
 
 
 def follow_file(tokenizer: Any, place: str, *, revision: str | None, offline: bool) -> bool:
-    """Make a tokenizer split texts as its tokenizer.json says, and tell whether it did not before.
+    """Make a tokenizer split texts as its tokenizer.json says, and tell whether that changed anything.
 
-    transformers builds some classes anew from the vocabulary (GPT-2's, Qwen2's), with steps that their first models
-    had. The first word is not compared: whether a space is put before it is a setting of its own.
+    transformers rebuilds some classes from the vocabulary (GPT-2's, Qwen2's), with the steps of the first models of
+    that family. The first word is not compared: whether a space precedes it is a separate setting.
     """
     from tokenizers import Tokenizer
     from transformers.utils import cached_file
@@ -346,7 +347,7 @@ def follow_file(tokenizer: Any, place: str, *, revision: str | None, offline: bo
     written = Tokenizer.from_file(file)
 
     def split(by: Tokenizer) -> list[int]:
-        by.no_padding()  # set by every call of the tokenizer
+        by.no_padding()  # reset by every call of the tokenizer
         by.no_truncation()
         found = by.encode(_TEXT, add_special_tokens=False)
         return [number for number, (begin, _) in zip(found.ids, found.offsets, strict=True) if begin >= 8]
@@ -359,7 +360,7 @@ def follow_file(tokenizer: Any, place: str, *, revision: str | None, offline: bo
 
 
 def set_place(config: Any, place: str) -> None:
-    """Say where a config was loaded from; one read from a GGUF file names its title instead, in an entry of its own."""
+    """Return where a config was loaded from; one read from a GGUF file has its title in a separate entry."""
     setattr(config, PLACE_ENTRY, place)
     vars(config).pop("_model_name_or_path", None)
 
@@ -377,12 +378,12 @@ def unset_weights(loading_info: dict[str, Any]) -> list[str]:
 
 
 class EmptyModel(NamedTuple):
-    """A model of a checkpoint without its weights, and what fills them."""
+    """A checkpoint's model without weights, and the rules for filling them."""
 
     model: Any  # all weights on the meta device; buffers that no file holds are computed, on the CPU
     # What `from_pretrained` would report: weights that no file fills, or that the model does not have.
     loading_info: dict[str, Any]
-    # Weight of the model that each tensor of the files goes to; one of several, where a tensor is split.
+    # The model weight that each tensor of the files goes to (one of several if the tensor is split).
     filled_by: dict[str, str]
     settings: Any  # how tensors are converted on their way (experts that are stacked, dtypes)
 
@@ -421,9 +422,9 @@ def empty_model(config: Any, tensors: dict[str, Tensor], *, dtype: Any) -> Empty
     missing = set(info.missing_keys)
     model.mark_tied_weights_as_initialized(info)
     model._adjust_missing_and_unexpected_keys(info)
-    tied = model.all_tied_weights_keys  # the head, by default, and the weight it shares: either may be the one stored
+    tied = model.all_tied_weights_keys  # by default the head and the weight it is tied to; either may be the stored one
     info.missing_keys -= {*tied, *(source for place, source in tied.items() if place not in missing)}
-    if not unset_weights(info.to_dict()):  # so that nothing but buffers is computed
+    if not unset_weights(info.to_dict()):  # so that only buffers are computed
         model._move_missing_keys_from_meta_to_device(set(), None, None, None)
         model._initialize_missing_keys(False)
     model.tie_weights(missing_keys=missing, recompute_mapping=False)
@@ -431,7 +432,7 @@ def empty_model(config: Any, tensors: dict[str, Tensor], *, dtype: Any) -> Empty
 
 
 def fill_weights(model: Any, tensors: dict[str, Any], settings: Any) -> list[str]:
-    """Convert tensors of a checkpoint's files and put them into its model, on the CPU."""
+    """Convert tensors from a checkpoint's files and put them into its model, on the CPU."""
     import dataclasses
 
     from transformers.core_model_loading import convert_and_load_state_dict_in_model

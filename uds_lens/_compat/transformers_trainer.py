@@ -1,6 +1,6 @@
 """Private parts of transformers' `Trainer`: the order of its data, the scale of its loss, its warnings on resuming.
 
-Imports transformers, unlike its neighbours: import it where a training loop is wanted.
+Unlike the other files here, this one imports transformers: import it only where a training loop is needed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from uds_lens.errors import ModelError
 
 
 class OrderedTrainer(Trainer):
-    """`Trainer` that takes its data in order, and whose loss is that of a whole batch in any number of passes.
+    """`Trainer` that takes its data in order, and whose loss is that of the whole batch, however many passes it takes.
 
-    Override `batch_begins`, which sees all passes of the next batch on this device, and `part_of_loss`, which gives a
-    pass its part, so that the parts of all passes and devices add up to the batch's loss.
+    Override `batch_begins`, which receives all passes of the next batch on this device, and `part_of_loss`, which
+    returns the share of one pass; the shares of all passes and devices must add up to the batch's loss.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -29,10 +29,10 @@ class OrderedTrainer(Trainer):
         self.loss_is_scaled_for_ga = False  # `training_step` divides by the number of passes, in every release
 
     def batch_begins(self, passes: list[Any]) -> None:
-        """Look at a batch before its first pass."""
+        """Receive a batch before its first pass."""
 
     def part_of_loss(self, model: torch.nn.Module, inputs: Any) -> torch.Tensor:
-        """Return the part of the batch's loss that one pass contributes."""
+        """Return the share of the batch's loss that one pass contributes."""
         raise NotImplementedError
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
@@ -45,7 +45,7 @@ class OrderedTrainer(Trainer):
     def compute_loss(
         self, model: torch.nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return the part of this pass, times the numbers of passes and devices, by which the base class divides."""
+        """Return the share of this pass, times the numbers of passes and devices by which the base class divides."""
         divided_by = self.current_gradient_accumulation_steps * self.accelerator.num_processes
         loss = self.part_of_loss(model, inputs) * divided_by
         return (loss, None) if return_outputs else loss
@@ -54,7 +54,7 @@ class OrderedTrainer(Trainer):
         return SequentialSampler(self.train_dataset)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Raise on weights that do not fit instead of warning; only tied ones may be missing from a checkpoint."""
+        """Raise an error instead of warning if weights do not fit; only tied ones may be missing from a checkpoint."""
         places = {name: value.data_ptr() for name, value in self.model.state_dict().items()}
         missing = set(load_result.missing_keys)
         filled = {place for name, place in places.items() if name not in missing}
@@ -62,7 +62,7 @@ class OrderedTrainer(Trainer):
         if lost or load_result.unexpected_keys:
             names = ", ".join([*lost, *load_result.unexpected_keys][:3])
             raise ModelError(
-                f"a training checkpoint does not fit the model it was made from ({names}, ...): remove the folder of "
+                f"a training checkpoint does not fit its model ({names}, ...): remove the folder of "
                 "the run, and start it again."
             )
 
@@ -82,7 +82,7 @@ def checkpoint_activations(arguments: TrainingArguments) -> TrainingArguments:
 
 
 def trainer_of(state: TrainerState) -> Trainer | None:
-    """Return the `Trainer` whose callbacks run now; it hands them its state, but no reference to itself."""
+    """Return the `Trainer` whose callbacks are running; it passes them its state, but no reference to itself."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")
@@ -93,10 +93,10 @@ def trainer_of(state: TrainerState) -> Trainer | None:
 
 
 def log_beside(trainer: Trainer, logs: dict[str, float]) -> None:
-    """Log numbers from a callback, leaving what the next line of the log will hold.
+    """Log numbers from a callback without affecting the next line of the log.
 
-    The method of `Trainer` itself is used: those of subclasses average what they gathered since their last line. And
-    logging would take back a request of another callback that the loss be logged at this step.
+    `Trainer`'s own method is used, because subclasses average what they have collected since their last line. The
+    request of another callback to log the loss at this step, which logging would clear, is kept.
     """
     asked = trainer.control.should_log
     Trainer.log(trainer, logs)

@@ -1,4 +1,4 @@
-"""The unstable parts of typer and click: the class of a command, its help, and its errors of usage."""
+"""The unstable parts of typer and click: the command class, its help, and its usage errors."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import typer
 from typer.core import TyperArgument, TyperCommand
 
 HELP_ALL = "--help-all"
-_HYPHEN, _UNBROKEN = "-", "\u2011"  # options such as --stand-in stay whole where help is wrapped
+_HYPHEN, _UNBROKEN = "-", "\u2011"  # options such as --stand-in are not broken where help is wrapped
 
 
 class PlainCommand(TyperCommand):
-    """A command that names all missing options at once, and whose help lists options in groups."""
+    """A command that reports all missing options at once and lists its options in groups."""
 
     everything = False
-    """Whether help has all groups."""
+    """Whether the help shows all groups."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         for parameter in self.params:
             if isinstance(parameter, TyperArgument):
-                # Its metavar says what it takes, its type in Python does not.
+                # The metavar says which values it takes; the Python type does not.
                 parameter.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words after the command's name."""
+        """Parse the words after the command's name."""
         given = {word.partition("=")[0] for word in args}
         try:
             return super().parse_args(ctx, args)
@@ -38,14 +38,14 @@ class PlainCommand(TyperCommand):
         return super().get_help(ctx).replace(_UNBROKEN, _HYPHEN)
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write what the command does."""
+        """Write the description of the command."""
         text = self.help
         self.help = text and text.replace(_HYPHEN, _UNBROKEN)
         super().format_help_text(ctx, formatter)
         self.help = text
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, those of each group (`typer.Option(rich_help_panel=...)`) only where all are asked for."""
+        """Write the options; those in groups (`typer.Option(rich_help_panel=...)`) only if all are requested."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             name, text = parameter.get_help_record(ctx) or ("", "")
@@ -64,21 +64,21 @@ class PlainCommand(TyperCommand):
             formatter.write_text(f"{count} more with {ctx.command_path} {HELP_ALL}: {names}.".replace("-", _UNBROKEN))
 
     def _also_missing(self, given: set[str], error: Any) -> str:
-        """More options that have to be there; only an error about one of these comes without a message."""
+        """Report the other missing options; only errors of this kind have no message."""
         required = [p for p in self.params if p.required and p.opts[0].startswith("-") and p is not error.param]
         missing = [p.opts[0] for p in required if not given & set(p.opts)]
         return f"Also missing: {', '.join(missing)}." if missing else ""
 
 
 def missing_options(flags: list[str]) -> Exception:
-    """Return the error of usage about options that one of several ways to call a command needs."""
+    """Return the usage error about options that one of several forms of a command needs."""
     usage_error = typer.BadParameter.__mro__[1]
     also = f" Also missing: {', '.join(flags[1:])}." if len(flags) > 1 else ""
     return usage_error(f"Missing option '{flags[0]}'.{also}")
 
 
 def parameters_of(program: Any, words: list[str]) -> dict[str, Any]:
-    """Return the parameters of the command that `words` call, by their names in Python; none where there is none."""
+    """Return the parameters of the command that `words` call, keyed by Python name; empty if there is none."""
     command = next((program.commands[word] for word in words if word in program.commands), None)
     return {parameter.name: parameter for parameter in command.params} if command else {}
 

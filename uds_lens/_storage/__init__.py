@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, that never overwrite foreign files, and that say when they were altered."""
+"""Files that are either whole or absent, never overwrite foreign files, and reveal later changes."""
 
 import lazy_loader
 

@@ -24,49 +24,49 @@ from filelock import BaseFileLock, FileLock
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError
 
 Place: TypeAlias = str | os.PathLike[str]
-Read = TypeVar("Read")  # what is made of a directory
+Read = TypeVar("Read")  # value made from a directory
 
-# Where something may be written: nowhere that holds what this library did not write. A file says so itself, at its
-# beginning: JSON by its format, a page by its generator. Tables and other people's formats have no place for that: a
-# hidden file next to them, `.NAME.uds_lens`, has the hash of what was written. A directory is ours by the record in it.
+# Nothing that this library did not write is ever overwritten. A file shows its origin at its beginning: JSON by its
+# format, a page by its generator. Tables and foreign formats have no room for that, so a hidden file next to them,
+# `.NAME.uds_lens`, has the hash of what was written. A directory is ours if it contains our record.
 
 RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "finetuning.json", "quantisation.json")
-"""Files that show what a directory is."""
+"""Files that identify the content of a directory."""
 
 _JSON = re.compile(rb'\s*\{\s*"format"\s*:\s*"(uds_lens\.[\w.]+)"')
 _PAGE = re.compile(
     rb"\s*(?:<!doctype html>\s*)?(?:<html[^<>]*>\s*)?(?:<head>\s*)?(?:<(?:meta|title)[^<>]*>[^<>]*(?:</title>\s*)?)*?"
     rb'<meta name="generator" content="uds_lens \d[^"<>]*">'
 )
-_HEAD = 1 << 14  # bytes in which a file says what it is
-_MARK, _MARKED = ".uds_lens", "uds_lens.written"  # end of a hidden file's name, and the format in it
-_REMEMBERED = 8  # versions of a file that its mark knows: several processes may write it at a time
+_HEAD = 1 << 14  # number of bytes within which a file identifies itself
+_MARK, _MARKED = ".uds_lens", "uds_lens.written"  # suffix of a hidden file's name, and the format inside it
+_REMEMBERED = 8  # number of versions that a mark lists, as several processes may write the file at once
 
 
 def generator() -> str:
-    """Return the tag that a page of ours carries in its head."""
+    """Return the tag that our pages carry in their head."""
     from uds_lens import __version__
 
     return f'<meta name="generator" content="uds_lens {__version__}">'
 
 
 def located(path: Place) -> Path:
-    """Return a path as the system has it: `~` is the home directory."""
+    """Return a path with `~` expanded to the home directory."""
     path = Path(path)
     try:
         return path.expanduser()
-    except RuntimeError:  # a user that does not exist
+    except RuntimeError:  # the user does not exist
         return path
 
 
 def did_you_mean(path: Place) -> str:
-    """Return a question about what there is of nearly this name, with a space before it; empty where nothing is near.
+    """Return " Did you mean ...?" with the closest existing name; empty if none is close.
 
     >>> did_you_mean("/urs"), did_you_mean("/nothing like it")
     (" Did you mean '/usr'?", '')
     """
     place = located(path)
-    for part in (place, *place.parents):  # the part that is misspelt lies in a directory that exists
+    for part in (place, *place.parents):  # the misspelt part lies in an existing directory
         if part.parent.is_dir():
             for near in get_close_matches(part.name, _listed(part.parent), n=1):
                 meant = part.parent / near / place.relative_to(part)
@@ -76,7 +76,7 @@ def did_you_mean(path: Place) -> str:
 
 
 def format_of(path: Place) -> str | None:
-    """Return the format that a JSON file of ours, or the record in a directory, names; None where it names none."""
+    """Return the format named in a JSON file, or in the record of a directory; None if there is none."""
     path = located(path)
     for record in [path / name for name in RECORDS] if path.is_dir() else [path]:
         if match := _JSON.match(_head(record)):
@@ -87,17 +87,17 @@ def format_of(path: Place) -> str | None:
 def check_writable(
     path: Place, *, directory: bool, replaced: bool = True, format: str | None = None, overwrite: bool = False
 ) -> Path:
-    """Return the place to write to, before any work is done for it.
+    """Return the place to write to, checked before any work is done.
 
-    Free is a place that does not exist, an empty directory, or what this library wrote itself; with `overwrite` any
-    file.
+    A place may be used if it does not exist, is an empty directory, or was written by this library; with `overwrite`,
+    any file may be replaced.
     """
     place = located(path)
     file_format = format_of(place)
     if directory:
         check_folder(place, replaced=replaced)
         if os.path.lexists(place) and file_format is None and (not place.is_dir() or _entries(place)):
-            file_format = format_of(place)  # at the first look another process may have been replacing it
+            file_format = format_of(place)  # another process may have been replacing it during the first check
             if file_format is None:
                 raise ResultFormatError(f"{_short(place)} exists and is not a saved result: choose another directory.")
     elif place.is_dir():
@@ -123,12 +123,12 @@ def check_writable(
 
 
 def check_folder(path: Place, *, replaced: bool = False) -> Path:
-    """Return the directory that results go to, unless no result belongs there."""
+    """Return the directory for results, or raise an error if results cannot go there."""
     place = located(path)
     real = Path(os.path.realpath(place))
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # it was removed
+    except FileNotFoundError:  # the working directory was removed
         here = Path(real.anchor)
     if replaced and here.is_relative_to(real):
         raise StorageError(f"cannot write {_short(place)}: it holds the working directory. Name a new directory.")
@@ -136,10 +136,10 @@ def check_folder(path: Place, *, replaced: bool = False) -> Path:
 
 
 def refuse_to_replace(path: Place, holds: str, *, of: str | None = None) -> NoReturn:
-    """Raise the error of a finished result that another run would replace.
+    """Raise the error for a finished result that another run would replace.
 
-    One rule for all commands: a result that answers the same question is kept, one that cannot be read is made
-    again, and any other stays until its replacement is asked for (`redo`).
+    One rule for all commands: a result that answers the same question is kept, one that cannot be read is measured
+    again, and any other is replaced only on request (`redo`).
     """
     raise ConfigError(
         f"{_short(located(path))} holds {holds}: choose another ",
@@ -151,7 +151,7 @@ def refuse_to_replace(path: Place, holds: str, *, of: str | None = None) -> NoRe
 
 
 def is_scratch(name: str) -> bool:
-    """Return whether a file or directory of this name is a write that was killed, or is under way."""
+    """Return whether this name is that of an unfinished write (killed, or still running)."""
     return _SCRATCH.fullmatch(name) is not None
 
 
@@ -165,7 +165,7 @@ def _entries(folder: Path) -> list[str]:
 
 def _head(path: Path) -> bytes:
     try:
-        if path.is_file():  # neither a pipe nor a device, which would never end
+        if path.is_file():  # not a pipe or a device: reading these would never end
             with open(path, "rb") as file:
                 return file.read(_HEAD)
     except OSError:
@@ -177,19 +177,19 @@ def _short(path: Path) -> str:
     return repr(str(path)[-200:])
 
 
-# What the system says against a write, whoever was writing, as an error of ours.
+# Errors of the system when writing, whichever library was writing, raised as one of our errors.
 
 AS_IT_WAS = "What was there before is unchanged; free space, or choose another place."
 
 IN_TEMPORARY = "Free space there, or set TMPDIR to a directory with more of it."
 
 _FULL = ("i/o error", "no space left", "file write failed", "disk quota", "file too large")
-"""Words of errors of safetensors and torch, which have no class or number of their own for a full disk."""
+"""Texts by which to recognise a full disk: safetensors and torch have no error class or number for it."""
 
 
 @contextmanager
 def writing(path: Place, *, advice: str = AS_IT_WAS) -> Iterator[None]:
-    """Turn what the system says against a write into an error of ours."""
+    """Turn a system error when writing into one of our errors."""
     try:
         yield
     except StorageError:
@@ -201,14 +201,15 @@ def writing(path: Place, *, advice: str = AS_IT_WAS) -> Iterator[None]:
         raise StorageError(f"cannot write {os.fspath(path)[-200:]!r}: {reason}. {advice}") from error
 
 
-# Hidden directories in which files grow until they are whole, `.NAME.….uds_lens.part` next to NAME. Whoever writes in
-# one holds its lock: the next to come to NAME finishes those whose lock nobody holds, since their processes are gone.
+# Files are written in hidden directories, `.NAME.….uds_lens.part` next to NAME, until they are complete. The writing
+# process holds the directory's lock: the next process that writes NAME cleans up those without a lock, whose processes
+# have died.
 
 _PART = ".uds_lens.part"
-_LOCK, _NEW, _OLD, _GONE = "lock", "new", "old", "gone"  # what is in one
+_LOCK, _NEW, _OLD, _GONE = "lock", "new", "old", "gone"  # names of their contents
 _SCRATCH = re.compile(rf"(?s:(\..*\.)[0-9a-f]{{8}}{re.escape(_PART)})")
-_LONGEST = 120  # bytes of a name that are kept in that of its scratch place: systems allow 255
-_TRIES = 20  # attempts at what other processes may disturb
+_LONGEST = 120  # bytes of a name that are kept in the name of its hidden directory: systems allow 255
+_TRIES = 20  # attempts at steps that other processes may disturb
 
 
 def _prefix(path: Path) -> str:
@@ -219,22 +220,22 @@ def _prefix(path: Path) -> str:
 
 
 def _held(path: Path) -> tuple[Path, BaseFileLock]:
-    """Make an unused hidden neighbour of `path`, ours as long as its lock is held."""
+    """Make a new hidden directory next to `path`, ours as long as its lock is held."""
     _sweep(path)
     for _ in range(_TRIES):
         place = path.parent / f"{_prefix(path)}{secrets.token_hex(4)}{_PART}"
         os.mkdir(place, 0o700)
         lock: BaseFileLock = FileLock(place / _LOCK, thread_local=False)
-        with suppress(OSError, NotImplementedError), warnings.catch_warnings():  # without locks, nobody sweeps
+        with suppress(OSError, NotImplementedError), warnings.catch_warnings():  # without locks, no process cleans up
             warnings.simplefilter("ignore")  # filelock reports that it falls back to a soft lock
             lock.acquire(timeout=1)
-        if place.exists():  # not swept in the moment before it was locked
+        if place.exists():  # it was not cleaned up just before it was locked
             return place, lock
     raise StorageError(f"{_short(path)} is being written by other processes: save somewhere else.")
 
 
 def _sweep(path: Path) -> None:
-    """Finish what killed writes have left next to a path: what they moved away comes back, the rest goes."""
+    """Clean up after killed writes next to a path: restore what they moved away, and delete the rest."""
     for name in _listed(path.parent):
         if (match := _SCRATCH.fullmatch(name)) and match[1] == _prefix(path):
             place = path.parent / name
@@ -245,20 +246,20 @@ def _sweep(path: Path) -> None:
 
 @contextmanager
 def _scratch(path: Path, own: Collection[str] = ()) -> Iterator[Path]:
-    """Yield a hidden neighbour of `path`, gone afterwards; what else than `own` was moved into it goes back."""
+    """Yield a hidden directory next to `path`, removed afterwards; files moved into it are restored, except `own`."""
     with writing(path):
         place, lock = _held(path)
     try:
         yield place
     finally:
-        with suppress(OSError):  # then the next to come here finishes it
+        with suppress(OSError):  # the next process that writes here will clean it up
             _restore(place, path, own)
             _remove(place)
         lock.release()
 
 
 def settled(path: Place) -> Path:
-    """Return the path of a directory to read, which a save may have moved away a moment before."""
+    """Return the path of a directory to read, even if a save has just moved it away."""
     real = Path(os.path.realpath(located(path)))
     for _ in range(_TRIES):
         _sweep(real)
@@ -269,10 +270,10 @@ def settled(path: Place) -> Path:
 
 
 def read_one_version(path: Place, record: str, read: Callable[[Path], Read]) -> Read:
-    """Read a directory that may be saved again at the same time: one of its versions, never a mixture.
+    """Read one version of a directory that may be overwritten at the same time, never a mixture.
 
-    `record` is a file that every save writes. `read` raises `ResultFormatError` where files are missing or do not
-    belong together; that counts where the same version fails twice.
+    `record` is a file that every save writes. If `read` raises `ResultFormatError` (files missing, or not belonging
+    together), it is tried again; the error is final if the same version fails twice.
     """
     last = None
     for attempt in range(_TRIES):
@@ -288,7 +289,7 @@ def read_one_version(path: Place, record: str, read: Callable[[Path], Read]) -> 
 
 
 def _version(file: Path) -> tuple[int, ...]:
-    """Return what tells one writing of a file from another: bytes do not, the same may be saved again."""
+    """Return a value that differs between two writes of a file, even of the same bytes."""
     try:
         status = file.stat()
     except OSError:
@@ -312,13 +313,13 @@ def _remove(place: Path) -> None:
 
 
 def remove_inside(folder: Path, place: Path) -> None:
-    """Remove a directory below a folder of ours, with all that it holds; what a link has put elsewhere stays."""
+    """Remove a directory inside one of our folders with its contents, without following links."""
     if Path(os.path.realpath(folder)) in Path(os.path.realpath(place)).parents:
         shutil.rmtree(place, ignore_errors=True)
 
 
 class SpillFolder:
-    """A temporary directory. It goes with this object, or at the end of a `with`; those of dead processes go before."""
+    """A temporary directory, removed with this object or at the end of a `with`, as are leftovers of dead processes."""
 
     path: Path  # the directory
 
@@ -342,13 +343,13 @@ class SpillFolder:
 
 
 def _drop(place: Path, lock: BaseFileLock, pid: int) -> None:
-    if os.getpid() == pid:  # not in a forked child that ends
+    if os.getpid() == pid:  # not when a forked child process exits
         _remove(place)
         lock.release()
 
 
 def atomic_write_bytes(path: Place, content: bytes) -> None:
-    """Write a file next to its place, flush it to disk, and move it there."""
+    """Write a file next to its destination, flush it to disk, and move it into place."""
     path = located(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -358,23 +359,23 @@ def atomic_write_bytes(path: Place, content: bytes) -> None:
 
 
 def atomic_write_text(path: Place, content: str) -> None:
-    """Write text as `atomic_write_bytes`, in UTF-8. Halves of characters, which no file can hold, are escaped."""
+    """Write text like `atomic_write_bytes`, in UTF-8. Unpaired surrogates, which no file can hold, are escaped."""
     atomic_write_bytes(path, content.encode("utf-8", "backslashreplace"))
 
 
 def atomic_write_marked(path: Place, content: str | bytes) -> None:
-    """Write a file that cannot say itself who wrote it, after the mark next to it; see `is_marked`."""
+    """Write a file that cannot name its author, after writing the mark next to it; see `is_marked`."""
     path = located(path)
     content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     digest = sha256_bytes(content)
     _mark(path, digest)
     atomic_write_bytes(path, content)
-    if digest not in _known(path):  # another process wrote mark and file between the two
+    if digest not in _known(path):  # another process wrote mark and file in between
         _mark(path, digest)
 
 
 def is_marked(path: Path) -> bool:
-    """Return whether a file is as `atomic_write_marked` left it: another, or a changed one, is somebody else's."""
+    """Return whether a file is as `atomic_write_marked` left it; any other file counts as the user's."""
     try:
         return path.is_file() and sha256_file(path) in _known(path)
     except OSError:
@@ -382,7 +383,7 @@ def is_marked(path: Path) -> bool:
 
 
 def _mark(path: Path, digest: str) -> None:
-    """Add a hash to a mark; earlier ones stay, of which one is that of the file until the new one is in place."""
+    """Add a hash to a mark, keeping earlier ones: one of them is the file's until the new file is in place."""
     mark = check_writable(_mark_of(path), directory=False, format=_MARKED)
     digests = [digest, *(other for other in _known(path) if other != digest)][:_REMEMBERED]
     atomic_write_text(mark, json.dumps({"format": _MARKED, "sha256": digests}) + "\n")
@@ -403,7 +404,7 @@ def _mark_of(path: Path) -> Path:
 
 
 def atomic_files(path: Place, files: Mapping[str, bytes], *, own: Collection[str] = ()) -> None:
-    """Write a directory of files at once; what else is in it, besides these and `own`, stays."""
+    """Write a directory of files atomically; other files in it stay, except those named in `own`."""
     with atomic_directory(path, own={*files, *own}) as folder, writing(located(path)):
         for name, content in files.items():
             with open(folder / name, "wb") as file:
@@ -412,10 +413,10 @@ def atomic_files(path: Place, files: Mapping[str, bytes], *, own: Collection[str
 
 @contextmanager
 def atomic_directory(path: Place, *, own: Collection[str] | None = None) -> Iterator[Path]:
-    """Yield an empty directory next to `path` that takes its place when the block ends well.
+    """Yield an empty directory that replaces `path` when the block ends without an error.
 
-    Where the block raises, or the process dies, what was at `path` is unchanged. With `own`, names of what a save
-    writes, other files that were there stay.
+    If the block raises or the process dies, `path` is unchanged. With `own` (the names that a save writes), other files
+    already there stay.
     """
     path = Path(os.path.realpath(located(path)))
     with writing(path):
@@ -437,7 +438,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _finish(folder: Path) -> None:
-    """Open all files to others as the umask says (those of safetensors are private), and flush them to disk."""
+    """Give all files the permissions of the umask (safetensors makes its files private), and flush them to disk."""
     mode = os.stat(folder).st_mode
     for place, _, names in os.walk(folder):
         for name in names:
@@ -451,7 +452,7 @@ def _finish(folder: Path) -> None:
 
 
 def _put(place: Path, path: Path, own: Collection[str] | None) -> None:
-    """Put the new directory where another may be, or come to be: that one is moved in next to the new one."""
+    """Put the new directory in place; one that is there, or appears meanwhile, is moved into the hidden directory."""
     for number in range(_TRIES):
         with suppress(FileNotFoundError):
             os.rename(path, place / f"{_GONE if own is None else _OLD}{number:02}")
@@ -465,7 +466,7 @@ def _put(place: Path, path: Path, own: Collection[str] | None) -> None:
 
 
 def _restore(place: Path, path: Path, own: Collection[str]) -> None:
-    """Bring back what a save has moved away: all of it where nothing took its place, else what is not its own."""
+    """Restore what a save has moved away: all of it if nothing took its place, otherwise only foreign files."""
     for old in sorted(place.glob("*[0-9]"), reverse=True):
         if not os.path.lexists(path):
             os.rename(old, path)
@@ -474,7 +475,7 @@ def _restore(place: Path, path: Path, own: Collection[str]) -> None:
 
 
 def _move(old: Path, new: Path, own: Collection[str]) -> None:
-    """Move what is not `own`, and not there yet."""
+    """Move files that are not `own` and do not exist at the destination."""
     for entry in list(os.scandir(old)):
         target = new / entry.name
         if entry.name in own:
@@ -485,13 +486,13 @@ def _move(old: Path, new: Path, own: Collection[str]) -> None:
             _move(Path(entry.path), target, ())
 
 
-# Files read once and whole: what is checked is what is parsed.
+# Files are read once and completely, so that the bytes checked are the bytes parsed.
 
-LARGEST = 8 << 30  # bytes of a file that is still read
+LARGEST = 8 << 30  # largest file that is read, in bytes
 
 
 def read_file(path: Place, *, most: int = LARGEST) -> bytes:
-    """Read a regular file; devices and pipes, which never end, are refused."""
+    """Read a regular file; devices and pipes are refused, since reading them might never end."""
     name = _short(Path(path))
 
     def at_once(file: str, flags: int) -> int:

@@ -1,4 +1,4 @@
-"""Files that one process at a time holds."""
+"""Locks that only one process at a time can hold."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 
 def hold(file: Path, *, timeout: float) -> BaseFileLock | None:
-    """Hold a file until it is released or this process dies; None where another one still holds it after a time.
+    """Hold a lock until it is released or this process dies; None if another process still holds it after the timeout.
 
-    Where the file system has no locks (some Lustre, FUSE and Drive mounts), `soft.NAME` next to it, a file with machine
-    and process number, takes its place; only a process of the same machine can tell that its holder died.
+    On file systems without locks (some Lustre, FUSE and Drive mounts), a file `soft.NAME` with machine and process
+    number is used instead; only a process on the same machine can tell that its holder died.
     """
     lock: BaseFileLock = FileLock(file)
     while True:
@@ -24,7 +24,7 @@ def hold(file: Path, *, timeout: float) -> BaseFileLock | None:
             return lock
         except Timeout:
             return None
-        except FileNotFoundError:  # the process that held it has just removed the folder
+        except FileNotFoundError:  # the process that held the lock has just removed the folder
             continue
         except (OSError, NotImplementedError):
             if isinstance(lock, SoftFileLock):

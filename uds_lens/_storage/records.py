@@ -1,7 +1,7 @@
 """JSON that carries the checksum of its values.
 
-The checksum shows that a file was altered or cut. It is not a signature: whoever alters a file on purpose can compute
-it again.
+The checksum shows that a file was altered or truncated. It is not a signature: whoever alters a file on purpose can
+recompute it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from uds_lens._settings import shown
 from uds_lens._storage.files import Place, read_file, sha256_bytes
 from uds_lens.errors import ResultFormatError, UdsLensError
 
-CHECKSUM = "sha256"  # last member of an object with a checksum: SHA-256 of all others, in their order
-LARGEST = 1 << 28  # bytes of JSON that are still read
+CHECKSUM = "sha256"  # last member of an object: SHA-256 of all other members, in order
+LARGEST = 1 << 28  # largest JSON that is read, in bytes
 
 
 def plain(value: Any) -> Any:
-    """Return a value as strict JSON has it: NaN and infinities become null, tuples lists.
+    """Convert a value to strict JSON: NaN and infinities become null, tuples become lists.
 
     >>> plain({"a": (1, float("nan"))})
     {'a': [1, None]}
@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
 
 
 def digest(value: Any) -> str:
-    """Hash plain JSON values, whatever the order of names: BLAKE2b, 32 hexadecimal digits.
+    """Hash plain JSON values, independently of the order of names: BLAKE2b, 32 hexadecimal digits.
 
     >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     True
@@ -49,11 +49,11 @@ _NOT_OWN = {"uds_lens", *sys.stdlib_module_names}
 
 
 def program_digest(*parts: Callable[..., Any] | None) -> str:
-    """Hash the program of a user's own functions and classes, so that an edited one is another.
+    """Hash the code of a user's own functions and classes, so that an edited one counts as different.
 
-    It holds the source of the functions (of a class, its methods and those of its bases outside this package), and what
-    they use of their own modules: functions, numbers and texts. Where there is no source (a prompt, `exec`), its place
-    is taken by the compiled code.
+    The hash covers the source of the functions (for a class, its methods and those of its bases outside this package)
+    and the functions, numbers and texts of their modules that they use. Without source (a prompt, `exec`), the compiled
+    code is hashed.
     """
     found: dict[str, str] = {}
     waiting: list[Any] = []
@@ -70,7 +70,7 @@ def program_digest(*parts: Callable[..., Any] | None) -> str:
         if where in found:
             continue
         codes = [function.__code__]
-        for code in codes:  # grows by the functions inside
+        for code in codes:  # extended with nested functions
             codes += [part for part in code.co_consts if inspect.iscode(part)]
         try:
             found[where] = inspect.getsource(function)
@@ -96,7 +96,7 @@ def with_checksum(record: Mapping[str, Any]) -> bytes:
     """
     whole = {**record, CHECKSUM: checksum_of(record)}
     text = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    return text.encode("utf-8", "backslashreplace")  # halves of characters, as file names may hold them
+    return text.encode("utf-8", "backslashreplace")  # unpaired surrogates, which file names may contain
 
 
 def read_with_checksum(path: Place, *, format: str, version: int = 1) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def parse_json(content: bytes, *, where: str) -> dict[str, Any]:
     """Read the object in strict JSON, without NaN."""
 
     def refuse(word: str) -> None:
-        raise ValueError(f"{word} is no JSON")
+        raise ValueError(f"{word} is not JSON")
 
     def finite(digits: str) -> float:
         number = float(digits)
@@ -146,7 +146,7 @@ def parse_json(content: bytes, *, where: str) -> dict[str, Any]:
 
 
 def checksum_of(record: Mapping[str, Any]) -> str:
-    """Return the checksum of a record: SHA-256 of its values, however they are written.
+    """Return the checksum of a record: SHA-256 of its values, independent of formatting.
 
     >>> checksum_of({"row": 1}) == checksum_of({"row": 2})
     False
@@ -179,14 +179,14 @@ def conform(kind: type[T], value: Any, *, where: str) -> T:
 def _reader(kind: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
-    # a class may have no settings for its reader, a list of it may
+    # a class may not allow reader settings, but a list of it does
     return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra="forbid"))
 
 
 def _unfit(problem: Mapping[str, Any], where: str) -> ResultFormatError:
     *above, name = problem["loc"][1:] or [""]
-    if problem["type"] == "json_invalid":  # the text was written by json: nothing else can be wrong with it
-        return ResultFormatError(f"{where} holds half of a character, which no table can hold.")
+    if problem["type"] == "json_invalid":  # the text was written by json, so this is the only possible fault
+        return ResultFormatError(f"{where} contains an unpaired surrogate, which no table can hold.")
     if problem["type"].startswith("missing"):
         return ResultFormatError(f"{_place(where, above)} is not complete: it lacks {name!r}.")
     if problem["type"].startswith(("unexpected", "extra")):

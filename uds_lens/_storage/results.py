@@ -1,9 +1,9 @@
-"""`Result`: the one form in which every measurement is stored, with one writer and one reader.
+"""`Result`: the form in which every measurement is stored, with its writer and reader.
 
-A result is a manifest: kind, models, settings, further values, provenance and cautions, as JSON with a checksum. Where
-it has tensors or tables it is a directory, `manifest.json`, `tensors.safetensors` and a Parquet file for each table,
-and the manifest has the SHA-256 of each; else it is the manifest alone, one JSON file. Nothing is pickled, and nothing
-read is trusted: checksums, types and shapes are verified, on the bytes that are then parsed.
+A result is a manifest: kind, models, settings, further values, provenance and cautions, as JSON with a checksum. If it
+has tensors or tables, it is a directory with `manifest.json`, `tensors.safetensors` and a Parquet file per table, and
+the manifest has the SHA-256 of each; otherwise it is a single JSON file, the manifest. Nothing is pickled, and nothing
+that is read is trusted: checksums, types and shapes are verified on the very bytes that are parsed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-VERSION = 1  # of the form; raised when older releases could misread a result
+VERSION = 1  # version of the format; raised when older releases could misread a result
 
 MANIFEST, TENSORS = "manifest.json", "tensors.safetensors"
 
@@ -44,14 +44,14 @@ Row: TypeAlias = Mapping[str, Any]  # of a table
 
 @dataclass(frozen=True)
 class Kind:
-    """What results of one kind hold, as classes that check themselves."""
+    """The contents of one kind of result, as self-validating classes."""
 
-    name: str  # the class that shows it
+    name: str  # the class that presents it
     settings: Any = dict
-    values: Any = dict  # plain values besides models, settings and provenance
+    values: Any = dict  # plain values in addition to models, settings and provenance
     model: Any = dict  # the record of a model
-    origin: Any = dict  # the part of the provenance that is read
-    tables: Mapping[str, Columns] = field(default_factory=dict)  # those it may have; without any it is one file
+    origin: Any = dict  # the part of the provenance that is read back
+    tables: Mapping[str, Columns] = field(default_factory=dict)  # possible tables; a kind without any is a single file
 
     @property
     def format(self) -> str:
@@ -61,7 +61,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Result:
-    """A measurement as it is stored; classes such as `DepthAudit` are views of it."""
+    """A measurement in its stored form; classes such as `DepthAudit` are views of it."""
 
     kind: Kind
     settings: Any
@@ -70,12 +70,12 @@ class Result:
     values: Any = field(default_factory=dict)
     tensors: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Row]] = field(default_factory=dict)
-    cautions: Sequence[str] = ()  # for readers of the file, as is
+    cautions: Sequence[str] = ()  # for human readers of the file, as is
     summary: Any = None  # the summary; neither is read back
-    where: str = ""  # the place it was read from, for messages
+    where: str = ""  # where it was read from, for messages
 
     def save(self, path: Place) -> None:
-        """Write it, atomically: other files in its directory stay, and nothing but a result of its kind is replaced."""
+        """Write the result atomically, replacing only a result of the same kind; other files in its directory stay."""
         from safetensors.torch import save
 
         place = check_writable(path, directory=bool(self.kind.tables), format=self.kind.format)
@@ -102,7 +102,7 @@ class Result:
 
     @classmethod
     def load(cls, path: Place, kind: Kind) -> Result:
-        """Read one; where it is saved again at the same time, one of its versions, never a mixture.
+        """Read a result; if it is being overwritten, one of its versions is read, never a mixture.
 
         Raises:
             ResultFormatError: A file is missing, altered, of another kind or version, or does not fit.
@@ -154,7 +154,7 @@ class Result:
     def shaped(
         self, shapes: Mapping[str, Shape], optional: Mapping[str, Shape] = MappingProxyType({})
     ) -> dict[str, Any]:
-        """Return the tensors, which must have these shapes, and those of `optional` that there are."""
+        """Return the tensors, which must have these shapes, and those of `optional` that exist."""
         import torch
 
         where = f"{TENSORS} of {self.where}"
@@ -174,12 +174,12 @@ class Result:
         return {name: self.tensors[name] for name in shapes}
 
 
-_UNREAD = ("format", "version", "cautions", "summary")  # members that are checked before, or are for readers
+_UNREAD = ("format", "version", "cautions", "summary")  # members that are checked earlier, or are for human readers
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Manifest:
-    """Members of a manifest that are read back."""
+    """The members of a manifest that are read back."""
 
     models: dict[str, dict[str, Any]]
     settings: dict[str, Any]
@@ -189,7 +189,7 @@ class _Manifest:
 
 
 def _members(value: Any) -> Any:
-    """Return a value with every record in it as an object of its members."""
+    """Return a value with every record in it converted to a JSON object."""
     if is_dataclass(value):
         value = {part.name: getattr(value, part.name) for part in fields(value)}
     elif hasattr(value, "_asdict"):

@@ -1,7 +1,7 @@
-"""Parquet files, with the memory they may take bounded before it is taken.
+"""Parquet files, read within a memory bound that is checked beforehand.
 
-Equal values are stored once, so that a file of two kilobytes can hold any number of them: counts are checked first,
-only the columns that are needed are read, and rows come in pieces.
+Equal values are stored once, so a file of two kilobytes can hold any number of them. Therefore counts are checked
+first, only the required columns are read, and rows are read in pieces.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from uds_lens.errors import ResultFormatError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_BYTES = 1 << 30  # bytes of a table once unpacked: far above any set of questions and answers
+MOST_BYTES = 1 << 30  # bytes of an unpacked table: far more than any set of questions and answers needs
 MOST_ROWS = 5_000_000  # rows of a table
 
 
 class UnreadableTableError(Exception):
-    """A file that is no Parquet, or a broken one."""
+    """The file is not Parquet, or is broken."""
 
 
 class LargeTableError(Exception):
-    """A file that would unpack to more than is read."""
+    """The file would unpack to more than the limit."""
 
 
 def column_names(source: Path | bytes) -> list[str]:
@@ -56,7 +56,7 @@ def read_parquet(source: Path | bytes, *, columns: Collection[str] | None = None
         return pa.Table.from_batches(batches, schema=schema)
     except LargeTableError:
         raise
-    except Exception as error:  # Arrow raises its own, and ValueError, OverflowError, UnicodeDecodeError ...
+    except Exception as error:  # Arrow raises its own errors, and ValueError, OverflowError, UnicodeDecodeError ...
         raise UnreadableTableError(str(error)) from error
 
 
@@ -71,7 +71,7 @@ def _opened(source: Path | bytes) -> Any:
 
 
 def read_table_rows(content: bytes, *, schema: pa.Schema, where: str) -> list[dict[str, Any]]:
-    """Read the rows of a table that was saved here, each a mapping from column to cell."""
+    """Read the rows of a table that this library saved, each a mapping from column to cell."""
     try:
         if _opened(content).schema_arrow.remove_metadata() != schema:
             raise ResultFormatError(f"{where} is not a saved table: it has other columns.")

@@ -1,4 +1,4 @@
-"""Which files of a directory hold a checkpoint's weights, and whether others in it agree with them."""
+"""Finding the files of a directory that hold a checkpoint's weights, and checking that other weights agree."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ INDEX, ALONE = "model.safetensors.index.json", "model.safetensors"
 
 _OF_MODELS = (ALONE, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
 _OF_ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
-"""Names under which weights are looked for, in the order of transformers and PEFT: the first that exists is read."""
+"""Names of weight files, in the order in which transformers and PEFT look for them: the first that exists is read."""
 
 
 def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: bool = False) -> list[Path]:
-    """List the files that the weights of a checkpoint are read from; none where it has none of the usual names.
+    """List the files that a checkpoint's weights are read from; empty if none has a usual name.
 
     Args:
         folder: Its directory.
-        name: How the checkpoint is called in errors.
-        named: File of weights that its config names in place of the usual ones.
+        name: Name of the checkpoint in errors.
+        named: Weights file named in its config, used instead of the usual ones.
         of_adapter: Whether it is a PEFT adapter.
 
     Raises:
@@ -44,28 +44,28 @@ def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: b
     for other in others:
         try:
             more = _files(folder, other, name)
-        except ModelError:  # an index whose files are gone: nobody can mean it
+        except ModelError:  # an index whose files are gone, so certainly not the intended one
             continue
         if (where := _difference(_state(files), _state(more))) is not None:
             raise ModelError(
                 f"{name!r} holds two sets of weights that differ: {first} is read, and {other} has another {where!r}. "
-                "Move the one that is not meant to another directory."
+                "Move the one you do not want to another directory."
             )
     return files
 
 
 def require_blocks(folder: Path, name: str) -> None:
-    """Raise `ModelError` where a config names a model that is far larger than its weights.
+    """Raise `ModelError` if a config describes a model that is far larger than its weights.
 
-    It would be built without end: more blocks than there are tensors, or a matrix of more elements than there are bits.
-    Where there are no weights, nothing is checked.
+    Building it would never finish: it has more blocks than there are tensors, or a matrix with more elements than there
+    are bits. Without weights, nothing is checked.
     """
     try:
         text = (folder / "config.json").read_text("utf-8")
         blocks, hidden, vocabulary, inner = (
             max(map(int, entry.findall(text)), default=0) for entry in (_BLOCKS, _HIDDEN, _VOCABULARY, _INNER)
         )
-    except (OSError, ValueError):  # transformers says what is wrong with it
+    except (OSError, ValueError):  # transformers will report the problem
         return
     largest = hidden * max(vocabulary, inner)
     if (blocks <= _MANY and largest <= _LARGE) or not (files := weight_files(folder, name)):
@@ -86,12 +86,14 @@ _BLOCKS = re.compile(r'"(?:num_hidden_layers|num_layers|n_layers?)"\s*:\s*(\d+)'
 _HIDDEN = re.compile(r'"(?:hidden_size|n_embd|d_model)"\s*:\s*(\d+)')
 _VOCABULARY = re.compile(r'"vocab_size"\s*:\s*(\d+)')
 _INNER = re.compile(r'"(?:intermediate_size|n_inner|d_ff|ffn_dim)"\s*:\s*(\d+)')
-_LARGE = 10**8  # elements that are made in a second, so that small models pay nothing for the check
-_MANY = 1000  # blocks that no published model has; fewer are built in seconds, and the weights that lack are named
+_LARGE = 10**8  # number of elements that are created within a second; smaller models are not checked
+_MANY = (
+    1000  # more blocks than any published model has; fewer are built in seconds, and missing weights are then reported
+)
 
 
 def _files(folder: Path, first: str, name: str) -> list[Path]:
-    """Return a file of weights, or those that an index names: each a regular one (Hub caches link to theirs)."""
+    """Return a weights file, or those listed in an index; each must be a regular file (Hub caches use links)."""
     shards: Any = [first]
     _require_regular(folder, first, first, name)
     if first.endswith(".index.json"):
@@ -107,7 +109,7 @@ def _files(folder: Path, first: str, name: str) -> list[Path]:
 
 
 def _require_regular(folder: Path, file: str, first: str, name: str) -> None:
-    """Raise `ModelError` unless a file is one that ends: a pipe or a device would be read for ever."""
+    """Raise `ModelError` unless a path is a regular file: a pipe or a device would be read for ever."""
     if not (folder / file).is_file():
         raise ModelError(
             f"{name!r} has no regular file {file!r}, where its weights should be ({first}): copy or save the complete "
@@ -119,21 +121,21 @@ def _state(files: Sequence[Path]) -> tuple[tuple[Path, int, int], ...]:
     return tuple((file, (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files)
 
 
-@lru_cache(maxsize=16)  # each model is opened several times in a run, and comparing reads all of both
+@lru_cache(maxsize=16)  # cached: each model is opened several times in a run, and comparing reads both sets completely
 def _difference(one: tuple[tuple[Path, int, int], ...], two: tuple[tuple[Path, int, int], ...]) -> str | None:
-    """Name a weight that two sets of files have in common and that differs, beyond the rounding to the lower dtype."""
+    """Name a weight that differs between two sets of files by more than the rounding to the lower dtype."""
     try:
         here, there = (_tensors(file for file, *_ in files) for files in (one, two))
         common = here.keys() & there.keys()
         if not common:
             return next(iter(there), "(nothing)")
         return next((key for key in sorted(common) if not _same(here[key](), there[key]())), None)
-    except Exception as error:  # whatever broken files raise
+    except Exception as error:  # any error that broken files raise
         raise ModelError(f"cannot compare {one[0][0].name!r} with {two[0][0].name!r} next to it: {error}") from error
 
 
 def _tensors(files: Iterable[Path]) -> dict[str, Callable[[], Any]]:
-    """Return how the tensors of some files are read, each when it is asked for."""
+    """Return functions that read the tensors of some files, each on demand."""
     import torch
     from safetensors import safe_open
 

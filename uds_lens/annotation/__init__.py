@@ -1,4 +1,4 @@
-"""Find entities, the words of an answer that carry the knowledge: by models, by other answers, by names."""
+"""Find entities, the words of an answer that carry the knowledge: with models, other answers, or named entities."""
 
 import lazy_loader
 

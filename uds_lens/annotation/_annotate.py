@@ -1,7 +1,6 @@
-"""`annotate`: mark in every answer the words that carry the knowledge.
+"""`annotate`: mark the words that carry the knowledge in every answer.
 
-Each way to find an entity gives a score to each word of the answer's first sentence; the run of words that stands
-out is the entity.
+Each method scores the words of the answer's first sentence; the run of words that stands out is the entity.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ a an and are as at be been being but by for from had has have he her hers him hi
 than that the their them they this to was were which who whom whose will with you your
 """
 _SMALL = frozenset(_SMALL_WORDS.split())
-"""Words that carry nothing alone; a run neither starts nor ends with one where that can be avoided."""
+"""Words that carry no meaning on their own; a run neither starts nor ends with one if this can be avoided."""
 
 _SPACY_MODEL = "en_core_web_sm"
 
-Found: TypeAlias = Span | str  # characters of the answer, or the reason why there are none, as a sentence
+Found: TypeAlias = Span | str  # span of characters in the answer, or a sentence saying why there is none
 
 
 class Word(NamedTuple):
@@ -63,7 +62,7 @@ class Word(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The word without case and without a possessive ending, for comparisons.
+        """The word in lower case without a possessive ending, for comparisons.
 
         >>> Word("Ada's", 0, 5).key
         'ada'
@@ -72,7 +71,7 @@ class Word(NamedTuple):
 
 
 def words_of(text: str) -> list[Word]:
-    """Return the words of a text in order; punctuation around them and lone signs are left out.
+    """Return the words of a text in order, without surrounding punctuation or stand-alone signs.
 
     >>> [word.text for word in words_of('It was "Ada Vey" -- of 1999.')]
     ['It', 'was', 'Ada', 'Vey', 'of', '1999']
@@ -92,7 +91,7 @@ def first_sentence(answer: str) -> list[Word]:
 
 
 def best_run(scores: Sequence[float]) -> range:
-    """Return the contiguous run with the largest sum; empty where no score is above 0.
+    """Return the contiguous run with the largest sum; empty if no score is above 0.
 
     >>> best_run([-1.0, 2.0, -0.5, 3.0, -4.0])
     range(1, 4)
@@ -109,7 +108,7 @@ def best_run(scores: Sequence[float]) -> range:
 
 
 def span_of(answer: str, words: Sequence[Word], run: range) -> Span:
-    """Return the characters of a run, with the quotation marks directly around it.
+    """Return the character span of a run, including quotation marks directly around it.
 
     >>> text = 'She wrote "Ash and Ember".'
     >>> span = span_of(text, words_of(text), range(2, 5))
@@ -125,7 +124,7 @@ def span_of(answer: str, words: Sequence[Word], run: range) -> Span:
 def _standing_out(
     example: ForgetExample, words: Sequence[Word], scores: Sequence[float], otherwise: Found | range
 ) -> Found:
-    """Return the run with the largest sum, without small words at its ends; a leading "Yes" or "No" is one by itself.
+    """Return the run with the largest sum, without small words at its ends; a leading "Yes" or "No" is a run by itself.
 
     Words of the question score 0 at most.
     """
@@ -153,13 +152,13 @@ def by_answer(example: ForgetExample) -> Found:
 
 
 def by_difference(example: ForgetExample) -> Found:
-    """Find what the answer says and its perturbed variants do not, and its paraphrases do.
+    """Find the words that the answer shares with its paraphrases but not with its perturbed variants.
 
     Each word scores the share of perturbed answers that lack it (aligned word by word) minus one half, plus, with half
     the weight, the share of paraphrased answers that have it minus one half.
     """
     if not example.perturbed_answers and not example.paraphrased_answers:
-        return "There is neither a perturbed nor a paraphrased answer to compare with."
+        return "There is no perturbed or paraphrased answer to compare with."
     words = first_sentence(example.answer)
     keys, scores = [word.key for word in words], [0.0] * len(words)
     for answer in example.perturbed_answers:
@@ -176,13 +175,12 @@ def by_difference(example: ForgetExample) -> Found:
 
 
 def by_name(examples: Sequence[ForgetExample], nlp: Callable[[str], Any] | None = None) -> list[Found]:
-    """Find the longest named entity of spaCy in each answer that the question does not contain, else the first."""
+    """Find the longest named entity (spaCy) in each answer that the question does not contain, else the first one."""
     if nlp is None:
         require_package(
             "spacy",
             needed_by="finding names needs",
-            instead=f"Then python -m spacy download {_SPACY_MODEL}. Without it there are the ways contrast, difference "
-            "and answer.",
+            instead=f"Then python -m spacy download {_SPACY_MODEL}. Without it, use contrast, difference or answer.",
         )
         import spacy
 
@@ -278,7 +276,7 @@ def _by_tokens(example: ForgetExample, tokens: Sequence[tuple[int, int]], differ
         )
         for word in words
     ]
-    return _standing_out(example, words, scores, "full and retain differ nowhere in the answer.")
+    return _standing_out(example, words, scores, "full and retain do not differ on any word of the answer.")
 
 
 def annotate(
@@ -295,39 +293,39 @@ def annotate(
 ) -> Annotations:
     """Find the entity of every answer that has none, and fill in the prompt type of rows that have none.
 
-    An audit scores the words of an answer that carry the knowledge, its entity. Data sets rarely mark them. The ways:
+    An audit scores the entity: the words of an answer that carry the knowledge. Data sets rarely mark them. Methods:
 
     - "contrast": the run of words on which `full` and `retain` differ most in log-probability per token.
     - "difference": the words of the answer that its perturbed variants lack, or its paraphrases have too.
     - "names": the longest named entity of spaCy that the question does not contain (needs the extra `[annotate]`).
     - "answer": the longest stretch of the answer that the question does not contain.
-    - "language_model": what a model of your choice marked, asked with the prompts of `language_model_prompts`; a reply
-      that changes the answer, or marks what the question already says, is refused with that reason.
+    - "language_model": what a model of your choice marked, given the prompts of `language_model_prompts`; a reply that
+    changes the answer, or marks words that the question already contains, is rejected with that reason.
 
-    "contrast", "difference" and "answer" keep to the first sentence, and take a leading "Yes" or "No" as the entity.
-    They find different words: look at them (`Annotations.review`) before quoting a score. On 367 rows of TOFU marked by
-    hand, mean token F1 is 0.45 for "answer" and "difference", 0.37 for "contrast" and 0.17 for "names" (with another
-    pipeline); marking every word that is not in the question gets 0.38, the whole answer 0.29. Where GPT-4o marked the
-    words, often several phrases of an answer, it is 0.41, 0.42, 0.37 and 0.23, against 0.48 and 0.40
+    "contrast", "difference" and "answer" use only the first sentence, and take a leading "Yes" or "No" as the entity.
+    The methods find different words: look at them (`Annotations.review`) before quoting a score. On 367 rows of TOFU
+    marked by hand, mean token F1 is 0.45 for "answer" and "difference", 0.37 for "contrast" and 0.17 for "names" (with
+    another pipeline); marking every word that is not in the question gets 0.38, the whole answer 0.29. Where GPT-4o
+    marked the words, often several phrases of an answer, it is 0.41, 0.42, 0.37 and 0.23, against 0.48 and 0.40
     (`benchmarks/annotation_ways.py`).
 
     Args:
         rows: Examples, rows, a path or a table (see `uds_lens.load_examples`).
-        by: The way.
+        by: The method.
         full: For "contrast": trained on everything.
         retain: For "contrast": never saw the forget set.
         options: For "contrast": prompts and dtype; default `AnnotateOptions()`.
         run: For "contrast": where to run; default `RunOptions()`.
         replies: For "language_model": a file with `id` and `reply` in each row.
         nlp: For "names": a loaded spaCy pipeline; None loads the small English one.
-        redo: Annotate rows that have an entity, too.
+        redo: Also annotate rows that already have an entity.
 
     Returns:
         The examples with `entity`, `prefix` and `type`, and how each was found. A type that a row has stays; for
         others, the words of the question and the form of the entity decide.
 
     Raises:
-        ConfigError: `by` is no such way, "contrast" lacks a model, or "language_model" its replies.
+        ConfigError: `by` is not one of these methods, "contrast" lacks a model, or "language_model" its replies.
         DataError: The rows cannot be read, or there are none.
         MissingDependencyError: "names" without spaCy or its model.
         IncompatibleModelsError: `full` and `retain` differ in architecture, size or tokenizer.
@@ -360,7 +358,7 @@ def annotate(
                 Setting("by", "language_model"),
                 " needs ",
                 Setting("replies"),
-                ": what a model replied to the prompts of language_model_prompts.",
+                ": a model's replies to the prompts of language_model_prompts.",
             )
         told = read_replies(replies)
         spans = [by_reply(example, told.get(example.id)) for example in chosen]

@@ -1,4 +1,4 @@
-"""`Annotations`: examples with entities, how each was found, a file, and a page to review them."""
+"""`Annotations`: examples with entities and how each was found; saved as a file, reviewed on a page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AnnotateOptions:
     the tokenizer has one, else raw."""
 
     system_prompt: str | None = None
-    """System turn before the question, in chat prompts; None is the template's own."""
+    """System turn before the question in chat prompts; None uses the template's own."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
@@ -64,7 +64,7 @@ class Finding(NamedTuple):
     """How one entity was found."""
 
     way: Literal["contrast", "difference", "names", "answer", "language_model", "given", "none"]
-    """One of the ways, "given" where the row had one, "none" where nothing was found."""
+    """The method; "given" if the row already had an entity, "none" if nothing was found."""
     reason: str | None
     """Why nothing was found, as a sentence."""
 
@@ -78,7 +78,7 @@ class Annotations:
     findings: tuple[Finding, ...]
     """How the entity of each was found."""
     by: Way
-    """The way that was asked for."""
+    """The requested method."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -101,7 +101,7 @@ class Annotations:
         """Write the examples as JSON that `load_examples` reads, each with `entity_by`: how its entity was found.
 
         Raises:
-            ResultFormatError: There is a file that `save` did not write.
+            ResultFormatError: The file exists and was not written by `save`.
         """
         place = check_writable(path, directory=False, format=FORMAT)
         rows = []

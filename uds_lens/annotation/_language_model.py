@@ -1,4 +1,4 @@
-"""Entities that a language model marks: the prompts to send it, and what its replies say.
+"""Entities marked by a language model: the prompts to send, and how its replies are read.
 
 The library sends nothing itself.
 """
@@ -39,7 +39,7 @@ def language_model_prompts(
 
     Raises:
         DataError: The rows cannot be read.
-        ResultFormatError: There is another file at `path`.
+        ResultFormatError: `path` exists and was not written by this function.
     """
     place = check_writable(path, directory=False)
     lines = (
@@ -64,7 +64,7 @@ def read_replies(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def by_reply(example: ForgetExample, reply: str | None) -> Span | str:
-    """Find what a reply marks.
+    """Find the span that a reply marks.
 
     >>> by_reply(ForgetExample("0", "Who wrote it?", "It was Ada Vey."), "It was [[Ada Vey]].")
     Span(start=7, end=14)
@@ -75,7 +75,7 @@ def by_reply(example: ForgetExample, reply: str | None) -> Span | str:
     before, opened, rest = told.partition("[[")
     marked, closed, after = rest.partition("]]")
     if not opened or not closed or not marked.strip():
-        return "The reply marks nothing by [[ and ]]."
+        return "The reply marks nothing with [[ and ]]."
     if before + marked + after != answer:
         return "Without [[ and ]], the reply is not the answer word for word."
     start = example.answer.index(answer) + len(before) + len(marked) - len(marked.lstrip())

@@ -1,4 +1,4 @@
-"""The kind of knowledge that a question asks for, by a rule: its words first, then the form of the entity."""
+"""A rule for the kind of knowledge that a question asks for, by its words and then by the form of the entity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _is_name(text: str) -> bool:
 
 
 def prompt_type(example: ForgetExample) -> str | None:
-    """Return which of the UDS paper's eight prompt types an example is of; None where it has no entity.
+    """Return which of the UDS paper's eight prompt types an example belongs to; None if it has no entity.
 
     The first that fits: `Yes/No`, the entity is that word; `Influence`, the question asks what influenced, inspired,
     shaped or drove somebody; `Award`, the entity names one, or one is asked for and the entity is a name; `Book/Work

@@ -1,4 +1,4 @@
-"""Running an audit: plan, states of the sources, the patched pass over `full`, and `Baseline` (stage 1, reused)."""
+"""Run audits: inputs, states of the sources, the patched pass over `full`, and `Baseline` (a reusable stage 1)."""
 
 import lazy_loader
 

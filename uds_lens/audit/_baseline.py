@@ -1,4 +1,4 @@
-"""Stage 1, measured once and reused: which layers of `full` hold the knowledge, against `retain`."""
+"""Stage 1, measured once and reused: which layers of `full` hold the knowledge, compared with `retain`."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
     from uds_lens.audit._states import SourceStates
     from uds_lens.audit._two_stage import PatchScores
 
-_LONG = 10.0  # seconds of an audit, compared with which what a process does once is small
+_LONG = 10.0  # audits longer than this, in seconds, dwarf the one-off costs of a process
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Baseline(Stage1):
     """Stage 1 of an audit: `full` against `retain` on a forget set.
 
-    It depends on nothing else, so one baseline serves every unlearned model. `Baseline.measure` makes it, `audit`
-    and `audit_all` use it, `save` and `load` keep it.
+    It does not depend on the unlearned model, so one baseline serves any number of them. `Baseline.measure` makes it,
+    `audit` and `audit_all` use it, `save` and `load` keep it.
     """
 
     full: ModelSource | None = field(default=None, repr=False)
-    """Where `full` is opened again for stage 2; None after `load` means the recorded name."""
+    """Where to open `full` for stage 2; None after `load` means the recorded name."""
 
     exchanged: Exchanged | None = field(default=None, repr=False)
     """What `full` and `retain` say with blocks of each other; put there by the first `transplant` with this baseline,
@@ -69,10 +69,10 @@ class Baseline(Stage1):
 
         Args:
             full: Trained on everything.
-            retain: Never saw the forget set. Several (a list) that differ in their seed: S1 is their mean, and every
-                audit has a score against each. None with `AuditConfig(stand_in="counterfactual")`.
+            retain: Never saw the forget set. A list of models with different seeds: S1 is their mean, and every audit
+                has a score against each. None with `AuditConfig(stand_in="counterfactual")`.
             examples: The forget set: examples or rows, or where `uds_lens.load_examples` reads them.
-            control: Facts that `full` and `retain` both know, in the same forms; None measures none.
+            control: Facts that `full` and `retain` both know, in the same formats; None for no control.
             config: What to measure; default `AuditConfig()`.
             options: How to run it; default `RunOptions()`.
 
@@ -93,7 +93,7 @@ class Baseline(Stage1):
     def key(self) -> str:
         """Hash of what stage 1 depends on: weights, token ids, protocol, dtype, patch site, library version.
 
-        Not tau, which is applied afterwards, and neither names nor paths.
+        Not on tau, which is applied afterwards, nor on names and paths.
         """
         parts: dict[str, Any] = {
             "full": self.models["full"].fingerprint,
@@ -150,10 +150,10 @@ class Baseline(Stage1):
     def recorded(
         self, *, models: Sequence[ModelSource] = (), options: RunOptions | None = None
     ) -> Iterator[RecordedBaseline]:
-        """Keep `full` open and recorded, for many stage 2 in a row: two models in memory, the least work per model.
+        """Keep `full` open and recorded for many audits in a row: two models in memory, the least work per model.
 
         Args:
-            models: Live models that will be measured, so that rows are batched in a way that suits them, too.
+            models: Live models that will be measured, so that the batching suits them, too.
             options: How to run it; `memory_gib` bounds the recordings that are kept.
 
         Returns:
@@ -177,7 +177,7 @@ class Baseline(Stage1):
     def subset(
         self, rows: Sequence[int], *, control: Sequence[int] | None = None, options: RunOptions | None = None
     ) -> Baseline:
-        """Return stage 1 of some of the examples, as it was measured; runs no model.
+        """Return stage 1 for some of the examples, as measured, without running a model.
 
         Args:
             rows: Indices of the examples to keep.
@@ -185,7 +185,7 @@ class Baseline(Stage1):
             options: How checkpoints are found (their tokenizer is read); default `RunOptions()`.
 
         Raises:
-            ModelError: The tokenizer of `full` cannot be read, or gives other tokens than in stage 1.
+            ModelError: The tokenizer of `full` cannot be read, or its tokens are no longer those of stage 1.
         """
         plan = self._stage_2_plan([], as_settings(RunOptions, options, name="options"))
 
@@ -229,7 +229,7 @@ class Baseline(Stage1):
         )
 
     def with_full(self, full: ModelSource) -> Baseline:
-        """Return the same baseline with another place to open `full` from (its weights are checked there)."""
+        """Return the same baseline with `full` opened from another place, where its weights are checked."""
         return dataclasses.replace(self, full=full)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -257,7 +257,7 @@ class Baseline(Stage1):
         return self.full if self.full is not None else self.models["full"].name
 
     def _stage_2_options(self, options: RunOptions | None) -> RunOptions:
-        """Take the plain engine where stage 1 did, unless one is named."""
+        """Use the naive engine if stage 1 did, unless an engine is named."""
         options = as_settings(RunOptions, options, name="options")
         if options.engine == "auto" and self.provenance.get("engine") == "naive":
             tell("stage 2 is measured by the naive engine, as stage 1 was")
@@ -265,7 +265,7 @@ class Baseline(Stage1):
         return options
 
     def _stage_2_plan(self, sources: Sequence[Source], options: RunOptions) -> Plan:
-        """Tokenise and batch again, and check the tokens against those of stage 1."""
+        """Tokenise and batch again, and compare the tokens with those of stage 1."""
         full = self._where_full()
         try:
             read_checkpoint_info(full, **where_of(options))
@@ -309,9 +309,9 @@ class RecordedBaseline:
     """How it is run."""
 
     def seconds(self, unlearned: ModelSource) -> float:
-        """Time an `audit` of the model in which no patch is skipped, though it may have the weights of `full` yet.
+        """Time an `audit` of the model with no patch skipped, even if its weights still equal those of `full`.
 
-        A short one is timed twice, since the first includes what a process does once.
+        A short one is timed twice, since the first run includes one-off costs of the process.
         """
         config = self.target.config
         self.target.config = dataclasses.replace(config, exact_noop=False)
@@ -353,7 +353,7 @@ def baseline_of(
     *,
     full: ModelSource,
 ) -> Baseline:
-    """Put stage 1 into a record; the first `scores` are those of the retain models."""
+    """Build the baseline from stage 1; the first `scores` are those of the retain models."""
     plan, config = target.plan, target.config
     n, rows = len(plan.encoded.rows), plan.encoded.rows
     by_retain = tuple(
@@ -409,11 +409,11 @@ def baseline_of(
 
 
 def trained_with(records: Mapping[str, ModelRecord], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return what checkpoints' own records say of the prompts they were trained with, for the provenance.
+    """Return the training prompts that checkpoints' own records name, for the provenance.
 
     Args:
         records: Models by role.
-        before: A provenance that has those of other roles.
+        before: A provenance that already has those of other roles.
     """
     words = {role: recorded_protocol(record.name) for role, record in records.items()}
     known = {**(before or {}).get("trained_with", {}), **{role: word for role, word in words.items() if word}}
@@ -427,7 +427,7 @@ def _n_tokens(encoded: Encoded) -> Tensor:
 def join_stages(
     baseline: Baseline, source: SourceStates, scores: PatchScores | None, plan: Plan, origin: Mapping[str, Any]
 ) -> DepthAudit:
-    """Join the stages; `scores` None means the model is a retain model itself, whose stage 2 is its stage 1."""
+    """Join the stages; `scores=None` means that the model is a retain model, whose stage 2 is its stage 1."""
     n, unlearned, s_unlearned = len(plan.encoded.rows), source.record, source.logprobs
     if scores is not None:
         delta, ratio, cosine = scores.delta[:n], scores.norm_ratio[:n], scores.cosine[:n]
@@ -437,7 +437,7 @@ def join_stages(
         delta, ratio, cosine = (getattr(same or baseline, name) for name in S1_TENSORS)
         control = None if baseline.control is None else baseline.control.s1_delta
         control = same.control_s1_delta if same else control
-    # Output depth of a reference is exactly 0 or 1, as its score: in another pass rounding may differ.
+    # The output depth of a reference is set to exactly 0 or 1, as its score is: rounding may differ in another pass.
     known = {baseline.models["full"].fingerprint: baseline.s_full}
     if baseline.s_retain is not None and not baseline.retains:
         known[baseline.models["retain"].fingerprint] = baseline.s_retain
@@ -460,7 +460,7 @@ def join_stages(
 
 
 def origin_of_stage_2(baseline: Baseline, target: Target) -> dict[str, Any]:
-    """Return the provenance of audits whose stage 1 was measured before."""
+    """Return the provenance of audits that reuse stage 1."""
     now = provenance(
         engine=target.engine,
         device=str(target.model.device),
@@ -474,18 +474,19 @@ def origin_of_stage_2(baseline: Baseline, target: Target) -> dict[str, Any]:
 
 
 def _warn_if_unmeasurable(audit: DepthAudit, baseline: Baseline) -> None:
-    """Warn where no example can be measured: once for each baseline and tau, since the reason lies there."""
+    """Warn if no example can be measured, once for each baseline and tau, on which this depends."""
     about = f"{baseline.key} {audit.config.tau}"
     pair = f"full={audit.models['full'].name!r}, retain={audit.models['retain'].name!r}"
     if not audit.examples:
         warn_once(
-            f"UDS is NaN: none of the {len(audit.skipped)} rows could be scored, so that nothing was measured. "
-            f"`skipped` names the reasons; the first: {audit.skipped[0].reason} ({pair})",
+            f"UDS is NaN: none of the {len(audit.skipped)} rows could be scored, so nothing was measured. `skipped` "
+            f"has the reasons; the first one: {audit.skipped[0].reason} ({pair})",
             key=f"no row {about} {[(row.id, row.question, row.reason) for row in audit.skipped]}",
         )
     elif audit.n_measured == 0:
         warn_once(
             "UDS is NaN: no example has a layer where patching in retain's state costs more than tau "
-            f"({audit.config.tau:g} nats per token). Does `full` know the forget set, and `retain` not? ({pair})",
+            f"({audit.config.tau:g} nats per token). Does `full` know the forget set, and does `retain` not know it? "
+            f"({pair})",
             key=f"no layer {about}",
         )

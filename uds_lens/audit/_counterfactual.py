@@ -1,4 +1,4 @@
-"""A stage 1 without a retain model: `full`'s own states on counterfactuals, the mean over several of each example."""
+"""Stage 1 without a retain model: `full`'s own states on counterfactuals, averaged over several per example."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def with_draws(
     config: AuditConfig,
     options: RunOptions,
 ) -> list[SourceStates]:
-    """Put `full` on all counterfactuals, as one source for each draw, before the states of the sources."""
+    """Prepend `full` on all counterfactuals to the sources' states, as one source per draw."""
     n_fallen = len(plan.fallen)
     draws = _read_draws(full, plan, config=config, options=options, share=len(sources) + 1)
-    if len(plan.fallen) > n_fallen:  # all sources are read in one way
+    if len(plan.fallen) > n_fallen:  # all sources are read in the same way
         states = read_sources(sources, plan, config=config, options=options)
     return [*draws, *states]
 
@@ -41,7 +41,7 @@ def with_draws(
 def _read_draws(
     full: ModelSource, plan: Plan, *, config: AuditConfig, options: RunOptions, share: int
 ) -> list[SourceStates]:
-    """Read `full` on all counterfactuals; a row with fewer draws than others begins again with its first."""
+    """Read `full` on all counterfactuals; a row with fewer draws than others repeats its own from the first."""
     counterfactual = plan.counterfactual
     assert counterfactual is not None
     of = partial(read_source, full, counterfactual.plan, config=config, options=options, share=share)
@@ -60,7 +60,7 @@ def _read_draws(
 
 
 def with_mean_of_draws(scores: list[PatchScores], counterfactual: CounterfactualPlan) -> list[PatchScores]:
-    """Put one source, the mean over each row's draws, in the place of the draws."""
+    """Replace the draws by one source: the mean over each row's draws."""
     draws, rows = scores[: counterfactual.draws], range(len(counterfactual.places))
 
     def mean(name: str) -> Float[Tensor, "example layer"]:
@@ -73,7 +73,7 @@ def with_mean_of_draws(scores: list[PatchScores], counterfactual: Counterfactual
 def mean_of_draws(
     draws: Sequence[Float[Tensor, "row layer"]], counterfactual: CounterfactualPlan, rows: Sequence[int]
 ) -> Float[Tensor, "row layer"]:
-    """Average some rows over their own draws; a row with fewer than there are has its first ones again behind them."""
+    """Average rows over their own draws, ignoring the repetitions of rows with fewer draws."""
     counts = torch.tensor([len(counterfactual.places[row]) for row in rows])
     first = torch.arange(len(draws))[:, None] < counts
     return torch.where(first[..., None], torch.stack(list(draws)), 0.0).sum(0) / counts[:, None]
@@ -89,12 +89,12 @@ def mean_stage_1(
 
 
 def mean_of_models(parts: Sequence[Tensor]) -> Tensor:
-    """Average the scores of several models; those of a single one stay as they are, bit for bit."""
+    """Average the scores of several models; those of a single one are returned unchanged."""
     return parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(0)
 
 
 def origin_of_draws(plan: Plan, config: AuditConfig) -> dict[str, Any]:
-    """Say for the record what stood in for a retain model; empty with one."""
+    """Describe the stand-in for a retain model, for the provenance; empty if there was a retain model."""
     if plan.counterfactual is None:
         return {}
     counts = [len(rows) for rows in plan.counterfactual.places[: len(plan.encoded.rows)]]

@@ -46,16 +46,15 @@ if TYPE_CHECKING:
 
 
 Drawn: TypeAlias = "tuple[ForgetExample, ...] | str"
-"""Counterfactuals of an example, or why it has none."""
+"""Counterfactuals of an example, or the reason why it has none."""
 
 
 class ForgetSet(NamedTuple):
     """Examples to measure, and how they were chosen."""
 
     examples: list[ForgetExample]  # in the order of the source
-    # Limit, number of all, way and seed, where not all of them are measured; for the record. With the first ones
-    # also what the whole is sorted by: `subject`, `type`, None where it is mixed, or `unknown` where nothing
-    # shows it.
+    # If not all are measured: limit, total, sampling method and seed, for the provenance. With the first rows, also
+    # what the file is sorted by: `subject`, `type`, None if it is mixed, or `unknown` if nothing shows it.
     sample: dict[str, Any] | None
 
 
@@ -80,9 +79,9 @@ def forget_set(examples: ExampleSource | Iterable[ForgetExample | Mapping[str, A
 class AuditInputs(NamedTuple):
     """The examples that are measured."""
 
-    forget: ForgetSet  # the forget set, or a sample
-    control: ForgetSet | None  # facts that were to be kept, or a sample; None without a control
-    drawn: Sequence[Drawn] | None = None  # counterfactuals of each example to forget; None where none are asked for
+    forget: ForgetSet  # the forget set, or a sample of it
+    control: ForgetSet | None  # facts that should have been kept, or a sample of them; None without a control
+    drawn: Sequence[Drawn] | None = None  # counterfactuals of each forget example; None if none are used
 
     @property
     def control_examples(self) -> list[ForgetExample] | None:
@@ -91,7 +90,7 @@ class AuditInputs(NamedTuple):
 
 
 def audit_inputs(examples: ExamplesLike, control: ExamplesLike | None, config: AuditConfig) -> AuditInputs:
-    """Read both sets and check them before a model is opened; `config.limit` holds for each of them."""
+    """Read both sets and check them before a model is opened; `config.limit` applies to each of them."""
     forget = forget_set(examples, config)
     if control is None:
         return AuditInputs(forget, None, _drawn(forget.examples, (), config))
@@ -122,12 +121,12 @@ class Source:
     """A model whose states are patched into `full`."""
 
     role: Literal["retain", "unlearned"]  # its role in the audit
-    index: int  # its place among several of its role, from 1; 0 where it is the only one
-    model: ModelSource  # where it is opened
+    index: int  # its number among several models of that role, from 1; 0 if it is the only one
+    model: ModelSource  # where to open it from
 
     @property
     def name(self) -> str:
-        """Its role as results and messages have it.
+        """Its role as named in results and messages.
 
         >>> Source("retain", 0, "ckpt/a").name, Source("retain", 2, "ckpt/b").name
         ('retain', 'retain 2')
@@ -136,7 +135,7 @@ class Source:
 
 
 def sources_of(role: Literal["retain", "unlearned"], models: ModelSource | Sequence[Any]) -> list[Source]:
-    """Make the records of one model or several."""
+    """Make the sources for one model or several."""
     if not isinstance(models, list | tuple):
         return [Source(role, 0, cast("ModelSource", models))]
     if not models:
@@ -145,7 +144,7 @@ def sources_of(role: Literal["retain", "unlearned"], models: ModelSource | Seque
 
 
 def retain_sources(retain: RetainSource | None, config: AuditConfig) -> list[Source]:
-    """Make the records of the retain models; none where counterfactuals of `full` stand in for them."""
+    """Make the sources for the retain models; empty if counterfactuals of `full` stand in for them."""
     if config.stand_in == "counterfactual":
         if retain is None:
             return []
@@ -162,39 +161,43 @@ def retain_sources(retain: RetainSource | None, config: AuditConfig) -> list[Sou
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The tokenised forget set, the control facts where there are any, and their batches."""
+    """The tokenised forget set, the control facts (if any), and their batches."""
 
-    encoded: Encoded  # the forget set: rows, and what was skipped
+    encoded: Encoded  # the forget set: encoded and skipped rows
     batches: list[list[int]]  # row indices of each batch
-    pad_token_id: int | None  # filler token; masked everywhere
-    control: Encoded | None = None  # control facts: rows, and what was skipped; None without a control
+    pad_token_id: int | None  # padding token; masked everywhere
+    control: Encoded | None = None  # control facts: encoded and skipped rows; None without a control
     protocol: Protocol = "raw"  # how the prompts were written
-    prompts: str = "raw"  # the same in words, with what a chat template writes before each question
-    opened: tuple[str, str] | None = None  # how a template asks for an answer, and how it writes one, if these differ
+    prompts: str = "raw"  # the same in words, with the text that a chat template puts before each question
+    opened: tuple[str, str] | None = (
+        None  # how a template opens an answer, and how it writes a given one, if these differ
+    )
     packed: bool = False  # whether all models run on packed rows (see `uds_lens.patching._packing`)
-    counterfactual: CounterfactualPlan | None = None  # rows of `full` that stand in for a retain model; None with one
-    # Tensors made so far: every model runs on the same, and making them again took 6% of an audit with a recording.
+    counterfactual: CounterfactualPlan | None = (
+        None  # counterfactual rows that replace a retain model; None if there is one
+    )
+    # Tensors made so far: all models share them, and making them again took 6% of an audit with a recording.
     _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
-    # How models of one kind are read, decided once for each.
+    # How models of each kind are read, decided once.
     _readings: dict[tuple[object, ...], Engine] = field(default_factory=dict, repr=False)
-    # Models whose fast reading failed after it was chosen, in the order in which that happened.
+    # Models for which the fast engine failed after it was chosen, in order.
     fallen: list[str] = field(default_factory=list, repr=False)
 
     @cached_property
     def rows(self) -> list[TokenRow]:
-        """All rows that are run, those of the forget set first; batches count these."""
+        """All rows to run, those of the forget set first; batches index these."""
         return [*self.encoded.rows, *(self.control.rows if self.control else ())]
 
     @cached_property
     def lengths(self) -> list[int]:
-        """Tokens of each row."""
+        """Number of tokens of each row."""
         return [len(row.ids) for row in self.rows]
 
     def reading(self, model: HookedModel, weights: str, *, site: Site, packed: bool, engine: Engine) -> Engine:
-        """Return the engine that reads the model's states; where `engine` is `auto`, tried on two rows first.
+        """Return the engine that reads the model's states; if `engine` is `auto`, it is tried on two rows first.
 
-        It is tried once for each kind of model; where this process has seen the same `weights` (a fingerprint) read
-        rightly before, not again.
+        This is done once for each kind of model, and not if these `weights` (a fingerprint) passed before in this
+        process.
         """
         if engine != "auto" or site != "resid_post" or not self.rows or not model.is_resident:
             return "naive" if engine == "naive" else "wavefront"
@@ -206,33 +209,33 @@ class Plan:
         return self._readings[kind]
 
     def read_plainly(self, model: HookedModel, why: Exception, *, packed: bool) -> Engine:
-        """Read such models by the plain engine from now on, since the fast way failed after all; warns."""
+        """Read such models with the plain engine from now on, because the fast one failed, and warn."""
         self._readings[kind_of(model, packed)] = engine = fall_back(model, why)
         self.fallen.append(model.name)
         return engine
 
     def batches_for(self, model: HookedModel) -> list[list[int]]:
-        """Return the rows of each batch, split where rows of the model give other numbers together than alone."""
+        """Return the rows of each batch, split if the model's rows give different numbers together than alone."""
         return row_layout(model).split(self.batches, self.lengths)
 
     def batch_to_try(self, model: HookedModel, rows: Sequence[int]) -> TokenBatch:
-        """Make tensors of those of some rows that may be batched with the first."""
+        """Make tensors from those of the given rows that may be batched with the first."""
         layout = row_layout(model)
         return self.batch_of(layout.split([rows], self.lengths)[0], layout.padding_side)
 
     def batch(self, number: int) -> TokenBatch:
-        """Make tensors of one batch."""
+        """Make the tensors of one batch."""
         return self.batch_of(self.batches[number])
 
     def batch_of(self, rows: Sequence[int], side: PaddingSide = "left") -> TokenBatch:
-        """Make tensors of some rows, padded on a side."""
+        """Make the tensors of some rows, padded on one side."""
         key = (side, tuple(rows))
         if key not in self._made:
             self._made[key] = make_batch(self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side=side)
         return self._made[key]
 
     def require_embedded(self, model: HookedModel) -> None:
-        """Raise `ModelError` unless the model's embedding has all tokens."""
+        """Raise `ModelError` unless the model's embedding covers all tokens."""
         require_embedded(model.hf, ((row.example.question, row.ids) for row in self.rows), name=model.name)
 
     def require_finite(self, finite: Bool[Tensor, "batch"], rows: Sequence[int], name: str, what: str) -> None:
@@ -249,25 +252,25 @@ class Plan:
 
 
 def kind_of(model: HookedModel, packed: bool) -> tuple[object, ...]:
-    """Models alike in this are read by the same code."""
+    """Key of the code path: models with equal keys are read by the same code."""
     return (type(model.hf), model.dtype, model.device.type, packed, model.is_wrapped, model.runs_hooks)
 
 
 def where_of(options: RunOptions) -> dict[str, Any]:
-    """Return the options that checkpoints are found with."""
+    """Return the options for finding checkpoints."""
     return {"revision": options.revision, "offline": options.offline, "trust_remote_code": options.trust_remote_code}
 
 
 @dataclass(frozen=True, eq=False)
 class CounterfactualPlan:
-    """The counterfactual rows of a plan, which `full` reads in place of a retain model."""
+    """Counterfactual rows, which `full` reads in place of a retain model."""
 
-    plan: Plan  # their tokens and batches; the control facts, of which nothing is changed, stand behind them
-    places: list[list[int]]  # for each row of the audit's plan its rows here
+    plan: Plan  # their tokens and batches, followed by the control facts, which are unchanged
+    places: list[list[int]]  # for each row of the audit, the indices of its rows here
 
     @property
     def draws(self) -> int:
-        """The most rows of one example; 1 where there is none."""
+        """The largest number of rows of one example; 1 if there are none."""
         return max(map(len, self.places), default=1)
 
     def fingerprint(self, full: str) -> str:
@@ -294,7 +297,7 @@ def make_plan(
     words = describe_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
     opened = two_openings(tokenizer, chat=config.chat) if protocol == "chat" else None
     if report and config.protocol == "auto":
-        stage_1 = any(role.startswith("retain") for role in models)  # a baseline's prompts are settled
+        stage_1 = any(role.startswith("retain") for role in models)  # a baseline's prompts are already fixed
         if stage_1:
             announce_protocol(config.protocol, protocol, recorded, tokenizer=tokenizer, chat=config.chat)
         else:
@@ -324,7 +327,7 @@ def make_plan(
     costs = ModelCosts.of(full.config, pick_device(options.device))
 
     readings: dict[tuple[object, ...], Engine] = {}
-    fallen: list[str] = []  # shared, as the readings are: counterfactuals are read as all other rows
+    fallen: list[str] = []  # shared with the plan: counterfactuals are read like all other rows
 
     def plan_of(encoded: Encoded, counterfactual: CounterfactualPlan | None = None) -> Plan:
         rows = [*encoded.rows, *(facts.rows if facts else ())]
@@ -353,7 +356,7 @@ def make_plan(
 
 
 def _tell_of_bfloat16(shape: Any, config: AuditConfig, options: RunOptions) -> None:
-    """Say so if float32 is slow for a large model on this CPU: nobody expects that of its default."""
+    """Say so if float32, the default, is slow for a large model on this CPU."""
     weights = 12 * shape.num_hidden_layers * shape.hidden_size**2
     if config.dtype != "float32" or weights < 1e8 or options.device_map or pick_device(options.device) != "cpu":
         return
@@ -367,7 +370,7 @@ def _tell_of_bfloat16(shape: Any, config: AuditConfig, options: RunOptions) -> N
 def _with_draws(
     encoded: Encoded, drawn: Mapping[int, Drawn], as_tokens: Callable[[Sequence[ForgetExample]], Encoded]
 ) -> tuple[Encoded, list[list[TokenRow]]]:
-    """Tokenise the counterfactuals of each row; rows without one that keeps the entity's tokens are skipped."""
+    """Tokenise the counterfactuals of each row; rows are skipped if none keeps the entity's tokens."""
     rows, skipped, kept = [], list(encoded.skipped), []
     for row in encoded.rows:
         draws = drawn[id(row.example)]

@@ -1,7 +1,8 @@
-"""States of sources that were read a block at a time, for an audit that is stopped and restarted.
+"""Keep the states of streamed sources on disk, so that an interrupted audit can be resumed.
 
-Each source has a directory, named after what its states depend on, in the temporary one. A lock says that an audit
-works with them; it ends with its process, so that a killed one leaves them. A finished audit removes them.
+Each source has a directory inside the temporary directory, named by a hash of everything its states depend on. A lock
+shows that an audit is using them; it ends with the process, so a killed audit leaves its states behind. A finished
+audit removes them.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from uds_lens.results._settings import AuditConfig, RunOptions
 
 _RECORD, _LOCK = "record.json", "lock"
 _FORGOTTEN = 7 * 24 * 3600
-"""Seconds after which states that no audit has used again are removed."""
+"""Seconds after which unused states are removed."""
 
 _held: ContextVar[dict[Path, FileLock] | None] = ContextVar("uds_lens_kept_states", default=None)
 
 
 @contextmanager
 def states_kept() -> Iterator[None]:
-    """Keep the states of streamed sources until the outermost such block ends well; then remove them."""
+    """Keep the states of streamed sources until the outermost such block ends without an error, then remove them."""
     if _held.get() is not None:
         yield
         return
@@ -50,7 +51,7 @@ def states_kept() -> Iterator[None]:
         yield
         for place in held:
             shutil.rmtree(place, ignore_errors=True)
-            with suppress(OSError):  # others' states are in it
+            with suppress(OSError):  # it holds the states of other audits
                 place.parent.rmdir()
     finally:
         _held.reset(token)
@@ -59,7 +60,7 @@ def states_kept() -> Iterator[None]:
 
 
 def _key(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, options: RunOptions) -> str:
-    """Hash of what a source's states depend on: its files, the tokens and their batches, how they are run."""
+    """Hash everything that a source's states depend on: its files, the tokens and batches, and how they are run."""
     control = None if plan.control is None else plan.control.ids_hash
     parts: list[Any] = [files_of(source, revision=options.revision, offline=options.offline)]
     parts += [plan.encoded.ids_hash, control, plan.batches, plan.packed, config.dtype, config.last_layer]
@@ -68,9 +69,9 @@ def _key(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, option
 
 
 def kept_place(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, options: RunOptions) -> Path | None:
-    """Return the directory for a source's states, which a stopped audit may have filled; None where none are kept.
+    """Return the directory for a source's states, perhaps filled by an interrupted audit; None if they are not kept.
 
-    Warns where nothing of ours can be kept.
+    Warns if the states cannot be kept.
     """
     held = _held.get()
     if held is None:
@@ -83,15 +84,15 @@ def kept_place(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, 
     with _warned(), writing(top, advice=IN_TEMPORARY):
         top.mkdir(mode=0o700, exist_ok=True)
         if top.is_symlink() or getattr(top.stat(), "st_uid", user) != user:
-            raise PermissionError(errno.EPERM, "it belongs to somebody else")
+            raise PermissionError(errno.EPERM, "it belongs to another user")
         for other in top.iterdir():
-            with suppress(OSError):  # an audit works with them, or has removed them
+            with suppress(OSError):  # an audit is using them, or has removed them
                 if time.time() - other.stat().st_mtime > _FORGOTTEN:
                     with FileLock(other / _LOCK, timeout=0):
                         shutil.rmtree(other, ignore_errors=True)
         place.mkdir(mode=0o700, exist_ok=True)
         lock = FileLock(place / _LOCK)
-        with suppress(Timeout):  # another audit works with the same states, and removes them when it is done
+        with suppress(Timeout):  # another audit is using the same states, and will remove them when it is done
             lock.acquire(timeout=0)
             held[place] = lock
             return place / "states"
@@ -99,10 +100,10 @@ def kept_place(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, 
 
 
 def load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
-    """Load the states that were kept; None where there are none, or a file of them is gone, cut or altered.
+    """Load the states that were kept; None if there are none, or if a file is missing, truncated or altered.
 
-    Temporary directories are cleaned file by file, and a machine that lost its power may leave holes: states are only
-    taken where every byte is the one that was written.
+    Temporary directories are cleaned file by file, and a power failure can leave gaps in files, so states are used only
+    if every byte is as it was written.
     """
     from safetensors import SafetensorError
 
@@ -119,7 +120,7 @@ def load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
 
 
 def keep_record(folder: Path | None, states: SourceStates) -> None:
-    """Write what makes the files of a source's states complete, once all are there."""
+    """Write the record that marks the files of a source's states as complete."""
     if folder is None or not states.store.keeps_files or states.logprobs is None:
         return
     with _warned():
@@ -133,7 +134,7 @@ def keep_record(folder: Path | None, states: SourceStates) -> None:
 
 @contextmanager
 def keeping(place: Path | None) -> Iterator[Path | None]:
-    """Yield the directory to write to, which appears atomically; None, with a warning, where nothing can be written."""
+    """Yield the directory to write to, which appears atomically; None, with a warning, if it cannot be written."""
     with ExitStack() as stack:
         folder = None
         if place is not None:
@@ -146,8 +147,8 @@ def keeping(place: Path | None) -> Iterator[Path | None]:
 
 @contextmanager
 def _warned() -> Iterator[None]:
-    """Warn where the disk refuses states that are only kept for an audit that is stopped."""
+    """Warn instead of failing if the disk refuses states that are kept only for resuming."""
     try:
         yield
-    except (StorageError, NotImplementedError) as error:  # the latter where a file system has no locks
+    except (StorageError, NotImplementedError) as error:  # the latter on file systems without locks
         warn_once(f"states are not kept, so this audit would start from scratch if it is stopped: {error}")

@@ -1,4 +1,4 @@
-"""Where a difference between two models sits: patches by layer, position and site, not at the entity alone."""
+"""Locate a difference between two models: patches by layer, position and site, not only at the entity."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 
 
 class MapCell(NamedTuple):
-    """Name what is patched at a layer."""
+    """One patch at a layer: its site, positions and head."""
 
     site: HookSite
-    """Point of the block."""
+    """Point in the block."""
     position: MapPosition
-    """Positions of the text."""
+    """Positions in the text."""
     head: int | None = None
     """One attention head; None: all of them, or a site without heads."""
 
     @property
     def label(self) -> str:
-        """The cell in words.
+        """Name of the cell.
 
         >>> MapCell("z", "subject", 3).label
         'z, head 3, at subject'
@@ -64,10 +64,10 @@ class MapCell(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class DepthMap:
-    """Show what `full` loses of each answer where another model's states are patched in; made by `depth_map`."""
+    """Log-probability that answers lose when another model's states are patched into `full`; made by `depth_map`."""
 
     models: Mapping[str, ModelRecord]
-    """Records of `full` and `source`."""
+    """The records of `full` and `source`."""
 
     examples: tuple[ForgetExample, ...]
     """The scored examples, in input order."""
@@ -76,15 +76,16 @@ class DepthMap:
     """What was patched at each layer."""
 
     lost_by_token: Float[Tensor, "example layer cell token"]
-    """Log-probability lost of each token of the entity, in order, nats; NaN where the text has no such position (its
-    subject is not named), and past the entity's last token."""
+    """Log-probability lost by each token of the entity, in order, in nats; NaN if the text has no such position (its
+    subject is not named), and after the entity's last token."""
 
     config: AuditConfig
-    """How it was measured; site and scope are those of the cells, and the last layer's state is its residual stream."""
+    """How it was measured; site and scope are those of the cells, and the last layer is patched in its residual
+    stream."""
 
     @cached_property
     def lost(self) -> Float[Tensor, "example layer cell"]:
-        """Log-probability lost, nats per token: the mean over the entity's tokens; NaN where there is none."""
+        """Log-probability lost in nats per token, the mean over the entity's tokens; NaN if there is none."""
         return self.lost_by_token.nanmean(-1)
 
     def __repr__(self) -> str:
@@ -92,7 +93,7 @@ class DepthMap:
         return f"DepthMap({n} examples, {layers} layers, {cells} cells, source={self.models['source'].name!r})"
 
     def at(self, site: HookSite, position: MapPosition, head: int | None = None) -> Float[Tensor, "example layer"]:
-        """Return what was lost in one cell.
+        """Return the loss in one cell.
 
         Raises:
             ValueError: The map has no such cell.
@@ -127,7 +128,7 @@ class DepthMap:
         return frame
 
     def cells_frame(self) -> pd.DataFrame:
-        """Return one row per layer and cell: mean loss with interval, p-value (sign flips over subjects) and Holm's."""
+        """Return one row per layer and cell: mean loss, interval and p-value (sign flips over subjects; Holm's)."""
         return self._cells_frame.copy()
 
     def tokens_frame(self) -> pd.DataFrame:
@@ -142,11 +143,11 @@ class DepthMap:
         return pd.DataFrame(rows, columns=["layer", "site", "position", "head", "label", "token", "lost", "n"])
 
     def bypass_frame(self) -> pd.DataFrame:
-        """Return one row per layer and site: what all positions lose, the entity's alone, and the share that bypasses.
+        """Return one row per layer and site: loss at all positions and at the entity alone, and the share bypassing it.
 
-        `bypass = 1 - entity / all`: of what depends on this layer, the part that reaches the answer through earlier
-        positions, which a depth score leaves as they are in `full`. NaN where all positions lose at most `tau`. Below
-        0 the entity's positions alone lose more. The interval is a bootstrap over subjects.
+        `bypass = 1 - entity / all` is the share of the loss at this layer that reaches the answer through earlier
+        positions, which a depth score does not patch. NaN if the loss at all positions is at most `tau`; below 0, the
+        entity's positions alone lose more. The interval is a bootstrap over subjects.
         """
         import pandas as pd
 
@@ -168,8 +169,8 @@ class DepthMap:
         """Write the map to a directory, atomically.
 
         Raises:
-            ResultFormatError: Something else is there.
-            StorageError: The system refuses.
+            ResultFormatError: `path` holds something else.
+            StorageError: The file system refuses.
         """
         Result(
             _SAVED,
@@ -207,7 +208,7 @@ class DepthMap:
     def plot_tokens(
         self, site: HookSite = "resid_post", position: MapPosition = "entity", **look: Unpack[Look]
     ) -> go.Figure:
-        """Draw the mean loss of each output token, first on top, in one cell: layers across.
+        """Draw the mean loss of each output token in one cell: tokens from top to bottom, layers from left to right.
 
         Raises:
             ValueError: The map has no such cell.
@@ -219,7 +220,7 @@ class DepthMap:
         return plots.patch_heatmap(rows[["layer", "lost"]].assign(cell=names), **look)
 
     def plot_map(self, **look: Unpack[Look]) -> go.Figure:
-        """Draw the mean loss: layers across, cells down (see `uds_lens.plots.patch_heatmap`)."""
+        """Draw the mean loss, with layers as columns and cells as rows (see `uds_lens.plots.patch_heatmap`)."""
         frame = self.cells_frame().rename(columns={"label": "cell"})
         return plots.patch_heatmap(frame[["layer", "cell", "lost"]], **look)
 
@@ -243,16 +244,16 @@ def depth_map(
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
 ) -> DepthMap:
-    """Patch another model's states into `full`, by layer, position and site, and take what the answers lose.
+    """Patch another model's states into `full`, by layer, position and site, and measure what the answers lose.
 
     Args:
         full: The model that is patched.
         source: The model whose states are patched in: retain, unlearned, edited.
         examples: Examples with entity spans.
-        sites: Points of a block: of its residual stream, and of its attention heads (`z`, `q`, `k`, `v`).
+        sites: Points in a block: in its residual stream, or in its attention heads (`z`, `q`, `k`, `v`).
         positions: "entity", as in a score; "subject", all mentions of the example's subject; "prompt", everything
             before the entity's positions; "all".
-        heads: Patch each head on its own, at sites that have some.
+        heads: Patch each head on its own, at sites that have heads.
         config: Prompts, dtype, sample, and the resampling; default `AuditConfig()`.
         options: How to run it; default `RunOptions()`.
 
@@ -280,7 +281,7 @@ def depth_map(
         check_choice("positions", position, MapPosition)
     config = replace(as_settings(AuditConfig, config, name="config"), last_layer="resid_post")
     options = replace(as_settings(RunOptions, options, name="options"), stream=False)
-    # Whole rows at a site inside a block: rows are padded, and every position lies in the window.
+    # At sites inside a block, rows are padded, and every position lies in the window.
     whole = replace(config, scope="all", site="mlp_out", stand_in=None, counterfactual="no_question", draws=3)
     chosen = forget_set(examples, config).examples
     plan = make_plan({"full": full, "source": source}, chosen, config=whole, options=options)
@@ -327,14 +328,14 @@ def _read(
 
 
 def _n_heads(model: HookedModel, plan: Plan, site: HookSite) -> int:
-    """Count the heads of a site, on one row; 0 where it has none."""
+    """Count the heads of a site, using one row; 0 if it has none."""
     return capture(model, plan.batch_to_try(model, [0]), site=site).n_heads if plan.rows else 0
 
 
 def _patch_cells(
     model: HookedModel, plan: Plan, cells: Sequence[MapCell], read: dict[HookSite, SourceStates], options: RunOptions
 ) -> Float[Tensor, "example layer cell token"]:
-    """Patch every cell of every batch of `full`; what each token of the entity loses."""
+    """Patch every cell of every batch of `full`, and return what each token of the entity loses."""
     longest = max((len(row.scored) for row in plan.rows), default=0)
     lost = torch.full((len(plan.rows), model.n_layers, len(cells), longest), torch.nan, dtype=torch.float64)
     side = row_layout(model).padding_side
@@ -375,7 +376,7 @@ def _patch_cells(
 
 
 def _where(batch: TokenBatch, plan: Plan, model: HookedModel, position: MapPosition) -> Bool[Tensor, "batch win"]:
-    """Mark the window positions that a word of the map means."""
+    """Mark the window positions that a position name stands for."""
     if position in ("all", "entity"):
         return batch.patched_mask if position == "all" else batch.scored_mask
     if position == "prompt":

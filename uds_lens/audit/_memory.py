@@ -31,14 +31,13 @@ GIB = 1 << 30
 T = TypeVar("T")
 
 _PROGRAM = 150_000_000
-"""Bytes of CPU memory that running models takes beyond what is counted, once: code of libraries, buffers of
-products."""
+"""Bytes of CPU memory needed on top of what is counted, such as library code and matrix-product buffers."""
 
 
 def run_halving(
     items: Sequence[T], work: Callable[[list[T]], None], *, relieve: Callable[[], bool] | None = None, about: str = ""
 ) -> list[list[T]]:
-    """Run `work` on rows, or on batches of them; where memory runs out, on each half instead (of a batch, if alone)."""
+    """Run `work` on rows or batches; if memory runs out, run it on each half (if need be, of a single batch)."""
     try:
         work(list(items))
         return [list(items)]
@@ -72,7 +71,7 @@ def run_halving(
 
 
 def _halves(items: list[Any]) -> list[list[Any]]:
-    """Cut in two; where a batch is alone, its rows. Empty where there is one row only.
+    """Halve a list of batches, or the rows of a single batch; empty if there is only one row.
 
     >>> _halves([[1, 2], [3]]), _halves([[1, 2, 3]]), _halves([[1]]), _halves([1, 2])
     ([[[1, 2]], [[3]]], [[[1]], [[2, 3]]], [], [[1], [2]])
@@ -87,18 +86,18 @@ def _halves(items: list[Any]) -> list[list[Any]]:
 class MemoryEstimate:
     """Memory of an audit at its largest moment, in bytes."""
 
-    weights: int  # one model, the only one in memory; streamed, two blocks of it, or its head where that is larger
-    states: int  # of all sources at the windows, and recordings that are kept; streamed, all that waits for a block
+    weights: int  # the one model in memory; streamed: two of its blocks, or its head if that is larger
+    states: int  # of all sources at the windows, and recordings that are kept; streamed: all states waiting for a block
     batch: int  # the largest batch: recorded keys and values, activations, logits
     available: int  # free memory of the device now
-    program: int = 0  # what running models takes besides all that, on the CPU
+    program: int = 0  # further needs of running models on the CPU
     streamed: bool = False  # whether the model is read a block at a time
-    parts: tuple[tuple[int, ...], ...] = ()  # streamed, batches that wait for a block together: one reading for each
-    in_files: int = 0  # weights of one model as its files hold them
+    parts: tuple[tuple[int, ...], ...] = ()  # streamed: groups of batches that share one reading of the files
+    in_files: int = 0  # weights of one model as stored in its files
 
     @property
     def fits(self) -> bool:
-        """Whether that memory is there."""
+        """Whether that memory is available."""
         return self.total <= self.available
 
     @property
@@ -112,7 +111,7 @@ class MemoryEstimate:
         return f"needs about {self.total / GIB:.2f} GiB ({shares}) of {self.available / GIB:.2f} GiB free"
 
     def require(self, more: str = "") -> None:
-        """Raise unless it fits; `more` is a sentence that goes before the ways to need less."""
+        """Raise an error unless it fits; `more` is a sentence placed before the advice."""
         if not self.fits:
             way = ", streamed," if self.streamed else ""
             raise ModelError(
@@ -144,11 +143,11 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate from a transformers config, without loading weights: weights, states, and room for one batch.
 
-    That room is rough. Where it is too small after all, a GPU runs out of memory, and batches are halved.
+    The estimate is rough. If it is too low, a GPU runs out of memory, and batches are halved.
     """
     text = config.get_text_config()
     size = torch.empty(0, dtype=getattr(torch, dtype)).element_size()
-    sizes = weight_sizes(config, size, trust_remote_code)  # says what a model must have
+    sizes = weight_sizes(config, size, trust_remote_code)  # raises an error that says what a model must have
     width, layers = int(text.hidden_size), int(text.num_hidden_layers)
     heads = largest_entry(text, "num_attention_heads") or max(1, width // 64)
     keys = 2 * (largest_entry(text, "head_dim") or width // heads)
@@ -165,7 +164,8 @@ def estimate_memory(
         in_block = max(tokens, together) * (2 * width + 3 * inner + keys) + 3 * scores
         kept = 0 if streamed else tokens * layers * keys + resumed * (2 * width + length + variants)  # with masks
         recorded, batch_room = recorded + kept, max(batch_room, in_block + kept)
-        # A quarter more for masks and positions, which wait with the states of `full` and of each source's variants.
+        # Add a quarter for masks and positions, which are held along with the states of `full` and of each source's
+        # variants.
         waiting.append((tokens + (1 + n_sources) * resumed) * width * size * 5 // 4)
     windows = layers * sum(len(row.window) for row in rows)
     logits = 3 * min(logits_at_once(torch.device(device)), windows * int(text.vocab_size)) * 4
@@ -173,9 +173,10 @@ def estimate_memory(
     program = 0 if torch.device(device).type == "cuda" else _PROGRAM
     weights, states = sizes.whole, min(states_budget, n_sources * windows * width * size)
     parts: tuple[tuple[int, ...], ...] = ()
-    if streamed:  # a block and the bytes of the next (a GPU is given both as weights), and later the head alone
+    if streamed:  # a block and the stored bytes of the next (on a GPU, both as weights), and later only the head
         beside = size if torch.device(device).type == "cuda" else _stored_size(config, size)
-        always, head = (sizes.head, 0) if sizes.tied else (0, sizes.head)  # a tied one is the embedding, and stays
+        # a tied head is the embedding, and stays in memory
+        always, head = (sizes.head, 0) if sizes.tied else (0, sizes.head)
         weights = max(sizes.block * (size + beside) // size, head) + sizes.around + always
         parts = _parts_that_fit(waiting, available - weights - states - room - program)
         states += max((sum(waiting[number] for number in part) for part in parts), default=0)
@@ -186,14 +187,14 @@ def estimate_memory(
 
 
 def _stored_size(config: Any, size: int) -> int:
-    """Return the bytes of a number in the checkpoint's files; those in memory where its config does not say."""
+    """Return the bytes per number in the checkpoint's files; if its config does not say, those in memory."""
     stored = getattr(config, "dtype", None)
     stored = getattr(torch, stored, None) if isinstance(stored, str) else stored
     return stored.itemsize if isinstance(stored, torch.dtype) else size
 
 
 def _parts_that_fit(sizes: Sequence[int], room: int) -> tuple[tuple[int, ...], ...]:
-    """Cut batches into runs that fit together, or are a single batch.
+    """Split batches into groups that fit into memory together (or are a single batch).
 
     >>> _parts_that_fit([3, 3, 3, 9, 1], 6)
     ((0, 1), (2,), (3,), (4,))
@@ -221,10 +222,10 @@ def memory_of_audit(
 ) -> MemoryEstimate | None:
     """Estimate an audit's memory.
 
-    Nothing is estimated for live models (they are in memory already), with `device_map` (accelerate places the
+    There is no estimate for live models (they are already in memory), with `device_map` (accelerate places the
     weights), or with `check_memory=False`.
 
-    Returns: The estimate, or None where there is none.
+    Returns: The estimate, or None.
     """
     if not options.check_memory or options.device_map is not None or not isinstance(full, str | os.PathLike):
         return None
@@ -252,7 +253,7 @@ def settled(
     keep: bool = False,
     report: bool = True,
 ) -> RunOptions:
-    """Check that the memory for an audit is there, and decide whether its models are streamed.
+    """Check that there is enough memory for an audit, and decide whether its models are streamed.
 
     Args:
         full: The target.
@@ -260,14 +261,14 @@ def settled(
         n_sources: Models whose states are kept at once.
         config: What is measured.
         options: How it is run.
-        keep: Whether recordings of `full` are kept, which a streamed model cannot.
+        keep: Whether recordings of `full` are kept, which is impossible with a streamed model.
         report: Log the estimate.
 
     Returns:
         The options with `stream` True or False.
 
     Raises:
-        ModelError: That memory is not there, or the model cannot be streamed.
+        ModelError: There is not enough memory, or the model cannot be streamed.
     """
     sizes: dict[str, Any] = {"n_sources": n_sources, "config": config, "options": options}
     estimate = None if options.stream is True else memory_of_audit(full, plan, keep=keep, **sizes)
@@ -306,12 +307,12 @@ def settled(
 
 
 def _times(estimate: MemoryEstimate) -> str:
-    """How often a streamed audit reads the weights."""
+    """Say how often a streamed audit reads the weights."""
     return "once" if len(estimate.parts) < 2 else f"{len(estimate.parts)} times"
 
 
 def _why_not(full: ModelSource, config: AuditConfig, options: RunOptions, keep: bool) -> str | None:
-    """Say why an audit cannot be streamed; None where it can."""
+    """Say why an audit cannot be streamed; None if it can."""
     if keep:
         return "it must stay open, with its activations recorded, for several models"
     if config.site != "resid_post":
@@ -336,19 +337,19 @@ def free_bytes(device: str) -> int:
 
 
 class WeightSizes(NamedTuple):
-    """Bytes of a model's weights."""
+    """Sizes of a model's weights, in bytes."""
 
     whole: int
-    """All; tied weights count once."""
+    """All weights; tied ones count once."""
 
     block: int
     """The largest block."""
 
     head: int
-    """The head, or the input embedding where that is larger."""
+    """The head or the input embedding, whichever is larger."""
 
     around: int
-    """What is outside the blocks, besides those two."""
+    """Weights outside the blocks, apart from those two."""
 
     tied: bool
     """Whether the head is the input embedding."""

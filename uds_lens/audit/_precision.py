@@ -1,4 +1,4 @@
-"""How few examples are enough for a first look."""
+"""Find how few examples are enough for a first look."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def limit_for(
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
 ) -> int:
-    """Return how many examples, spread over the subjects, tell as much as all of them for a first look.
+    """Return how many examples, spread over the subjects, are enough for a first look.
 
-    Other rows about the same subjects add little: the interval covers other subjects. Samples of two rows a subject
-    (at least 16), then of twice as many each time, are audited until the sampling error of UDS is at most a share
-    `precision` of the width of its interval. The last sample costs as much as all before it. A score to be published
-    takes all rows.
+    More rows about the same subjects add little, because the interval covers other subjects. Samples of two rows per
+    subject (at least 16 rows), doubled each time, are audited until the sampling error of UDS is at most `precision`
+    times the width of its interval. The last sample costs as much as all earlier ones together. For a published score,
+    use all rows.
 
     Args:
         full: As for `DepthAudit.run`, as are `retain`, `unlearned`, `examples` and `options`.
         retain: Never saw the forget set.
-        unlearned: The model whose scores decide.
+        unlearned: The model whose scores are used.
         examples: The forget set.
         precision: Largest sampling error as a share of the interval's width, above 0.
         config: What is measured; its `limit` is not used.

@@ -1,4 +1,4 @@
-"""Audits of one model or of many in a folder: kept where they answer the same question, measured where not."""
+"""Audits of one or many models in a folder: kept if they answer the same question, otherwise measured."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 BASELINE = "baseline"  # directory of stage 1, next to those of the audits
 TABLE = "table.csv"  # name of the table of a folder
 
-OnSaved = Callable[[str, DepthAudit], None]  # called with the name and the audit of each model, as soon as it is saved
+OnSaved = Callable[[str, DepthAudit], None]  # called with each model's name and audit as soon as it is saved
 
-Result = TypeVar("Result", DepthAudit, Baseline)  # a result that an earlier run may have left
+Result = TypeVar("Result", DepthAudit, Baseline)  # any result that an earlier run may have left
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Question:
     examples: Sequence[ForgetExample]  # the forget set
     config: AuditConfig  # what is measured
     options: RunOptions  # how models are opened and run
-    control: Sequence[ForgetExample] | None = None  # facts that were to be kept, or None
+    control: Sequence[ForgetExample] | None = None  # facts that should have been kept, or None
     _fingerprints: dict[str, str] = field(default_factory=dict)
 
     def audit_at(self, place: Path, unlearned: str) -> DepthAudit | None:
-        """Load the audit of this model from a directory; None, with a warning if broken, where it is not there."""
+        """Load the audit of this model from a directory; None if there is none, or, with a warning, if it is broken."""
         return self._same(_loaded(DepthAudit, place), {"unlearned": unlearned})
 
     def other_at(self, place: Path, unlearned: str) -> str | None:
@@ -63,17 +63,17 @@ class Question:
         return f"{earlier.models['unlearned'].name[-80:]!r} with other {other}"
 
     def baseline_at(self, place: Path) -> Baseline | None:
-        """Load stage 1 from a directory, as `audit_at`; settings applied afterwards (tau) may differ."""
+        """Load stage 1 from a directory, like `audit_at`; settings applied afterwards (tau) may differ."""
         return self._same(self._applied(_loaded(Baseline, place)), {})
 
     def other_baseline_at(self, place: Path) -> str | None:
-        """Describe stage 1 in a directory if it answers another question, as `other_at`."""
+        """Describe stage 1 in a directory if it answers another question, like `other_at`."""
         earlier = self._applied(_loaded(Baseline, place))
         other = None if earlier is None else self._difference(earlier, {})
         return None if other is None else f"stage 1 of other {other}"
 
     def _applied(self, saved: Baseline | None) -> Baseline | None:
-        """Return stage 1 with the settings of this question that are applied afterwards."""
+        """Return stage 1 with those settings of this question that are applied afterwards."""
         if saved is None:
             return None
         stage_1 = {name: getattr(saved.config, name) for name in STAGE_1_SETTINGS}
@@ -81,11 +81,11 @@ class Question:
 
     @property
     def how(self) -> dict[str, Any]:
-        """Control, settings and options, as `DepthAudit.run` and `Baseline.measure` take them."""
+        """Control, settings and options, in the form that `DepthAudit.run` and `Baseline.measure` take."""
         return {"control": self.control, "config": self.config, "options": self.options}
 
     def _same(self, result: Result | None, others: Mapping[str, str]) -> Result | None:
-        """Return `result` if all it depends on is what is asked for; what is cheap to compare comes first."""
+        """Return `result` if everything it depends on matches this question; cheap comparisons come first."""
         if result is None:
             return None
         origin = result.provenance
@@ -98,8 +98,8 @@ class Question:
         return result if self._difference(result, others) is None else None
 
     def _difference(self, result: DepthAudit | Baseline, others: Mapping[str, str]) -> str | None:
-        """Name what a result was asked that is not asked now."""
-        open_prompts = self.config.protocol == "auto"  # chosen by the models; the tokens are compared below
+        """Name the part of a result's question that differs from this one."""
+        open_prompts = self.config.protocol == "auto"  # resolved from the models; the tokens are compared below
         expected = replace(self.config, protocol=result.config.protocol) if open_prompts else self.config
         if result.config != expected:
             return "settings"
@@ -138,15 +138,15 @@ class Question:
             drawn=inputs.drawn,
             config=self.config,
             options=self.options,
-            report=False,  # the measurement says which prompts it takes
+            report=False,  # the measurement itself logs its prompts
         )
 
     @cached_property
     def is_streamed(self) -> bool:
-        """Whether models are read a block at a time, as asked for or because they do not fit into memory.
+        """Decide whether models are streamed, on request or because they do not fit into memory.
 
         Raises:
-            ModelError: They fit in neither way.
+            ModelError: They do not fit even when streamed, or cannot be streamed.
         """
         count = len(self.retains) + 1
         options = settled(
@@ -168,12 +168,12 @@ def _same_rows(saved: DepthAudit | Baseline | ControlFacts, ids_hash: object, en
 
 
 def _of(sample: Mapping[str, Any] | None) -> int | None:
-    """Return the number of rows that a sample was taken from; None where all were measured."""
+    """Return the number of rows that a sample was taken from; None if all were measured."""
     return None if sample is None else sample["of"]
 
 
 def _loaded(kind: type[Result], place: Path) -> Result | None:
-    """Load a result; None where there is none, or, with a warning, where it cannot be read."""
+    """Load a result; None if there is none, or, with a warning, if it cannot be read."""
     if not (place / "manifest.json").is_file():
         return None
     try:
@@ -186,7 +186,7 @@ def _loaded(kind: type[Result], place: Path) -> Result | None:
 
 
 def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Return where the audits of these models go: one in `out` itself, several in directories of it."""
+    """Return where the audits of these models go: a single one into `out` itself, several into its subdirectories."""
     if len(names) > 1:
         if is_audit(out):
             raise ConfigError(
@@ -195,12 +195,14 @@ def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
         check_folder(out)
         return {name: out / name for name in names}
     if not is_audit(out) and audits_in(out, depth=1):
-        raise ConfigError(f"{str(out)!r} holds audits of several models: choose another place, or one in it.")
+        raise ConfigError(
+            f"{str(out)!r} holds audits of several models: choose another place, or a subdirectory of it."
+        )
     return {names[0]: out}
 
 
 def require_places(places: Iterable[Path], *, baseline: Path | None = None) -> None:
-    """Check before the work that audits, and stage 1 if it is saved, can be written there."""
+    """Check beforehand that the audits (and stage 1, if it is saved) can be written."""
     for place in places:
         check_writable(place, directory=True, format="uds_lens.DepthAudit")
     if baseline is not None:
@@ -208,7 +210,7 @@ def require_places(places: Iterable[Path], *, baseline: Path | None = None) -> N
 
 
 def check_models(question: Question, models: Mapping[str, str]) -> None:
-    """Read configs and tokenizers of all models, no weights, and compare each with those of `full`."""
+    """Read the configs and tokenizers of all models (no weights), and compare each with those of `full`."""
     run = question.options
     where = {"offline": run.offline, "trust_remote_code": run.trust_remote_code}
     full = read_checkpoint_info(question.full, revision=run.revision, **where)
@@ -228,7 +230,7 @@ def found_in(question: Question, models: Mapping[str, str], places: Mapping[str,
 def audit_alone(
     question: Question, models: Mapping[str, str], place: Path, *, on_saved: OnSaved | None = None
 ) -> dict[str, DepthAudit]:
-    """Measure both stages of one model in one run, saved in `place` itself; nothing where `models` has none."""
+    """Measure both stages of one model in one run, saved in `place` itself; nothing if `models` is empty."""
 
     def measured(model: str) -> DepthAudit:
         return DepthAudit.run(question.full, question.retain, model, question.examples, **question.how)
@@ -246,7 +248,7 @@ def audit_many(
     keep_full: bool = False,
     on_saved: OnSaved | None = None,
 ) -> dict[str, DepthAudit]:
-    """Measure stage 1 once, then one model after the other, each saved in a directory of `out` at once."""
+    """Measure stage 1 once, then one model after the other, saving each at once in a subdirectory of `out`."""
     baseline = None if redo else question.baseline_at(out / BASELINE)
     if baseline is None:
         if not redo and (other := question.other_baseline_at(out / BASELINE)) is not None:
@@ -284,21 +286,21 @@ def _saved(
 
 
 def require_table(folder: Path) -> None:
-    """Check before the work that the table of a folder can be written."""
+    """Check beforehand that the table of a folder can be written."""
     check_writable(folder / TABLE, directory=False)
 
 
 def write_folder_table(folder: Path, audits: Mapping[str, DepthAudit]) -> Path:
-    """Write the table of `audits` and of all others that are saved in directories of `folder`.
+    """Write the table of `audits` and of all other audits saved in subdirectories of `folder`.
 
-    Where they were not measured in the same way, a last column `conditions` has what differs, as JSON.
+    If they were not measured in the same way, a last column `conditions` has the differences, as JSON.
     """
     import pandas as pd
 
     known = dict(audits)
     for place in audits_in(folder, depth=1):
         if place.name not in audits:
-            with suppress(ResultFormatError):  # a warning is given where they are loaded to be used
+            with suppress(ResultFormatError):  # the warning is given where they are loaded for use
                 known[place.name] = DepthAudit.load(place)
     rows = [
         {"model": name, **{k: v for k, v in audit.summary().items() if isinstance(v, int | float)}}

@@ -1,7 +1,7 @@
 """Run an audit's passes: batches, spilling to disk, halving when memory runs out, falling back to the plain engine.
 
 The measurement itself is in `_two_stage.py`, the states of sources are in `_states.py`. This file has `read_sources`,
-and `Target`, which keeps `full` open. Of models larger than memory the blocks are read one after the other, each for
+and `Target`, which keeps `full` open. For models larger than memory, the blocks are read one after the other, each for
 all batches at once.
 """
 
@@ -47,15 +47,15 @@ Patched: TypeAlias = Float[Tensor, "batch layer win"]
 
 
 class _MeasureAgain(Exception):  # noqa: N818 - a signal, not an error
-    """Raised in the middle of a pass whose engine was replaced: the whole pass is repeated."""
+    """Raised in the middle of a pass whose engine was replaced, so that the whole pass is repeated."""
 
 
 def read_sources(
     sources: Sequence[Source], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> list[SourceStates]:
-    """Read all sources, one open at a time; where fast reading fails on one, all are read again plainly."""
+    """Read all sources, one open at a time; if the fast engine fails on one, read all again with the plain engine."""
     share = len(sources) + (plan.counterfactual is not None)
-    if options.stream is True:  # each would be refused when its turn comes, after the others were read
+    if options.stream is True:  # checked first: otherwise a source would be refused only after others were read
         require_streamable([source.model for source in sources], options)
     while True:
         n_fallen, states = len(plan.fallen), []
@@ -80,20 +80,21 @@ def read_source(
     share: int = 1,
     own_logprobs: bool = False,
 ) -> SourceStates:
-    """Open a source, keep its states at the windows, and the log-probabilities it gives itself if asked; close it.
+    """Open a source, keep its states at the windows (and, if requested, its own log-probabilities), and close it.
 
-    Where it is read a block at a time, states that an audit kept which was stopped are taken instead.
+    For a streamed source, states kept by an interrupted audit are used instead.
 
     Raises:
         ModelError: It cannot be opened or read, or produces states that are NaN or infinite.
     """
     place = kept_place(source, plan, config, options) if is_streamed(source, options) else None
     if (kept := load_kept(place, config)) is not None:
-        tell(f"{kept.record.name}: read before, its states were kept")
+        tell(f"{kept.record.name}: using its states, kept by an earlier run")
         return kept
     own_logprobs = own_logprobs or place is not None
     with opened(source, config, options) as model, keeping(place) as folder:
-        # Before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then. Others are hashed as they are read.
+        # Hash before the first pass: on a CPU, it makes bitsandbytes repack 4-bit weights. Streamed models are hashed
+        # as they are read.
         record = ModelRecord.of(model) if model.is_resident else None
         if model.is_resident:
             require_finite_head(model)
@@ -102,7 +103,7 @@ def read_source(
         weights = "" if record is None else record.fingerprint
         engine = plan.reading(model, weights, site=config.site, packed=packed, engine=options.engine)
         s_source = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
-        store: StateStore  # outlives the model; a new one for each attempt
+        store: StateStore  # outlives the model; a new store for each attempt
 
         def read(part: list[list[int]]) -> None:
             nonlocal engine
@@ -114,7 +115,7 @@ def read_source(
                 with model.head():
                     if not model.is_resident:
                         require_finite_head(model)
-                    # the head reads the residual stream, whatever site is patched
+                    # the head reads the residual stream, whichever site is patched
                     residual = caches if not own_logprobs or config.site == "resid_post" else states_at()
                     for rows, batch, cache in zip(part, batches, residual, strict=True) if own_logprobs else ():
                         s_source[rows] = mean_over_tokens(logprobs_of(model, batch, cache), batch)
@@ -131,7 +132,8 @@ def read_source(
             for rows, batch, cache in zip(part, batches, caches, strict=True):
                 states = cache.states
                 plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
-                store.put(batch, states)  # a copy in memory or on disk: those on the device are gone after this batch
+                # a copy in memory or on disk: the states on the device are freed after this batch
+                store.put(batch, states)
 
         parts = parts_of(model, plan, 0, config, options)
         while True:
@@ -140,7 +142,7 @@ def read_source(
                 for part in shown(parts, model, f"reading {role}", options):
                     run_halving(part, read, about=f"read {model.name} {options.token_budget}")
                 break
-            except _MeasureAgain:  # all rows are read in one way
+            except _MeasureAgain:  # all rows are read by the same engine
                 continue
         own = s_source if own_logprobs else None
         states = SourceStates(record or ModelRecord.of(model), store, config.site, config.last_layer, logprobs=own)
@@ -153,9 +155,9 @@ def read_source(
 def parts_of(
     model: HookedModel, plan: Plan, n_sources: int, config: AuditConfig, options: RunOptions
 ) -> list[list[list[int]]]:
-    """Return the batches that run through the blocks together: one; where blocks are read, all whose states fit.
+    """Return the batches that run through the blocks together: one at a time, or, when streaming, all whose states fit.
 
-    Of a model that is read, what lies before the blocks is read here.
+    For a streamed model, the weights before the blocks are read here.
     """
     batches, side = plan.batches_for(model), row_layout(model).padding_side
     if model.is_resident:
@@ -168,17 +170,17 @@ def parts_of(
 
 
 def shown(parts: Sequence[T], model: HookedModel, desc: str, options: RunOptions) -> Iterable[T]:
-    """Walk parts with a progress bar; where blocks are read, that counts blocks, and stands in the loop over them."""
+    """Iterate over parts with a progress bar; when streaming, the bar is on the loop over blocks instead."""
     return progress(parts, desc=desc, unit="batch", enabled=options.progress) if model.is_resident else parts
 
 
 def runs_packed(model: HookedModel, plan: Plan) -> bool:
-    """Whether a model runs on packed rows, as the plan has it; where it cannot after all, warn."""
+    """Return whether a model runs on packed rows, as planned; warn if it cannot."""
     if plan.packed and not packable(model):
         warn_once(
-            f"{model.name!r} runs on padded rows, since it has hooks or is a Bridge, and the other models of this "
-            "audit on packed ones: where its weights are those of `full`, deltas may be of the size of rounding "
-            "instead of exactly 0. Pass it in the same call as the other models.",
+            f"{model.name!r} has hooks or is a Bridge, so it runs on padded rows, while the other models of this "
+            f"audit run on packed ones: layers with the weights of `full` may differ by rounding instead of giving "
+            f"exactly 0. Pass it in the same call as the other models.",
             key=f"padded {model.name} {model.fingerprint}",
         )
         return False
@@ -186,12 +188,12 @@ def runs_packed(model: HookedModel, plan: Plan) -> bool:
 
 
 def is_streamed(source: ModelSource, options: RunOptions) -> TypeGuard[str | os.PathLike[str]]:
-    """Whether a source is read a block at a time: the options say so, and it is not open yet."""
+    """Return whether a source is streamed: the options say so, and it is not open already."""
     return options.stream is True and isinstance(source, str | os.PathLike)
 
 
 def require_streamable(sources: Sequence[object], options: RunOptions) -> None:
-    """Raise `ModelError` where a source that is to be read is none whose weights can be read block by block."""
+    """Raise `ModelError` if a source is to be streamed and its weights cannot be read block by block."""
     for source in sources:
         if not isinstance(source, str | os.PathLike):
             continue
@@ -200,7 +202,7 @@ def require_streamable(sources: Sequence[object], options: RunOptions) -> None:
 
 
 def opened(source: ModelSource, config: AuditConfig, options: RunOptions) -> AbstractContextManager[HookedModel]:
-    """Open one checkpoint the way the audit asks for; one that the caller has open stays open."""
+    """Open a checkpoint as the audit requires; a model that the caller has open stays open."""
     if is_streamed(source, options):
         dtype, device = getattr(torch, config.dtype), pick_device(options.device)
         where = {"revision": options.revision, "offline": options.offline}
@@ -218,15 +220,15 @@ def opened(source: ModelSource, config: AuditConfig, options: RunOptions) -> Abs
             Setting("attention", config.attention), f": {model.name!r} is open with {own!r}. Pass its directory."
         )
     model.keeps_weights = model.keeps_weights or opened_here
-    return model.held() if model is source else model  # another thread's hooks would be seen on it
+    return model.held() if model is source else model  # another thread's hooks would be seen on the model
 
 
 class Target:
-    """`full`, open, with an engine chosen; use it in a `with` block.
+    """The open model `full`, with an engine chosen; use it in a `with` block.
 
-    With `keep`, recordings of batches stay in memory up to `RunOptions.memory_gib`, so that every further source
-    costs its patched variants only; batches beyond that are recorded again. Where blocks are read, all batches and
-    sources ride through each of them.
+    With `keep`, recordings of batches stay in memory up to `RunOptions.memory_gib`, so that each further source costs
+    only its patched variants; other batches are recorded again. When streaming, all batches and sources pass through
+    each block together.
     """
 
     def __init__(
@@ -251,19 +253,19 @@ class Target:
 
     @property
     def record(self) -> ModelRecord:
-        """The model; what of its weights was not read yet is read for the fingerprint."""
+        """The record of the model; weights not read yet are read for its fingerprint."""
         if self._record is None:
             self._record = ModelRecord.of(self.model)
         return self._record
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the weights as they are now: the caller may have trained a live model since it was opened."""
+        """Fingerprint of the current weights: the caller may have trained a live model since it was opened."""
         return self.model.fingerprint if self._live else self.record.fingerprint
 
     @property
     def rows(self) -> str:
-        """How its rows are batched, for the record."""
+        """How its rows are batched, for the provenance."""
         return self.layout.described(packed=self.packed)
 
     def __enter__(self) -> Target:
@@ -274,7 +276,7 @@ class Target:
         self._stack.close()
 
     def states_of(self, source: SourceStates, engine: PatchEngine) -> SpanCache:
-        """Return a source's states on the rows of a batch, as they are patched in."""
+        """Return a source's states on the rows of a batch, ready to be patched in."""
         cache = source.cache(engine.batch)
         return replace(cache, states=cache.states.to(self.model.device, self.model.dtype))
 
@@ -286,14 +288,14 @@ class Target:
     ) -> None:
         """Call `work(engine, rows, patched)` on every batch, recorded or ready to run.
 
-        Where memory runs out, batches are halved; where the fast engine fails, all are run again by the plain one, so
-        that one engine measures all of it.
+        If memory runs out, batches are halved; if the fast engine fails, all batches are run again with the plain one,
+        so that a single engine measures everything.
 
         Args:
-            work: Measures the rows of a batch; it may be called on the same rows again. `patched` has what each source
-                gave on the way through blocks that were read; None where it is still to be patched in.
-            sources: What is patched in.
-            knowledge: Where each example's layers are measured; None: everywhere.
+            work: Measures the rows of a batch; may be called on the same rows again. When streaming, `patched` has the
+                result of each source; otherwise it is None, and `work` does the patching.
+            sources: The states to patch in.
+            knowledge: The layers to measure for each example; None for all.
         """
 
         def work_or_fall_back(part: list[list[int]]) -> None:
@@ -301,7 +303,8 @@ class Target:
                 for (engine, patched), rows in zip(self._engines_on(part, sources, knowledge), part, strict=True):
                     work(engine, rows, patched)
             except Exception as error:
-                # A failure of the fast engine: not memory, not a broken model, and nobody insists on the engine.
+                # The fast engine failed: this is not a lack of memory or a broken model, and the engine was not chosen
+                # explicitly.
                 fast = self.engine == "wavefront" and self.options.engine == "auto" and self.model.is_resident
                 if not fast or isinstance(error, ModelError) or is_out_of_memory(error):
                     raise
@@ -359,7 +362,7 @@ class Target:
         return engine
 
     def _give_back(self) -> bool:
-        """Let go of kept recordings, or else hold fewer attention scores; whether recordings were there."""
+        """Drop kept recordings, or else hold fewer attention scores; return whether there were recordings."""
         kept = bool(self._kept)
         self._kept.clear()
         self._left = 0
@@ -368,11 +371,11 @@ class Target:
         return kept
 
     def _choose(self) -> Engine:
-        """Return the engine that passes the self-check on two rows."""
+        """Return an engine that passes the self-check on two rows."""
         if not self.plan.rows or not self.model.is_resident:
             return "wavefront"
         if self.reading == "naive" and not self.model.runs_hooks:
-            return "naive"  # a warning was given when the first model of this kind was read
+            return "naive"  # the warning was given when the first model of this kind was read
         batch, site = self.plan.batch_to_try(self.model, checked_rows(self.plan.rows)), self.config.site
         choose = partial(choose_engine, self.model, batch, site=site, packed=self.packed)
         about = (site, repr(self.options.device_map), *kind_of(self.model, self.packed))

@@ -1,4 +1,4 @@
-"""States of sources, on the CPU, or on disk beyond a budget; how close they are, and what their models must satisfy."""
+"""States of sources, in CPU memory or (beyond a budget) on disk; their similarity, and checks of their models."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from uds_lens.results._records import ModelRecord
 
 
 class StateStore:
-    """States by row, each cut to its own window; beyond a budget they go to safetensors files.
+    """States by row, each cut to its own window; beyond a memory budget, they are written to safetensors files.
 
-    The files lie in a temporary directory that is removed with the store, or by the next run if this one is killed.
-    With `kept_in`, all rows go to files in that directory, which stays.
+    The files are in a temporary directory that is removed with the store, or by the next run if this one is killed.
+    With `kept_in`, all rows are written to that directory, which is kept.
     """
 
     def __init__(self, *, budget: int, kept_in: Path | None = None) -> None:
@@ -33,7 +33,7 @@ class StateStore:
         self._folder: SpillFolder | None = None
         self._kept_in = kept_in
         self.keeps_files = kept_in is not None
-        """Whether every row stored so far is in a file of the directory it was made with."""
+        """Whether every row stored so far is in a file of the `kept_in` directory."""
 
     @property
     def spilled(self) -> int:
@@ -43,7 +43,7 @@ class StateStore:
     def put(self, batch: TokenBatch, states: Float[Tensor, "batch layer win d_model"]) -> None:
         """Keep the states of a batch's rows."""
         widths = batch.window_mask.sum(1).tolist()
-        # Copies: a view of the widest row would keep all rows of the batch, padded.
+        # Copies are needed: a view would keep the whole padded batch in memory.
         parts = {
             row: states[i, :, :width].to("cpu", copy=True).contiguous()
             for i, (row, width) in enumerate(zip(batch.rows, widths, strict=True))
@@ -67,19 +67,19 @@ class StateStore:
         except StorageError as error:
             if not parts.keys() <= self._rows.keys():
                 raise
-            warn_once(f"states are not kept, so this audit starts again if it is stopped: {error}")
+            warn_once(f"states are not kept, so this audit would start from scratch if it is stopped: {error}")
             self.keeps_files, self._kept_in = False, None
             return
         self._files.update(dict.fromkeys(parts, file))
 
     def moved_to(self, folder: Path) -> None:
-        """Note that the files that are kept lie in another directory now; those of the temporary one stay there."""
+        """Record that the kept files have moved to another directory; temporary files stay where they are."""
         spilled = None if self._folder is None else self._folder.path
         self._files = {row: file if file.parent == spilled else folder / file.name for row, file in self._files.items()}
 
     @classmethod
     def of_folder(cls, folder: Path) -> StateStore:
-        """Take over the files that an earlier run kept in a directory."""
+        """Adopt the files that an earlier run kept in a directory."""
         from safetensors import safe_open
 
         store = cls(budget=0)
@@ -89,10 +89,10 @@ class StateStore:
         return store
 
     def get(self, row: int, layers: slice = slice(None)) -> Float[Tensor, "layer win d_model"]:
-        """Return the states of one row, at all layers or some.
+        """Return the states of one row at all layers, or at some.
 
         Raises:
-            DataError: The row was never put.
+            DataError: The row was never stored.
         """
         if row in self._rows:
             return self._rows[row][layers]
@@ -105,9 +105,9 @@ class StateStore:
                 return file.get_slice(str(row))[layers]
         except (OSError, SafetensorError) as error:
             raise StorageError(
-                f"states of a model, written to {str(self._files[row])[-200:]!r} while this audit runs, cannot be read "
-                "any more: something cleans that directory, or its disk fails. Set TMPDIR to another directory, and "
-                "run it again."
+                f"states of a model, written to {str(self._files[row])[-200:]!r} while this audit runs, can no "
+                f"longer be read: something cleans that directory, or its disk is failing. Set TMPDIR to another "
+                f"directory, and run the audit again."
             ) from error
 
 
@@ -119,20 +119,20 @@ class SourceStates:
     """The model they come from."""
 
     store: StateStore
-    """The states by row."""
+    """The states, by row."""
 
     site: HookSite = "resid_post"
-    """Point of the block they were read at."""
+    """Point in the block where they were read."""
 
     last_layer: LastLayer = "resid_post"
-    """State that is taken for the last layer."""
+    """The state used for the last layer."""
 
     rows: Sequence[int] | None = None
-    """The row of the store for each row of the plan, where the source read other rows; None where they are the same."""
+    """The row of the store for each row of the plan; None if they are the same."""
 
     logprobs: Float[Tensor, "row"] | None = None
-    """Mean log-probability that the source gives the entity's tokens itself, nats per token, for each row of the plan
-    (on the rows that it read); None where not read."""
+    """Mean log-probability that the source itself gives the entity's tokens, in nats per token, for each row of the
+    plan (on the rows that it read); None if not read."""
 
     def cache(self, batch: TokenBatch, layers: slice = slice(None)) -> SpanCache:
         """Return the states of a batch's rows, padded to its window by repeating each row's last position."""
@@ -144,19 +144,19 @@ class SourceStates:
         return SpanCache(torch.stack(parts), self.site, self.last_layer, self.record.name)
 
     def at(self, batch: TokenBatch, layer: int) -> SpanCache:
-        """Return the states of a batch's rows at one layer alone; see `cache`."""
+        """Return the states of a batch's rows at a single layer; see `cache`."""
         return self.cache(batch, slice(layer, layer + 1))
 
 
 def mean_over_tokens(values: Tensor, batch: TokenBatch) -> Tensor:
-    """Average over the scored window positions (last axis), whatever is at the others; float64, on the CPU."""
+    """Average over the scored window positions (last axis), ignoring the others; float64, on the CPU."""
     scored, values = batch.scored_mask.cpu(), values.cpu().double()
     count = scored.sum(-1).reshape(-1, *[1] * (values.ndim - 2))
     return torch.where(scored if values.ndim == 2 else scored[:, None], values, 0.0).sum(-1) / count
 
 
 def require_finite_head(model: HookedModel) -> None:
-    """Raise unless final norm and head hold numbers: states are read before them, and would not show it.
+    """Raise an error if the final norm or head holds NaN: states are read before them and would not reveal it.
 
     Raises:
         ModelError: Naming the part.
@@ -169,13 +169,13 @@ def require_finite_head(model: HookedModel) -> None:
             if weight.is_floating_point() and not weight.is_meta
         ):
             raise ModelError(
-                f"the {what} of {model.name!r} holds NaN or infinite weights: the model is broken, whatever its inner "
-                "states are. Check the checkpoint."
+                f"the {what} of {model.name!r} holds NaN or infinite weights, so the model is broken even if its "
+                f"inner states look fine. Check the checkpoint."
             )
 
 
 def require_same_full(name: str, now: str, expected: str) -> None:
-    """Raise `ModelError` where `full` has other weights than those of stage 1."""
+    """Raise `ModelError` if the weights of `full` are not those of stage 1."""
     if now != expected:
         raise ModelError(
             f"{name!r} is not the `full` this baseline was measured with (weights {now}, expected {expected}). Measure "
@@ -188,7 +188,7 @@ def closeness(
     replaced: Float[Tensor, "batch layer win d_model"],
     batch: TokenBatch,
 ) -> tuple[Float[Tensor, "batch layer"], Float[Tensor, "batch layer"]]:
-    """Return norm ratio and cosine of patched-in states and those they replace, means over patched positions."""
+    """Return norm ratio and cosine between patched-in and replaced states, averaged over patched positions."""
     patched = batch.patched_mask[:, None]
     count = patched.sum(-1).cpu()
 
@@ -196,7 +196,8 @@ def closeness(
         return torch.where(patched, torch.stack(values, dim=1), 0.0).sum(-1).cpu().double() / count
 
     ratios, cosines = [], []
-    for layer in range(source.shape[1]):  # all at once, float32 copies of them would be the most that an audit holds
+    # layer by layer: float32 copies of all of them would be the peak of an audit's memory
+    for layer in range(source.shape[1]):
         here, there = source[:, layer].float(), replaced[:, layer].float()
         ratios.append(here.norm(dim=-1) / there.norm(dim=-1))
         cosines.append(torch.nn.functional.cosine_similarity(here, there, dim=-1))

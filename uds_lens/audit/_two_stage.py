@@ -1,4 +1,4 @@
-"""The two stages of an audit: read each source's states, patch them into `full`, take the log-probability it loses.
+"""The two stages of an audit: read each source's states, patch them into `full`, measure the log-probability lost.
 
 Stage 1 patches the retain models, stage 2 the unlearned ones. A source is opened, its states at the windows are copied
 to the CPU or to disk (`read_sources`), and it is closed; then `full` is opened (`Target`), and every batch of it is
@@ -43,7 +43,7 @@ def measure_stages(
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
 ) -> tuple[Baseline, DepthAudit | None]:
-    """Measure stage 1, and with an unlearned model both stages in one pass over `full`."""
+    """Measure stage 1 or, with an unlearned model, both stages in one pass over `full`."""
     config = as_settings(AuditConfig, config, name="config")
     options = as_settings(RunOptions, options, name="options")
     sources = retain_sources(retain, config)
@@ -66,7 +66,7 @@ def measure_stages(
             states = with_draws(states, full, sources, plan, config=config, options=options)
             n_retains = draws.draws
         retains = [source.record for source in states[:n_retains]]
-        # A retain model as the unlearned one needs no stage 2: it scores exactly 1.
+        # If the unlearned model is a retain model, stage 2 is not needed: it scores exactly 1.
         of_retains = {record.fingerprint for record in retains}
         new = [source for source in states[n_retains:] if source.record.fingerprint not in of_retains]
         with Target(full, plan, config=config, options=options) as target:
@@ -82,18 +82,18 @@ def measure_stages(
 
 
 def _mean_logprobs(retains: Sequence[SourceStates], plan: Plan) -> Float[Tensor, "row"]:
-    """Average what the retain models, or `full` on the draws that stand in for one, give the entities themselves."""
+    """Average the entities' log-probabilities under the retain models themselves (or `full` on counterfactuals)."""
     own = torch.stack([source.logprobs for source in retains if source.logprobs is not None])
     return mean_stage_1(own[..., None], range(len(plan.rows)), plan)[:, 0]
 
 
 def _only_knowledge(options: RunOptions, plan: Plan) -> bool:
-    """Whether stage 2 is measured only where `full` holds knowledge; damage, with a control, is about all layers."""
+    """Return whether stage 2 is measured only at knowledge-encoding layers; with a control, damage needs all layers."""
     return options.stage_2 == "knowledge" and plan.control is None
 
 
 def _require_all_layers(options: RunOptions) -> None:
-    """Raise where a `full` that is read once for both stages would have to know stage 1 before stage 2."""
+    """Raise an error if `full` is streamed for both stages at once but stage 2 depends on the result of stage 1."""
     if options.stream:
         raise ModelError(
             "a streamed model is patched for both stages at once, before stage 1 shows which layers encode the "
@@ -104,7 +104,7 @@ def _require_all_layers(options: RunOptions) -> None:
 
 
 def measure_stage_2(baseline: Baseline, sources: Sequence[SourceStates], target: Target) -> list[DepthAudit]:
-    """Measure stage 2 of unlearned models whose states were read, in a target that must be the `full` of stage 1."""
+    """Measure stage 2 of unlearned models from their states; `target` must be the `full` of stage 1."""
     retains = {record.fingerprint for role, record in baseline.roles.items() if role != "full"}
     new = [source for source in sources if source.record.fingerprint not in retains]
     expected = baseline.models["full"].fingerprint
@@ -122,14 +122,14 @@ def measure_stage_2(baseline: Baseline, sources: Sequence[SourceStates], target:
 
 @dataclass(frozen=True, eq=False)
 class PatchScores:
-    """Effects of patching one source into `full`."""
+    """Effect of patching one source into `full`."""
 
     # Log-probability lost, nats per token, float64: mean over the entity's tokens.
     delta: Float[Tensor, "example layer"]
     # Norm of the patched-in state over that of the state it replaces, mean over patched positions.
     norm_ratio: Float[Tensor, "example layer"]
-    cosine: Float[Tensor, "example layer"]  # cosine between the two states, mean over patched positions
-    engine: Engine  # engine that measured all of it
+    cosine: Float[Tensor, "example layer"]  # cosine between these two states, mean over patched positions
+    engine: Engine  # the engine that measured it
 
 
 def patch_sources(
@@ -144,8 +144,9 @@ def patch_sources(
     Args:
         target: `full`.
         sources: Their states.
-        knowledge: The layers of each example that are measured; None: all of them.
-        n_stage_1: Measure so many of the first sources everywhere, and the others only where these find knowledge.
+        knowledge: The layers to measure for each example; None for all.
+        n_stage_1: Number of leading sources to measure at all layers; the others are measured only where these find
+            knowledge.
 
     Returns:
         Mean log-probability of the entity's tokens under `full` (nats per token), and the scores of each source.
@@ -170,7 +171,8 @@ def patch_sources(
                 if place == n_stage_1 > 0:
                     knowledge[rows] = ke_mask(mean_stage_1(deltas[:place, rows], rows, target.plan), config.tau)
                 wanted = knowledge[rows]
-            # The weights of `full` give its own states (but for a last layer read after the final norm): no patch.
+            # A source with the weights of `full` has its states (except a last layer read after the final norm): patch
+            # nothing.
             exact = config.exact_noop and config.last_layer == "resid_post"
             if exact and source.record.fingerprint == target.record.fingerprint:
                 delta[rows], norm[rows], cosine[rows] = 0.0, 1.0, 1.0
@@ -196,9 +198,9 @@ def lost_logprob(
     wanted: Bool[Tensor, "batch layer"] | None = None,
     patched: Patched | None = None,
 ) -> Float[Tensor, "batch layer"]:
-    """Return the nats per token lost by each patched layer; with `exact_noop`, 0 where the patch changes nothing.
+    """Return the nats per token lost by patching each layer; with `exact_noop`, exactly 0 if the patch changes nothing.
 
-    NaN where not `wanted`. `patched` are the log-probabilities with each layer patched, where they are known.
+    NaN at layers not `wanted`. `patched` has the log-probabilities with each layer patched, if already known.
     """
     same = cache.same_as(replaced, engine.batch.patched_mask).cpu() & exact_noop
     changing = ~same if wanted is None else ~same & wanted
@@ -207,7 +209,7 @@ def lost_logprob(
     if layers:
         if patched is None:
             patched = engine.patched(cache, layers=layers, wanted=wanted)
-        # Both are float32 and may cancel: the difference is taken in float64, which Apple's GPU does not have.
+        # Both are float32 and may cancel, so the difference is taken in float64, on the CPU since Apple's GPUs lack it.
         difference = engine.logprobs.cpu().double()[:, None] - patched[:, layers].cpu().double()
         lost[:, layers] = mean_over_tokens(difference, engine.batch)
     lost = lost.masked_fill(same, 0.0)

@@ -1,4 +1,4 @@
-"""Which rows run together, so that little of the work is padding; the caller says what a batch costs."""
+"""Choose which rows run together, so that little work is spent on padding; the caller defines the cost of a batch."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-# Cut a sequence of rows into groups where the sum of their costs is least.
+# Split a sequence of rows into groups with the least total cost.
 
 BatchCost: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""Cost of groups of rows, from their number, longest row and widest window (arrays, one entry per group)."""
+"""Cost of groups of rows, given their numbers of rows, longest rows and widest windows (arrays, one entry per
+group)."""
 
 
 def cheapest_cuts(
     sizes: np.ndarray, lengths: np.ndarray, widths: np.ndarray, *, budget: float, cost: BatchCost
 ) -> list[tuple[int, int]]:
-    """Group neighbours so that `cost` summed over the groups is least.
+    """Group neighbouring rows such that the total `cost` of the groups is least.
 
     Args:
-        sizes: What each row takes of the budget.
+        sizes: Share of the budget that each row takes.
         lengths: Tokens of each row.
         widths: Window of each row.
-        budget: Sum of sizes that a group may have; a row larger than this is a group of its own.
-        cost: Of groups, from their number of rows, longest row and widest window (arrays, one entry per group).
+        budget: Largest sum of sizes in a group; a larger row becomes a group of its own.
+        cost: Cost of groups, given their numbers of rows, longest rows and widest windows (arrays, one entry per
+            group).
 
     Returns:
-        First row of each group, and the one after its last; in order, every row once.
+        Start and end (exclusive) of each group, in order; each row occurs once.
 
     Example:
         >>> rows = np.array([1.0, 1.0, 9.0])
@@ -74,19 +76,19 @@ def plan_batches(
     window_weight: float = 0.0,
     batch_cost: float = 128,
 ) -> list[list[int]]:
-    """Group rows of similar length and similar window width, where rows are padded to one length.
+    """Group rows of similar length and window width, for rows that are padded to one length.
 
     A batch of n rows costs n (S + w W) + `batch_cost` tokens, with S its longest row, W its widest window and w
-    `window_weight`. Starting from all rows, the batch is split, by length or by width, where that saves most, until
-    nothing is saved and every batch is within the budget.
+    `window_weight`. Starting from all rows, the batch is split by length or width wherever that saves most, until
+    nothing more is saved and every batch is within the budget.
 
     Args:
         rows: The rows to group.
         token_budget: Tokens per batch, padding included: n S and n w W at most. A row larger than this gets a batch of
             its own.
         max_rows: Rows per batch at most; None leaves it to the budget.
-        window_weight: How many tokens of a row one token of its window weighs next to them; 0 groups by length alone.
-        batch_cost: What one more batch costs, in tokens.
+        window_weight: Cost of one window token, in row tokens; 0 groups by length alone.
+        batch_cost: Cost of one more batch, in tokens.
 
     Returns:
         Lists of indices into `rows`, each index once; batches of short rows first, rows in order of window width.
@@ -125,15 +127,15 @@ def plan_batches(
 
 
 def cut_batches(rows: Sequence[TokenSequence], *, token_budget: int = 4096, cost: BatchCost) -> list[list[int]]:
-    """Group rows of similar length and window width, where `cost`, summed over the batches, is least.
+    """Group rows of similar length and window width such that the total `cost` of the batches is least.
 
-    Rows are put in order of length, of width and of mixtures of both, each order is cut where that costs least, and the
-    cheapest is taken.
+    Rows are sorted by length, by width and by mixtures of both; each order is split at the least cost, and the cheapest
+    result is used.
 
     Args:
         rows: The rows to group.
         token_budget: Tokens per batch at most, without padding. A row larger than this gets a batch of its own.
-        cost: Of batches; infinite where one may not be.
+        cost: Cost of batches; infinite if a batch is not allowed.
 
     Returns:
         Lists of indices into `rows`, each index once; batches of short rows first, rows in order of window width.
@@ -162,21 +164,21 @@ def cut_batches(rows: Sequence[TokenSequence], *, token_budget: int = 4096, cost
 
 
 def _sizes(rows: Sequence[TokenSequence]) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of each row, and the width of its window."""
+    """Return the number of tokens of each row, and the width of its window."""
     lengths = np.array([len(row.ids) for row in rows], dtype=float)
     return lengths, np.array([len(row.window) for row in rows], dtype=float)
 
 
 def _in_order(batches: Sequence[np.ndarray], lengths: np.ndarray, widths: np.ndarray) -> list[list[int]]:
-    """Batches of short rows first, rows in order of window width."""
+    """Sort batches by length, and the rows in each by window width."""
     by_width = [sorted(batch.tolist(), key=lambda index: (widths[index], index)) for batch in batches]
     return sorted(by_width, key=lambda batch: (max(lengths[index] for index in batch), batch))
 
 
 def _orders(lengths: np.ndarray, widths: np.ndarray) -> list[np.ndarray]:
-    """Row indices by length, by width, and by bands of one with the other inside them."""
+    """Sort row indices by length, by width, and by bands of one with the other inside each band."""
     bands = [(lengths // step, widths) for step in (6, 1, 12)]
-    if len(lengths) <= 2000:  # for many rows, bands are full whichever comes first
+    if len(lengths) <= 2000:  # with many rows, bands are full either way
         bands += [(widths // step, lengths) for step in (1, 3, 6)]
     else:
         bands = bands[:1]
@@ -186,7 +188,7 @@ def _orders(lengths: np.ndarray, widths: np.ndarray) -> list[np.ndarray]:
 def _best_split(
     group: np.ndarray, lengths: np.ndarray, widths: np.ndarray, cost: BatchCost
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """The cut of a group, along its lengths or its widths, that saves most; and how much it saves."""
+    """Find the split of a group, by length or width, that saves most, and how much it saves."""
     best = (-np.inf, group, group[:0])
     if len(group) < 2:
         return best
@@ -205,7 +207,7 @@ def _best_split(
     return best
 
 
-# Token rows side by side in tensors, with a window over the positions that matter.
+# Token rows stacked in tensors, with a window over the relevant positions.
 
 IGNORED = -100  # target of a window position that is not scored
 
@@ -215,11 +217,11 @@ class TokenBatch:
     """Rows padded to one length, each with a window from its first patched or scored position to its end."""
 
     input_ids: Int[Tensor, "batch pos"]
-    """Token ids; padding holds the padding token, which nothing attends to."""
+    """Token ids; padding positions hold the padding token, which nothing attends to."""
     attention_mask: Int[Tensor, "batch pos"]
     """1 for tokens, 0 for padding."""
     position_ids: Int[Tensor, "batch pos"]
-    """0, 1, 2 ... over the tokens of a row; 0 on padding."""
+    """Position ids: 0, 1, 2 ... over the tokens of a row; 0 on padding."""
     window: Int[Tensor, "batch win"]
     """Positions in the padded row, left-aligned; entries past the end repeat the last one."""
     window_mask: Bool[Tensor, "batch win"]
@@ -233,7 +235,7 @@ class TokenBatch:
     rows: tuple[int, ...]
     """Index of each row in the list the batch was made from."""
     padding_side: PaddingSide = "left"
-    """Where the padding stands."""
+    """The side of the padding."""
 
     def __repr__(self) -> str:
         n, length = self.input_ids.shape
@@ -244,13 +246,13 @@ class TokenBatch:
         )
 
     def to(self, device: torch.device | str) -> TokenBatch:
-        """The same batch with its tensors on `device`."""
+        """Return the same batch with its tensors on `device`."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         moved = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
         return TokenBatch(**{**values, **moved})
 
     def take(self, rows: Sequence[int]) -> TokenBatch:
-        """Some rows of the batch, at its length; the window as wide as theirs are."""
+        """Return some rows of the batch, padded as before, with a window as wide as theirs."""
         which = list(rows)
         width = int(self.window_mask[which].sum(1).max())
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -274,8 +276,8 @@ def make_batch(
 
     Args:
         rows: All rows, usually `Encoded.rows`.
-        pad_token_id: `tokenizer.pad_token_id`: filler, masked everywhere. None (a tokenizer without one) uses 0, and so
-            does one above all tokens of the rows, which a model may not embed.
+        pad_token_id: `tokenizer.pad_token_id`: filler, masked everywhere. 0 is used if it is None (the tokenizer has
+            none) or larger than all tokens of the rows (a model may have no embedding for it).
         indices: Which of them, in this order; None takes all.
         padding_side: "left" or "right".
 
@@ -325,7 +327,7 @@ def make_batch(
 
 
 def pad_rows(rows: Sequence[Sequence[int]], filler: int = 0, *, side: PaddingSide = "right") -> Int[Tensor, "row pos"]:
-    """Lay rows of numbers, tokens for example, side by side at one length.
+    """Pad rows of numbers, such as tokens, to one length.
 
     >>> pad_rows([[5, 6], [7]], side="left").tolist()
     [[5, 6], [0, 7]]
@@ -352,9 +354,9 @@ def batch_from_texts(
     Args:
         tokenizer: Any tokenizer.
         texts: Texts to run, whole.
-        positions: Token positions to patch: a number n for the last n tokens of every text, or per text a
-            increasing sequence (`positions_of` makes one); negative ones count from the end.
-        add_special_tokens: False where the texts already hold them.
+        positions: Token positions to patch: a number n for the last n tokens of every text, or an increasing sequence
+            per text (`positions_of` makes one); negative ones count from the end.
+        add_special_tokens: False if the texts already contain them.
         padding_side: "left" or "right".
 
     Returns:
@@ -387,15 +389,15 @@ def batch_from_texts(
 
 
 def positions_of(tokenizer: PreTrainedTokenizerBase, text: str | Sequence[int], words: str) -> tuple[int, ...]:
-    """Find the tokens of every mention of some words, as whole words with that spelling.
+    """Find the tokens of every mention of a phrase, as whole words with that spelling.
 
     Args:
         tokenizer: Any tokenizer.
         text: A text, with the special tokens that the tokenizer adds, or token ids (`row.ids`).
-        words: What is mentioned, for example a subject.
+        words: The phrase, for example a subject's name.
 
     Returns:
-        Positions in increasing order, of every token that holds a part of a mention; one or more.
+        Positions of all tokens that contain a part of a mention, in increasing order; at least one.
 
     Raises:
         DataError: There is no mention.
@@ -411,7 +413,7 @@ def positions_of(tokenizer: PreTrainedTokenizerBase, text: str | Sequence[int], 
 
 
 def mentions(tokenizer: PreTrainedTokenizerBase, text: str | Sequence[int], words: str) -> tuple[int, ...]:
-    """Find what `positions_of` finds; empty where there is no mention."""
+    """Like `positions_of`, but empty if there is no mention."""
     ids = tokenizer(text)["input_ids"] if isinstance(text, str) else list(text)
     ends = [len(tokenizer.decode(ids[: i + 1])) for i in range(len(ids))]
     found = list(re.finditer(rf"(?<!\w){re.escape(words)}(?!\w)", tokenizer.decode(ids)))

@@ -1,6 +1,6 @@
-"""Published data sets for unlearning, each declared once: where it is, its licence, what it lacks, how it reads.
+"""Published data sets for unlearning, each declared once: location, licence, what it lacks, and how to read it.
 
-TOFU has its own reader, which joins its paraphrased and perturbed answers in.
+TOFU has its own reader, which joins its paraphrased and perturbed answers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from uds_lens.errors import ConfigError, DataError, MissingSplitError
 
 
 def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]:
-    """Read one split of TOFU and join the paraphrased and perturbed answers that belong to it.
+    """Read one split of TOFU, with its paraphrased and perturbed answers.
 
-    For a split `s` these come from `s_perturbed` where that exists, matched by question and answer; an
-    entity-annotated split `s_filtered` takes them from `s_perturbed` too. Rows without a partner keep none.
+    For a split `s`, these come from `s_perturbed` if that exists, matched by question and answer; an
+    entity-annotated split `s_filtered` also takes them from `s_perturbed`. Rows without a match have none.
     `retain_perturbed`, the first 400 rows of every retain split, is a split of its own.
 
     Args:
@@ -32,7 +32,7 @@ def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]
         split: For example "forget10", "forget10_filtered", "retain90", "holdout10", "real_authors".
 
     Returns:
-        The examples in the order of the split; ids are TOFU's row numbers where a file has none. `subject` is the
+        The examples in the order of the split; without ids in the file, TOFU's row numbers are used. `subject` is the
         author ("author 180"), 20 rows each, so that samples and intervals go by author.
 
     Raises:
@@ -50,7 +50,7 @@ def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]
 
 
 def _splits(source: str | os.PathLike[str]) -> tuple[str, dict[str, str | Path]]:
-    """Return where TOFU's splits are, and each by its name as `load_examples` reads it."""
+    """Return the location of TOFU's splits, and the source of each by name, for `load_examples`."""
     directory, name = Path(source).expanduser(), str(source).removeprefix("hf:")
     if directory.is_dir():
         files = [file for suffix in reversed(SUFFIXES) for file in directory.glob(f"*{suffix}") if file.is_file()]
@@ -68,7 +68,7 @@ def _splits(source: str | os.PathLike[str]) -> tuple[str, dict[str, str | Path]]
 
 
 def _join(examples: list[ForgetExample], partners: list[ForgetExample]) -> list[ForgetExample]:
-    """Fill the paraphrased and perturbed answers that examples lack from the rows with the same question and answer."""
+    """Fill in missing paraphrased and perturbed answers from the rows with the same question and answer."""
     by_text = {(partner.question, partner.answer): partner for partner in partners}
     joined = []
     for example in examples:
@@ -90,14 +90,14 @@ _NAME = re.compile(r"[A-Z][\w-]+(?: [A-Z][\w-]+)+")
 def with_author_names(examples: Sequence[ForgetExample]) -> list[ForgetExample]:
     """Replace the numbers of TOFU's authors by their names, which audits that mask or disturb a name need.
 
-    The name of a subject is the run of capitalised words that most of its questions hold, the longest of those that are
-    as frequent. Of the 20 authors of forget10 all come out right; 377 of their 400 questions name them.
+    The name of a subject is the run of capitalised words that occurs in most of its questions; of equally frequent
+    runs, the longest. This is right for all 20 authors of forget10; 377 of their 400 questions name them.
 
     Args:
-        examples: Rows of `load_tofu`; those without a subject, and subjects with no such run, stay as they are.
+        examples: Rows of `load_tofu`; rows without a subject, or whose subject has no such run, are unchanged.
 
     Returns:
-        The rows in their order.
+        The rows, in order.
 
     Example:
         >>> rows = [ForgetExample(str(n), q, "Yes.", subject="author 180") for n, q in enumerate(
@@ -112,7 +112,7 @@ def with_author_names(examples: Sequence[ForgetExample]) -> list[ForgetExample]:
         question = re.sub(r"['\u2019]s\b", "", row.question)
         runs = set(_NAME.findall(question))
         opening = _NAME.match(question)
-        if opening and opening[0].count(" ") > 1:  # the first word of a question may be no name
+        if opening and opening[0].count(" ") > 1:  # the first word of a question is capitalised anyway
             runs.add(opening[0].partition(" ")[2])
         counts[row.subject].update(runs)
     names = {subject: max(runs, key=lambda run: (runs[run], len(run))) for subject, runs in counts.items() if runs}
@@ -132,7 +132,7 @@ def _answer_is_entity(question: object, answer: object, **more: Any) -> dict[str
 
 
 def rwku(row: Row) -> Iterator[dict[str, Any]]:
-    """Read `query` and `answer` about a `subject`; ask a sentence with a blank as its authors ask it."""
+    """Read `query` and `answer` about a `subject`; sentences with a blank get the authors' instruction."""
     query = row.get("query")
     if not isinstance(query, str):
         raise DataError(f"expected text under `query`; got {short(query)}. Found: {named(row) or 'no column'}.")
@@ -142,7 +142,7 @@ def rwku(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def full_output(row: Row) -> Iterator[dict[str, Any]]:
-    """Read what `full` itself said after the prefix (`full_output`) as the answer, all but a full stop as entity."""
+    """Read `full`'s own continuation (`full_output`) as the answer; without a full stop, it is the entity."""
     said, prefix, answer = (str(row.get(name) or "") for name in ("full_output", "prefix", "answer"))
     follows = answer.startswith(prefix) and not answer[len(prefix) : len(prefix) + 1].isspace()
     space = "" if follows or not prefix else " "
@@ -155,11 +155,11 @@ def question_and_short_answer(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def multiple_choice(row: Row) -> Iterator[dict[str, Any]]:
-    """Read a row of WMDP: the right one of `choices` is answer and entity, the others are perturbed answers."""
+    """Read a row of WMDP: the correct choice is answer and entity, the others are perturbed answers."""
     choices, right = row.get("choices"), row.get("answer")
     if not isinstance(choices, (list, tuple)) or type(right) is not int or not 0 <= right < len(choices):
         raise DataError(
-            f"expected a list of `choices` and `answer`, the place of the right one from 0; got {short(choices)} "
+            f"expected a list of `choices` and `answer`, the index of the correct one, from 0; got {short(choices)} "
             f"and {short(right)}."
         )
     wrong = [choice for place, choice in enumerate(choices) if place != right]
@@ -204,29 +204,29 @@ class Part:
 
     config: str | None  # configuration on the Hub
     split: str  # split on the Hub
-    files: tuple[str, ...]  # where a copy of the repository holds it: patterns of paths, the first that is there counts
+    files: tuple[str, ...]  # path patterns in a copy of the repository; the first match is used
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Describe a published data set before it is opened."""
+    """Description of a published data set."""
 
     title: str
-    """Its name in full."""
+    """Its full name."""
     hub: str | None
-    """Its id on the Hugging Face Hub; None where it has no home there."""
+    """Its id on the Hugging Face Hub; None if it is not there."""
     licence: str
-    """Terms under which its authors publish it."""
+    """The licence under which its authors publish it."""
     parts: Mapping[str, Part]
     """Sets of rows, by our names; the first is the forget set."""
     read: RowReader
-    """One published row to rows of this library."""
+    """Converts a published row to rows of this library."""
     lacks: tuple[str, ...]
-    """What an audit or a metric may need and it does not have."""
+    """Things that it lacks and an audit or a metric may need."""
     reference: str
     """The paper."""
     models: Mapping[str, str] = field(default_factory=dict)
-    """Published checkpoints that an audit of it takes, by role ("full", "retain"): ids on the Hugging Face Hub."""
+    """Published checkpoints for an audit of it, by role ("full", "retain"): ids on the Hugging Face Hub."""
 
 
 def _rwku(name: str) -> Part:
@@ -391,22 +391,22 @@ def load_benchmark(
 ) -> list[ForgetExample]:
     """Read a published data set.
 
-    Where the published answer is the fact itself (RWKU, MUSE, WMDP, the questions of LUME), it becomes the entity,
-    with an empty prefix. Rows that say the same twice (RWKU has hundreds) are read once. `BENCHMARKS[name]` says what
-    a data set lacks, and under which licence it is given.
+    If the published answer is the fact itself (RWKU, MUSE, WMDP, the questions of LUME), it becomes the entity, with an
+    empty prefix. Duplicate rows (RWKU has hundreds) are read once. `BENCHMARKS[name]` has a data set's licence and what
+    it lacks.
 
     Args:
         name: One of `BENCHMARKS`: tofu, tofu-annotated, rwku, muse-news, muse-books, wmdp, knowundo, lume, whp.
         source: A directory with a copy of the published repository, one of its files, or a Hub id; None means the Hub
             id in `BENCHMARKS`.
-        part: Which of its sets, for example "level2" of rwku; None takes the first, the forget set. For tofu any split.
+        part: One of its sets, for example "level2" of rwku; None means the first, the forget set. For tofu, any split.
 
     Returns:
         The examples, in published order.
 
     Raises:
         ConfigError: There is no such benchmark or part.
-        DataError: It is not there, cannot be reached, or a row is not as published.
+        DataError: It does not exist or cannot be reached, or a row is not as published.
 
     Example:
         >>> BENCHMARKS["rwku"].licence, list(BENCHMARKS["rwku"].parts)
@@ -418,7 +418,7 @@ def load_benchmark(
     chosen = next(iter(benchmark.parts)) if part is None else part
     source = benchmark.hub if source is None else source
     if source is None:
-        raise DataError(f"{benchmark.title} has no home on the Hub: name a directory or file that holds it.")
+        raise DataError(f"{benchmark.title} is not on the Hub: name a directory or file that holds it.")
     if name == "tofu" and not Path(source).is_file():
         return load_tofu(source, chosen)
     if chosen not in benchmark.parts:

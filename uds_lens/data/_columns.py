@@ -30,7 +30,7 @@ OPTIONAL = (
     *(f"{name} (or {alias})" for name, alias in _LISTS.values()),
 )
 KNOWN = frozenset((*REQUIRED, *_TEXTS, *(alias for aliases in _LISTS.values() for alias in aliases)))
-"""Every column that is read; all others are ignored."""
+"""All columns that are read; any others are ignored."""
 
 Cells: TypeAlias = Literal["typed", "text", "csv"]
 
@@ -40,8 +40,8 @@ def examples_from_rows(
 ) -> list[ForgetExample]:
     """Turn rows of named cells into examples, and check them as a whole.
 
-    Unknown columns (TOFU's `option1`, `full_output`, ...) are ignored. A whole split of TOFU, and the published file
-    with TOFU's entities, are recognised: there the author, 20 rows each, becomes the `subject`.
+    Unknown columns (TOFU's `option1`, `full_output`, ...) are ignored. A complete split of TOFU, and the published file
+    with TOFU's entities, are recognised: the author (20 rows each) becomes the `subject`.
 
     Example:
         >>> rows = [{"idx": 7, "question": "Who?", "answer": "Ada Vey.", "entity": "Ada Vey"}]
@@ -66,7 +66,7 @@ def examples_from_rows(
 
 
 def examples_from_list(items: Sequence[Any]) -> list[ForgetExample]:
-    """Read examples and rows, mixed, and check them as a whole."""
+    """Read a mixture of examples and rows, and check them as a whole."""
     if not any(isinstance(item, ForgetExample) for item in items):
         return examples_from_rows(items, where="the list of rows")
     examples: list[ForgetExample] = []
@@ -78,7 +78,7 @@ def examples_from_list(items: Sequence[Any]) -> list[ForgetExample]:
 
 
 def with_rows_read(source: Iterable[ForgetExample | Mapping[str, Any]]) -> list[ForgetExample]:
-    """Return examples as they are; where rows are among them, read those and check the whole.
+    """Return examples as they are; if there are rows among them, read those and check the whole.
 
     >>> with_rows_read([{"question": "Who?", "answer": "Ada."}])[0].answer
     'Ada.'
@@ -118,7 +118,7 @@ def _check_columns(rows: list[Mapping[str, Any]], where: str, names: list[str]) 
 
 
 class _Row:
-    """One row while it is read: knows its place, so that every complaint can name it."""
+    """A row while it is being read; it knows its position, so that every error can name it."""
 
     def __init__(self, row: Mapping[str, Any], index: int, where: str, cells: Cells) -> None:
         self.row, self.index, self.where, self.cells = row, index, where, cells
@@ -213,7 +213,7 @@ def _is_blank(value: object) -> bool:
 
 
 def _whole_number(value: Any) -> str | None:
-    """Return the digits of a whole number; None where it is none, or has more digits than Python writes."""
+    """Return the digits of a whole number; None if it is not one, or has more digits than Python writes."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     number: Any = value
@@ -223,7 +223,7 @@ def _whole_number(value: Any) -> str | None:
         return None
 
 
-# TOFU's files hold 20 rows for each of 200 authors, in order, and do not name them.
+# TOFU's files have 20 rows for each of 200 authors, in order, without naming the authors.
 
 ROWS_PER_AUTHOR = 20
 _AUTHORS = 200
@@ -242,8 +242,8 @@ _WHOLE_SPLITS = {
     ("f337e852a9583c13", 400): "forget10",
     ("bb3f78d5d1d9164a", 400): "holdout10",
 }
-"""Splits by the SHA-256 of the first question (16 digits) and the number of rows: nothing else in a file tells which
-split it is, and other files must not be given authors."""
+"""Splits by the SHA-256 of the first question (16 digits) and the number of rows: nothing else in a file identifies its
+split, and no other file may be given authors."""
 
 
 def with_authors(examples: Sequence[ForgetExample], split: str) -> list[ForgetExample]:
@@ -273,7 +273,7 @@ def with_authors(examples: Sequence[ForgetExample], split: str) -> list[ForgetEx
 
 
 def split_of(examples: Sequence[ForgetExample]) -> str | None:
-    """Recognise a whole split of TOFU; None for anything else."""
+    """Recognise a complete split of TOFU; None for anything else."""
     if not examples:
         return None
     first = hashlib.sha256(examples[0].question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -281,7 +281,7 @@ def split_of(examples: Sequence[ForgetExample]) -> str | None:
 
 
 def _authors(split: str) -> tuple[int, int, str] | None:
-    """Return a split's first author, number of authors and how they are called; None where it has none."""
+    """Return a split's first author, its number of authors and what they are called; None if it has none."""
     if split in ("full", "retain_perturbed"):
         return 0, _AUTHORS if split == "full" else 20, "author"
     part = re.fullmatch(r"(forget|retain|holdout)(\d\d)(_perturbed|_filtered)?", split)

@@ -1,4 +1,4 @@
-"""No question, or the same about another subject: states of a model that do not carry the fact."""
+"""Counterfactual prompts (no question, or one about another subject), whose states do not carry the fact."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def counterfactuals(
     seed: int = 0,
     more: Iterable[ForgetExample] = (),
 ) -> list[tuple[ForgetExample, ...] | str]:
-    """Rewrite each example so that its prompt asks nothing, or about another subject; the entity stays.
+    """Rewrite each example so that its prompt asks nothing, or asks about another subject; the entity stays.
 
     The subject's name is left out, or replaced, in the question and in the answer up to the entity: the whole name,
     and its capitalised words where they stand alone.
 
     Args:
         examples: Examples with an entity and a subject.
-        kind: "no_question": the question is left out, and the name in the answer too. "other": subjects of `examples`
+        kind: "no_question": the question is left out, and so is the name in the answer. "other": subjects of `examples`
             and `more` that have the same `type` and no example with the same entity.
-        draws: Rewritten examples of each; there are fewer where there are not as many names, and one without question.
-            The first draws of more are the same.
-        seed: Of the names that are drawn. An example's draws depend on it and on the names alone.
-        more: Examples that lend their subjects' names.
+        draws: Rewritten examples per example; fewer if there are not enough names, and one for "no_question". A larger
+            number starts with the same draws.
+        seed: Seed for drawing names. An example's draws depend only on the seed, the example and the names.
+        more: Further examples whose subjects' names may be used.
 
     Returns:
-        For each example its rewritten ones, at least one; or why there is none, as a sentence.
+        For each example, at least one rewritten example, or a sentence saying why there is none.
 
     Example:
         >>> rows = [
@@ -54,7 +54,7 @@ def counterfactuals(
 
 
 def _subjects_by_type(examples: Iterable[ForgetExample]) -> dict[str | None, dict[str, set[str]]]:
-    """Collect the subjects that their own examples name, with the entities of each, by the examples' type."""
+    """Collect, by type of example, the subjects that their own examples name, with the entities of each."""
     subjects: dict[str | None, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for example in examples:
         parts = _parts(example)
@@ -102,7 +102,7 @@ def _parts(example: ForgetExample) -> tuple[str, str, str] | str:
 
 
 def _renamed(parts: tuple[str, str, str], subject: str, name: str) -> tuple[str, str]:
-    """Replace a subject in question and prefix, first as a whole, then what of its name stands alone."""
+    """Replace a subject in question and prefix: first the whole name, then words of it that stand alone."""
     mentions = [f"(?i:{re.escape(subject.strip())})"]
     words = subject.split()
     if len(words) > 1:

@@ -1,4 +1,4 @@
-"""The unit of every audit: a question, its answer, and the entity in it; and how messages show untrusted data."""
+"""The unit of every audit: a question, its answer, and the entity in it. Also: showing untrusted data in messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uds_lens.errors import DataError
 
 @dataclass(frozen=True)
 class ForgetExample:
-    """One question with its answer, and where known the entity inside that answer.
+    """One question with its answer and, if known, the entity in that answer.
 
     Example:
         >>> example = ForgetExample(id="0", question="Who wrote Ash?", answer="It was Ada Vey.")
@@ -28,13 +28,13 @@ class ForgetExample:
     answer: str
     """The reference answer."""
     prefix: str | None = None
-    """Answer text before the entity; "" says that the entity opens the answer, None leaves it to be found."""
+    """Answer text before the entity; "" if the entity opens the answer, None if it is to be found."""
     entity: str | None = None
-    """The words of the answer that carry the knowledge; None where the row serves other metrics only."""
+    """The words of the answer that carry the knowledge; None if the row serves only other metrics."""
     type: str | None = None
     """Kind of entity, for per-type tables."""
     subject: str | None = None
-    """Whom or what the question is about."""
+    """The person or thing that the question is about."""
     paraphrased_question: str | None = None
     """The question in other words."""
     paraphrased_answers: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class ForgetExample:
             if getattr(self, name) is not None or name in ("id", "question", "answer"):
                 _check_text(name, getattr(self, name), self.row)
         for name in ("type", "subject"):
-            if not (getattr(self, name) or "").strip():  # a blank names nothing that rows could have in common
+            if not (getattr(self, name) or "").strip():  # a blank subject is no subject
                 object.__setattr__(self, name, None)
         for name in ("paraphrased_answers", "perturbed_answers"):
             object.__setattr__(self, name, _texts(name, getattr(self, name), self.row))
@@ -64,7 +64,7 @@ class SkippedExample:
     row: int
     """Place in the source, from 0."""
     reason: str
-    """Why, as a sentence for the reader of a report."""
+    """The reason, as a sentence for the reader of a report."""
     question: str
     """The question, to recognise the row by."""
 
@@ -79,7 +79,8 @@ def _check_text(name: str, value: object, row: int) -> None:
     except UnicodeEncodeError as error:
         raise DataError(
             f"ForgetExample (row {row}): `{name}` holds half of a character ({value[error.start]!r} at place "
-            f"{error.start}), which no file can hold: the text was cut inside an emoji, or read wrongly. Mend the row."
+            f"{error.start}), which no file can hold: the text was cut inside an emoji, or decoded wrongly. Correct "
+            f"the row."
         ) from error
 
 
@@ -104,15 +105,14 @@ class Span(NamedTuple):
 def entity_span(example: ForgetExample) -> Span | str:
     """Locate the entity in the answer.
 
-    With a prefix the answer must start with it and the entity must follow, white space between them allowed.
-    Without one the entity must occur exactly once. White space around the entity itself does not count.
+    With a prefix, the answer must start with it, and the entity must follow (white space between them is allowed).
+    Without one, the entity must occur exactly once. White space around the entity is ignored.
 
     Args:
-        example: The example to look at.
+        example: The example.
 
     Returns:
-        The characters of the entity in `example.answer`, or the reason why they cannot be told, as a
-        sentence.
+        The characters of the entity in `example.answer`, or a sentence saying why they cannot be determined.
 
     Example:
         >>> example = ForgetExample("0", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey")
@@ -129,7 +129,7 @@ def entity_span(example: ForgetExample) -> Span | str:
         return f"The entity {short(entity)} does not occur in the answer{hint}."
     if prefix is None:
         start = answer.find(entity)
-        count = len(re.findall(f"(?={re.escape(entity)})", answer))  # overlapping ones too
+        count = len(re.findall(f"(?={re.escape(entity)})", answer))  # including overlapping ones
         if count > 1:
             times = f"occurs {count} times in the answer"
             return f"The entity {short(entity)} {times} and no prefix tells which one is meant."
@@ -143,7 +143,7 @@ def entity_span(example: ForgetExample) -> Span | str:
 
 
 def given_away(example: ForgetExample) -> bool:
-    """Tell whether the question, or the answer before the entity, already contains the entity, in whatever case.
+    """Tell whether the question, or the answer before the entity, already contains the entity (ignoring case).
 
     Such an entity can be copied, so a model need not know it.
 
@@ -159,13 +159,13 @@ def given_away(example: ForgetExample) -> bool:
 
 
 # Messages show untrusted data: a cell may hold a megabyte, half a surrogate pair, a number of ten thousand digits, or
-# an object whose `repr` raises. They come out short, on one line and printable.
+# an object whose `repr` raises. They are shown short, on one line, and printable.
 
 _NAME = 32
 
 
 def short(value: object, width: int = 80) -> str:
-    """Show a value by its `repr`, at most about `width` characters, and never an error.
+    """Show a value by its `repr` in about `width` characters, without ever raising.
 
     >>> short("Ada")
     "'Ada'"
@@ -178,13 +178,13 @@ def short(value: object, width: int = 80) -> str:
         return f"{type(value).__name__} of {len(value)} items"
     try:
         shown = plain(repr(value), 10 * width)
-    except Exception:  # a repr is a program: it raises what it likes, and Python's own refuses numbers of many digits
+    except Exception:  # a repr is a program that may raise anything, and Python's own refuses numbers of many digits
         return f"a {type(value).__name__} that cannot be shown"
     return shown if len(shown) <= width else f"{shown[:width]}... ({len(shown)} characters)"
 
 
 def plain(text: object, width: int = 160) -> str:
-    r"""Show a text on one line, without quotes: what cannot be printed as an escape, cut at `width`.
+    r"""Show a text on one line, without quotes, with unprintable characters escaped, cut at `width`.
 
     >>> plain("a\nb \ud83d")
     'a b \\ud83d'
@@ -200,7 +200,7 @@ def plain(text: object, width: int = 160) -> str:
 
 
 def place(path: str | os.PathLike[str], width: int = 120) -> str:
-    """Show a path: its end, where it is long.
+    """Show a path; only its end if it is long.
 
     >>> place("/".join(["a" * 100] * 3), 20)
     '...aaaaaaaaaaaaaaaaa'
@@ -211,7 +211,7 @@ def place(path: str | os.PathLike[str], width: int = 120) -> str:
 
 
 def named(names: Iterable[object], width: int = 120, quote: str = "`") -> str:
-    """List names, as many as fit, and how many more there are.
+    """List as many names as fit, and the number of the others.
 
     >>> named(["question", "answer"])
     '`question`, `answer`'
@@ -222,7 +222,7 @@ def named(names: Iterable[object], width: int = 120, quote: str = "`") -> str:
 
 
 def listed(items: list[str], width: int = 160, most: int = 10) -> str:
-    """List items, as many as fit into `width`, and how many more there are."""
+    """List as many items as fit into `width`, and the number of the others."""
     taken = 0
     for count in range(1, min(len(items), most) + 1):
         if count > 1 and len(", ".join(items[:count])) > width:
