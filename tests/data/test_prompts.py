@@ -123,8 +123,8 @@ def test_chat_prompts_have_the_special_tokens_of_their_template(fresh_words, tem
             "{{ raise_exception('system turn missing') }}",
             r"cannot render a user turn: system turn missing. Use protocol=.raw.",
         ),
-        ("{% for m in messages %}<|{{ m['role'] }}|>{% endfor %}", "what it writes does not contain the question"),
-        ("Who?", "what it writes does not contain the question"),
+        ("{% for m in messages %}<|{{ m['role'] }}|>{% endfor %}", "its output does not contain the question"),
+        ("Who?", "its output does not contain the question"),
     ],
 )
 def test_what_cannot_be_rendered_is_said(fresh_words, template, words):

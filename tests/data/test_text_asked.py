@@ -131,9 +131,7 @@ def test_templates_that_reason(family, asked, written_there):
     opened = two_openings(tokenizer)
     assert prompt_text("", "", "chat", tokenizer).endswith(written_there)  # counterfactuals leave the question out
     assert opened is not None and opened[0].endswith(asked) and opened[1].endswith(written_there)
-    assert f"though the template asks for one by {opened[0]!r}" in describe_protocol(
-        "auto", "chat", tokenizer=tokenizer
-    )
+    assert f"although its generation prompt is {opened[0]!r}" in describe_protocol("auto", "chat", tokenizer=tokenizer)
 
 
 def test_an_answer_with_a_thought_of_its_own():
@@ -149,7 +147,7 @@ def test_an_answer_with_a_thought_of_its_own():
         "m['content'] }}<", "m['content'] | replace('Ada', 'Eva') }}<"
     )
     (skipped,) = encode([example("It was Ada.", "It was", "Ada")], changing, protocol="chat").skipped
-    assert skipped.reason.startswith("The chat template changes the text of the answer")
+    assert skipped.reason.startswith("The chat template changes the answer's text")
 
 
 def test_settings_for_the_template():

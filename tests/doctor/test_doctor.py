@@ -95,8 +95,8 @@ def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     assert "as in float32 on cpu" in found["speed"].found
     (quoted,) = [each.found for each in findings if each.what == "entities" and "quote" in each.found]
     assert quoted.startswith("2 directly after a quote or another mark, where prompts add a space: 0, 1")
-    assert [each.found for each in findings if "copy these" in each.found] == [
-        "1 already occur in their question, or in the answer before them: a model can copy these"
+    assert [each.found for each in findings if "copy them" in each.found] == [
+        "1 already occur in their question, or in the answer before them: so a model can copy them"
     ]
     assert "roles" not in by_name(examine_inputs(TRIO))
 

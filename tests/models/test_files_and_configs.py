@@ -357,7 +357,7 @@ MANY = "range(99999)"
     ("template", "words"),
     [
         ("{% for a in range(9999) %}{{ 'x' * 999 }}{% endfor %}", "it wrote 9989001 characters"),
-        ("{{ 9 ** (9 ** 9) }}", r"it holds a power \(\*\*\)"),
+        ("{{ 9 ** (9 ** 9) }}", r"it contains a power \(\*\*\)"),
         ("**{{ '**' }}{{ messages[0]['role'] }}", "does not contain the question"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "cannot render"),
         (f"{{% for a in {MANY} %}}{{% for b in {MANY} %}}{{% endfor %}}{{% endfor %}}", "it ran for more than"),

@@ -1,4 +1,4 @@
-"""The two prompt protocols: how a question and the start of its answer become the text a model reads."""
+"""The two prompt protocols: how a question and the start of its answer become the text that a model reads."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 
 CHAT_DATE = "26 Jul 2024"
-"""Date of a chat prompt unless another is given: the one that Llama 3's templates fall back to."""
+"""Default date of chat prompts: the one that Llama 3's templates fall back to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatStyle:
-    """How a question is put into a chat template.
+    """Settings for putting a question into a chat template.
 
     Raises:
-        ConfigError: A value is no text, or an empty one.
+        ConfigError: A value is not a text, or is empty.
 
     Example:
         >>> CHAT_STYLES["open_unlearning"].chat_date
@@ -48,10 +48,10 @@ class ChatStyle:
     """System turn before the question; None is the template's own, if any."""
 
     chat_date: str = CHAT_DATE
-    """Given to templates that print a date (`date_string`), so that a prompt is the same every day."""
+    """Passed to templates that print a date (`date_string`), so that prompts do not change from day to day."""
 
     template_kwargs: TemplateKwargs = None
-    """More for the template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+    """Further arguments for the template, as a JSON object: `{"enable_thinking": false}`; None for none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "template_kwargs", template_kwargs(self.template_kwargs))
@@ -61,7 +61,7 @@ class ChatStyle:
                 raise ConfigError(Setting(name), f" must be non-empty text, {example}; got {value!r}.")
 
     def require(self, protocol: AnswerProtocol) -> None:
-        """Refuse a style that raw prompts would leave out.
+        """Refuse a style that raw prompts would ignore.
 
         Raises:
             ConfigError: The protocol is "raw", and this is not the plain style.
@@ -89,15 +89,15 @@ CHAT_STYLES: dict[ChatStyleName, ChatStyle] = {
     "paper_scores": ChatStyle(chat_date=_APRIL),
     "paper_perturbed": ChatStyle(),
 }
-"""What published numbers were measured with; the numbers that a style does not name used another one.
+"""Styles that published numbers were measured with; each applies only to the numbers listed for it.
 
-- `open_unlearning`: Open-Unlearning's, in training and evaluation, of Llama 3, Qwen2.5, Phi-3.5 and Zephyr (the
-  templates of Qwen2.5 and Phi-3.5 print no date). Its Llama-2-chat has a form of its own, not a tokenizer's template.
-- `open_unlearning_gemma`: of Gemma-7b-it, without a system turn; its template prints no date.
+- `open_unlearning`: Open-Unlearning's, in training and evaluation, for Llama 3, Qwen2.5, Phi-3.5 and Zephyr (the
+templates of Qwen2.5 and Phi-3.5 print no date). For Llama-2-chat it uses its own format, not a tokenizer's template. -
+`open_unlearning_gemma`: the same for Gemma-7b-it, without a system turn; its template prints no date.
 - `paper_pools`: the UDS paper's output metrics on its two pools, and ROUGE of the 150 unlearned models.
-- `paper_scores`: memorization, privacy and utility of these 150, behind the ranking of methods.
+- `paper_scores`: memorization, privacy and utility of these 150 models, used for ranking the methods.
 - `paper_perturbed`: models after quantisation or relearning, and retain's own values before. The date was the day of
-  the run, which is not in the released files (it moved retain by 0.0014 at most); here it is `CHAT_DATE`.
+the run, which the released files do not record (it moved retain's values by at most 0.0014); here it is `CHAT_DATE`.
 
 UDS, Logit Lens and Fisher of the paper were measured on raw prompts, and so have no style."""
 
@@ -118,16 +118,16 @@ def chat_style_named(name: ChatStyleName) -> ChatStyle:
 
 @dataclass(frozen=True)
 class RenderedExample:
-    """An example as text: what the model reads, what it should say, and which part of that is the entity."""
+    """An example as text: the prompt, the expected continuation, and the entity's place in it."""
 
     prompt: str
-    """Everything before the continuation, special tokens of a chat template written out."""
+    """Everything before the continuation, with a chat template's special tokens written out."""
     continuation: str
-    """The rest of the reference answer: as the answer has it, or with one leading space (see `render`)."""
+    """The rest of the reference answer, as written there or with one leading space (see `render`)."""
     entity: Span
     """Characters of the entity in `continuation`."""
     answer_start: int
-    """Character of `prompt` at which the answer begins (its length, where the prefix is empty)."""
+    """Index in `prompt` at which the answer begins (its length if the prefix is empty)."""
 
 
 def render(
@@ -140,19 +140,19 @@ def render(
 ) -> RenderedExample:
     r"""Write an example as prompt and continuation.
 
-    The continuation starts behind the prefix; prompt and continuation together are the text that training writes
-    (`answer_sequences`): a chat is the template's rendering of the whole conversation, cut there. A raw prompt keeps
-    the prefix as it is given, and with an empty one it ends in a space ("Answer: "). Spaces that a template writes
-    before an answer begin the continuation.
+    The continuation starts after the prefix. Prompt and continuation together are the text used in training
+    (`answer_sequences`); for a chat, the template's rendering of the whole conversation is cut there. A raw prompt
+    keeps the prefix as given, and ends in a space ("Answer: ") if it is empty. Spaces that a template writes before an
+    answer belong to the continuation.
 
     Args:
         example: An example whose entity can be located.
         protocol: "raw" (`Question: {question}\nAnswer: {prefix}`) or "chat" (the tokenizer's template).
         tokenizer: Needed for "chat".
         chat: System turn, date and settings of a chat prompt; None means `ChatStyle()`.
-        entity_space: What stands between prefix and entity. "answer": what the answer has there, a space, a line break
-            or nothing. "always": one space, except after white space, as in the UDS paper, also where the answer has
-            none (after an opening quote, in Chinese).
+        entity_space: Characters between prefix and entity. "answer": those of the answer (a space, a line break or
+            nothing). "always": one space, except after white space, as in the UDS paper, even if the answer has none
+            (after an opening quote, in Chinese).
 
     Returns:
         The texts and the entity's characters.
@@ -187,12 +187,12 @@ def rendered_or_reason(
     chat: ChatStyle | None,
     entity_space: EntitySpace,
 ) -> RenderedExample | str:
-    """Do what `render` does for an entity that was located, or return why it cannot be, as a sentence."""
+    """Like `render`, for an entity already located; returns a sentence if it cannot be rendered."""
     check_choice("protocol", protocol, Protocol)
     check_choice("entity_space", entity_space, EntitySpace)
     answer, given = example.answer, example.prefix
     prefix = answer[: span.start].rstrip() if given is None else given
-    rest = answer[len(prefix) :]  # the entity, what stands before it, and what follows
+    rest = answer[len(prefix) :]  # the entity, and the text before and after it
     if protocol == "raw":
         prompt = prompt_text(example.question, prefix)
         start = len(prompt) - len(prefix)
@@ -202,11 +202,11 @@ def rendered_or_reason(
         start, ending = len(turn.head), rest.strip()
         written = turn.rest[: len(turn.rest) - len(turn.end)].rstrip()
         if not written.endswith(ending):
-            return "The chat template changes the text of the answer, so that the entity cannot be located in it."
+            return "The chat template changes the answer's text, so the entity cannot be located in it."
         before = turn.head + written[: len(written) - len(ending)]
         gap = rest[: len(rest) - len(rest.lstrip())]
         prompt = before[: len(before) - len(gap)] if gap and before.endswith(gap) else before
-        if len(prompt) <= start:  # the answer begins with the entity, in a turn that may open with spaces
+        if len(prompt) <= start:  # the answer begins with the entity, in a turn that may start with spaces
             prompt = turn.head.rstrip(" ")
         start = min(start, len(prompt))
         rest = before[len(prompt) :] + rest.lstrip()
@@ -233,7 +233,7 @@ def prompt_text(
         chat: System turn, date and settings of a chat prompt; None means `ChatStyle()`.
 
     Returns:
-        The text to tokenise with `prompt_ids`; in a chat with what the template writes before an answer that is there.
+        The text to tokenise with `prompt_ids`; in a chat, including what the template writes before a given answer.
 
     Example:
         >>> prompt_text("Who wrote Ash?", "")
@@ -246,9 +246,9 @@ def prompt_text(
 
 
 def space_added(example: ForgetExample) -> bool:
-    """Tell whether `entity_space="always"` puts a space before the entity that the answer lacks, as behind a quote.
+    """Tell whether `entity_space="always"` adds a space before the entity that the answer lacks, as after a quote.
 
-    The entity's first token is then one that hardly occurs there, so that a low `s_full` says nothing about knowledge.
+    The entity's first token is then one that hardly ever occurs there, so a low `s_full` says nothing about knowledge.
 
     >>> space_added(ForgetExample("0", "What did she write?", 'She wrote "Ash".', entity="Ash"))
     True
@@ -263,7 +263,7 @@ def spaces_added(examples: Iterable[ForgetExample], rule: EntitySpace) -> list[s
 
 
 def continuation_text(prompt: str, rest: str) -> str:
-    """Write the rest of an answer as it continues a prompt: one leading space, none after white space.
+    """Write the rest of an answer as the continuation of a prompt: with one leading space, or none after white space.
 
     >>> continuation_text("Answer: It was", "  Ada.")
     ' Ada.'
@@ -275,12 +275,12 @@ def continuation_text(prompt: str, rest: str) -> str:
 
 
 def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any, recorded: Protocol | None = None) -> Protocol:
-    """Choose the protocol: `auto` is that of the checkpoint's own record, else "chat" where there is a template.
+    """Choose the protocol: `auto` means that of the checkpoint's own record, else "chat" if there is a template.
 
     Args:
-        protocol: What was asked for.
-        tokenizer: Has a chat template, or none.
-        recorded: The prompts that the checkpoint was trained with, where its record names them.
+        protocol: The requested protocol.
+        tokenizer: The tokenizer, with or without a chat template.
+        recorded: The prompts that the checkpoint was trained with, if its record names them.
 
     Raises:
         ConfigError: `protocol` is another word.
@@ -296,7 +296,7 @@ def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any, recorded: Protocol
 def describe_protocol(
     asked: AnswerProtocol, chosen: AnswerProtocol, recorded: bool = False, *, tokenizer: Any = None, chat: Any = None
 ) -> str:
-    """Name the prompts, why they were chosen where nobody chose, and what a template writes before each question.
+    """Describe the prompts, why they were chosen (if by default), and what a template writes before each question.
 
     >>> describe_protocol("auto", "raw"), describe_protocol("auto", "raw", recorded=True)
     ('raw (the tokenizer has no chat template)', "raw (as the checkpoint's record says)")
@@ -311,14 +311,14 @@ def describe_protocol(
     count = len(tokenizer(opening, add_special_tokens=False)["input_ids"])
     words = f"{name} (each begins with {opening!r}, {count} tokens"
     if (turns := two_openings(tokenizer, chat=chat)) is not None:
-        words += f"; each answer follows {turns[1]!r}, though the template asks for one by {turns[0]!r}"
+        words += f"; each answer follows {turns[1]!r}, although its generation prompt is {turns[0]!r}"
     return f"{words})"
 
 
 def announce_protocol(
     asked: AnswerProtocol, chosen: AnswerProtocol, recorded: bool = False, *, tokenizer: Any = None, chat: Any = None
 ) -> None:
-    """Report the prompts at the start of a run; where nobody chose the template, also how to get raw ones."""
+    """Report the prompts at the start of a run; if the template was chosen by default, also how to get raw ones."""
     words = describe_protocol(asked, chosen, recorded, tokenizer=tokenizer, chat=chat)
     raw = "; for the UDS paper's raw prompts: --protocol raw" if asked == "auto" and chosen == "chat" else ""
     tell(f"prompts: {words}{raw}")
@@ -329,15 +329,15 @@ _QUESTION = "Q3f9a?"
 
 
 def chat_opening(tokenizer: PreTrainedTokenizerBase, *, chat: ChatStyle | None = None) -> str:
-    """Return what a chat template writes before a question: markers, and the system turn that some add."""
+    """Return the text that a chat template puts before a question: markers, and the system turn that some add."""
     return chat_text(tokenizer, [("user", _QUESTION)], chat=chat, answer_next=True).partition(_QUESTION)[0]
 
 
 def two_openings(tokenizer: PreTrainedTokenizerBase, *, chat: ChatStyle | None = None) -> tuple[str, str] | None:
-    """Return how a template asks for an answer, and how it opens one that is there; None where these are the same.
+    """Return a template's generation prompt and its opening of a given answer; None if they are the same.
 
-    They differ in templates of models that reason: an open thought, and an empty one before an answer without any.
-    Spaces at the end do not count.
+    They differ for models that reason: the former opens a thought, the latter has an empty one. Trailing spaces are
+    ignored.
     """
     turn = open_turn(tokenizer, [("user", _QUESTION)], chat=chat)
     asked, written = (text.rpartition(_QUESTION)[2].rstrip(" ") for text in (turn.asked, turn.head))
@@ -364,7 +364,7 @@ def chat_text(
     messages = [{"role": role, "content": text} for role, text in (*system, *turns)]
     try:
         if _has_powers(tokenizer.get_chat_template()):
-            raise ValueError("it holds a power (**), which may take forever, and cannot be interrupted")
+            raise ValueError("it contains a power (**), which may take forever and cannot be interrupted")
         text = _within_limit(
             lambda: str(
                 tokenizer.apply_chat_template(
@@ -378,10 +378,10 @@ def chat_text(
         )
         if len(text) > _TEMPLATE_LENGTH + sum(len(turn["content"]) for turn in messages):
             raise ValueError(f"it wrote {len(text)} characters")
-        for role, content in turns:  # answers are not looked for: some templates cut a line of thought out of them
+        for role, content in turns:  # answers are not searched for: some templates remove a chain of thought from them
             if role == "user" and "".join(content.split()) not in "".join(text.split()):
-                raise ValueError("what it writes does not contain the question")
-    except Exception as error:  # templates are programs: they raise what they like
+                raise ValueError("its output does not contain the question")
+    except Exception as error:  # templates are programs that may raise anything
         written = "a system turn" if system else "a user turn"
         without = (Setting("system_prompt", None), ", ") if system else ()
         raise DataError(
@@ -394,21 +394,21 @@ def chat_text(
 
 
 _TEMPLATE_LENGTH = 1_000_000  # characters that a template may add to the turns it is given
-_TEMPLATE_SECONDS = 10.0  # for one rendering; templates take thousandths of one
+_TEMPLATE_SECONDS = 10.0  # for one rendering; templates take milliseconds
 
 
 @lru_cache(maxsize=8)
 def _has_powers(template: str) -> bool:
-    """Tell whether a template raises numbers to powers: a large one is one step of Python, in which no thread ends."""
+    """Tell whether a template computes powers: a large one is a single Python step, which cannot be interrupted."""
     from jinja2 import Environment
 
     return any(kind == "operator" and text == "**" for _, kind, text in Environment().lex(template))
 
 
 def _within_limit(rendering: Callable[[], str]) -> str:
-    """Render a template in a thread that is ended after a while: loops in loops would run for hours.
+    """Render a template in a thread with a time limit: nested loops could run for hours.
 
-    Jinja limits the length of a range, and no more.
+    Jinja limits only the length of a range.
     """
     written: Future[str] = Future()
 
@@ -425,14 +425,14 @@ def _within_limit(rendering: Callable[[], str]) -> str:
     finally:  # after Ctrl-C, too
         if running := thread.is_alive():
             number, ended = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ended)  # raised there at its next step
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ended)  # raised in the thread at its next step
     if running:
         raise TimeoutError(f"it ran for more than {_TEMPLATE_SECONDS:g} seconds")
     return written.result()
 
 
-# The assistant's turn. Templates that reason open an answer that they ask for otherwise than one that is there, and
-# training sees the latter; so all prompts are cut out of the rendering of a conversation that has its answer.
+# The assistant's turn. Templates of models that reason open a requested answer differently from a given one, and
+# training sees the latter. So every prompt is cut from the rendering of a conversation that includes an answer.
 
 _MARK = "uds lens answer mark"
 
@@ -440,10 +440,10 @@ _MARK = "uds lens answer mark"
 class AnswerTurn(NamedTuple):
     """The last turn of a conversation, an answer."""
 
-    head: str  # all that is written before the answer, earlier turns too
-    rest: str  # the answer as the template writes it, and what ends its turn
+    head: str  # everything before the answer, including earlier turns
+    rest: str  # the answer as the template writes it, and the end of its turn
     end: str  # what ends its turn
-    asked: str  # what the template writes where it asks for the answer: its generation prompt
+    asked: str  # the template's generation prompt
 
 
 def open_turn(
@@ -452,16 +452,16 @@ def open_turn(
     """Render a conversation whose last turn, an answer of a word or two, comes after `turns`.
 
     Raises:
-        DataError: It cannot be told what the template writes before and after an answer.
+        DataError: It is unclear what the template writes before and after an answer.
     """
     asked = chat_text(tokenizer, turns, chat=chat, answer_next=True)
     whole = chat_text(tokenizer, [*turns, ("assistant", _MARK)], chat=chat, answer_next=False)
     head, mark, end = whole.rpartition(_MARK)
-    opening = asked.rpartition(turns[-1][1] or asked)[2]  # of an empty question nothing is told
+    opening = asked.rpartition(turns[-1][1] or asked)[2]  # an empty question gives no information
     if not mark or (opening and end.endswith(opening) and not whole.startswith(asked)):
         raise DataError(
-            f"the chat template of {_named(tokenizer)!r} opens another answer after an answer, or leaves answers out, "
-            "so their beginning and end are unknown: let it open one only `if add_generation_prompt`, or use ",
+            f"the chat template of {_named(tokenizer)!r} opens a new answer after each answer, or leaves answers "
+            f"out, so their beginning and end are unknown: let it open one only `if add_generation_prompt`, or use ",
             Setting("protocol", "raw"),
             ".",
         )
@@ -478,7 +478,7 @@ def answer_turn(
     """Render a conversation whose last turn, after `turns`, is an answer."""
     turn = open_turn(tokenizer, turns, chat=chat)
     whole = chat_text(tokenizer, [*turns, ("assistant", answer)], chat=chat, answer_next=False)
-    for head in (turn.head, turn.asked):  # the latter where the answer holds a thought of its own
+    for head in (turn.head, turn.asked):  # the latter if the answer contains a thought of its own
         if whole.startswith(head) and whole.endswith(turn.end):
             return turn._replace(head=head, rest=whole[len(head) :])
     raise DataError(

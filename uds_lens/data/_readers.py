@@ -1,6 +1,6 @@
 """Read examples from files, tables, the Hub and lists, and sample them over subjects.
 
-First rows from files on disk (JSON, JSON lines, CSV, Parquet), where nothing interprets the cells.
+The first part reads rows from files on disk (JSON, JSON lines, CSV, Parquet) without interpreting the cells.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _readable(path: Path) -> Iterator[None]:
             f"{place(path)}: its columns need more than {tables.MOST_BYTES >> 30} GiB once they are unpacked, or it "
             f"has more than {tables.MOST_ROWS} rows. Split it, or pass rows."
         ) from error
-    except Exception as error:  # of Arrow, and ValueError or OverflowError for single values
+    except Exception as error:  # Arrow's own errors, and ValueError or OverflowError for single values
         cause = error.__cause__ or error
         raise DataError(
             f"{place(path)}: not a readable Parquet file: {plain(cause)} ({type(cause).__name__})."
@@ -72,11 +72,11 @@ Rows = list[Any]
 
 SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 
-LARGEST = 1 << 30  # bytes of a file that is read: 1 GiB, far above any set of questions
+LARGEST = 1 << 30  # largest file that is read, 1 GiB: far more than any set of questions needs
 
 
 def read_rows(path: Path, *, columns: Collection[str] | None = None) -> Rows:
-    """Rows of a file, chosen by its suffix.
+    """Read the rows of a file, with the reader for its suffix.
 
     A `.json` file may hold an array of objects, an object with one list, or one object per line.
     """
@@ -100,7 +100,7 @@ def read_rows(path: Path, *, columns: Collection[str] | None = None) -> Rows:
 
 
 def _check_file(path: Path) -> None:
-    """A device or a pipe may never end, and a huge file does not fit: both are refused before they are opened."""
+    """Refuse devices and pipes, which may never end, and huge files, before they are opened."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise DataError(
@@ -142,7 +142,7 @@ def _json(text: str, path: Path) -> Rows:
 
 
 def _one_object_per_line(text: str) -> bool:
-    """True when the first two lines with content each hold a whole JSON object or start one."""
+    """Return whether the first two non-empty lines each hold a whole JSON object, or the start of one."""
     first, _, rest = text.strip().partition("\n")
     try:
         return isinstance(json.loads(first), dict) and rest.lstrip().startswith("{")
@@ -170,12 +170,12 @@ def _parse(text: str, path: Path, *, line: int | None = None) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys must differ; Python's own reader lets the last one win."""
+    """Build a JSON object whose keys must differ; Python's own reader lets the last one win."""
     mapping: dict[str, Any] = {}
     for key, value in pairs:
         if key in mapping:
             raise DataError(
-                f"an object has the key {short(key)} twice, and only one value could count: "
+                f"an object has the key {short(key)} twice, but can have only one value: "
                 f"{short(mapping[key], 60)} or {short(value, 60)}. Remove one."
             )
         mapping[key] = value
@@ -209,8 +209,8 @@ def _csv(text: str, path: Path) -> Rows:
 
 
 ExamplesLike: TypeAlias = str | os.PathLike[str] | Iterable[ForgetExample | Mapping[str, Any]]
-"""What every function takes as examples: a list of `ForgetExample` or of rows, a path, a Hub name, a `Dataset` or a
-`DataFrame` (see `as_examples`)."""
+"""Anything accepted as examples: a list of `ForgetExample` or of rows, a path, a Hub name, a `Dataset` or a `DataFrame`
+(see `as_examples`)."""
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[^:/\\]*){0,2}")
 
@@ -222,18 +222,18 @@ def load_examples(
 
     Columns: `question` and `answer` are required; `prefix`, `entity`, `id` (or `idx`), `type`, `subject`,
     `paraphrased_question`, `paraphrased_answers` and `perturbed_answers` (or their singular, with one text or
-    a list) are optional; others are ignored. Without an id the row number stands in. In CSV a list is written
-    as JSON. Texts are taken as they are: white space is kept, nothing is cut, nothing is evaluated.
+    a list) are optional; others are ignored. Without an id, the row number is used. In CSV, a list is written as JSON.
+    Texts are taken as they are: white space is kept, and nothing is truncated or evaluated.
 
     Args:
         source: A path ending in .json (an array, an object with one list, or JSON lines), .jsonl, .csv or
             .parquet; a Hugging Face `Dataset`; a pandas `DataFrame`; a list of dicts or of `ForgetExample`;
-            a Hub data set as "user/name" or "user/name:config:split" (with "hf:" in front where a local path would
-            be meant otherwise); or a published data set as "rwku:DIR" or "rwku/level2:DIR" (`load_benchmark`), with
-            nothing behind the colon for its own place on the Hub.
-        limit: Keep this many examples; None keeps all. The whole source is checked either way.
-        sample: Which: "random", spread over the subjects (`sample_examples`), or "first". Files are often sorted, by
-            author or by kind, and the first rows then stand for a few of them.
+            a Hub data set as "user/name" or "user/name:config:split" (prefixed with "hf:" if it could be mistaken for a
+            local path); or a published data set as "rwku:DIR" or "rwku/level2:DIR" (`load_benchmark`), with nothing
+            after the colon to download it from the Hub.
+        limit: Keep this many examples; None keeps all. The whole source is checked in either case.
+        sample: "random" (spread over the subjects, `sample_examples`) or "first". Files are often sorted by author or
+            kind, so the first rows represent only a few of them.
         seed: Seed of the random sample.
 
     Returns:
@@ -255,7 +255,7 @@ def load_examples(
 
 
 def as_examples(source: ExamplesLike) -> list[ForgetExample]:
-    """Read whatever a function was given as examples: what `load_examples` reads, or any iterable of examples and rows.
+    """Read anything given as examples: whatever `load_examples` reads, or any iterable of examples and rows.
 
     Raises:
         DataError: It cannot be read as examples, or an id occurs twice.
@@ -329,7 +329,7 @@ def _read_dataset(data: Any, *, where: str) -> list[ForgetExample]:
     def rows() -> Iterator[Any]:
         try:
             yield from data
-        except Exception as error:  # decoding a cell raises what the storage format likes
+        except Exception as error:  # decoding a cell may raise any error of the storage format
             raise DataError(f"{where} cannot be read: {plain(error)} ({type(error).__name__}).") from error
 
     return examples_from_rows(rows(), where=where, columns=names)
@@ -357,7 +357,7 @@ def _read_path(path: Path) -> list[ForgetExample]:
 
 
 def _benchmark(source: str) -> list[ForgetExample] | None:
-    """Read a published data set named "rwku:DIR" or "rwku/level2:DIR"; None where the string means something else."""
+    """Read a published data set named "rwku:DIR" or "rwku/level2:DIR"; None if the string means something else."""
     from uds_lens.data._benchmarks import BENCHMARKS, load_benchmark
 
     head, colon, where = source.partition(":")
@@ -368,20 +368,20 @@ def _benchmark(source: str) -> list[ForgetExample] | None:
 
 
 def _hub_name(source: str) -> str | None:
-    """Return the Hub name in a source string, or None when it means a local path."""
+    """Return the Hub name in a source string, or None if it means a local path."""
     if source.startswith("hf:"):
         return source[3:]
     path = Path(source)
     if path.exists() or path.suffix.lower() in (*SUFFIXES, ".txt", ".tsv", ".xlsx", ".yaml"):
         return None
-    if len(path.parts) == 2 and path.parent.is_dir():  # a misspelt file, rather than a user of the Hub
+    if len(path.parts) == 2 and path.parent.is_dir():  # a misspelt file name rather than a Hub user
         return None
     return source if _HUB_NAME.fullmatch(source) and not source.startswith(".") else None
 
 
 @contextmanager
 def hub_data(name: str, tried: str, check: str, otherwise: str = "") -> Iterator[None]:
-    """Ask the Hub; where it does not answer, say what was tried and what to check, besides the connection."""
+    """Load from the Hub; on failure, say what was tried and what to check in addition to the connection."""
     from datasets import config
 
     try:
@@ -390,7 +390,7 @@ def hub_data(name: str, tried: str, check: str, otherwise: str = "") -> Iterator
     except Exception as error:  # the Hub client has no common base class for its errors
         connection = "the connection" if is_reachable() else "the connection: none to the Hub can be opened"
         if config.HF_HUB_OFFLINE:
-            connection = "that it was downloaded before, being offline"
+            connection = "that it was downloaded before going offline"
         raise DataError(
             f"{place(name)}: {tried} ({type(error).__name__}: {plain(error)}). "
             f"Check {check} and {connection}{otherwise}."
@@ -423,15 +423,15 @@ def sample_examples(
 ) -> list[ForgetExample]:
     """Keep `limit` examples.
 
-    Subjects, and the examples of each, are shuffled and laid in one line; every (N / limit)-th is taken, from a random
-    start. So each example has the same chance limit / N, and a subject with a share s of the examples gets s limit of
-    the sample, rounded up or down. Without subjects it is a simple random sample.
+    Subjects, and the examples of each, are shuffled and put in one sequence, of which every (N / limit)-th example is
+    taken, from a random start. So each example has the same chance, limit / N, and a subject with a share s of the
+    examples gets s * limit of the sample, rounded up or down. Without subjects, it is a simple random sample.
 
     Args:
         examples: All of them, or rows.
-        limit: How many to keep; all, where there are no more.
-        seed: The same seed takes the same examples.
-        sample: "random", or "first" for the first ones, which in a sorted file stand for themselves only.
+        limit: How many to keep; all of them if there are no more.
+        seed: The same seed gives the same examples.
+        sample: "random", or "first" for the first ones, which in a sorted file are not representative.
 
     Returns:
         The sample, in the order of `examples`.
@@ -479,15 +479,14 @@ def check_limit(limit: object) -> None:
 
 
 HARDLY_MIXED = 0.1
-"""Of all places where a row could be apart from the others of its subject, the largest share that still counts
-as sorted."""
+"""Rows count as sorted if at most this share of adjacent pairs could be joined but is not."""
 
 
 def sorted_by(examples: Sequence[ForgetExample]) -> str | None:
-    """Return what examples are sorted by: `subject` or `type`, where those of each are adjacent but for a few rows.
+    """Return what examples are sorted by: `subject` or `type`, if nearly all rows of each are adjacent.
 
-    None where the subjects are mixed; `unknown` where no two examples share a subject, since types may be mixed in a
-    file that is sorted by subjects it does not name.
+    None if the subjects are mixed; `unknown` if no two examples share a subject, because a file may be sorted by
+    subjects that it does not name.
 
     Example:
         >>> rows = [ForgetExample(str(i), "Who?", "Ada.", subject=name) for i, name in enumerate("aabb")]

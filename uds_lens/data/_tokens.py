@@ -1,4 +1,4 @@
-"""From examples to token ids, with the positions that are scored and patched."""
+"""Turn examples into token ids, with the positions to score and to patch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SANE_LENGTH = 1_000_000  # tokenizers without a limit carry a huge `model_max_l
 
 
 def longest_of(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the tokens of the longest text that a tokenizer's model takes; None where it has no limit."""
+    """Return the maximum number of tokens that a tokenizer's model takes; None if there is no limit."""
     limit = tokenizer.model_max_length
     return int(limit) if limit is not None and 0 < limit < _SANE_LENGTH else None
 
@@ -48,7 +48,7 @@ def require_fast(tokenizer: PreTrainedTokenizerBase) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSequence:
-    """Token ids with the positions to patch and to score. Position p predicts token p + 1."""
+    """Token ids, with the positions to patch and to score. Position p predicts token p + 1."""
 
     ids: tuple[int, ...]
     """Input tokens, in order, without padding."""
@@ -79,24 +79,24 @@ class TokenSequence:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRow(TokenSequence):
-    """One example, cut before its last entity token y_T, which y_T - 1 predicts, or behind it (`encode`)."""
+    """One example, ending before its last entity token y_T, which position y_T - 1 predicts, or after it (`encode`)."""
 
     example: ForgetExample
     """Where the row comes from."""
     rendered: RenderedExample
     """Its text."""
     characters: tuple[Span, ...] = ()
-    """Characters of each target in `rendered.continuation`; the first may begin before it, with a negative number."""
+    """Character range of each target in `rendered.continuation`; the first may start before it (negative)."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """All examples of a data set in tokens, and those that could not be encoded."""
+    """A tokenised data set: its rows, and the examples that could not be encoded."""
 
     rows: list[TokenRow]
     """One per scored example, in input order."""
     skipped: list[SkippedExample]
-    """The others, in input order, with reasons."""
+    """The other examples, in input order, with reasons."""
     protocol: Protocol = "raw"
     """How the prompts were written."""
     scope: Scope = "entity"
@@ -109,7 +109,7 @@ class Encoded:
     def ids_hash(self) -> str:
         """Hash over token ids, targets, scored and patched positions of all rows: 32 hexadecimal digits.
 
-        It depends on what the models see and on nothing else, neither names nor paths, so it can key a cache.
+        It depends only on what the models see, not on names or paths, so it can serve as a cache key.
         """
         digest = hashlib.blake2b(digest_size=16)
         for row in self.rows:
@@ -131,27 +131,27 @@ def encode(
 ) -> Encoded:
     """Tokenise examples and mark the positions of their entities.
 
-    With the entity's tokens y_1 ... y_T, the scored positions are y_1 - 1 ... y_T - 1. Patched are, by scope:
-    "entity" the scored ones; "boundary" only y_1 - 1; "answer" from the last prompt token to y_T - 1; "all" 0
-    to y_T - 1. The entity's tokens are those whose characters overlap the entity.
+    With the entity's tokens y_1 ... y_T, the scored positions are y_1 - 1 ... y_T - 1. The patched positions depend on
+    the scope. "entity": the scored ones; "boundary": only y_1 - 1; "answer": from the last prompt token to y_T - 1;
+    "all": 0 to y_T - 1. The entity's tokens are those whose characters overlap the entity.
 
-    Prompt and continuation are tokenised at once, as training reads them, and a token that reaches over the border
-    between them (in Chinese, for one) is the entity's. They are tokenised apart, as in the UDS paper, where the prompt
-    ends in white space (a raw one with an empty prefix), and everywhere with `entity_space="always"`.
+    Prompt and continuation are tokenised together, as in training; a token that straddles the border between them (as
+    in Chinese) belongs to the entity. They are tokenised separately, as in the UDS paper, if the prompt ends in white
+    space (a raw one with an empty prefix), and always with `entity_space="always"`.
 
     Args:
         examples: Examples or rows with an entity; others are reported as skipped.
-        tokenizer: A fast tokenizer (character offsets). Special tokens are added to raw prompts as it is
-            configured to; chat prompts carry the ones their template writes, and continuations none.
+        tokenizer: A fast tokenizer (character offsets). It adds special tokens to raw prompts as configured; chat
+            prompts have those of their template, and continuations none.
         protocol: "raw", "chat", or "auto": the chat template where the tokenizer has one, else raw.
         scope: "entity", "boundary", "answer" or "all".
         chat: System turn, date and settings of chat prompts; None means `ChatStyle()`.
         entity_space: What stands between prefix and entity (`render`).
-        last_token: Let rows end with the entity's last token, which is only predicted: for models whose rotary
+        last_token: Include the entity's last token, which is only predicted, in the rows: for models whose rotary
             frequencies depend on the length of the row.
 
     Returns:
-        Rows and skipped examples, together as many as there were examples.
+        Rows and skipped examples; each example is one or the other.
 
     Raises:
         DataError: The tokenizer is slow, or has no chat template for "chat"; a row cannot be read.
@@ -189,11 +189,10 @@ def encode(
 def prompt_ids(
     tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], *, protocol: Protocol = "raw"
 ) -> list[list[int]]:
-    """Tokenise prompts, each with its opening special token at most once and never with a closing one.
+    """Tokenise prompts, each with at most one opening special token and no closing one.
 
-    Raw prompts get the special tokens the tokenizer adds, except an end token it appends (a text that goes on
-    has not ended). Chat prompts already hold those that belong there, as in `apply_chat_template`: none is
-    added.
+    Raw prompts get the special tokens that the tokenizer adds, except an end token (the text continues). Chat prompts
+    already contain theirs, as with `apply_chat_template`.
 
     Args:
         tokenizer: A fast tokenizer.
@@ -207,7 +206,7 @@ def prompt_ids(
 
 
 class _Coded(NamedTuple):
-    """A text in tokens."""
+    """A tokenised text."""
 
     ids: list[int]
     places: list[Span]  # characters of each token
@@ -237,17 +236,17 @@ def _joined(
     *,
     apart: Sequence[bool] | None = None,
 ) -> list[tuple[_Coded, int]]:
-    """Tokenise texts at once; apart where asked for, or where a token would reach over the end of the head.
+    """Tokenise texts as a whole, or apart if requested or if a token would straddle the end of the head.
 
     Returns:
-        Each whole, and the tokens of its head.
+        The tokens of each whole text, and those of its head.
     """
     begun = _coded(tokenizer, heads, protocol)
     wholes = _coded(tokenizer, [head + rest for head, rest in zip(heads, rests, strict=True)], protocol)
     joined = []
     for number, (head, whole) in enumerate(zip(begun, wholes, strict=True)):
         if (apart is not None and apart[number]) or whole.ids[: len(head.ids)] != head.ids:
-            (rest,) = _coded(tokenizer, [rests[number]], "chat")  # which adds no special token
+            (rest,) = _coded(tokenizer, [rests[number]], "chat")  # this adds no special tokens
             border = len(heads[number])
             behind = [Span(border + start, border + end) for start, end in rest.places]
             whole = _Coded([*head.ids, *rest.ids], [*head.places, *behind])
@@ -256,7 +255,7 @@ def _joined(
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any) -> Any:
-    """Tokenise texts as they are: no padding, nothing cut."""
+    """Tokenise texts as they are, without padding or truncation."""
     return tokenizer(
         list(texts), padding=False, truncation=False, return_attention_mask=False, verbose=False, **options
     )
@@ -265,8 +264,7 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options:
 def entity_tokens(offsets: Sequence[tuple[int, int]], entity: Span) -> range:
     """Return the tokens whose characters overlap the entity, from the first to the last; empty when none does.
 
-    A token of no width (some tokenizers give these to the later bytes of one character) counts inside the
-    entity only.
+    A zero-width token (some tokenizers use these for the later bytes of a character) counts only inside the entity.
 
     >>> entity_tokens([(0, 4), (4, 8), (8, 9)], Span(1, 8))
     range(0, 2)
@@ -294,7 +292,7 @@ def _coded_examples(
 
 
 def _unknown_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the token for text that has none; None where that token is an ordinary one or ends texts (GPT-2)."""
+    """Return the unknown token; None if it is also an ordinary token or the end token (GPT-2)."""
     unknown = tokenizer.unk_token_id
     return None if unknown in (None, tokenizer.eos_token_id, tokenizer.bos_token_id) else int(unknown)
 
@@ -315,7 +313,7 @@ def _row(
         return f"The tokenizer has no token for the entity {short(example.entity)}."
     first, last = entity[0], entity[-1]
     if first == 0:
-        return "The prompt has no token, so that no position predicts the entity."
+        return "The prompt has no tokens, so no position predicts the entity."
     if unknown in whole.ids[first : last + 1]:
         return f"The tokenizer has only its unknown token for a part of the entity {short(example.entity)}."
     length = last + last_token
@@ -342,12 +340,12 @@ def _row(
     )
 
 
-# Questions with their answers: this alone decides where an answer begins and what ends it.
+# Questions with their answers: the only place that decides where an answer begins and what ends it.
 
 
 @dataclass(frozen=True)
 class AnswerSequence:
-    """Token ids of a prompt with its answer; the answer's tokens, and those that end it, are labelled.
+    """Token ids of a prompt with its answer; the tokens of the answer and of its end are labelled.
 
     Example:
         >>> sequence = AnswerSequence((1, 5, 6, 2), 2)
@@ -356,23 +354,23 @@ class AnswerSequence:
     """
 
     ids: tuple[int, ...]
-    """Prompt, answer, and what ends the answer."""
+    """Token ids of the prompt, the answer, and the end of the answer."""
 
     n_prompt: int
-    """Tokens at the front that are not labelled."""
+    """Number of tokens at the front that are not labelled."""
 
     @property
     def labelled(self) -> tuple[int, ...]:
-        """The answer's tokens and those that end it: learned in training, and scored."""
+        """The tokens of the answer and of its end: learned in training, and scored."""
         return self.ids[self.n_prompt :]
 
     @property
     def scored(self) -> TokenSequence:
-        """The sequence for scoring: without the last token, which is only predicted."""
+        """Return the sequence for scoring, without the last token, which is only predicted."""
         return self.scored_in(self.ids[:-1])
 
     def scored_in(self, ids: tuple[int, ...]) -> TokenSequence:
-        """The sequence for scoring that runs these ids: all where rotary frequencies depend on the length of a text."""
+        """Return the sequence for scoring with these ids: all of them if rotary frequencies depend on the length."""
         return TokenSequence(
             ids=ids, targets=self.labelled, scored=tuple(range(self.n_prompt - 1, len(self.ids) - 1)), patched=()
         )
@@ -386,9 +384,9 @@ def answer_sequences(
     chat: ChatStyle | None = None,
     max_tokens: int | None = None,
 ) -> list[AnswerSequence]:
-    r"""Tokenise questions with their answers; in a chat, with the labels of Open-Unlearning.
+    r"""Tokenise questions with their answers; chats are labelled as in Open-Unlearning.
 
-    The text is tokenised at once and cut where the prompt's own tokens end. Labelled is all that follows:
+    The text is tokenised as a whole and split where the prompt's own tokens end. Everything after that is labelled:
 
     - "raw": `Question: {question}\nAnswer: {answer}`, then the end token. The space before the answer belongs to the
       answer's first token (`answer_prompt`).
@@ -396,8 +394,8 @@ def answer_sequences(
       `<end_of_turn>` and a line break, ...), then the end token unless that was the last one. What a template writes
       before every answer, such as an empty thought, belongs to the prompt.
 
-    Where a tokenizer joins the end of a prompt with the start of an answer into one token, prompt and answer are
-    tokenised apart, so that a prompt is what generation starts from.
+    If a tokenizer joins the end of a prompt and the start of an answer into one token, they are tokenised separately,
+    so that the prompt is the same as in generation.
 
     Args:
         tokenizer: Tokenizer of the model.
@@ -407,11 +405,11 @@ def answer_sequences(
         max_tokens: Longest sequence, prompt included; None sets no limit.
 
     Returns:
-        One sequence per pair, in order; start token once.
+        One sequence per pair, in order, with a single start token.
 
     Raises:
-        DataError: Nothing would end an answer, a sequence is too long, there is no chat template for "chat", or
-            the template writes the start of an answer where none was asked for.
+        DataError: Nothing would end an answer, a sequence is too long, there is no chat template for "chat", or the
+            template opens an answer without being asked to.
 
     References:
         Dorna et al. 2025, OpenUnlearning, arXiv 2506.12618.
@@ -424,7 +422,8 @@ def answer_sequences(
     end = tokenizer.eos_token_id
     if end is None:
         raise DataError(
-            "the tokenizer has no end token (eos_token), but the end of an answer is learned and scored: set it."
+            "the tokenizer has no end token (eos_token), which marks the end of an answer in training and scoring: "
+            "set it."
         )
     sequences = []
     for (question, _), (whole, n_prompt) in zip(pairs, _joined(tokenizer, prompts, rests, protocol), strict=True):
@@ -450,15 +449,15 @@ def answer_prompt(
 ) -> str:
     r"""Write the prompt of a question up to where the answer's first token begins.
 
-    A space at its end is left to the answer: tokenised at once, as a model is trained, it is a part of the answer's
-    first token. Open-Unlearning keeps it in the prompt, as a token of its own that hides the answer's first one.
+    A trailing space is left to the answer: tokenised together, as in training, it is part of the answer's first token.
+    Open-Unlearning keeps it in the prompt as a separate token, which changes the answer's first one.
 
     Args:
         question: What is asked.
         protocol: "raw" or "chat".
         tokenizer: Needed for "chat".
         chat: System turn and date of a chat prompt.
-        start: How the answer begins, where the prompt gives its beginning.
+        start: Beginning of the answer, if the prompt includes it.
 
     Returns:
         The text to tokenise with `prompt_ids`.
@@ -473,10 +472,10 @@ def answer_prompt(
 def answer_ends(
     tokenizer: PreTrainedTokenizerBase, *, protocol: Protocol = "raw", chat: ChatStyle | None = None
 ) -> tuple[int, ...]:
-    """Return the tokens that end a generated answer: the one that opens the end of a chat turn, and the end token.
+    """Return the tokens that end a generated answer: the first token of a chat turn's end, and the end token.
 
     Returns:
-        At most two ids, the turn's first. A turn's end that is ordinary text, not a special token, is left out.
+        At most two ids, the turn's first. A turn's end is left out if it is ordinary text rather than a special token.
     """
     end = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
     if protocol == "raw":

@@ -1,6 +1,6 @@
 """Check an installation, a machine, models and data before an audit, without loading any weights.
 
-Then the two ways to run it, in memory and a block at a time: memory, bytes and time, at this machine's rates.
+Then compare the two ways to run it, in memory and streamed: memory, bytes and time at this machine's rates.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 Verdict: TypeAlias = Literal["ok", "note", "problem"]
-"""Fine; worth knowing; something will not work."""
+"""In order: fine, worth knowing, something will not work."""
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,20 @@ _FOR = {
     "trackio": "unlearn --log-to trackio",
     "wandb": "unlearn --log-to wandb",
 }
-"""Optional packages by their names in Python, and the commands that need them."""
+"""Optional packages by import name, and the commands that need them."""
 
 _GIB = 2**30
-_LITTLE = 2.0  # GiB of free memory or disk below which a note is due
+_LITTLE = 2.0  # a note is given below this much free memory or disk, in GiB
 
 
 def examine_environment(*, place: str | os.PathLike[str] = ".") -> list[Finding]:
-    """Check this installation and this machine, without the network.
+    """Check this installation and this machine, without network access.
 
     Args:
         place: Where results would be written.
 
     Returns:
-        One finding per package, device, disk and memory, and whether the Hub is used.
+        One finding each for packages, devices, disks, memory and the use of the Hub.
 
     Example:
         >>> [finding.what for finding in examine_environment()][:2]
@@ -141,7 +141,7 @@ def _devices() -> Iterator[Finding]:
         name = torch.cuda.get_device_name(number)
         yield _gib(f"cuda:{number} {name}", free, total, "nvidia-smi shows the processes that use it")
     if torch.cuda.device_count() == 0:
-        yield Finding("GPU", "note", "none that torch can use", "audits run on the CPU: same results, slower")
+        yield Finding("GPU", "note", "none usable by torch", "audits run on the CPU: same results, slower")
 
 
 def _room(place: Path) -> Iterator[Finding]:
@@ -178,8 +178,8 @@ def _hub() -> Iterator[Finding]:
 
 # Models and a forget set.
 
-_LONGEST = 200  # letters of another package's error that are shown
-_LONGEST_OF_OURS = 1000  # letters of an error of this package, whose fix comes last
+_LONGEST = 200  # characters shown of another package's error
+_LONGEST_OF_OURS = 1000  # characters shown of this package's errors, whose advice comes last
 
 
 def examine_inputs(
@@ -190,14 +190,14 @@ def examine_inputs(
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
 ) -> list[Finding]:
-    """Check models and a forget set as an audit would, up to the point where weights are loaded.
+    """Check models and a forget set as an audit would, stopping before weights are loaded.
 
     Args:
         models: Directories or Hub ids by role, `full` first; several of one role are `retain 1`, `retain 2` ...
-        examples: What `load_examples` reads; None looks at models only.
+        examples: Anything that `load_examples` reads; None checks only the models.
         control: Facts to retain, likewise.
         config: Settings of the audit; default `AuditConfig()`.
-        options: How it would run; default `RunOptions()`.
+        options: How the audit would run; default `RunOptions()`.
 
     Returns:
         One finding per model, on whether they fit together, on the tokenizer and its chat template, on the examples and
@@ -249,7 +249,7 @@ def _model(role: str, model: str, options: RunOptions, infos: dict[str, Checkpoi
 
 
 def _weights(what: str, folder: Path) -> Iterator[Finding]:
-    """Report pickled weights, those that would run code, and files that are cut or differ from others next to them."""
+    """Report pickled weights, those that would run code, and truncated or conflicting files."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -258,7 +258,7 @@ def _weights(what: str, folder: Path) -> Iterator[Finding]:
         yield Finding(what, "problem", _short(error))
         return
     if not files:
-        yield Finding(what, "problem", f"{folder} holds no weights", "expected model*.safetensors in it")
+        yield Finding(what, "problem", f"{folder} holds no weights", "expected model*.safetensors in this directory")
     for file in files:
         if file.suffix != ".safetensors":
             yield _pickled(what, file)
@@ -276,7 +276,7 @@ def _pickled(what: str, file: Path) -> Finding:
     fix = "use a checkpoint with *.safetensors (save_pretrained writes them)"
     try:
         torch.load(file, map_location="meta", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except Exception as error:  # whatever a broken or hostile pickle raises
+    except Exception as error:  # any error that a broken or hostile pickle raises
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         return Finding(what, "problem", f"{file.name} holds more than tensors, or is broken: {first[:_LONGEST]}", fix)
     return Finding(what, "note", f"{file.name} is pickled; only its tensors are read", fix)
@@ -300,7 +300,7 @@ def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
 
 
 def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
-    """Report roles that one checkpoint has: without two references there is no scale."""
+    """Report roles filled by the same checkpoint: without two references there is no scale."""
     from uds_lens.models import checkpoint_folders
 
     places = {
@@ -327,14 +327,14 @@ def _is_retain(role: str) -> bool:
 
 
 def _known(same: Sequence[str]) -> str:
-    """Say what one checkpoint in these roles comes to."""
+    """Say what follows if one checkpoint has these roles."""
     if all(map(_is_retain, same)):
         return "give retain models of several seeds"
     return "its score is known in advance" if any(not role.startswith("unlearned") for role in same) else "give it once"
 
 
 def _same_files(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Tell whether checkpoints have equal files of weights, which are read as far as they agree."""
+    """Tell whether checkpoints have equal weights files, reading them up to the first difference."""
     if len(one) != len(other):
         return False
     for here, there in zip(one, other, strict=True):
@@ -349,17 +349,17 @@ def _same_files(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 def _files_of_weights(place: str) -> list[Path]:
-    """List the files of weights of a directory here, or the one file that a model is; none of a model on the Hub."""
+    """List the weights files of a local directory, or the single file of a model; empty for a model on the Hub."""
     path = Path(place)
     return [path] if path.is_file() else sorted(path.glob("*.safetensors")) if path.is_dir() else []
 
 
 _SLOWER = 4.0
-"""Times float32 from which a dtype is a poor choice."""
+"""A dtype this many times slower than float32 is a poor choice."""
 
 
 def _speed(config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
-    """Time products in the dtype asked for and in another: some CPUs have instructions for bfloat16, others do not."""
+    """Time matrix products in the requested dtype and another: not all CPUs have instructions for bfloat16."""
     from uds_lens.models import pick_device
     from uds_lens.patching._costs import FASTER, bfloat16_gain, product_rate
 
@@ -390,7 +390,7 @@ def _data(what: str, place: str, rows: list[ForgetExample]) -> Finding:
 def _fatal_rows(
     rows: Sequence[ForgetExample], facts: Sequence[ForgetExample], config: AuditConfig
 ) -> Iterator[Finding]:
-    """Report data that an audit refuses, and rows for which it withholds its verdict."""
+    """Report data that an audit refuses, and rows that make it withhold its verdict."""
     from uds_lens.audit._inputs import audit_inputs
     from uds_lens.results._cautions import about_first_rows
 
@@ -434,7 +434,7 @@ def _entities(
     reasons = Counter(row.reason for row in skipped).most_common(3)
     words = f"found in {usable} of {len(rows)} answers"
     if not usable:
-        fix = "give each row an `entity` that occurs in its `answer` (docs: Audit your checkpoints)"
+        fix = "give each row an `entity` that occurs in its `answer` (see the page 'Audit your checkpoints')"
         yield Finding("entities", "problem", f"{words}; {reasons[0][0]}", fix)
         return
     yield Finding("prompts", "ok", plan.prompts)
@@ -444,7 +444,7 @@ def _entities(
     left = "; ".join(f"{reason} ({count})" for reason, count in reasons)
     yield Finding("entities", "note" if skipped else "ok", f"{words}{f'; skipped: {left}' if left else ''}")
     if copied := sum(given_away(row.example) for row in plan.encoded.rows):
-        words = f"{copied} already occur in their question, or in the answer before them: a model can copy these"
+        words = f"{copied} already occur in their question, or in the answer before them, so a model can copy them"
         yield Finding("entities", "note", words, "choose other words as the entity, or leave these rows out")
     if quoted := spaces_added((row.example for row in plan.encoded.rows), config.entity_space):
         some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
@@ -464,19 +464,19 @@ def _short(error: UdsLensError) -> str:
 
 
 def _as_option(setting: Setting) -> str:
-    """Write a setting as the command line does, as all advice here."""
+    """Write a setting as a command-line option, as in all advice here."""
     flag = f"--{setting.name.replace('_', '-')}"
     return f"{flag} {setting.value}" if setting.has_value and not isinstance(setting.value, bool) else flag
 
 
 _TRIED = 1 << 26
-"""Bytes of a file that are read to see how fast its disk is."""
+"""Number of bytes read from a file to measure the speed of its disk."""
 
 
 def ways_to_run(
     models: Mapping[str, str], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> Iterator[Finding]:
-    """Compare an audit of models in memory with one that reads them a block at a time."""
+    """Compare an audit in memory with a streamed one."""
     from uds_lens.audit._memory import memory_of_audit
     from uds_lens.patching._side_by_side import why_not_streamed
 
@@ -484,7 +484,7 @@ def ways_to_run(
     sizes: dict[str, Any] = {"n_sources": max(1, len(models) - 1), "config": config, "options": options}
     try:
         whole = memory_of_audit(full, plan, **sizes)
-    except ModelError as error:  # of a form that cannot be audited
+    except ModelError as error:  # of a kind that cannot be audited
         yield Finding("audit", "problem", _short(error))
         return
     if whole is None:
@@ -497,7 +497,7 @@ def ways_to_run(
     if whole.fits:
         yield Finding("audit", "ok", str(whole))
     elif why is None and by_block.fits:
-        yield Finding("audit", "note", str(whole), "nothing: models are read a block at a time, as below")
+        yield Finding("audit", "note", str(whole), "nothing: models are streamed, as below")
     else:
         fix = "--dtype bfloat16, a lower --token-budget, --device-map auto, or another device"
         yield Finding("audit", "problem", str(whole), fix)
@@ -514,9 +514,9 @@ def ways_to_run(
 def _costs(
     models: Mapping[str, str], turns: Mapping[str, int], plan: Plan, config: AuditConfig, options: RunOptions
 ) -> str:
-    """Say what is read, and how long reading and computing take at the rates of this disk and this device.
+    """Say how much is read, and how long reading and computing take at the rates of this disk and device.
 
-    `turns` says how often each model is read, because its rows take turns.
+    `turns` says how often each model is read, once for each group of rows.
     """
     from uds_lens.models import pick_device
     from uds_lens.models._by_block import weight_files_of
@@ -533,7 +533,7 @@ def _costs(
     count = "1 model" if len(models) == 1 else f"{len(models)} models"
     often = "once"
     if max(turns.values()) > 1:
-        often = "as often as its rows take turns: " + ", ".join(f"{role} {n}" for role, n in turns.items())
+        often = "once for each group of rows: " + ", ".join(f"{role} {n}" for role, n in turns.items())
     return (
         f"reads {stored / 1e9:.2f} GB, each weight of {count} {often}: about {_duration(reading)} at this disk's rate; "
         f"the matrix products take about {_duration(floats / products)} on this device ({products / 1e9:.0f} GFLOP/s)"
@@ -541,7 +541,7 @@ def _costs(
 
 
 def _work(full: str, plan: Plan, n_models: int) -> float:
-    """Floating-point operations: two per weight and token, of the rows in every model and of variants in `full`."""
+    """Count floating-point operations: two per weight and token, for rows in every model and variants in `full`."""
     from uds_lens.audit._memory import weight_sizes
     from uds_lens.models._checkpoint import load_config
 
@@ -553,7 +553,7 @@ def _work(full: str, plan: Plan, n_models: int) -> float:
 
 
 def disk_rate(file: Path) -> float:
-    """Read a part of a file that is not in memory, where the system allows to ask for that; bytes per second."""
+    """Measure a disk in bytes per second, by reading a part of a file that is not cached (if the system can tell)."""
     with open(file, "rb", buffering=0) as opened:
         length = min(_TRIED, os.fstat(opened.fileno()).st_size)
         if hasattr(os, "posix_fadvise"):
@@ -564,7 +564,7 @@ def disk_rate(file: Path) -> float:
 
 
 def _duration(seconds: float) -> str:
-    """Say a time in words.
+    """Format a duration.
 
     >>> _duration(0.2), _duration(90), _duration(7200)
     ('1 s', '90 s', '2.0 h')
