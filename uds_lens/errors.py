@@ -1,9 +1,9 @@
-"""Everything the library raises or warns with, in one small tree.
+"""All errors and warnings of the library.
 
-Each message names what was expected, what was found, and the fix. Catch `UdsLensError` to catch them all.
+Each message says what was expected, what was found, and how to fix it. Catch `UdsLensError` to catch them all.
 
-A message is one text, or several parts of which some are a `Setting`: `ConfigError(Setting("tau"), " must be >= 0.")`.
-In Python a setting reads `RunOptions(token_budget=...)`; the command line says `--token-budget` instead.
+A message is a text, or several parts, some of which may be a `Setting`: `ConfigError(Setting("tau"), " must be >=
+0.")`. In Python a setting reads `RunOptions(token_budget=...)`; the command line says `--token-budget` instead.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = [
 
 
 class _Unsaid(Enum):
-    """Stands for a value that the message does not mention."""
+    """Placeholder for a value that the message does not mention."""
 
     VALUE = auto()
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that a message mentions; each front end writes it in its own way.
+    """A setting mentioned in a message; each front end writes it in its own way.
 
     Example:
         >>> print(Setting("tau"), Setting("dtype", "float32"), Setting("token_budget", of="RunOptions"), sep="; ")
@@ -52,10 +52,10 @@ class Setting:
     """Its name in Python."""
 
     value: object = _Unsaid.VALUE
-    """The value mentioned; `...` stands for any, nothing for the setting itself."""
+    """The value mentioned; `...` means any value, the default only the setting itself."""
 
     of: str | None = None
-    """The record it belongs to, where the reader would have to guess."""
+    """The record it belongs to, if this is not obvious."""
 
     @property
     def has_value(self) -> bool:
@@ -70,7 +70,7 @@ class Setting:
 
 
 class _InParts:
-    """Hold the parts of a message, and show it as text."""
+    """Base class that keeps the parts of a message and shows them as text."""
 
     args: tuple[object, ...]
 
@@ -95,7 +95,7 @@ class DataError(UdsLensError, ValueError):
 
 
 class MissingSplitError(DataError):
-    """A data set can be read, and has no split of that name."""
+    """A data set can be read but has no split of that name."""
 
 
 class ModelError(UdsLensError, ValueError):
@@ -107,7 +107,7 @@ class IncompatibleModelsError(ModelError):
 
 
 TrioMismatchError = IncompatibleModelsError
-"""Its name until version 0.1."""
+"""Its name up to version 0.1."""
 
 
 class ModelBusyError(ModelError):
@@ -115,7 +115,7 @@ class ModelBusyError(ModelError):
 
 
 class PatchError(UdsLensError, RuntimeError):
-    """A patch was not applied, or changed nothing where it had to."""
+    """A patch was not applied, or changed nothing where it should have."""
 
 
 class ResultFormatError(UdsLensError, ValueError):
@@ -123,11 +123,11 @@ class ResultFormatError(UdsLensError, ValueError):
 
 
 class StorageError(UdsLensError, OSError):
-    """The system refuses to write: disk full, no permission, no such place."""
+    """The system refuses to write: the disk is full, there is no permission, or no such directory."""
 
 
 class MissingDependencyError(UdsLensError, ImportError):
-    """An optional package is needed for what was asked."""
+    """An optional package is missing."""
 
 
 class UdsLensWarning(_InParts, UserWarning):

@@ -79,7 +79,7 @@ def test_a_summary_alone(tmp_path):
     assert row["config"] == "lr2e-05_beta0.1_alpha1_epoch10"
     assert (row["es"], row["em"], row["mia_min_kpp"], row["fluency"]) == (0.06, 0.6, 0.48, 0.9)
     assert row["utility"] == pytest.approx(2 / (1 / 0.59 + 1 / 0.9))
-    assert math.isnan(row["truth_ratio"]) and "another quantity" in reason(table, "truth_ratio")
+    assert math.isnan(row["truth_ratio"]) and "a different quantity" in reason(table, "truth_ratio")
     assert math.isnan(row["s_mia_loss"]) and "retain=" in reason(table, "s_mia_loss")
     assert math.isnan(row["utility_rel"]) and "full=" in reason(table, "utility_rel")
     assert "jailbreak_rouge" not in row and "uds" not in row

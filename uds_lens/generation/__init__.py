@@ -1,4 +1,4 @@
-"""Greedy and sampled continuations, where an answer ends, and ROUGE."""
+"""Greedy and sampled continuations, detecting the end of an answer, and ROUGE."""
 
 import lazy_loader
 

@@ -1,8 +1,8 @@
-"""Greedy answers and sampled continuations, many side by side.
+"""Greedy answers and sampled continuations, generated in batches.
 
 Sampling reads each prompt once, repeats its cache for the samples, and drops finished rows. Every sample has its own
-stream of uniform numbers, and each token is the one its number meets in the cumulative distribution. So a text depends
-on seed and prompt only, not on what runs with it, and two models with the same distribution generate the same text.
+stream of uniform numbers, each of which selects a token from the cumulative distribution. So a text depends only on
+seed and prompt, not on the rest of the batch, and two models with the same distribution generate the same text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from uds_lens.patching import row_layout
 @validated
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
-    """Length of generated answers, and how they are run.
+    """Settings for generating answers.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -40,11 +40,11 @@ class GenerationSettings:
     """Longest answer, in tokens."""
 
     rows_at_once: PositiveInt = 64
-    """Answers side by side."""
+    """Answers generated in one batch."""
 
     repetition_penalty: PositiveFloat = 1.0
-    """What positive logits of tokens that the text already holds, prompt included, are divided by, and negative ones
-    multiplied by. 1 is none, whatever the model's generation config says."""
+    """Factor by which the logits of tokens already in the text (prompt included) are divided if positive, and
+    multiplied if negative. 1 means no penalty, whatever the model's generation config says."""
 
     progress: bool | None = None
     """Progress bar on, off, or (None) in terminals only."""
@@ -52,7 +52,7 @@ class GenerationSettings:
 
 @dataclass(frozen=True)
 class KnownBeginning:
-    """Tokens that a greedy answer begins with, and the prompt that they follow."""
+    """The first tokens of a greedy answer, and the prompt that they follow."""
 
     prompt: tuple[int, ...]
     """Token ids of the prompt."""
@@ -61,9 +61,9 @@ class KnownBeginning:
     """Token ids of the answer's beginning."""
 
     def of(self, prompt: Sequence[int], *, ends: AbstractSet[int], limit: int) -> tuple[list[int], bool]:
-        """Return the known tokens of an answer of at most `limit`, and whether they are all of it.
+        """Return the known tokens of an answer (at most `limit`), and whether they are complete.
 
-        The end token is left out. Nothing is known of the answer to another prompt.
+        The end token is left out. For any other prompt, nothing is known.
 
         Example:
             >>> known = KnownBeginning((1, 5), (7, 8, 2))
@@ -78,14 +78,14 @@ class KnownBeginning:
 
 
 def known_beginning(row: TokenSequence, first_choices: Sequence[int]) -> KnownBeginning | None:
-    """Return how the greedy answer to a prompt begins, from a model's first choice at each token of a reference.
+    """Return the beginning of a greedy answer, derived from the model's first choices along a reference.
 
     Args:
-        row: Prompt and reference, the reference's tokens scored.
-        first_choices: The model's first choices; empty where the row was not run.
+        row: Prompt and reference, with the reference's tokens scored.
+        first_choices: The model's first choices; empty if the row was not run.
 
     Returns:
-        The reference up to the first token where the model chooses another, and that choice; None without choices.
+        The reference up to the first token for which the model prefers another, then that one; None without choices.
 
     Example:
         >>> row = TokenSequence(ids=(1, 5, 7, 8), targets=(7, 8, 2), scored=(1, 2, 3), patched=())
@@ -122,23 +122,23 @@ def generate_answers(
     """Answer questions greedily.
 
     Prompts are left-padded and run in batches of similar length with a key-value cache; a finished answer leaves its
-    batch. Where that changes a model's numbers (`growing_way`), answers are generated one at a time, or the whole text
-    is read again for each token. The latter also holds for texts that grow past the length at which rotary frequencies
-    change ("longrope", "dynamic"). Of the model's generation config only the end tokens are used: neither its sampling
-    settings nor its `repetition_penalty`, for which `settings` has an option.
+    batch. If this would change a model's numbers (`growing_way`), answers are generated one at a time, or the whole
+    text is processed for each token, as it is for texts that grow past the length at which rotary frequencies change
+    ("longrope", "dynamic"). Only the end tokens of the model's generation config are used, not its sampling settings or
+    `repetition_penalty` (`settings` has an option for the latter).
 
     Args:
         model: The model, with its tokenizer.
         questions: The questions.
         protocol: "raw" or "chat".
         chat: System turn and date of chat prompts; None means `ChatStyle()`.
-        start: Beginning of the answer: part of the prompt, not of the returned text.
+        start: Beginning of the answer, as part of the prompt; it is not returned.
         known: Known beginning of each answer (`known_beginning`), which is not generated again.
         settings: Length and rows at once; None means `GenerationSettings()`.
         desc: Label of the progress bar.
 
     Returns:
-        The answers in the order of the questions, without special tokens and outer white space.
+        The answers in the order of the questions, without special tokens or surrounding white space.
 
     Raises:
         ModelError: NaN or infinite logits; names the question.
@@ -148,7 +148,7 @@ def generate_answers(
     prompts = [answer_prompt(q, protocol=protocol, tokenizer=tokenizer, chat=chat, start=start) for q in questions]
     ids = prompt_ids(tokenizer, prompts, protocol=protocol)
     ends = answer_end_ids(model, protocol=protocol, chat=chat)
-    if known is None or settings.repetition_penalty != 1.0:  # what is known was chosen without a penalty
+    if known is None or settings.repetition_penalty != 1.0:  # the known tokens were chosen without a penalty
         known = [None] * len(ids)
     starts = [
         ([], False) if beginning is None else beginning.of(prompt, ends=ends, limit=settings.max_new_tokens)
@@ -185,7 +185,7 @@ def greedy(
     names: Sequence[str] | None = None,
     repetition_penalty: float = 1.0,
 ) -> list[list[int]]:
-    """Continue tokenised prompts greedily, side by side.
+    """Continue tokenised prompts greedily, in batches.
 
     Args:
         model: The model.
@@ -193,7 +193,7 @@ def greedy(
         max_new_tokens: Longest continuation.
         begun: First tokens of each continuation, fewer than `max_new_tokens`; they run with the prompt.
         ends: Tokens that end a continuation; None means `answer_end_ids(model)`.
-        names: Names of the rows in an error; default their numbers.
+        names: Names of the rows in errors; default: their numbers.
         repetition_penalty: As `GenerationSettings` says.
 
     Returns:
@@ -238,7 +238,7 @@ def _likeliest(
 
 
 class _Repetitions:
-    """The tokens that each text holds, and the penalty on their logits."""
+    """The tokens contained in each text, and the penalty on their logits."""
 
     def __init__(self, texts: Sequence[Sequence[int]], penalty: float) -> None:
         self._penalty = penalty
@@ -263,17 +263,17 @@ class _Repetitions:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class SamplingSettings(GenerationSettings):
-    """Greedy or sampled continuations: how many, how long, how random.
+    """Settings for continuations: number, length and randomness.
 
     Raises:
         ConfigError: A value is outside its range.
     """
 
     rows_at_once: PositiveInt = 256
-    """Continuations side by side; all samples of one prompt, where those are more."""
+    """Continuations in one batch; at least all samples of one prompt."""
 
     samples: PositiveInt = 1
-    """Continuations of each prompt."""
+    """Number of continuations per prompt."""
 
     temperature: NonNegativeFloat = 0.0
     """Logits are divided by it; 0 takes the likeliest token."""
@@ -284,16 +284,16 @@ class SamplingSettings(GenerationSettings):
 
 @dataclass(frozen=True)
 class Continuations:
-    """New tokens of every prompt and sample."""
+    """The new tokens of every prompt and sample."""
 
     tokens: list[list[list[int]]]
     """`[prompt][sample]`: token ids, without the end token."""
 
     prefilled: int
-    """Prompt tokens that went through the model: each prompt's once."""
+    """Number of prompt tokens processed; each prompt counts once."""
 
     steps: int
-    """Forward passes, prompts included."""
+    """Number of forward passes, including those of the prompts."""
 
 
 @torch.no_grad()
@@ -314,8 +314,8 @@ def sample_continuations(
         prompts: Token ids, unpadded, none empty.
         ends: Tokens that end a text.
         settings: Samples, temperature, length; None means `SamplingSettings()`, which is greedy.
-        seeds: One per prompt, from which its samples' numbers are drawn; needed unless greedy.
-        names: Names of the prompts in an error; default their numbers.
+        seeds: One per prompt, for its samples' random numbers; required unless greedy.
+        names: Names of the prompts in errors; default: their numbers.
         desc: Label of the progress bar.
 
     Returns:
@@ -374,13 +374,13 @@ def choose_tokens(
     temperature: float,
     top_k: int | None = None,
 ) -> Int[Tensor, "row"]:
-    """Return the token that each uniform number meets, among the k likeliest in falling order of probability.
+    """Return the token that each uniform number selects from the k likeliest, in decreasing order of probability.
 
     Args:
         logits: Before the temperature.
         uniforms: In [0, 1).
         temperature: Above 0.
-        top_k: How many to choose from; 1 is greedy, None is all.
+        top_k: Number of tokens to choose from; 1 is greedy, None means all.
 
     Returns:
         Token ids.
@@ -399,7 +399,7 @@ def choose_tokens(
 
 
 def _uniforms(seed: int, samples: int, steps: int) -> Float[Tensor, "sample step"]:
-    """Draw each sample's numbers; the first samples are the same however many there are, the first steps too."""
+    """Draw each sample's numbers; a larger number of samples or steps starts with the same ones."""
     rows = []
     for sample in range(samples):
         generator = torch.Generator().manual_seed((seed + sample * 0x9E3779B97F4A7C15) % (1 << 63))
@@ -410,7 +410,7 @@ def _uniforms(seed: int, samples: int, steps: int) -> Float[Tensor, "sample step
 def _groups(
     model: HookedModel, prompts: Sequence[Sequence[int]], settings: SamplingSettings
 ) -> Iterator[tuple[Way, list[int], slice]]:
-    """Yield prompts of one length, so that no row is padded, how they grow, and which of their samples."""
+    """Yield prompts of one length (so that no row is padded), how they grow, and which samples to draw."""
     for way, rows in rows_of_one_length(model, prompts, settings.max_new_tokens):
         if way == "one by one":
             yield from ((way, [row], slice(n, n + 1)) for row in rows for n in range(settings.samples))
@@ -422,7 +422,7 @@ def _groups(
 def rows_of_one_length(
     model: HookedModel, prompts: Sequence[Sequence[int]], new_tokens: int
 ) -> Iterator[tuple[Way, list[int]]]:
-    """Yield the prompts of each length, shortest first, and how their texts grow."""
+    """Yield the prompts of each length, the shortest first, and how their texts grow."""
     by_length: dict[int, list[int]] = {}
     for place, prompt in enumerate(prompts):
         by_length.setdefault(len(prompt), []).append(place)

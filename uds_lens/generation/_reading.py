@@ -1,4 +1,4 @@
-"""Texts that grow token by token: with a cache, or read whole at each token where a cache gives other results."""
+"""Texts that grow token by token: with a cache, or processed as a whole if a cache would change the results."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def padded(
 def cached_pass(
     model: HookedModel, ids: Int[Tensor, "batch new"], mask: Int[Tensor, "batch pos"] | None, cache: Any = None
 ) -> Any:
-    """Run the decoder on new tokens of every row, behind the `cache` of earlier ones, which grows.
+    """Run the decoder on new tokens of every row, extending the `cache` of earlier ones.
 
-    The mask is 0 at padding, of earlier tokens and new ones; None where nothing is padding. The output has
+    The mask is 0 at padding, among both earlier and new tokens; None if there is no padding. The output has
     `last_hidden_state` `[batch, new, d_model]` after the final norm, and `past_key_values`.
     """
     if mask is None:
@@ -48,7 +48,7 @@ def cached_pass(
 
 
 def raise_not_finite(name: str, example: str) -> NoReturn:
-    """Raise `ModelError`: the model `name` gives NaN or infinite logits, first for `example`."""
+    """Raise `ModelError` because the model `name` gives NaN or infinite logits, first for `example`."""
     raise ModelError(
         f"{name[:100]!r} gives NaN or infinite logits, first for {example[:80]!r}: its weights are broken, or its "
         "dtype overflows. Check the checkpoint, or use ",
@@ -61,22 +61,23 @@ class TokenScores(NamedTuple):
     """A model's scores of target tokens."""
 
     logprobs: Float[Tensor, "row"]
-    """Log-probability, nats, float32; NaN where the logits are not finite."""
+    """Log-probability in nats, float32; NaN if the logits are not finite."""
 
     hits: Bool[Tensor, "row"]
-    """Is the token the model's first choice?"""
+    """Whether the token is the model's first choice."""
 
     standardised: Float[Tensor, "row"]
-    """`(log p - mu) / sigma`, mu and sigma the mean and deviation of log p over the vocabulary under p."""
+    """`(log p - mu) / sigma`, with mu and sigma the mean and standard deviation of log p over the vocabulary under
+    p."""
 
     first_choices: Int[Tensor, "row"]
     """The model's first choice."""
 
 
 def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch win d_model"]:
-    """Return copies of the states after the final norm at the window positions of a batch, for `Anatomy.unembed`.
+    """Return copies of the states after the final norm, at the window positions of a batch, for `Anatomy.unembed`.
 
-    Entries beyond a row's own window repeat its last position. Gradients flow where the parameters ask for them.
+    Entries beyond a row's own window repeat its last position. Gradients flow if the parameters require them.
     """
     return at_window(run_decoder(model.anatomy, batch, use_cache=False).last_hidden_state, batch.window)
 
@@ -84,7 +85,7 @@ def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "ba
 def read_tokens(anatomy: Anatomy, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"]) -> TokenScores:
     """Score the token that each state after the final norm should predict.
 
-    Logits live in chunks; the log-softmax is float32 whatever the model's dtype.
+    Logits are computed in chunks; the log-softmax is float32 whatever the model's dtype.
     """
     chunk = max(1, logits_at_once(normed.device) // anatomy.d_vocab)
     parts = [
@@ -95,7 +96,7 @@ def read_tokens(anatomy: Anatomy, normed: Float[Tensor, "row d_model"], targets:
 
 
 def _read_chunk(logits: Float[Tensor, "row d_vocab"], targets: Int[Tensor, "row"]) -> TokenScores:
-    """Score from one exponential of each logit; with z below the largest logit, log p is z minus a constant."""
+    """Score with one exponential per logit: with z relative to the largest logit, log p is z minus a constant."""
     targets = targets.to(logits.device)
     largest, first_choices = logits.max(-1)
     below = logits - largest[:, None]
@@ -107,28 +108,29 @@ def _read_chunk(logits: Float[Tensor, "row d_vocab"], targets: Int[Tensor, "row"
         finite = logits.isfinite().all(-1)
     logprobs = torch.where(finite, target - total.log(), torch.nan)
     mean = torch.linalg.vecdot(mass, below) / total
-    apart = below.sub_(mean[:, None])  # in place, here and below: a vocabulary is the largest thing that is held
+    # in place, here and below: a row of the whole vocabulary is the largest tensor in memory
+    apart = below.sub_(mean[:, None])
     variance = torch.linalg.vecdot(mass.mul_(apart), apart) / total
     standardised = (target - mean) / variance.clamp(min=1e-6).sqrt()
     return TokenScores(logprobs, first_choices == targets, standardised, first_choices)
 
 
 Way: TypeAlias = Literal["side by side", "one by one", "whole"]
-"""How texts grow: padded on the left behind one cache, whose rows leave as they end; each behind its own cache; or read
-from the first token at each step."""
+"""How texts grow: left-padded with a common cache, whose rows leave when finished; each with its own cache; or
+processed from the first token at each step."""
 
 
 class CachedTexts:
-    """Texts behind one cache, padded on the left."""
+    """Texts with a common cache, padded on the left."""
 
     states: Float[Tensor, "row d_model"]
-    """Final states of the last tokens, which predict the next."""
+    """Final states of the last tokens, which predict the next ones."""
 
     def __init__(self, model: HookedModel, texts: Sequence[Sequence[int]]) -> None:
         self._model, self._n = model, len(texts)
         self._cache: Any = None
         tokens, mask = padded(texts, model.device, side="left")
-        # Other families may count positions otherwise behind a cache (Bamba): they run as they were tried.
+        # Other families may count positions differently with a cache (Bamba), so they run as they were tested.
         unpadded = len(set(map(len, texts))) == 1 and is_tested_family(model.hf)
         self._mask = None if unpadded else mask
         self._read(tokens)
@@ -142,7 +144,7 @@ class CachedTexts:
         self._read(new)
 
     def repeat(self, times: int) -> None:
-        """Repeat each text, copies side by side."""
+        """Repeat each text, with its copies adjacent."""
         self._keep([row for row in range(self._n) for _ in range(times)])
         self.states = self.states.repeat_interleave(times, dim=0)
 
@@ -161,10 +163,10 @@ class CachedTexts:
 
 
 class WholeTexts:
-    """Texts that are read from their first token at each step, as they are when an answer is scored."""
+    """Texts that are processed from their first token at each step, as in scoring."""
 
     states: Float[Tensor, "row d_model"]
-    """Final states of the last tokens, which predict the next."""
+    """Final states of the last tokens, which predict the next ones."""
 
     def __init__(self, model: HookedModel, texts: Sequence[Sequence[int]]) -> None:
         self._model = model
@@ -177,7 +179,7 @@ class WholeTexts:
         self._read()
 
     def repeat(self, times: int) -> None:
-        """Repeat each text, copies side by side."""
+        """Repeat each text, with its copies adjacent."""
         self._texts = [text for text in self._texts for _ in range(times)]
         self.states = self.states.repeat_interleave(times, dim=0)
 
@@ -194,7 +196,7 @@ class WholeTexts:
 
 
 def texts_growing(model: HookedModel, texts: Sequence[Sequence[int]], way: Way) -> CachedTexts | WholeTexts:
-    """Read texts that will grow in this way."""
+    """Process texts that will grow in this way."""
     return WholeTexts(model, texts) if way == "whole" else CachedTexts(model, texts)
 
 
@@ -207,7 +209,7 @@ def generate(
     ends: frozenset[int],
     names: Sequence[str],
 ) -> tuple[list[list[int]], int]:
-    """Let texts grow until they end; return the new tokens of each, and the number of forward passes."""
+    """Extend texts until they end; return the new tokens of each, and the number of forward passes."""
     generated: list[list[int]] = [[] for _ in limits]
     alive = list(range(len(generated)))
     for step in count():
@@ -232,11 +234,11 @@ _ways: WeakKeyDictionary[nn.Module, Way] = WeakKeyDictionary()
 
 
 def growing_way(model: HookedModel) -> Way:
-    """Return how texts of a model may grow; at its first call for a model, a few short texts are run.
+    """Return how texts of a model may grow; the first call for a model tests this on a few short texts.
 
-    Two texts of different lengths grow side by side, one of them leaves, the other grows on. Where their states are not
-    those of the whole texts, read alone, one text is tried by itself; where those differ too, texts are read whole at
-    each token. Families that the tests compare with texts read whole are not tried, as in `row_layout`.
+    Two texts of different lengths grow in one batch, one of them leaves, and the other continues. If their states are
+    not those of the whole texts, run alone, a single text is tried; if those differ, too, whole texts are processed for
+    each token. Families covered by the test suite are not tested again, as in `row_layout`.
     """
     way = _ways.get(model.hf)
     if way is None:
@@ -246,7 +248,7 @@ def growing_way(model: HookedModel) -> Way:
 
 
 def way_of(model: HookedModel, length: int, new_tokens: int) -> Way:
-    """Return how a text of `length` tokens grows by `new_tokens`: whole where its rotary frequencies change."""
+    """Return how a text of `length` tokens grows by `new_tokens`: as a whole if its rotary frequencies change."""
     layout = row_layout(model)
     return growing_way(model) if layout.kind(length) == layout.kind(length + new_tokens) else "whole"
 
@@ -272,7 +274,7 @@ def _try(model: HookedModel) -> Way:
 
 
 def _difference(model: HookedModel, lengths: Sequence[int]) -> str | None:
-    """Return how texts that grow by a cache differ from the same texts read whole; None where they do not."""
+    """Say how texts that grow with a cache differ from the same texts processed whole; None if they do not."""
     vocabulary = min(model.d_vocab, model.anatomy.d_vocab)
     texts = [[(7 * place + n) % vocabulary for place in range(n + 2)] for n in lengths]
     allowed = ROUNDING.get(model.dtype, 1e-3)

@@ -1,4 +1,4 @@
-"""How much of a reference an answer recalls."""
+"""ROUGE: the share of a reference that an answer recalls."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def rouge_l_recall(references: Sequence[str], answers: Sequence[str], *, words: 
     Computed by the rouge-score package with its stemmer.
 
     Args:
-        references: Right answers.
-        answers: What was answered, in the same order.
-        words: "ascii": words of a-z and 0-9, as rouge-score has them and published numbers. "unicode": words of any
+        references: Correct answers.
+        answers: The answers to score, in the same order.
+        words: "ascii": words of a-z and 0-9, as in rouge-score and published numbers. "unicode": words of any
             script, of which those of a-z and 0-9 are stemmed as before; each character is a word in scripts without
             spaces, such as Chinese, Japanese and Thai.
 
     Returns:
-        In [0, 1]; NaN where a reference has no word, or most of its letters and digits are not in its words.
+        In [0, 1]; NaN if a reference has no words, or if its words lack most of its letters and digits.
 
     Raises:
         MissingDependencyError: rouge-score is not installed.
@@ -58,12 +58,13 @@ def rouge_scorer(words: RougeWords, *, needed_by: str) -> Any:
 
 
 def has_words(reference: str, words: RougeWords) -> bool:
-    """Tell whether the words of a reference hold at least half of its letters and digits; warns where they do not."""
+    """Tell whether the words of a reference cover at least half of its letters and digits; warn if not."""
     letters = [char for char in reference if char.isalnum()]
     counted = sum(char.isascii() for char in letters) if words == "ascii" else len(letters)
     if letters and 2 * counted < len(letters):
         warn_once(
-            "ROUGE counts words of a-z and 0-9 only, which most of a reference is not, so that it is NaN there. ",
+            "ROUGE counts only words of a-z and 0-9. It is NaN for references that mostly consist of other "
+            "characters. ",
             Setting("rouge_words", "unicode"),
             " counts words of every script.",
             key="rouge of other scripts",
@@ -74,11 +75,11 @@ def has_words(reference: str, words: RougeWords) -> bool:
 _UNSPACED = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-"""Characters of scripts that write no spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese."""
+"""Characters of scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese."""
 
 
 class _AnyScript:
-    """Split a text into words of any script, as rouge-score asks a tokenizer to."""
+    """Split a text into words of any script, for use as rouge-score's tokenizer."""
 
     def __init__(self) -> None:
         from rouge_score.tokenizers import DefaultTokenizer

@@ -1,4 +1,4 @@
-"""Judging metrics and ranking methods: tables of many models in, tables out."""
+"""Judge metrics and rank methods, from tables of many models to tables of results."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The columns of every table this package returns, and of the tables it takes: name and meaning, in order."""
+"""The columns of every table that this package takes or returns: names and meanings, in order."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ MODELS = {
     "run": "training run; checkpoints of one run are not independent",
     "method": "unlearning method; empty for references",
     "config": "its configuration, as text",
-    "base": "base model, where one table has several: they are never ranked together",
-    "split": "split that was to be forgotten, where one table has several",
+    "base": "base model, if a table has several: they are never ranked together",
+    "split": "forget split, if a table has several",
     "lr": "learning rate",
     "epochs": "epochs",
     "utility_rel": "utility relative to full, uncapped",
-    "conditions": "what the numbers depend on besides the model (settings, questions, full, retain), as JSON; models "
-    "that differ in it are neither ranked nor judged together",
+    "conditions": "everything except the model that the numbers depend on (settings, questions, full, retain), as "
+    "JSON; models that differ in it are neither ranked nor judged together",
 }
-"""Columns of a table of models besides its metrics: one row per model. All but `model` are needed only where used."""
+"""Columns of a table of models, apart from its metrics; one row per model. Only `model` is always required."""
 
 BESIDE = {
-    "output_depth": "what the unpatched answers say on the scale of UDS",
-    "host_depth": "what stays lost with blocks of retain in the model, where a transplant was measured",
+    "output_depth": "output depth: the unpatched answers on the scale of UDS",
+    "host_depth": "host depth: share that stays lost with blocks of retain in the model, if a transplant was measured",
     "hidden": "output_depth - host_depth",
 }
 """Columns next to UDS, from audits and their transplants; not part of a score."""
@@ -45,8 +45,8 @@ FAITHFULNESS = {
     "boot_high": "upper end",
     "cluster_low": "for these variants only: bootstrap within pool and variant, models of a run together",
     "cluster_high": "upper end",
-    "variants_low": "smallest F with one variant left out",
-    "variants_high": "largest F with one variant left out",
+    "variants_low": "lowest F with one variant left out",
+    "variants_high": "highest F with one variant left out",
     "new_variants_low": "for new variants: whole variants as clusters, t on the logit scale",
     "new_variants_high": "upper end",
     "mean_p": "mean value over P, on the metric's own scale",
@@ -67,9 +67,9 @@ REFERENCES = {
     "metric": "name",
     "direction": "meaning of a higher value: knowledge or erasure",
     "share": "F within base models and splits: share of them in which full is ranked above retain, ties half",
-    "right": "base models and splits in which it is",
-    "tied": "those with equal values",
-    "n": "those in which both have a value",
+    "right": "number of base models and splits in which it is",
+    "tied": "number of those with equal values",
+    "n": "number of those in which both have a value",
     "smallest_gap": "smallest difference between full and retain, in the direction of knowledge",
 }
 """Columns of `references_apart`."""
@@ -103,7 +103,7 @@ VARIANTS = {
     "metric": "name",
     "variant_p": "variant of P",
     "variant_n": "variant of N",
-    "auc": "F between the two alone",
+    "auc": "F between these two variants",
     "low": "lower end of its interval for more runs of the two; runs as clusters",
     "high": "upper end",
     "n_p": "models of P",
@@ -124,8 +124,8 @@ LEAVE_ONE_OUT = {
 
 THRESHOLDS = {
     "metric": "name",
-    "threshold": "cut on m (m = value, or 1 - value for erasure metrics): unlearned means m <= threshold",
-    "value": "the same cut on the metric's own scale",
+    "threshold": "threshold on m (m = value, or 1 - value for erasure metrics): unlearned means m <= threshold",
+    "value": "the same threshold on the metric's own scale",
     "chosen": "True for the lowest of the best cuts",
     "youden": "J: share of P above the cut - share of N above it",
     "accuracy": "share of pool models on their side of the cut",
@@ -147,8 +147,8 @@ POINTS = {
     "shift": "the same for retain (Dr), mean over its relearnings",
     "q": "Q of this model",
     "r": "R of this model at `shift`",
-    "useful": "utility_rel >= min_utility; True where that filter is off",
-    "forgot": "before <= threshold; True where that filter is off",
+    "useful": "utility_rel >= min_utility; True if that filter is off",
+    "forgot": "before <= threshold; True if that filter is off",
     "kept": "passes both",
 }
 """Columns of `perturbation_points`."""
@@ -187,7 +187,7 @@ ROBUSTNESS = {
     "unmoved_r": "models whose value relearning does not move",
     "above_q": "models whose m rises by quantisation",
     "above_r": "models whose m rises by more than retain's",
-    "relative_move": "mean |m' - m| by quantisation over |mean_P - mean_N|; NaN without pools",
+    "relative_move": "mean |m' - m| under quantisation divided by |mean_P - mean_N|; NaN without pools",
     "spearman_q": "rank correlation of m before and after quantisation",
     "spearman_r": "rank correlation of m before and after relearning",
     "q_reason": "why q is NaN",
@@ -205,7 +205,7 @@ SUMMARY = {
     "overall": "harmonic mean of auc and rob",
     "n": "models behind Q and R",
     "p_first": "share of resamples in which the metric has the highest overall; NaN where that was not computed",
-    "rank_auc": "place by F, 1 is best; ties share the better place",
+    "rank_auc": "rank by F, 1 is best; ties share the better rank",
     "rank_rob": "place by Rob",
     "rank_overall": "place by Overall",
     "reason": "why something is NaN",
@@ -231,7 +231,7 @@ RANKING = {
     "n_eligible": "of these, complete and with enough utility",
     "n_tied": "configurations that reach the same selection score as the chosen one (1: no tie)",
     "tied": "their names, joined by a space",
-    "margin": "selection score of the chosen one - that of the next (0 in a tie)",
+    "margin": "selection score of the chosen one minus that of the next (0 in a tie)",
     "reason": "why there is no score, or how a tie was broken",
 }
 """Columns of `rank`."""
@@ -260,7 +260,7 @@ TIED_CUTS = {
     "r": "mean R",
     "rob": "harmonic mean of q and r",
     "overall": "harmonic mean of F and rob",
-    "rank_overall": "place by Overall if this metric had this cut, and the others theirs",
+    "rank_overall": "rank by Overall if this metric used this threshold, and the others theirs",
     "first": "the metric that would be first by Overall",
     "reason": "why there is no Overall",
 }

@@ -1,4 +1,4 @@
-"""Directions of metrics: declared or given, and values oriented so that more means more knowledge."""
+"""Directions of metrics, declared or given, and values oriented so that more means more knowledge."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Points: TypeAlias = Literal["knowledge", "erasure"]
 """Meaning of a higher value of a metric."""
 
 _JUDGED = ("memorization", "generation", "membership", "representation")
-"""Groups of metrics that are judged when none is named: not utility, and not the aggregates."""
+"""Groups of metrics that are judged by default: all but utility and the aggregates."""
 
 
 def directions(
     frame: pd.DataFrame, metrics: Sequence[str] | None = None, direction: Mapping[str, Points] | None = None
 ) -> dict[str, Points]:
-    """Find the metrics of a table and the meaning of a higher value of each.
+    """Find the metrics of a table, and what a higher value of each means.
 
     A metric's declaration (`uds_lens.metrics.METRICS`) gives its direction; `direction` adds metrics that are not
     declared and overrides those that are. No metric is ever reversed because of the data.
 
     Args:
         frame: One row per model, metrics as columns.
-        metrics: Which columns; None takes those of `direction`, or without it all declared metrics of forgetting.
+        metrics: Which columns; None means those of `direction`, or without it all declared metrics of forgetting.
         direction: `{"my_metric": "knowledge"}` or `"erasure"`.
 
     Returns:
@@ -85,7 +85,7 @@ def _declared(groups: Sequence[str] | None = None) -> dict[str, Points]:
 
 
 def check_numbers(frame: pd.DataFrame, names: Iterable[str]) -> None:
-    """Raise `DataError` where one of the columns occurs twice, holds text or an infinite value."""
+    """Raise `DataError` if a column occurs twice, or holds text or an infinite value."""
     for name in names:
         column = frame[name]
         if isinstance(column, pd.DataFrame):
@@ -99,7 +99,7 @@ def check_numbers(frame: pd.DataFrame, names: Iterable[str]) -> None:
 
 
 def oriented(values: pd.Series, points: Points) -> pd.Series:
-    """Return m as floats: the value of a metric of knowledge, `1 - value` of one of erasure; NaN stays NaN.
+    """Return m as floats: the value for a metric of knowledge, `1 - value` for one of erasure; NaN stays NaN.
 
     Example:
         >>> import pandas as pd

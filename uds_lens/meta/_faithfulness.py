@@ -1,6 +1,6 @@
-"""Faithfulness: does a metric rank models that know above models that do not, and how sure is that?
+"""Faithfulness: does a metric rank models that know above models that do not, and with what certainty?
 
-At the end the references of many runs: is full ranked above retain, within each base model and split?
+Also, for the references of many runs: is full ranked above retain, within each base model and split?
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _delong_interval(order: Placements, confidence: float) -> dict[str, Any]:
 
 
 def _resampled(order: Placements, draws: Draws, quantile: float) -> Interval:
-    """Return the error of F over resamples as an interval on the logit scale."""
+    """Turn the error of F over resamples into an interval on the logit scale."""
     if draws.problem is not None:
         return NO_INTERVAL
     spread = float(np.std(draws.aucs(order), ddof=1))
@@ -212,13 +212,13 @@ def leave_one_variant_out(
     label: str = "knows",
     variant: str = "variant",
 ) -> pd.DataFrame:
-    """Compute F with each variant left out in turn: how much depends on one of them.
+    """Compute F with each variant left out in turn, to show how much depends on it.
 
     Arguments and errors are those of `variant_table`.
 
     Returns:
-        One row per metric and variant, columns as in `uds_lens.meta.LEAVE_ONE_OUT`; `auc` is NaN where nothing is
-        left of a pool.
+        One row per metric and variant, columns as in `uds_lens.meta.LEAVE_ONE_OUT`; `auc` is NaN if nothing is left of
+        a pool.
 
     Example:
         >>> import pandas as pd
@@ -241,7 +241,7 @@ def _pools_with_variants(frame: pd.DataFrame, label: str, variant: str) -> tuple
     """Return the pools and the variant of each model."""
     pools = split_pools(frame, label, (variant,))
     if pools.problem is not None or pools.clusters is None:
-        raise DataError(f"{pools.problem}: it says which kind of training a model had.")
+        raise DataError(f"{pools.problem}, which names the kind of training that a model had.")
     return pools, pools.clusters
 
 
@@ -253,11 +253,11 @@ def thresholds(
     label: str = "knows",
     models: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Find every cut that separates the pools best, by Youden's J.
+    """Find all thresholds that separate the pools best, by Youden's J.
 
-    `J = share of P above the cut - share of N above it`. Cuts lie midway between neighbouring pool values. Where
-    several reach the largest J the lowest is chosen, the most careful one: "unlearned" means `m <= threshold`. The
-    others are rows too, because the number of models called unlearned can differ much between them. Arguments and
+    `J = share of P above the cut - share of N above it`. Cuts lie midway between neighbouring pool values. If several
+    reach the largest J, the lowest is chosen, which is the most cautious: "unlearned" means `m <= threshold`. The
+    others have rows, too, because the number of models called unlearned can differ a lot between them. Arguments and
     errors are those of `faithfulness`; `models` are unlearned ones, of which those at or below each cut are counted.
 
     Returns:
@@ -301,16 +301,16 @@ def thresholds(
 
 
 def _best_cuts(p: np.ndarray, n: np.ndarray) -> np.ndarray | str:
-    """Return the cuts with the largest J, or why there is none."""
+    """Return the thresholds with the largest J, or the reason why there is none."""
     if not len(p) or not len(n):
         return f"no model of {'P' if not len(p) else 'N'} has a value"
     levels = np.unique(np.concatenate([p, n]))
     cuts = (levels[:-1] + levels[1:]) / 2
-    # Counts instead of shares: equal J must be equal to the last bit.
+    # Counts rather than shares, so that equal J are equal to the last bit.
     p_below, n_below = (np.searchsorted(np.sort(m), cuts, "right") for m in (p, n))
     scaled = n_below * len(p) - p_below * len(n)
     if not len(cuts) or scaled.max() <= 0:
-        return "no cut puts more of P than of N above it"
+        return "no threshold has a larger share of P than of N above it"
     best: np.ndarray = cuts[scaled == scaled.max()]
     return best
 
@@ -364,7 +364,7 @@ def compare_all(
     n_resamples: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Compare all pairs of metrics, or one (`against`) with all others, with Holm's adjustment over the table.
+    """Compare all pairs of metrics, or one (`against`) with all others, Holm-adjusted over the table.
 
     The intervals are not adjusted. Arguments and errors are those of `compare`.
 
@@ -399,7 +399,7 @@ def compare_all(
 
 
 def _pair(one: np.ndarray, other: np.ndarray, bootstrap: PoolBootstrap, confidence: float) -> dict[str, Any]:
-    """Compare two metrics, given m of all models."""
+    """Compare two metrics, given the m of all models."""
     pools = bootstrap.pools
     measured = ~np.isnan(one) & ~np.isnan(other)
     p, n = pools.knows & measured, ~pools.knows & measured

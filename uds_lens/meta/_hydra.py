@@ -1,4 +1,4 @@
-"""What Hydra recorded of a run of Open-Unlearning: `.hydra/config.yaml` in its folder, or in that of its task."""
+"""Hydra's record of an Open-Unlearning run: `.hydra/config.yaml` in its folder, or in that of its task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 
 
 def is_within(folder: str) -> bool:
-    """Return whether a folder's name is that of a part of a task (`evals`, `evals_forget10`, `checkpoint-80`).
+    """Return whether a folder's name is that of a subfolder of a task (`evals`, `evals_forget10`, `checkpoint-80`).
 
     >>> is_within("evals_forget05"), is_within("tofu_X_full")
     (True, False)
@@ -37,14 +37,14 @@ def task_folder(folder: Path) -> Path:
 
 
 def configs(folder: Path) -> list[Config]:
-    """Read the records in a folder and in those above it up to its task's, the nearest first."""
+    """Read the records in a folder and its parents up to the task's folder, the nearest first."""
     task = task_folder(folder)
     places = [folder, *(parent for parent in folder.parents if parent == task or task in parent.parents)]
     return [config for place in dict.fromkeys(places) if (config := read_config(place)) is not None]
 
 
 def read_config(folder: Path) -> Config | None:
-    """Read the record of one folder; None where there is none, or none that is an object."""
+    """Read the record of one folder; None if there is none, or if it is not an object."""
     import yaml
 
     place = folder / ".hydra" / "config.yaml"
@@ -53,7 +53,7 @@ def read_config(folder: Path) -> Config | None:
     try:
         if place.stat().st_size > _LARGEST:
             raise ValueError("more than 1 MiB")
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if PyYAML was built with it
         config = yaml.load(place.read_text(encoding="utf-8"), Loader=loader)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         text = " ".join(str(error).split())[:120]
@@ -62,9 +62,9 @@ def read_config(folder: Path) -> Config | None:
 
 
 def value(config: Config, path: str, deepest: int = 8) -> Any:
-    """Return the value at a path of keys, references (`${forget_split}`) replaced; None where there is none.
+    """Return the value at a path of keys, with references (`${forget_split}`) resolved; None if there is none.
 
-    A reference may lead to a reference, `deepest` times.
+    References may be nested up to `deepest` levels.
 
     >>> value({"split": "News", "model": {"path": "muse-bench/MUSE-${split}_target"}}, "model.path")
     'muse-bench/MUSE-News_target'
@@ -85,6 +85,6 @@ def value(config: Config, path: str, deepest: int = 8) -> Any:
 
 
 def text(config: Config, *paths: str) -> str | None:
-    """Return the first text that is not empty among the values at some paths."""
+    """Return the first non-empty text among the values at the given paths."""
     values = (value(config, path) for path in paths)
     return next((value for value in values if isinstance(value, str) and value), None)

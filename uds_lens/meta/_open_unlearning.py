@@ -1,4 +1,4 @@
-"""Runs that Open-Unlearning evaluated, as a table of models."""
+"""Read runs evaluated by Open-Unlearning as a table of models."""
 
 from __future__ import annotations
 
@@ -73,24 +73,24 @@ NAMES = {
     },
     "UDS": {"uds": "uds", "uds_low": "uds_low", "uds_high": "uds_high"},
 }
-"""Theirs to ours, by suite. The classifier behind "gibberish" gives the share of clean text, which is fluency."""
+"""Their metric names and ours, by suite. The value of "gibberish" is the share of clean text, which is fluency."""
 
 ATTACKS = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp")
 
 _NOT_BY_DEFAULT = {"em", "mia_loss", "mia_zlib", "mia_min_kpp", "fluency", "para_rouge"}
 """Not measured by Open-Unlearning unless its configuration is extended."""
 
-_SPELLING = {name.lower(): name for names in NAMES.values() for name in names}  # releases differ in capitals
+_SPELLING = {name.lower(): name for names in NAMES.values() for name in names}  # releases differ in capitalisation
 
 _FILES = {f"{suite}_{part}.json": suite for suite in NAMES for part in ("EVAL", "SUMMARY")}
 _HARNESS, _HARNESS_SUMMARY = re.compile(r"results_.+\.json"), "LMEval_SUMMARY.json"
-"""Results of lm-evaluation-harness: its own files, and the summary that Open-Unlearning writes of them."""
+"""Results of lm-evaluation-harness: its own files, and Open-Unlearning's summary of them."""
 
 _RIGHT, _WRONG = "forget_Q_A_PARA_Prob", "forget_Q_A_PERT_Prob"
-_USED = {_WRONG.lower(), "forget_truth_ratio"}  # read, or given a reason, without a column of their own
+_USED = {_WRONG.lower(), "forget_truth_ratio"}  # entries that are read, or explained, without a column of their own
 
 _OTHER_RATIO = (
-    "forget_truth_ratio of Open-Unlearning is another quantity; p_c / (p_c + p_w) needs the per-example losses of "
+    "forget_truth_ratio of Open-Unlearning is a different quantity; p_c / (p_c + p_w) needs the per-example losses of "
     f"{_RIGHT} and {_WRONG} in TOFU_EVAL.json"
 )
 
@@ -102,17 +102,17 @@ class _Place(NamedTuple):
     """A folder with results of a run."""
 
     folder: Path
-    name: str  # its path below the folder that is read
+    name: str  # its path relative to the folder that is read
     files: tuple[Path, ...]  # evaluations before summaries
 
     @property
     def task(self) -> Path:
-        """Folder of the task that it belongs to."""
+        """The folder of the task that it belongs to."""
         return hydra.task_folder(self.folder)
 
     @property
     def part(self) -> str:
-        """Its path below its task's."""
+        """Its path relative to its task's folder."""
         return self.folder.relative_to(self.task).as_posix()
 
 
@@ -121,12 +121,12 @@ class _Run:
     """Contents of a run's files."""
 
     place: _Place
-    values: Mapping[str, float]  # by our names; NaN where there is nothing
+    values: Mapping[str, float]  # keyed by our names; NaN if there is no value
     reasons: Mapping[str, str]  # why they are NaN
-    examples: Mapping[str, Mapping[str, float]]  # value by metric and id of the example, if asked for
+    examples: Mapping[str, Mapping[str, float]]  # value by metric and example id, if requested
     setup: Setup
 
-    ignored: Collection[str] = ()  # names in the files that have no column
+    ignored: Collection[str] = ()  # entries in the files that have no column
 
 
 def read_open_unlearning(
@@ -145,13 +145,13 @@ def read_open_unlearning(
     such as `mmlu/acc`).
 
     An evaluation comes before its summary, which lacks what the Truth Ratio needs: `forget_truth_ratio` of
-    Open-Unlearning is how close wrong over right is to 1, which does not grow with knowledge. Here it is
-    `p_c / (p_c + p_w)` from the per-example losses of the paraphrased and the perturbed answers; a summary alone gives
-    NaN. Open-Unlearning has no jailbreak prompts and no white-box metrics.
+    Open-Unlearning says how close the ratio of wrong to right is to 1, which does not increase with knowledge. Here it
+    is `p_c / (p_c + p_w)` from the per-example losses of the paraphrased and the perturbed answers; a summary alone
+    gives NaN. Open-Unlearning has no jailbreak prompts and no white-box metrics.
 
     A folder such as `saves` holds runs of several base models and splits: both are columns, read from
-    `.hydra/config.yaml` next to a run or from its name. A run is compared with references of its own base model and
-    split only, and `rank` refuses models of several (`uds_lens.meta.select` takes those of one).
+    `.hydra/config.yaml` next to a run or from its name. A run is compared only with references of its own base model
+    and split, and `rank` refuses a mixture (`uds_lens.meta.select` selects one).
 
     Args:
         path: A file, a run's folder, or a folder with runs at any depth.
@@ -161,16 +161,16 @@ def read_open_unlearning(
         full: File or folder of the full model's run: gives `utility_rel`. Of several as for `retain` (`..._full`).
         utility: Parts of `utility` and `utility_rel`; runs without fluency (`forget_Q_A_gibberish`) have them only with
             "model_utility". In MUSE `retain_knowmem_ROUGE` stands for Model Utility, which it lacks.
-        examples: Keep the values per example, for `stability`; those of retain under the name "retain" (with base model
-            and split where there are several).
-        checkpoints: Keep `checkpoint-*` of runs that have results of the last weights too. They are states on the way,
-            the first of them the model before unlearning, and no configurations to choose from.
+        examples: Keep the values per example, for `stability`; those of retain have the name "retain" (with base model
+            and split if there are several).
+        checkpoints: Also keep `checkpoint-*` of runs that have results for the final weights. They are intermediate
+            states (the first is the model before unlearning), not configurations to choose from.
 
     Returns:
-        One row per run: `model` (the run's folder), `method`, `config`, `lr` and `epochs` as far as its name or
-        Hydra's record of the training gives them, `base`, `split`, metrics, `utility`, `utility_rel`. Models with and
-        without the knowledge (`pos_tofu_...`, `neg_tofu_...`) have `knows`, `variant` and `run`. `retain` and `full`
-        are in `references`. Whatever is NaN has a reason; `notes` say what was not read.
+        One row per run: `model` (the run's folder), `method`, `config`, `lr` and `epochs` as far as its name or Hydra's
+        record of the training has them, `base`, `split`, metrics, `utility`, `utility_rel`. Models with and without the
+        knowledge (`pos_tofu_...`, `neg_tofu_...`) have `knows`, `variant` and `run`. `retain` and `full` are in
+        `references`. Whatever is NaN has a reason; `notes` say what was not read.
 
     Raises:
         ResultFormatError: There is no run, a file is broken, or `retain` or `full` holds no such run, or two of one
@@ -227,12 +227,12 @@ def read_open_unlearning(
 def _all_references(
     root: Path, given: Mapping[str, str | os.PathLike[str] | None], places: list[_Place], examples: bool
 ) -> tuple[dict[str, list[_Run]], list[str]]:
-    """Read the references that were named, and those that are there by their names; a note about the latter.
+    """Read the references that were given, and those recognised by their names, with a note about the latter.
 
-    They are looked for in the folder, and in `eval` next to a folder `unlearn`.
+    They are searched for in the folder, and in `eval` next to a folder `unlearn`.
     """
     near: dict[Path, list[_Place]] = {}
-    # runs of references alone are what was asked for
+    # a folder with only references was given on purpose
     if not root.is_file() and not all(role_in(place.name) for place in places):
         near[root], beside = places, root.resolve().parent / "eval"
         if root.resolve().name == "unlearn" and holds_runs(beside):
@@ -263,13 +263,13 @@ def _references(role: str, root: Path, places: list[_Place], examples: bool) -> 
         if len(same) > 1:
             raise ResultFormatError(
                 f"{role}={str(root)!r} holds {len(same)} runs of {role} ({setup_name(setup)}): {', '.join(same[:3])}. "
-                "Name the one that counts."
+                "Name the one to use."
             )
     return runs
 
 
 def _last_of_each(places: Sequence[_Place], notes: list[str]) -> list[_Place]:
-    """Leave out the checkpoints of tasks whose last weights have results."""
+    """Leave out the checkpoints of tasks that have results for the final weights."""
     last = {place.task for place in places if "checkpoint" not in place.part}
     early = [place for place in places if "checkpoint" in place.part and place.task in last]
     if early:
@@ -284,7 +284,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _origin(folder: Path, name: str) -> dict[str, Any]:
-    """Return method, configuration, learning rate and epochs by the name, what it lacks by Hydra's records."""
+    """Return method, configuration, learning rate and epochs from the name or, failing that, from Hydra's records."""
     pool = pool_in(name)
     origin = origin_by_name(name)
     if pool is not None or role_in(name) is not None:
@@ -303,7 +303,7 @@ def _origin(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _as_float(value: Any) -> float:
-    """Return a number of a YAML file, in which 1e-5 is text; NaN for anything else."""
+    """Return a number from a YAML file, in which 1e-5 is text; NaN for anything else."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -325,7 +325,7 @@ def _called(run: _Run) -> str:
 
 
 def _unread(root: Path, runs: Collection[_Run], places: Sequence[_Place]) -> list[str]:
-    """Say which entries of the files have no column, and which tasks have no results."""
+    """List entries of the files that have no column, and tasks without results."""
     counts = Counter(name for run in runs for name in run.ignored)
     notes = []
     if counts:
@@ -340,7 +340,7 @@ def _unread(root: Path, runs: Collection[_Run], places: Sequence[_Place]) -> lis
 
 
 def _harness_results(root: Path, runs: Mapping[str, _Run]) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """Read results of lm-evaluation-harness that belong to runs: by name of the run, and what was not read."""
+    """Read results of lm-evaluation-harness by run; also return what was not read."""
     results: dict[str, dict[str, float]] = {}
     unread: Counter[str] = Counter()
     by_folder = {run.place.folder: name for name, run in runs.items()}
@@ -357,7 +357,7 @@ def _harness_results(root: Path, runs: Mapping[str, _Run]) -> tuple[dict[str, di
             continue
         earlier = taken.get((owner, file.parent))
         unread["older results of lm-evaluation-harness"] += earlier is not None
-        taken[owner, file.parent] = file  # names end in the time
+        taken[owner, file.parent] = file  # file names end in the time
     for (owner, _), file in taken.items():
         content = read_object(file, expected="results of lm-evaluation-harness")
         values, left = _harness_values(content, where=str(file))
@@ -367,7 +367,7 @@ def _harness_results(root: Path, runs: Mapping[str, _Run]) -> tuple[dict[str, di
 
 
 def _owner(folder: Path, runs: Mapping[Path, str]) -> str | None:
-    """Return the run that results in a folder belong to: above it, in `evals` next to it, or of the same name."""
+    """Return the run that the results in a folder belong to: above it, in `evals` next to it, or of the same name."""
     for place in (folder, *folder.parents):
         for candidate in (place, place / "evals"):
             if candidate in runs:
@@ -378,8 +378,8 @@ def _owner(folder: Path, runs: Mapping[Path, str]) -> str | None:
 
 
 def _harness_values(content: Mapping[str, Any], *, where: str) -> tuple[dict[str, float], int]:
-    """Return values as `task/metric`, and how many subtasks were left to the group they belong to."""
-    if not isinstance(content.get("results"), dict):  # Open-Unlearning's summary: names of that form already
+    """Return values as `task/metric`, and the number of subtasks left out because their group has a value."""
+    if not isinstance(content.get("results"), dict):  # in Open-Unlearning's summary, names already have that form
         flat = {name: value for name, value in content.items() if "/" in name and "_stderr" not in name}
         numbers = {name: value for name, value in flat.items() if type(value) in (int, float)}
         return {name: number(value, where=f"{where}, {name!r}") for name, value in numbers.items()}, 0
@@ -406,7 +406,7 @@ def holds_runs(place: Path) -> bool:
 
 
 def _places(root: Path) -> list[_Place]:
-    """Find the folders with results, or the single file; names lack `evals` unless two would have one name."""
+    """Find the folders with results, or the single file; `evals` is dropped from names unless two would be equal."""
     top = (root.parent if root.is_file() else root).resolve()
     results: dict[Path, tuple[Path, ...]] = {top: (root,)} if root.is_file() else {}
     for place, folders, files in os.walk(root):
@@ -423,7 +423,7 @@ def _places(root: Path) -> list[_Place]:
         parts = list(folder.relative_to(top).parts)
         while parts and parts[-1] in ("evals", "eval"):
             parts.pop()
-        if not parts:  # the run itself was named
+        if not parts:  # the folder of the run itself was given
             whole = [part for part in top.parts if part not in ("evals", "eval")]
             parts = whole[-2:] if whole and hydra.is_within(whole[-1]) else whole[-1:]
         names.append("/".join(parts) or "run")
@@ -433,7 +433,7 @@ def _places(root: Path) -> list[_Place]:
 
 
 def _read_run(place: _Place, examples: bool) -> _Run:
-    """Read the files of one run; a number in several is taken from the first, evaluations before summaries."""
+    """Read the files of one run; a number in several files is taken from the first, evaluations before summaries."""
     suites = dict.fromkeys(_FILES.get(file.name, "TOFU") for file in place.files)
     ours_of = {theirs: ours for suite in reversed(list(suites)) for theirs, ours in NAMES[suite].items()}
     values = dict.fromkeys(ours_of.values(), math.nan)
@@ -447,7 +447,7 @@ def _read_run(place: _Place, examples: bool) -> _Run:
         for theirs, entry in read_object(file, expected="results of Open-Unlearning").items():
             name = _SPELLING.get(theirs.lower(), theirs)
             value = entry
-            if isinstance(entry, dict):  # an evaluation: in `agg_value`, or in `auc`
+            if isinstance(entry, dict):  # in an evaluation, the value is in `agg_value` or `auc`
                 details.setdefault(name, entry)
                 value = entry.get("agg_value") if entry.get("agg_value") is not None else entry.get("auc")
             ours = ours_of.get(name, "")
@@ -490,7 +490,7 @@ def truth_ratios(details: Mapping[str, Mapping[str, Any]], *, where: str) -> tup
 
 
 def _per_example(by_index: Any, names: Sequence[str], *, where: str) -> dict[str, float]:
-    """Return one number per example, the mean where it has several answers; NaN for null."""
+    """Return one number per example, the mean if it has several answers; NaN for null."""
     if not isinstance(by_index, dict):
         raise ResultFormatError(f"{where}: 'value_by_index' must be an object; got {kind(by_index)}.")
     values: dict[str, float] = {}
@@ -532,7 +532,7 @@ def _mean(values: Sequence[float]) -> float:
 def _with_references(
     run: _Run, references: Mapping[str, Sequence[_Run]], utility: UtilityParts
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a run's setup and values, those that compare it with retain and full too; and why some are missing."""
+    """Return a run's setup and values, including those relative to retain and full, and why some are missing."""
     values: dict[str, Any] = {**dict(zip(SETUP, run.setup, strict=True)), **run.values}
     missing = dict(run.reasons)
 
@@ -548,7 +548,7 @@ def _with_references(
         return values, missing
     value, why = _utility(run, utility)
     note("utility", value, why)
-    # Model Utility asks nothing of the split; fluency is that of answers to the forget set.
+    # Model Utility does not depend on the split; fluency does, as it is that of answers to the forget set.
     full, no_full = _partner(run, references.get("full"), "full", split=utility == "with_fluency")
     whole, problem = (math.nan, no_full) if full is None else _utility(full, utility)
     if why is None and problem is not None:
@@ -560,7 +560,7 @@ def _with_references(
 
 
 def _partner(run: _Run, references: Sequence[_Run] | None, role: str, *, split: bool) -> tuple[_Run | None, str]:
-    """Return the reference of a run's base model and split; None with the reason. An unknown one fits any."""
+    """Return the reference with a run's base model and split, or None with a reason. Unknown ones match any."""
     if references is None:
         return None, f"needs the run of {role}: pass {role}="
     sides = 2 if split else 1
@@ -587,7 +587,7 @@ def _normalised(attack: str, run: _Run, retain: _Run) -> tuple[float, str | None
 
 
 _KEPT = ("model_utility", "retain_knowmem_rouge")
-"""Metrics of how much a model still knows of the rest: of TOFU, and of MUSE."""
+"""Metrics of retained knowledge, for TOFU and MUSE."""
 
 
 def _utility(run: _Run, utility: UtilityParts) -> tuple[float, str | None]:

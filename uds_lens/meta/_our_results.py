@@ -1,4 +1,4 @@
-"""Saved results of this library as a table of models: metrics and audits."""
+"""Read saved metrics and audits of this library as a table of models."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def read_metrics(
         One row per result: `model`, its metrics, and `method`, `config`, `lr`, `epochs` as far as they follow from the
         record next to the model, or from a name (of the checkpoint, or of the file) as
         `uds_lens.unlearning.config_name` or Open-Unlearning gives it. Otherwise they are empty: see `join_methods`.
-        `conditions` has what the numbers depend on besides the model; where it differs, `notes` says so, and the models
-        are neither ranked nor judged together.
+        `conditions` has everything except the model that the numbers depend on; if it differs, `notes` says so, and the
+        models are neither ranked nor judged together.
 
     Raises:
         ResultFormatError: A file or the record next to a model is broken, or the folder holds none.
@@ -165,7 +165,7 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
     Args:
         table: Models, for example from `read_open_unlearning`.
         audits: From `read_audits`.
-        pairs: Names of models with the names of their audits, where the rule does not find them.
+        pairs: Names of models and of their audits, for those that the rule does not match.
 
     Returns:
         `table` with the columns `uds`, `output_depth` and `damage`, their intervals, `host_depth` and `hidden`, as far

@@ -1,4 +1,4 @@
-"""Q and R of every model, and how far relearning moves retain: the yardstick of R."""
+"""Q and R of every model, and the shift of retain under relearning, the yardstick of R."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from uds_lens.meta._pools import t_quantile
 from uds_lens.results._statistics import NO_INTERVAL, Interval
 
 EPSILON = 1e-10
-"""In the denominators of the symmetric forms, as published. It makes 0 / 0 count as "did not move": Q = R = 1."""
+"""Epsilon in the denominators of the symmetric forms, as published. It makes 0 / 0 count as unchanged: Q = R = 1."""
 
 
 def symmetric_quantisation(
@@ -24,7 +24,7 @@ def symmetric_quantisation(
     """Compute Q of each model from m before and m' after quantisation: `1 - |m' - m| / (|m'| + |m| + 1e-10)`.
 
     Returns:
-        1 where nothing moves, 0 where m comes from or goes to 0 or changes sign; NaN where a value is missing.
+        1 if nothing changes, 0 if m changes from or to 0 or changes sign; NaN if a value is missing.
 
     Example:
         >>> symmetric_quantisation(np.array([0.2, 0.0]), np.array([0.6, 0.0])).round(3).tolist()
@@ -36,11 +36,11 @@ def symmetric_quantisation(
 def one_directional_quantisation(
     before: Float[np.ndarray, "model"], after: Float[np.ndarray, "model"]
 ) -> Float[np.ndarray, "model"]:
-    """Compute Q where only knowledge that comes back counts: `min(m / m', 1)`, and 1 where `m' <= m`.
+    """Compute the Q that counts only knowledge that comes back: `min(m / m', 1)`, and 1 where `m' <= m`.
 
     Returns:
-        1 where m does not rise, 0 where it rises from 0; NaN where a value is missing or negative: a ratio of such
-        values has no meaning.
+        1 if m does not rise, 0 if it rises from 0; NaN if a value is missing or negative, since ratios of such values
+        are meaningless.
 
     Example:
         >>> one_directional_quantisation(np.array([0.2, 0.4, 0.0]), np.array([0.4, 0.2, 0.0])).tolist()
@@ -54,12 +54,11 @@ def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Fl
     """Compute R of each model: `1 - |Du - Dr| / (|Du| + |Dr| + 1e-10)`.
 
     Args:
-        change: Du, how far relearning moves m of each model.
-        shift: Dr, how far it moves m of retain.
+        change: Du, the change of each model's m under relearning.
+        shift: Dr, the change of retain's m.
 
     Returns:
-        1 where both move alike, 0 where they move in opposite directions or only one moves; NaN where a value is
-        missing.
+        1 if both change equally, 0 if they change in opposite directions or only one does; NaN if a value is missing.
 
     Example:
         >>> symmetric_relearning(np.array([0.3, 0.1, -0.1]), 0.1).round(3).tolist()
@@ -69,13 +68,12 @@ def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Fl
 
 
 def one_directional_relearning(change: Float[np.ndarray, "model"], shift: float) -> Float[np.ndarray, "model"]:
-    """Compute R where only models that learn more than retain count: 1 if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`.
+    """Compute the R that penalises only learning more than retain: 1 if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`.
 
     Arguments are those of `symmetric_relearning`.
 
     Returns:
-        1 where a model does not rise above retain's shift, 0 where it rises and retain does not; NaN where a value is
-        missing.
+        1 if a model's rise is at most retain's, 0 if it rises and retain does not; NaN if a value is missing.
 
     Example:
         >>> one_directional_relearning(np.array([0.4, 0.1, -0.3]), 0.2).tolist()
@@ -89,7 +87,7 @@ def one_directional_relearning(change: Float[np.ndarray, "model"], shift: float)
 def relearning_over_shifts(
     change: Float[np.ndarray, "model"], shifts: Float[np.ndarray, "shift"], *, symmetric: bool
 ) -> Float[np.ndarray, "shift model"]:
-    """Compute R of each model for each of several shifts of retain; NaN where a change or a shift is."""
+    """Compute R of each model for each of several shifts of retain; NaN if the change or the shift is NaN."""
     if np.isinf(shifts).any():
         raise ConfigError(Setting("shift"), f" must be a finite number, or NaN; got {shifts[np.isinf(shifts)][0]}.")
     moves, retain = np.broadcast_arrays(change[None, :], shifts[:, None])
@@ -114,20 +112,20 @@ class RetainShift:
     """Upper end."""
 
     n: int = 0
-    """Relearnings."""
+    """Number of relearnings."""
 
     n_models: int = 0
-    """Retain models."""
+    """Number of retain models."""
 
     reason: str | None = None
-    """Why there is no mean, or no interval."""
+    """Why there is no mean or no interval."""
 
     shifts: tuple[float, ...] = ()
     """The averaged shifts: one number per relearning, or per retain model where there are several."""
 
     @property
     def contains_zero(self) -> bool:
-        """Whether retain may not move at all: R then has no reference."""
+        """Whether retain may not change at all, so that R has no reference."""
         return self.mean == 0 if math.isnan(self.low) else self.low <= 0 <= self.high
 
 

@@ -16,18 +16,18 @@ from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._tables import require_same_conditions
 from uds_lens.results._statistics import NO_INTERVAL, Interval
 
-SMALLEST = 5  # models in both pools together below which nothing is computed
+SMALLEST = 5  # smallest total number of models in both pools
 
 
 @dataclass(frozen=True, eq=False)
 class Pools:
-    """The models of a table that lie in a pool, P before N."""
+    """The models of a table that are in a pool, P before N."""
 
     frame: pd.DataFrame
-    knows: np.ndarray  # whether each is in P
+    knows: np.ndarray  # whether each model is in P
     strata: np.ndarray | None  # pool and variant of each ("P long"); None without the columns
     clusters: np.ndarray | None  # training run of each
-    problem: str | None  # why there are no clusters
+    problem: str | None  # reason why there are no clusters
 
 
 def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pools:
@@ -39,7 +39,7 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
             "and is empty for models in neither pool."
         )
     column = frame[label]
-    spelt = {"true": 1, "false": 0}  # as CSV files write it
+    spelt = {"true": 1, "false": 0}  # as written in CSV files
     numbers = pd.to_numeric(
         column.map(lambda value: spelt.get(value.lower(), value) if isinstance(value, str) else value), errors="coerce"
     )
@@ -75,7 +75,7 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
 
 
 def check_resampling(confidence: float, n_resamples: int) -> None:
-    """Raise `ConfigError` for settings that give no interval."""
+    """Raise `ConfigError` for settings that allow no interval."""
     if not 0 < confidence < 1:
         raise ConfigError(f"confidence must lie between 0 and 1; got {confidence!r}.")
     if n_resamples < 2:
@@ -90,13 +90,13 @@ def rows_by_label(labels: np.ndarray) -> dict[Any, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Placements:
-    """The order of two pools by one metric: of each model, how many of the other pool lie on the expected side.
+    """The order of two pools by a metric: for each model, how many of the other pool lie on the expected side.
 
-    Sorting gives them in time n log n, and halves add up without rounding. They determine the order of all pairs.
+    Sorting finds these counts in n log n time, and halves add up exactly. They determine the order of all pairs.
     """
 
-    p_counts: np.ndarray  # models of N below each model of P, ties half
-    n_counts: np.ndarray  # models of P above each model of N, ties half
+    p_counts: np.ndarray  # number of models of N below each model of P, ties count half
+    n_counts: np.ndarray  # number of models of P above each model of N, ties count half
     tied_share: float  # share of pairs with equal values; NaN without pairs
 
     @classmethod
@@ -133,7 +133,7 @@ class Placements:
         return bool((self.p_counts == other.p_counts).all() and (self.n_counts == other.n_counts).all())
 
     def without(self, strata: np.ndarray) -> list[tuple[str, float, int, int]]:
-        """Leave out each stratum of one pool: its name, F without it, and what remains of P and N."""
+        """Leave out each stratum in turn: its name, F without it, and the remaining numbers of P and N."""
         n_p, n_n = len(self.p_counts), len(self.n_counts)
         left_out = []
         for stratum, rows in rows_by_label(strata).items():
@@ -163,7 +163,7 @@ def delong_covariance(metrics: Sequence[Placements]) -> np.ndarray:
 def cluster_weights(
     strata: np.ndarray, clusters: np.ndarray, *, n_resamples: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draw how often each row counts in resamples of whole clusters within each stratum: resample x row.
+    """Draw the weight of each row in resamples of whole clusters within each stratum: resample x row.
 
     Of the `c` clusters of a stratum, `c - 1` are drawn with replacement and weighted by `c / (c - 1)`: a plain
     bootstrap of few clusters would give a variance too small by the factor `(c - 1) / c`. A stratum of one cluster
@@ -185,7 +185,7 @@ def cluster_weights(
 
 
 def weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Average values by each row of weights; NaN where a row has none."""
+    """Average values with each row of weights; NaN if all weights of a row are 0."""
     total = weights.sum(1)
     return np.divide(weights @ values, total, out=np.full(len(total), np.nan), where=total > 0)
 
@@ -199,15 +199,15 @@ class Draws:
     strata: np.ndarray  # of each model, those of P first
     runs: int  # clusters
     freedom: int  # clusters minus strata: degrees of freedom of a variance between them
-    problem: str | None  # why they say nothing about the spread
+    problem: str | None  # reason why they say nothing about the spread
 
     def aucs(self, metric: Placements) -> np.ndarray:
-        """Return F in every resample, to first order: how far the placements of the drawn models lie from their mean.
+        """Return F in every resample, to first order in the deviations of the drawn models' placements.
 
         `AUC + mean_w(V10 - AUC) + mean_w(V01 - AUC)`, which may pass 0 or 1; NaN where a pool has no weight. The exact
-        AUC of a resample spreads too much: the part of the error that belongs to single pairs is in each of the
-        placements already and would be counted a third time, which at an AUC near 1 is a fifth of the variance. With
-        every model drawn by itself, the spread is DeLong's.
+        AUC of a resample varies too much: the error due to single pairs is already in each of the two placements and
+        would be counted a third time, which at an AUC near 1 is a fifth of the variance. If models are drawn
+        independently, the spread is DeLong's.
         """
         auc = metric.auc
         return auc + weighted_mean(metric.p - auc, self.p_weights) + weighted_mean(metric.n - auc, self.n_weights)
@@ -215,7 +215,7 @@ class Draws:
 
 @dataclass(frozen=True, eq=False)
 class PoolBootstrap:
-    """Draw resamples of pools; the same models always get the same ones, so that metrics are compared in pairs."""
+    """Draw resamples of pools; the same models always get the same ones, so that comparisons of metrics are paired."""
 
     pools: Pools
     n_resamples: int
@@ -223,12 +223,12 @@ class PoolBootstrap:
     _cache: dict[tuple[bool, bytes], Draws] = field(default_factory=dict)
 
     def independent(self, measured: np.ndarray) -> Draws:
-        """Draw models one by one, within pools; `measured` marks those with a value."""
+        """Draw single models, within pools; `measured` marks those with a value."""
         strata = np.where(self.pools.knows, "P", "N").astype(object)
         return self._draw(False, measured, strata, np.arange(len(strata)))
 
     def clustered(self, measured: np.ndarray) -> Draws | None:
-        """Draw whole runs, within pool and variant; None where the table does not name them."""
+        """Draw whole runs, within pool and variant; None if the table does not name them."""
         if self.pools.strata is None or self.pools.clusters is None:
             return None
         return self._draw(True, measured, self.pools.strata, self.pools.clusters)
@@ -236,7 +236,7 @@ class PoolBootstrap:
     def _draw(self, by_run: bool, measured: np.ndarray, strata: np.ndarray, clusters: np.ndarray) -> Draws:
         key = (by_run, measured.tobytes())
         if key not in self._cache:
-            if len(self._cache) == 4:  # metrics mostly share their models, and a set of resamples is large
+            if len(self._cache) == 4:  # most metrics share their models, and a set of resamples is large
                 del self._cache[next(iter(self._cache))]
             strata, clusters, knows = strata[measured], clusters[measured], self.pools.knows[measured]
             rng = np.random.default_rng(self.seed)
@@ -315,22 +315,22 @@ def wilson_interval(auc: float, n: int, quantile: float) -> Interval:
     return Interval(bound, 1.0) if auc > 0.5 else Interval(0.0, 1 - bound)
 
 
-FEWEST = 5  # clusters below which a mean has no interval: a variance from fewer is hardly known
-_SAME = 1e-6  # values nearer than this are the same: the epsilon of Q and R leaves 1e-8 where they are 0
+FEWEST = 5  # smallest number of clusters for an interval: from fewer, the variance is too uncertain
+_SAME = 1e-6  # values closer than this are equal: the epsilon of Q and R leaves 1e-8 instead of 0
 
 
 def clustered_mean(
     values: np.ndarray, clusters: Sequence[str] | np.ndarray, confidence: float
 ) -> tuple[Interval, str | None]:
-    """Return the interval of a mean of values between 0 and 1, and why there is none.
+    """Return the interval of a mean of values between 0 and 1, or the reason why there is none.
 
     The variance is that of the sums of clusters, each corrected for its own weight `h` (`1 / (1 - h)`), and the
     quantile is that of a t distribution with Satterthwaite's degrees of freedom for that estimator (Bell and McCaffrey
     2002, Survey Methodology 28, 169-181): the smaller of those under independent models and under models alike within
     clusters. With clusters of equal size this is the t interval of the cluster means. It is symmetric on the logit
-    scale. Where all values are 0, or all 1, no cluster differs and the bound is exact as for a share:
-    `1 - (alpha / 2)^(1 / G)` away. Where one cluster dominates (`dominated_by`), others of its kind may have been
-    missed, and no variance knows that.
+    scale. If all values are 0 or all are 1, the bound is the exact one of a proportion, `1 - (alpha / 2)^(1 / G)` away.
+    If one cluster dominates (`dominated_by`), others of its kind may have been missed, which the variance does not
+    reflect.
 
     >>> interval, _ = clustered_mean(np.array([0.5, 0.6, 0.7, 0.8, 0.9]), list("abcde"), 0.95)
     >>> round(interval.low, 3), round(interval.high, 3)
@@ -362,8 +362,8 @@ def _freedom(weight: np.ndarray) -> float:
     """Return Satterthwaite's degrees of freedom, `tr(M)^2 / sum(M^2)`, the smaller of two.
 
     With the shares `w` of the clusters, M is `(diag(w) - w w') / sqrt((1 - w)(1 - w)')` if models are independent. If
-    those of a cluster are alike, it is `c c' (I - 1 w')(I - w 1')` elementwise, with `c = w / sqrt(1 - w)`. Both
-    sums of squares are written out, so that nothing has the size of clusters x clusters.
+    those of a cluster are alike, it is `c c' (I - 1 w')(I - w 1')` elementwise, with `c = w / sqrt(1 - w)`. Both sums
+    of squares are expanded, so that no clusters x clusters matrix is needed.
     """
     a = weight**2 / (1 - weight)
     whole = float((weight**2).sum())
@@ -377,22 +377,23 @@ def _freedom(weight: np.ndarray) -> float:
 
 
 class Domination(NamedTuple):
-    """A mean that is mostly about one cluster."""
+    """A mean that depends mostly on one cluster."""
 
     cluster: Any  # its name
-    share: float  # of the distance of the mean from the nearer of 0 and 1
-    interval: Interval  # of the mean if clusters can be all or nothing
+    share: float  # its share of the distance of the mean from the nearer of 0 and 1
+    interval: Interval  # interval of the mean if clusters can be all-or-nothing
 
 
 def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray, confidence: float) -> Domination | None:
     """Return the cluster that makes up most of the distance of a mean of values between 0 and 1 from the nearer end.
 
     "Most" is a share above 2.5 / n, but at least 1/3 and at most 1/2: 1/2 of five equal clusters, 1/3 of eight or more.
-    Other samples may hold no such cluster, or two, and how far those would lie cannot be learned from one: in
-    simulations where most values are 0, `clustered_mean` covers the truth in 65 to 95% of cases. It does, or this is
-    not None, in at least 92% in each cell of `benchmarks/coverage_faithfulness.py` (in 91.2% in two cells of a wider
-    grid with high Q). The interval here covers in 98 to 100%, and is wide: Clopper's and Pearson's (1934, Biometrika
-    26, 404-413) of a share, with `n mean` successes in `n = 1 / sum(w^2)` clusters, `w` their shares of the models.
+    Other samples may contain no such cluster, or two, and how far off those would be cannot be learned from one: in
+    simulations where most values are 0, `clustered_mean` covers the truth in 65 to 95% of cases. Either it does or this
+    function reports a cluster in at least 92% of cases in each cell of `benchmarks/coverage_faithfulness.py` (91.2% in
+    two cells of a wider grid with high Q). The interval returned here covers the truth in 98 to 100% and is wide:
+    Clopper's and Pearson's (1934, Biometrika 26, 404-413) of a share, with `n mean` successes in `n = 1 / sum(w^2)`
+    clusters, `w` their shares of the models.
 
     >>> most = dominated_by(np.array([0.0, 0.0, 0.0, 0.1, 0.4]), list("abcde"), 0.95)
     >>> str(most.cluster), round(most.share, 2), [round(end, 2) for end in most.interval]

@@ -17,7 +17,7 @@ from uds_lens.meta._pools import logit_interval, normal_quantile, wilson_interva
 from uds_lens.meta._tables import Published, member, number, read_object, reasons_frame
 from uds_lens.results._statistics import NO_INTERVAL, Interval
 
-# What the UDS paper's tables and figures print and its files do not hold: Lee, Kim and Jo (2026), arXiv 2605.24614, and
+# Values that the UDS paper's tables and figures print but its files lack: Lee, Kim and Jo (2026), arXiv 2605.24614, and
 # the figures of its repository. The columns are robustness and Overall as printed, then the number of models, the
 # threshold, Q and R under the utility filter alone.
 _COLUMNS = ("rob_printed", "overall_printed", "n", "threshold", "q_utility", "r_utility")
@@ -44,7 +44,7 @@ logit_lens          .879 .902  16 .32  .918 .620
 uds                 .932 .951  12 .23  .948 .625
 """
 
-SHIPPED = Path(__file__).parent / "uds_paper"  # the files as they come with the library, with their licence
+SHIPPED = Path(__file__).parent / "uds_paper"  # the copy of the files that comes with the library, with their licence
 
 _FORGOTTEN = {
     "one_minus_es": "es",
@@ -52,7 +52,7 @@ _FORGOTTEN = {
     "one_minus_paraprob": "paraprob",
     "one_minus_truth": "truth_ratio",
 }
-"""Written as one minus the metric."""
+"""Their entries that are one minus the metric."""
 
 _SAME = {
     "s_loss": "s_mia_loss",
@@ -75,17 +75,17 @@ _SAME = {
     "utility_rel": "published_utility_rel",
     "overall": "published_score_with",
 }
-"""Written as they are, under another name."""
+"""Their entries that are the metric itself, under another name."""
 
 _FAITHFULNESS = {"auc_roc": "auc", "p_mean": "mean_p", "n_mean": "mean_n"}
 _ROBUSTNESS = {"quantization": "q", "relearning": "r", "agg": "rob"}
 
 
 def read_published(path: str | os.PathLike[str] | None = None) -> Published:
-    """Read the UDS paper's per-model values and its judgement of metrics.
+    """Read the UDS paper's per-model values and its evaluation of metrics.
 
-    The files hold no pool and no perturbed values: no F, Q or R can be computed again from them. `utility_rel` is
-    computed from the utilities, because theirs is capped at 1.
+    The files contain no values of pools or perturbed models, so F, Q and R cannot be recomputed from them.
+    `utility_rel` is computed from the utilities, because theirs is capped at 1.
 
     Args:
         path: Directory with `method_results.json` and `meta_eval.json`; None reads the copy that comes with this
@@ -188,16 +188,16 @@ def _metrics(judged: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def _numbers(entry: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, float]:
-    """Return numbers of an object under our names; NaN where there is none."""
+    """Return the numbers in an object under our names; NaN if missing."""
     return {ours: number(entry.get(theirs), where=f"{where}, {theirs!r}") for theirs, ours in columns.items()}
 
 
 def hanley_mcneil(auc: float | int, n_p: int, n_n: int, *, confidence: float | int = 0.95) -> Interval:
-    """Estimate the interval of an AUC that was published without its values, from the sizes of the pools alone.
+    """Estimate the interval of an AUC published without its values, from the sizes of the pools alone.
 
     `var = (F(1 - F) + (n_P - 1)(Q1 - F^2) + (n_N - 1)(Q2 - F^2)) / (n_P n_N)` with `Q1 = F / (2 - F)` and `Q2 = 2
     F^2 / (1 + F)`, on the logit scale; Wilson's interval with the smaller pool at F = 0 or 1. Checkpoints of one run
-    are not independent, so that the true interval is wider. NaN without F or with an empty pool.
+    are not independent, so the true interval is wider. NaN without F or with an empty pool.
 
     Raises:
         ConfigError: F lies outside 0 to 1.

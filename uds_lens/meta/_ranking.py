@@ -19,16 +19,16 @@ from uds_lens.meta._tables import harmonic_means, require_one_setup
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreParts:
-    """Columns that make up the score of a model."""
+    """The columns that make up a model's score."""
 
     memorization: tuple[str, ...] = ("es", "em", "paraprob", "truth_ratio")
-    """Metrics of the first part: harmonic mean of `1 - m`, m being oriented so that more means more knowledge."""
+    """Metrics of the first part: the harmonic mean of `1 - m`, with m oriented so that more means more knowledge."""
 
     membership: tuple[str, ...] = ("s_mia_loss", "s_mia_zlib", "s_mia_min_k", "s_mia_min_kpp")
-    """Metrics of the second part, in the same way."""
+    """Metrics of the second part, likewise."""
 
     depth: str = "uds"
-    """The metric that the score is formed with and without; joins the second part."""
+    """The depth metric, which joins the second part; the score is computed with and without it."""
 
     utility: str = "utility_rel"
     """Column with the utility relative to `full`; capped at 1 here."""
@@ -37,8 +37,8 @@ class ScoreParts:
     """As in `directions`."""
 
     attacks: Mapping[str, str] | None = None
-    """For each normalised attack, the metric from whose scores per example it is computed, for `stability`; in addition
-    to the declared ones."""
+    """For each normalised attack that is not declared: the metric whose per-example scores it is computed from, for
+    `stability`."""
 
     def __post_init__(self) -> None:
         if not self.memorization or not self.membership:
@@ -46,7 +46,7 @@ class ScoreParts:
 
     @classmethod
     def preset(cls, name: Literal["open_unlearning", "open_unlearning_muse"]) -> ScoreParts:
-        """Return a score of what Open-Unlearning's default configuration of TOFU or of MUSE writes.
+        """Return the score parts available in Open-Unlearning's default configuration of TOFU or MUSE.
 
         It lacks EM and three of the four attacks, and fluency: compare with `read_open_unlearning(utility=
         "model_utility")`.
@@ -64,12 +64,12 @@ class ScoreParts:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """All metrics, each once, without the utility."""
+        """All metrics, without duplicates and without the utility."""
         return tuple(dict.fromkeys((*self.memorization, *self.membership, self.depth)))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All metrics and the utility, each once."""
+        """All metrics and the utility, without duplicates."""
         return tuple(dict.fromkeys((*self.metrics, self.utility)))
 
 
@@ -86,7 +86,7 @@ def score_models(frame: pd.DataFrame, *, parts: ScoreParts | None = None) -> pd.
 
     Returns:
         `model`, `memorization`, `mia`, `depth`, `utility`, `utility_rel`, `score_without`, `score_with`, `zeros`
-        (metrics at which nothing is forgotten) and `reason` (which values are missing), index as in `frame`. NaN
+        (metrics by which nothing is forgotten) and `reason` (which values are missing), with the index of `frame`. NaN
         where a part is NaN.
 
     Raises:
@@ -148,7 +148,7 @@ def forgotten_shares(frame: pd.DataFrame, parts: ScoreParts) -> dict[str, np.nda
 
 
 def checked_share(name: str, forgotten: np.ndarray) -> np.ndarray:
-    """Clip rounding beyond 0 and 1, and refuse what lies further out."""
+    """Clip rounding errors beyond 0 and 1, and refuse values further outside."""
     outside = (forgotten < -1e-9) | (forgotten > 1 + 1e-9)
     if outside.any():
         raise DataError(
@@ -169,17 +169,17 @@ def utility_of(frame: pd.DataFrame, parts: ScoreParts) -> np.ndarray:
     return np.minimum(values, 1.0)
 
 
-View: TypeAlias = Literal["without", "with"]  # whether the depth metric is part of the score
+View: TypeAlias = Literal["without", "with"]  # score without or with the depth metric
 
-TIE = 1e-12  # scores closer than this are equal
+TIE = 1e-12  # scores closer than this count as equal
 
 
 class Choice(NamedTuple):
-    """The configuration that stands for a method."""
+    """The configuration that represents a method."""
 
     at: int  # its row
-    tied: tuple[int, ...]  # all rows with the same score, itself included
-    margin: float  # score above the next; 0 in a tie, NaN with one candidate
+    tied: tuple[int, ...]  # all rows with the same score, including itself
+    margin: float  # lead over the next score; 0 in a tie, NaN with one candidate
 
 
 def rank(
@@ -192,10 +192,10 @@ def rank(
 ) -> pd.DataFrame:
     """Rank methods by the score of their best configuration.
 
-    The score is `HM(Mem, Privacy, U)`, with `Privacy = MIA` or `HM(MIA, UDS)` (see `score_models`). The
-    configuration is chosen by one of the two scores, whichever of them ranks: the paper chooses without UDS. Where
-    several configurations reach the same score, all are named, and the one with the fewest parts at 0 and then the
-    highest harmonic mean of the rest is shown; that is the one the paper's 1e-12 in each denominator picks.
+    The score is `HM(Mem, Privacy, U)`, with `Privacy = MIA` or `HM(MIA, UDS)` (see `score_models`). The configuration
+    may be chosen by either score, independently of the one used for ranking: the paper chooses without UDS. If several
+    configurations reach the same score, all are named; the one shown has the fewest parts at 0 and then the highest
+    harmonic mean of the rest, as with the paper's 1e-12 in each denominator.
 
     Args:
         frame: One row per model: `model`, `method`, the columns of `parts`.
@@ -275,7 +275,7 @@ def shifts(frame: pd.DataFrame, *, min_utility: float | None = None, parts: Scor
 
 
 def places(scores: np.ndarray) -> np.ndarray:
-    """Return places of scores, 1 for the highest; equal ones share the better place, NaN has none.
+    """Return the ranks of scores, 1 for the highest; equal scores share the better rank, NaN has none.
 
     >>> places(np.array([0.2, 0.9, 0.9, float("nan")])).tolist()
     [3.0, 1.0, 1.0, nan]
@@ -296,7 +296,7 @@ def configurations(frame: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def eligible(scores: pd.DataFrame, rows: np.ndarray, min_utility: float | None) -> np.ndarray:
-    """Return those of the rows that are complete and keep enough utility."""
+    """Return the rows that are complete and keep enough utility."""
     kept = scores[["score_without", "score_with"]].notna().all(axis=1).to_numpy()
     if min_utility is not None:
         kept = kept & (scores["utility_rel"].to_numpy(dtype=float) >= min_utility)
@@ -348,11 +348,11 @@ def _row(method: str, scores: pd.DataFrame, rows: np.ndarray, by: View, min_util
     return row
 
 
-FEW = 5  # models below which places and their probabilities are quoted with a caution
+FEW = 5  # with fewer models, ranks and their probabilities get a caution
 
 
 def empty_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame | None = None) -> dict[str, str | None]:
-    """Return the parts of the score that no model has a value for, with the reader's commonest reason.
+    """Return the parts of the score for which no model has a value, with the most common reason.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"model": ["a"], "x": [float("nan")], "s": [1.0], "utility_rel": [1.0]})
@@ -368,7 +368,7 @@ def empty_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame | 
 
 
 def reason_of(name: str, frame: pd.DataFrame, reasons: pd.DataFrame | None) -> str | None:
-    """Return the reason that most models of `frame` share; None without one."""
+    """Return the most common reason among the models of `frame`; None if there is none."""
     if reasons is None or not len(reasons):
         return None
     given = reasons[(reasons["metric"] == name) & reasons["model"].isin(frame["model"])]["reason"]
