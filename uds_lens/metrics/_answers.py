@@ -24,9 +24,9 @@ from uds_lens.generation._reading import cached_pass, padded
 from uds_lens.models import HookedModel
 from uds_lens.patching import ModelCosts, row_layout
 
-_CACHED = 4  # tokens whose keys and values a batch holds, prompts repeated for each answer, as a multiple of its budget
+_CACHED = 4  # limit of a batch's cached tokens, with prompts repeated for each answer, as a multiple of its budget
 
-_whole_only: WeakSet[Any] = WeakSet()  # models that were seen to keep more than keys and values of what they read
+_whole_only: WeakSet[Any] = WeakSet()  # models known to keep more than keys and values
 
 _States: TypeAlias = tuple[list[int], Tensor]
 """Indices of some rows, and the states `[token, d_model]` that predict their scored tokens, row after row."""
@@ -34,17 +34,17 @@ _States: TypeAlias = tuple[list[int], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class AnswerScores:
-    """A model's scores of each token of each answer, given the question and the answer before it.
+    """A model's scores of each token of each answer, given the question and the preceding answer tokens.
 
     The token axis runs over the labelled tokens: the answer and what ends it. Answers too long for the model have no
-    token.
+    tokens.
     """
 
     logprobs: tuple[Float[Tensor, "_"], ...]
     """Log-probability of each token, nats, float32."""
 
     hits: tuple[Bool[Tensor, "_"], ...]
-    """Is the token the model's first choice?"""
+    """Whether the token is the model's first choice."""
 
     standardised: tuple[Float[Tensor, "_"], ...]
     """`(log p - mu) / sigma` over the vocabulary, for Min-K++."""
@@ -99,7 +99,7 @@ def fitting_rows(model: HookedModel, rows: Sequence[TokenSequence]) -> list[int]
 def scores_of(
     model: HookedModel, rows: Sequence[TokenSequence], batches: Iterable[_States], *, names: Sequence[str] | None = None
 ) -> AnswerScores:
-    """Read the scores of answers out of the states that predict them; see `score_answers`."""
+    """Compute the scores of answers from the states that predict them; see `score_answers`."""
     empty = torch.empty(0)
     scores: list[tuple[Tensor, ...]] = [(empty, empty.bool(), empty, empty.long())] * len(rows)
     broken: list[int] = []
@@ -122,7 +122,7 @@ def _batches(model: HookedModel, rows: Sequence[TokenSequence], token_budget: in
     costs, layout = ModelCosts.of(model.hf.config, model.device), row_layout(model)
     lengths = [len(row.ids) for row in rows]
     prompts = _shared_prompts(rows) if may_share_prompts(model) else {}
-    if layout.limit is not None:  # a prompt's keys are not those that it has in a text beyond the limit
+    if layout.limit is not None:  # beyond the limit, a prompt's keys differ from those in the whole text
         prompts = {
             prompt: owners
             for prompt, owners in prompts.items()
@@ -152,7 +152,7 @@ def _batches(model: HookedModel, rows: Sequence[TokenSequence], token_budget: in
 def whole_batches(
     model: HookedModel, rows: Sequence[TokenSequence], indices: Sequence[int], token_budget: int
 ) -> list[list[int]]:
-    """Group some of the rows, each to be read by itself as a whole."""
+    """Group rows that are each processed as a whole."""
     costs = ModelCosts.of(model.hf.config, model.device)
     planned = costs.forward_batches([rows[index] for index in indices], token_budget=token_budget)
     batches = [[indices[number] for number in batch] for batch in planned]
@@ -160,27 +160,27 @@ def whole_batches(
 
 
 def batch_of(model: HookedModel, rows: Sequence[TokenSequence], indices: Sequence[int]) -> TokenBatch:
-    """Make a batch of some of the rows, on the CPU, padded where the model takes it."""
+    """Make a batch of some rows, on the CPU, padded on the side that suits the model."""
     pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
     return make_batch(rows, indices=indices, pad_token_id=pad, padding_side=row_layout(model).padding_side)
 
 
-# Answers behind one prompt.
+# Answers that follow a shared prompt.
 
 _Prompt: TypeAlias = tuple[int, ...]
 _Chunk: TypeAlias = tuple[list[_Prompt], list[list[int]]]
-"""Prompts of similar length that run together, and the indices of the rows that follow them, in batches."""
+"""Prompts of similar length that run together, with batches of the rows that follow them."""
 
 
 class _NotShared(Exception):  # noqa: N818 - a signal, not an error
-    """A model keeps more than keys and values of a prompt, so that its answers cannot run behind it."""
+    """Raised if a model keeps more of a prompt than keys and values, so that answers cannot share it."""
 
 
 def may_share_prompts(model: HookedModel) -> bool:
     """Return whether a model's sequences may be run in two parts.
 
-    Not where user hooks count on whole ones, nor where blocks keep a mask of their own by place in the sequence, nor
-    where layers are recurrent, nor where texts do not grow side by side (`growing_way`).
+    They may not if there are user hooks, which expect whole sequences, if blocks have their own positional mask, if
+    layers are recurrent, or if texts cannot grow in one batch (`growing_way`).
     """
     if model.hf in _whole_only or model.is_wrapped or model.runs_hooks or model.anatomy.keeps_masks:
         return False
@@ -203,7 +203,7 @@ def _shared_prompts(rows: Sequence[TokenSequence]) -> dict[_Prompt, list[int]]:
 def _chunks(
     rows: Sequence[TokenSequence], prompts: dict[_Prompt, list[int]], costs: ModelCosts, token_budget: int
 ) -> list[_Chunk]:
-    """Group prompts by length, and the answers behind each group by theirs; each has the budget for itself."""
+    """Group prompts by length, and the answers of each group by theirs; each batch has the full budget."""
     at_once = costs.tokens_at_once(token_budget)
     groups: list[list[_Prompt]] = []
     for prompt in sorted(prompts, key=len):
@@ -228,7 +228,7 @@ def _chunks(
 
 
 def _behind_prompts(model: HookedModel, rows: Sequence[TokenSequence], chunk: _Chunk) -> Iterator[_States]:
-    """Run each prompt of a chunk once, and yield the states of the rows behind them, batch by batch.
+    """Run each prompt of a chunk once, and yield the states of the rows that follow, batch by batch.
 
     The prompt's last state predicts an answer's first token, the others follow it. Raises `_NotShared` before anything
     is yielded; `may_share_prompts` is False from then on.

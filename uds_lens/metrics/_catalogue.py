@@ -1,4 +1,4 @@
-"""All metrics, ours and a user's own, and how far our study trusts them. Reading this loads no torch."""
+"""All metrics, built-in and custom, and our study's verdict on them. Importing this loads no torch."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["METRICS", "add_metric", "metric", "withdraw_metric"]  # a custom metric comes after ours
 
 METRICS: Mapping[str, MetricSpec] = DECLARED
-"""Every metric by name, in an order where each comes after those it is made of; a user's own come last."""
+"""All metrics by name, each after those it is computed from; custom ones come last."""
 
 HOLDS_TOO_LITTLE = 0.75
-"""F below which, with its whole interval, a metric gets a warning; the UDS paper draws its line there too."""
+"""A metric gets a warning if the whole interval of its F is below this; the UDS paper uses the same value."""
 
-CHANCE = 0.5  # F of a metric that knows nothing of what a model knows
+CHANCE = 0.5  # F of a metric at chance
 
 
 @dataclass(frozen=True)
@@ -52,30 +52,29 @@ class Trust:
     """
 
     faithfulness: float
-    """F: how often it ranks a model that was trained on the forget set above one that was not. 0.5 is chance."""
+    """F: probability that it ranks a model trained on the forget set above one that was not. 0.5 is chance."""
 
     low: float
-    """Lower end of its 95% interval for more runs of the study's six kinds of models, and for no other kind; Wilson's
-    where F is 1."""
+    """Lower end of its 95% interval, for further runs of the study's six kinds of models only; Wilson's if F is 1."""
 
     high: float
     """Upper end."""
 
     quantisation: float
-    """Q, over models that are still useful: how little 4 bits move it; NaN where undefined."""
+    """Q, over models with enough utility: 1 if quantisation to 4 bits does not change it; NaN if undefined."""
 
     relearning: float
-    """R, over the same: how similarly relearning moves it in unlearned and in retain models; NaN where undefined."""
+    """R, over the same models: 1 if relearning changes it equally in unlearned and retain models; NaN if undefined."""
 
     variants_low: float = math.nan
-    """Smallest F with one of the six kinds left out."""
+    """Lowest F with one of the six kinds left out."""
 
     variants_high: float = math.nan
-    """Largest."""
+    """Highest F with one of the six kinds left out."""
 
     new_low: float = math.nan
-    """Lower end of the 95% interval of F for kinds of models that the study did not have, with kinds as clusters;
-    Wilson's for three kinds where F is 1."""
+    """Lower end of the 95% interval of F for new kinds of models, with kinds as clusters; Wilson's for three kinds if F
+    is 1."""
 
     new_high: float = math.nan
     """Upper end."""
@@ -90,16 +89,16 @@ class Trust:
     """Upper end."""
 
     worst_pair: str = ""
-    """Which pair that is."""
+    """The pair with the lowest F."""
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the interval of F lies below 0.75 or contains 0.5: then the library warns of the metric."""
+        """Whether the interval of F lies below 0.75 or contains 0.5, so that the library warns of the metric."""
         return self.high < HOLDS_TOO_LITTLE or self.low <= CHANCE <= self.high
 
     @property
     def fails_a_pair(self) -> bool:
-        """Whether F in its worst pair is at or below 0.5: then the library warns too.
+        """Whether F in its worst pair is at or below 0.5, so that the library warns, too.
 
         The interval is printed and decides nothing: with five runs a side it reaches 0.5 for 19 of the 20 metrics.
         """
@@ -116,7 +115,7 @@ _COLUMNS = {"F": "faithfulness", "Q": "quantisation", "R": "relearning"}
 
 @cache
 def studied() -> Mapping[str, Trust]:
-    """Return the study's verdict by metric; metrics that were not in it are absent.
+    """Return the study's verdict by metric; metrics not in the study are absent.
 
     Example:
         >>> uds = studied()["uds"]
@@ -134,11 +133,11 @@ def studied() -> Mapping[str, Trust]:
 
 
 def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None) -> list[MetricSpec]:
-    """Return metrics with those they are made of, in the order of `METRICS`.
+    """Return metrics with those they are computed from, in the order of `METRICS`.
 
     Args:
         names: Names; None takes all.
-        options: Settings, which say what CKA and Para. ROUGE read; None is the default.
+        options: Settings, which determine what CKA and Para. ROUGE read; None means the defaults.
 
     Returns:
         Specs, each once.
@@ -230,11 +229,11 @@ def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
 
 
 def all_needs(spec: MetricSpec) -> list[str]:
-    """Return the access a metric needs, with that of the metrics it is made of."""
+    """Return the access that a metric needs, including that of the metrics it is computed from."""
     needed = {need for part in resolve([spec.name]) for need in part.needs}
     return [need for need in ("output", "internal", "retain", "full") if need in needed]
 
 
 def data_sets(spec: MetricSpec) -> list[str]:
-    """Return the sets of `MetricData` a metric requires, with those of the metrics it is made of."""
+    """Return the sets of `MetricData` that a metric requires, including those of the metrics it is computed from."""
     return list(dict.fromkeys(name for part in resolve([spec.name]) for name in part.sets))

@@ -1,4 +1,4 @@
-"""The sets of questions that the metrics ask: forget, holdout, retain, real authors, world facts."""
+"""The sets of questions behind the metrics: forget, holdout, retain, real authors, world facts."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class AnswerText:
     """The question."""
 
     answer: str
-    """Text that is scored: the reference, a paraphrase, or a wrong answer."""
+    """The text to score: the reference, a paraphrase, or a wrong answer."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class MetricData:
-    """Sets of questions. An absent set costs the metrics that need it, which are NaN with the reason.
+    """Sets of questions. Metrics that need an absent set are NaN, with the reason.
 
     A set is a list of examples, or whatever `load_examples` reads: rows as dicts, a table, a path.
 
@@ -78,7 +78,7 @@ class MetricData:
     """The forget set with entity spans, for the white-box metrics; None means `forget`, where it has entities."""
 
     sample: Mapping[str, Any] | None = None
-    """How `limited` chose from how many, for the record; None where every example is asked."""
+    """How `limited` sampled the examples, for the provenance; None if all are used."""
 
     def __post_init__(self) -> None:
         if not self.forget:
@@ -102,7 +102,7 @@ class MetricData:
         return [replace(row, question=row.paraphrased_question) for row in rows if row.paraphrased_question]
 
     def texts(self, name: str) -> list[AnswerText]:
-        """Return answers of a set: "forget" the references, "forget/paraphrased", "forget/perturbed" the others."""
+        """Return answers of a set: of "forget" the references; also "forget/paraphrased" and "forget/perturbed"."""
         kind = name.partition("/")[2]
         return [
             AnswerText(index, example.question, answer)
@@ -231,7 +231,7 @@ def open_metric_data(
 
     Args:
         source: As above.
-        retain: Facts to keep, as `load_examples` reads them: in place of TOFU's, or besides a forget set.
+        retain: Facts to retain, as `load_examples` reads them: instead of TOFU's, or in addition to a forget set.
         holdout: Questions of the same kind that no model has seen, likewise.
         split: Forget split of TOFU.
         limit: Examples of every set; None takes all.
@@ -299,7 +299,7 @@ def _of_questions(
     """Return the rows of `entities` that belong to the drawn questions; None where none belongs to any question."""
 
     def keys(row: ForgetExample) -> list[tuple[str, ...]]:
-        # a row number is no id: row 3 of two files need not be the same question
+        # a row number is not an id: row 3 of two files need not be the same question
         ids = [] if row.id == str(row.row) else [("id", row.id)]
         return [("both", row.question, row.answer), ("question", row.question), *ids]
 

@@ -1,4 +1,4 @@
-"""Metrics as records: what one needs, which way it points, its function, and the decorator that declares it.
+"""Metrics as records: requirements, direction and function, and the decorator that declares one.
 
 Nothing here loads torch.
 """
@@ -30,7 +30,7 @@ class Undefined(Exception):  # noqa: N818 - it is an outcome, not a failure
     """A metric has no value; the message says why, as a clause."""
 
 
-# Means that keep what is undefined undefined.
+# Means that propagate undefined values.
 
 
 def harmonic_mean(values: Sequence[float]) -> float:
@@ -84,7 +84,7 @@ def harmonic_of_parts(parts: Mapping[str, float]) -> float:
     return harmonic_mean(list(parts.values()))
 
 
-Role: TypeAlias = Literal["retain", "full", "model"]  # model that a pass runs on; `model` is the one that is evaluated
+Role: TypeAlias = Literal["retain", "full", "model"]  # the model that a pass runs; `model` is the one being evaluated
 
 Kind: TypeAlias = Literal[
     "answers", "generations", "states", "patched", "lens", "transplanted", "fisher_spill", "fisher_masks", "fisher_sums"
@@ -97,7 +97,7 @@ Group: TypeAlias = Literal[
 """Families of metrics; `custom` is for a user's own."""
 
 Direction: TypeAlias = Literal["knowledge", "erasure", "utility"]
-"""Meaning of a higher value: the forget set is still known, it is erased, or the model is more useful."""
+"""Meaning of a higher value: the forget set is still known, it is erased, or the model has more utility."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Pass:
     """Generations only: the answer starts with the jailbreak prefix."""
 
     optional: bool = field(default=False, compare=False)
-    """The metric does without it where the set is empty."""
+    """The metric works without this pass if the set is empty."""
 
     @property
     def set_name(self) -> str:
@@ -136,7 +136,7 @@ def needs_answers(*sets: str, role: Role = "model", optional: bool = False) -> t
 
 
 def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False) -> tuple[Pass, ...]:
-    """Return passes that let a model answer the questions of sets: `Evidence.generations`.
+    """Return passes in which a model answers the questions of sets: `Evidence.generations`.
 
     >>> needs_generations("forget", jailbreak=True)[0].start
     True
@@ -145,9 +145,9 @@ def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False)
 
 
 def needs_states(*roles: Role, answers: str = "") -> tuple[Pass, ...]:
-    """Return passes that keep the residual stream of models at the entities: `Evidence.stacked_states`.
+    """Return passes that collect models' residual streams at the entities: `Evidence.stacked_states`.
 
-    With `answers` at the whole answers of that set, asked as the output metrics ask.
+    With `answers`, at the whole answers of that set, with the prompts of the output metrics.
 
     >>> [each.role for each in needs_states("retain", "model")]
     ['retain', 'model']
@@ -172,7 +172,7 @@ class Outcome:
     """Value of each example; NaN where it has none."""
 
     details: Mapping[str, Any] = field(default_factory=dict)
-    """More numbers behind the value, per layer for example."""
+    """Further numbers behind the value, for example per layer."""
 
 
 def mean_outcome(ids: Sequence[str], per_example: Sequence[float], **details: Any) -> Outcome:
@@ -233,13 +233,13 @@ class MetricSpec:
     """Measurements it needs."""
 
     uses: tuple[str, ...] = ()
-    """Metrics it is made of."""
+    """Metrics it is computed from."""
 
     references: tuple[str, ...] = ()
     """Sets it compares with, beyond those its passes run over."""
 
     packages: tuple[str, ...] = ()
-    """Optional packages it requires, by their names in Python."""
+    """Optional packages it requires, by import name."""
 
     @property
     def low(self) -> float:
@@ -276,7 +276,7 @@ class MetricSpec:
 
 
 class Evidence:
-    """Everything that was measured for one model and its references, as the function of a metric reads it."""
+    """Everything measured for one model and its references, as seen by the function of a metric."""
 
     def __init__(self, session: Session, fluency: FluencyScorer) -> None:
         self._session = session
@@ -285,11 +285,11 @@ class Evidence:
         self.options: MetricOptions = session.options
         """The settings."""
         self.fluency = fluency
-        """Scorer that tells language from gibberish."""
+        """Scorer that distinguishes language from gibberish."""
         self.outcomes: dict[str, Outcome] = {}
-        """Outcomes of the metrics before this one."""
+        """Outcomes of the metrics computed before this one."""
         self.spec: MetricSpec | None = None
-        """The metric that reads now; it sees what it declared, whatever else is measured in the same call."""
+        """The metric being computed; it sees only the passes it declared."""
 
     def ids(self, name: str) -> list[str]:
         """Ids of a set's examples."""
@@ -300,7 +300,7 @@ class Evidence:
         return [text.answer for text in self.data.texts(name)]
 
     def answers(self, name: str, role: Role = "model") -> AnswerScores:
-        """Scores of every token of every answer of a set; of no answer where the set is empty."""
+        """Scores of every token of every answer of a set; empty if the set is."""
         from uds_lens.metrics._answers import AnswerScores
 
         wanted = self._declared(Pass(role, "answers", name))
@@ -309,7 +309,7 @@ class Evidence:
         return self._value(wanted)
 
     def by_example(self, name: str, values: Sequence[float]) -> list[list[float]]:
-        """Values of a set's answers, listed per example (several where there are paraphrases)."""
+        """Values of a set's answers, listed per example (several if there are paraphrases)."""
         listed: list[list[float]] = [[] for _ in self.data.examples(name)]
         for text, value in zip(self.data.texts(name) if values else (), values, strict=True):
             listed[text.owner].append(value)
@@ -337,7 +337,7 @@ class Evidence:
         return self._value(Pass("full", "lens", role))
 
     def transplanted(self, role: Role) -> HostScores:
-        """Log-probabilities of the entities under a model, by itself and with blocks of `retain` in it."""
+        """Log-probabilities of the entities under a model, both unchanged and with blocks of `retain` in it."""
         return self._value(Pass(role, "transplanted"))
 
     def masks(self) -> FisherMasks:
@@ -349,7 +349,7 @@ class Evidence:
         return self._value(Pass("model", "fisher_sums"))
 
     def entity_ids(self) -> list[str]:
-        """Ids of the examples that white-box metrics look at."""
+        """Ids of the examples used by white-box metrics."""
         return [row.example.id for row in self._session.plan.encoded.rows]
 
     def entity_subjects(self) -> list[str | None]:
@@ -422,7 +422,7 @@ def metric(
         passes: Measurements it needs (`needs_answers`, `needs_generations`, `needs_states`).
         uses: Metrics it is made of; they are declared before it.
         references: Sets it compares with, beyond those its passes run over.
-        packages: Optional packages it requires, by their names in Python.
+        packages: Optional packages it requires, by import name.
 
     Returns:
         A decorator that leaves the function as it is.

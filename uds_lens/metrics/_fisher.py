@@ -1,8 +1,8 @@
-"""Diagonal Fisher information of a model's blocks, the masks where `retain` has more of it, and the erasure there.
+"""Diagonal Fisher information of a model's blocks, masks of weights where `retain` has more, and the erasure there.
 
 Fisher information is the mean over examples of the squared gradient of the mean entity NLL. Gradients of several
-examples come from one forward and one backward pass where the model's blocks allow it, else one at a time. What is held
-at one time is bounded: squares of as many layers as fit the given memory.
+examples come from one forward and one backward pass where the model's blocks allow it, else one at a time. Memory is
+bounded: the squares of only as many layers are held at a time as fit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _GRAPH_BYTES = 1 << 28
 """Memory for what a forward pass keeps until its backward pass; at least one example runs, however large."""
 
-_EPSILON = 1e-30  # squared gradients are small numbers: large enough to divide by, too small to change a quotient
+_EPSILON = 1e-30  # large enough to divide by, and too small to change a quotient, even of small squared gradients
 
 _Take: TypeAlias = Callable[[int, int, Float[Tensor, "weight"]], None]
 """Gets a layer, where a weight begins among the layer's flattened parameters, and its gradient for one example,

@@ -1,4 +1,4 @@
-"""Scorers for the fluency half of Utility: is a generated text language at all?"""
+"""Scorers for fluency, one half of Utility: is a generated text language at all?"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def scorer_named(fluency: FluencyScorer | str, *, offline: bool = False) -> Flue
     return _scorer(fluency, offline) if isinstance(fluency, str) else fluency
 
 
-@cache  # a classifier is loaded once for all models
+@cache  # load a classifier only once for all models
 def _scorer(name: str, offline: bool) -> FluencyScorer:
     if name == "heuristic":
         return HeuristicFluency()
@@ -95,7 +95,7 @@ class HubFluency:
             where = {"local_files_only": self.offline, "trust_remote_code": False}
             with LOADING, asking_the_hub():
                 config = AutoConfig.from_pretrained(self.model, **where)
-                set_attention(config, "eager")  # it may name a kernel of the Hub, which is a program
+                set_attention(config, "eager")  # it may name a kernel on the Hub, which is a program
                 head = AutoModelForSequenceClassification.from_pretrained(self.model, config=config, **where)
                 words = AutoTokenizer.from_pretrained(self.model, **where)
         except Exception as error:  # the Hub client has no common base class for its errors
@@ -113,7 +113,7 @@ class HubFluency:
 
 
 class HeuristicFluency:
-    """Rules of thumb that need no model: offline, instant, and blind to word salad.
+    """Rules of thumb that need no model: offline, instant, and unable to detect word salad.
 
     A text counts as fluent if it has a word, most of its characters are letters, digits, spaces or common
     punctuation, its words have ordinary lengths, and it does not repeat itself (at least half of its four-word

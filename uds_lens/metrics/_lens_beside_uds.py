@@ -1,4 +1,4 @@
-"""Logit Lens next to UDS for one example: what a layer seems to encode, and what it does when it is used."""
+"""Logit Lens next to UDS for one example: what a layer seems to encode, and what the model makes of it."""
 
 from __future__ import annotations
 

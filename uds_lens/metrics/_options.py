@@ -25,7 +25,7 @@ from uds_lens.data._prompts import CHAT_DATE, chat_style_named
 
 @runtime_checkable
 class FluencyScorer(Protocol):
-    """Any callable with a name that tells language from gibberish."""
+    """Any callable with a name that distinguishes language from gibberish."""
 
     @property
     def name(self) -> str:
@@ -66,8 +66,8 @@ class MetricOptions:
     """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
 
     entity_space: EntitySpace = "answer"
-    """What precedes an entity: what the answer has there, or `always` one space. The latter is the UDS paper's
-    rule, also where models never saw one: after an opening quote, in Chinese."""
+    """What precedes an entity: what the answer has there, or `always` one space. The latter is the UDS paper's rule,
+    even where models never saw a space: after an opening quote, in Chinese."""
 
     strict_es: bool = False
     """Extraction Strength 0 instead of Open-Unlearning's 1/T where not even the last token is right."""
@@ -79,8 +79,8 @@ class MetricOptions:
     """Longest generated answer, in tokens; generation stops earlier at an end token."""
 
     repetition_penalty: PositiveFloat = 1.0
-    """What the logits of tokens that a generated answer or its prompt already holds are divided by (negative ones:
-    multiplied). Published metrics decode plainly (1), and so a model's own `repetition_penalty` is not used."""
+    """Repetition penalty: logits of tokens already in the generated answer or its prompt are divided by it (multiplied
+    if negative). Published metrics use none (1), so a model's own `repetition_penalty` is ignored."""
 
     rouge_words: RougeWords = "ascii"
     """Words that ROUGE counts: those of a-z and 0-9, as published numbers do, or with `unicode` those of every
@@ -108,10 +108,10 @@ class MetricOptions:
     """Dtype of the models; log-probabilities are always float32."""
 
     fisher_memory_gb: PositiveFloat = 4.0
-    """Memory for Fisher diagonals held at one time; where they do not fit, each part takes a pass over the data."""
+    """Memory for Fisher diagonals held at a time; if they do not fit, each part takes a separate pass over the data."""
 
     generation_rows: PositiveInt = 64
-    """Answers generated side by side; changes speed and memory, not the text."""
+    """Answers generated in one batch; affects speed and memory, not the text."""
 
     def __post_init__(self) -> None:
         self.chat.require(self.protocol)

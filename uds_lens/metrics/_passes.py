@@ -1,6 +1,6 @@
-"""The passes of one evaluation: which model runs when, what is reused, what each pass costs.
+"""The passes of an evaluation: the order of models, the reuse of results, and the cost of each pass.
 
-At the end the passes of models that are read a block at a time; all of one model share one reading.
+For streamed models, all passes of one model share a single reading of its files (at the end of this file).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class MetricCache:
     def identity(
         self, source: ModelSource, dtype: str, protocol: Protocol, chat: ChatStyle, model: HookedModel | None = None
     ) -> tuple[ModelRecord, frozenset[int] | None] | None:
-        """Return who a source is, and the tokens that end its answers; None for those of a model only streamed so far.
+        """Return a source's fingerprint and the tokens that end its answers (None if it was only streamed so far).
 
         The end tokens are partly those of the generation config, which is no part of the fingerprint. Without the
         opened `model`, both are known of open models, and of directories whose files have not changed since.
@@ -119,7 +119,7 @@ class MetricCache:
     def remember_streamed(
         self, source: str | os.PathLike[str], dtype: str, protocol: Protocol, chat: ChatStyle, record: ModelRecord
     ) -> None:
-        """Note who a model is that was streamed; `identity` tells it as long as its files do not change."""
+        """Record the fingerprint of a streamed model; `identity` returns it as long as its files do not change."""
         files = checkpoint_files(*checkpoint_folders(source))
         if files is not None:
             self._known.setdefault((files, dtype, protocol, chat), (record, None))
@@ -234,9 +234,9 @@ class Session:
         return [(row.example.question, row.ids) for row in self.plan_of(wanted).encoded.rows]
 
     def perform(self, passes: Sequence[Pass]) -> None:
-        """Run every pass whose result is not at hand, one model in memory at a time."""
+        """Run every pass whose result is not cached, with one model in memory at a time."""
         wanted = list(dict.fromkeys(passes))
-        if self.run.stream is True:  # each would be refused when its turn comes, after other models were read
+        if self.run.stream is True:  # checked first: otherwise a model would be refused only after others were read
             paths = {role for role, source in self.sources.items() if isinstance(source, str | os.PathLike)}
             require_read_once(p for p in wanted if p.role in paths and p.kind != "patched" and not self._at_hand(p))
         for role, kinds in _STAGES:
@@ -299,7 +299,7 @@ class Session:
         wanted: Sequence[Pass],
         inputs: Sequence[tuple[str, Sequence[int]]],
     ) -> dict[Pass, Any]:
-        """Read a model once for several passes, and note whose it is."""
+        """Read a model once for several passes, and record its fingerprint."""
         config, run = self.config, self.run
         values: dict[Pass, Any] = {}
         with opened(source, config, run) as model:
@@ -414,7 +414,7 @@ class Session:
                 self._identify(role, handle)
                 yield handle
 
-    # What each kind of pass does with an open model: several together where that saves work, else one.
+    # What each kind of pass does with an open model, several at once where that saves work.
 
     def _measure(self, wanted: Sequence[Pass], model: HookedModel) -> list[Any]:
         kind = wanted[0].kind
@@ -447,7 +447,7 @@ class Session:
     def _generations(self, wanted: Pass, model: HookedModel) -> tuple[str, ...]:
         options, known = self.options, None
         scored = self.results.get(Pass(wanted.role, "answers", wanted.what))
-        if scored is not None and not wanted.start:  # as far as it repeats the references, it need not generate
+        if scored is not None and not wanted.start:  # tokens that equal the references need not be generated
             rows, choices = self.answer_rows(wanted.what)[1], scored.value.first_choices
             known = [known_beginning(row, own.tolist()) for row, own in zip(rows, choices, strict=True)]
         return tuple(
@@ -482,7 +482,7 @@ class Session:
         if run.engine == "auto" and any(self.results[p].value.engine == "naive" for p in others):
             run = replace(run, engine="naive")
         scores = scored(wanted, run)
-        for p in others:  # measured for an earlier model by the fast engine, which has failed since
+        for p in others:  # measured for an earlier model with the fast engine, which has failed since then
             if self.results[p].value.engine != scores[0].engine:
                 again = scored([p], replace(run, engine=scores[0].engine))[0]
                 self._keep(p, replace(self.results[p], value=again))
@@ -527,7 +527,7 @@ class Session:
 
 
 def _shares(seconds: float, forwards: int, weights: Sequence[int]) -> list[tuple[float, int]]:
-    """Divide a cost by weight; forwards are whole numbers, and no part has none."""
+    """Divide a cost by weight; every part gets a whole number of forward passes, at least one."""
     total, before = sum(weights) or 1, 0
     parts = []
     for weight in weights:
@@ -557,7 +557,7 @@ _ONCE = ("answers", "states", "lens")
 """Kinds of passes that read a model once."""
 
 _WHY_WHOLE = {
-    "generations": "text that is generated would read the whole model again for each token",
+    "generations": "generating text would read the whole model again for each token",
     "transplanted": "blocks of two models are read together, as `uds_lens.transplant` does",
 }
 

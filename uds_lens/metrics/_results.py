@@ -1,4 +1,4 @@
-"""`MetricResults`: every metric of one model, with the reason where it has no value, its scale and its cost."""
+"""`MetricResults`: every metric of one model, with its scale and cost, and a reason if it has no value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ utility"}  # directions as a column of a table
 
-_SPEED = ("fisher_memory_gb", "generation_rows")  # options that no number depends on
+_SPEED = ("fisher_memory_gb", "generation_rows")  # options that do not affect the numbers
 
 _STUDY = "our study of 3.9M-parameter Llamas"
 
@@ -121,7 +121,8 @@ class MetricValue:
     def interval(self) -> Interval:
         """95% bootstrap interval, clustered by subject where examples share one, else over examples.
 
-        NaN for what is no mean over examples (an AUC, a harmonic mean), and where all are about one subject.
+        NaN if the metric is not a mean over examples (an AUC, a harmonic mean), or if all examples are about one
+        subject.
         """
         values = self._averaged
         if values is None:
@@ -131,7 +132,7 @@ class MetricValue:
 
     @property
     def basis(self) -> IntervalBasis | None:
-        """Name the unit that the interval resamples; None where there can be none."""
+        """Name the unit that the interval resamples; None if there is no interval."""
         values = self._averaged
         return None if values is None or not self.subjects else interval_basis(values, self.subjects)
 
@@ -142,7 +143,7 @@ class MetricValue:
 
     @property
     def _averaged(self) -> torch.Tensor | None:
-        """The values whose mean the metric is; None where it is something else."""
+        """The values whose mean is the metric; None if it is not a mean."""
         values = torch.tensor([float(value) for value in self.per_example], dtype=torch.float64)
         is_mean = len(values) and math.isclose(float(values.nanmean()), self.value, rel_tol=1e-6, abs_tol=1e-9)
         return values if is_mean else None
@@ -202,22 +203,22 @@ class MetricResults:
         Options, prompts, a hash of what was asked, and the weights of `retain` and `full` where they were used.
         """
         found = {name: value for name, value in self.options.to_dict().items() if name not in _SPEED}
-        found["repetition_penalty"] = self.options.repetition_penalty  # a condition that is absent differs from none
+        found["repetition_penalty"] = self.options.repetition_penalty  # a missing condition is not the same as None
         found |= {role: record.fingerprint for role, record in self.models.items() if role != "model"}
         sets = ", ".join(name for name, size in self.sizes.items() if size)
         asked = {
             "protocol": self.provenance.get("protocol"),
             "questions": self.provenance.get("ids_hash"),
             "questions of uds": self.provenance.get("entity_ids_hash"),
-            f"examples of {sets}": self.provenance.get("data_hash"),  # with other sets, the questions of forget count
+            f"examples of {sets}": self.provenance.get("data_hash"),  # for other sets, the forget questions count
         }
         return found | {name: value for name, value in asked.items() if value is not None}
 
     @property
     def sample_errors(self) -> dict[str, SampleError]:
-        """How far metrics may lie from those of all examples, by name; empty where all were asked.
+        """Return each metric's standard error due to sampling, by name; empty if all examples were asked.
 
-        Only means over examples have one. Their `interval` answers another question: what other subjects would give.
+        Only means over examples have one. Their `interval` is about something else: the results for other subjects.
         """
         sample: dict[str, Any] | None = self.provenance.get("sample")
         errors: dict[str, SampleError] = {}
@@ -407,7 +408,7 @@ KIND = Kind("MetricResults", settings=MetricOptions, values=_Values, model=Model
 """How metrics are stored."""
 
 
-# Results of earlier runs in a folder, and the table of several models.
+# Earlier results in a folder, and the table of several models.
 
 
 def results_in(folder: Path) -> dict[str, MetricResults]:
@@ -432,7 +433,7 @@ def require_nothing_lost(
     options: MetricOptions,
     run: RunOptions,
 ) -> None:
-    """Raise `ConfigError` where a file holds the answer to another question."""
+    """Raise `ConfigError` if a file holds the answer to another question."""
     wanted, asked = {spec.name for spec in resolve(metrics, options=options)}, data_hash(data)
     for file, models in files.items():
         if (earlier := _saved(file)) is None:

@@ -1,4 +1,4 @@
-"""Checkpoints as hooked models: opening, anatomy, fingerprints, and whether those of an audit fit together."""
+"""Checkpoints as hooked models: opening, anatomy, fingerprints, and compatibility."""
 
 import lazy_loader
 

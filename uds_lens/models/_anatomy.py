@@ -1,6 +1,6 @@
 """The parts of a transformers decoder: its blocks, its final norm, its head.
 
-Every engine of `uds_lens.patching` reaches a model through this map, so that no other file needs a family's names.
+The engines of `uds_lens.patching` access models only through this map, so no other file needs a family's names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Anatomy:
     """The module that holds the blocks; mostly `base` itself."""
 
     layers: nn.ModuleList
-    """The blocks, in the order in which they run."""
+    """The blocks, in execution order."""
 
     final_norm: nn.Module
     """The norm between the last block and the head."""
@@ -63,8 +63,8 @@ class Anatomy:
     def unembed(self, normed: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
         """Return the logits of states that already passed the final norm.
 
-        The model's own `forward` runs with its decoder stubbed, so that soft-capping, logit scaling and
-        biases of a family's head apply without being known here.
+        The model's own `forward` runs with its decoder stubbed, so that a family's soft-capping, logit scaling and head
+        biases apply automatically.
 
         Args:
             normed: States after the final norm.
@@ -106,7 +106,7 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
     if absent := [entry for entry in entries if not isinstance(getattr(text, entry, None), int)]:
         raise _unfit(model, f"its config does not give {' and '.join(absent)}")
     depth = text.num_hidden_layers
-    # Llama-4 names another prefix than the one it has.
+    # Llama-4 declares a prefix other than the one it uses.
     named = (getattr(model, name, None) for name in (getattr(model, "base_model_prefix", ""), "model") if name)
     base = next((inner for inner in named if isinstance(inner, nn.Module) and inner is not model), None)
     if base is None:
@@ -148,7 +148,7 @@ class _DecoderOutput:
 
 @contextmanager
 def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Replace a module's `forward` for the length of the `with` block."""
+    """Replace a module's `forward` inside the `with` block."""
     before = {name: value for name, value in vars(module).items() if name == "forward"}
     module.__dict__["forward"] = forward  # a Bridge's blocks pass attributes on to what they wrap
     try:
@@ -163,7 +163,7 @@ _PLAIN = {"return_dict": True, "output_router_logits": False}
 
 
 def set_plain_outputs(config: Any) -> None:
-    """Set the form of outputs that the library reads: saved checkpoints carry over what their training used."""
+    """Set the output format that the library reads: saved checkpoints keep the one used in training."""
     for part in {id(c): c for c in (config, config.get_text_config())}.values():
         for name, value in _PLAIN.items():
             if getattr(part, name, value) != value:
@@ -171,7 +171,7 @@ def set_plain_outputs(config: Any) -> None:
 
 
 def require_plain_outputs(config: Any, name: str) -> None:
-    """Raise `ModelError` unless a model that is used as it is has that form of outputs."""
+    """Raise `ModelError` unless a live model has that output format."""
     for part in (config, config.get_text_config()):
         for setting, value in _PLAIN.items():
             if getattr(part, setting, value) != value:

@@ -1,13 +1,13 @@
-"""A checkpoint whose weights are read while it runs: one block at a time, the next one while this one is used.
+"""A checkpoint whose weights are read while it runs: one block at a time, with the next one read in parallel.
 
-The model is built without weights, on the meta device. `embed` reads what comes before the blocks, `blocks` fills one
-block after the other and empties it again, `head` reads the rest. Everything that is read is hashed on the way, so that
-the fingerprint, the same as that of the open model, costs no reading of its own.
+The model is built without weights, on the meta device. `embed` reads the weights before the blocks, `blocks` fills and
+empties one block after the other, and `head` reads the rest. All weights are hashed as they are read, so the
+fingerprint (the same as that of the open model) needs no extra reading.
 
-All blocks pass through the same two pieces of memory: bytes as the file has them, and weights as the model takes them.
-Fresh memory for each would cost more than filling it (every page is fetched again), and what allocators keep of it
-would grow with the model. What is outside the blocks is read a piece at a time, straight into weights. What the
-allocator keeps of the work of a block goes back to the system before the next.
+All blocks share the same two buffers: one for the bytes of the file, one for the model's weights. Fresh memory for each
+would cost more than filling it (every page must be mapped again), and memory held back by allocators would grow with
+the model. Weights outside the blocks are read piecewise, directly into place. Memory freed by a block's computation is
+returned to the system before the next block.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from uds_lens.models._fingerprint import (
 from uds_lens.models._hooked import HookedModel
 
 Part: TypeAlias = "int | Literal['around', 'embedding', 'head']"
-"""Weights that are read together: a block, what is outside the blocks, the input embedding, the head."""
+"""Weights that are read together: a block, the weights around the blocks, the input embedding, or the head."""
 
 _PIECE = 1 << 22
-"""Numbers of a large weight that are converted at one time while it is read."""
+"""Number of elements of a large weight that are converted at a time."""
 
 _DTYPES = {
     "BOOL": torch.bool,
@@ -75,7 +75,7 @@ _DTYPES = {
 
 
 def why_not_streamed(source: object, *, revision: str | None = None, offline: bool = False) -> str | None:
-    """Say why the weights of a model cannot be read block by block; None where they can."""
+    """Say why the weights of a model cannot be read block by block; None if they can."""
     if not isinstance(source, str | os.PathLike):
         return "it is in memory already"
     if is_adapter(source):
@@ -94,18 +94,18 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
 
 
 def files_of(source: Place, *, revision: str | None, offline: bool) -> CheckpointFiles:
-    """List the files that hold a checkpoint's config and weights, to tell whether they are those of an earlier run."""
+    """List the files with a checkpoint's config and weights, for comparison with an earlier run."""
     files = checkpoint_files(_folder(source, revision=revision, offline=offline)) or ()
     return tuple(file for file in files if file[0].endswith((".safetensors", "config.json")))
 
 
 def weight_files_of(source: Place, *, revision: str | None, offline: bool) -> list[Path]:
-    """List the files that a checkpoint which can be streamed is read from; others may lie next to them."""
+    """List the files that a streamed checkpoint is read from; there may be others next to them."""
     return weight_files(_folder(source, revision=revision, offline=offline), os.fspath(source))
 
 
 class StreamedModel(HookedModel):
-    """One checkpoint, open to be read once; use it in a `with` block. Only what was read last holds weights.
+    """A checkpoint opened for a single reading; use it in a `with` block. Only the part read last holds weights.
 
     Raises:
         ModelError: It cannot be streamed, or its files are not those of a complete model.
@@ -137,7 +137,7 @@ class StreamedModel(HookedModel):
         self._hashed_as = {place: first.setdefault(id(weight), place) for place, weight in self._empty.items()}
         self._digests: dict[str, bytes] = {}
         self._stored_twice: tuple[str, str] | None = None
-        """Names of a head and an embedding that are both stored, although the config ties them."""
+        """Names of a head and an embedding that are stored separately although the config ties them."""
         if not self.is_tied and getattr(made.model.config.get_text_config(), "tie_word_embeddings", False):
             name_of = {id(weight): place for place, weight in self._empty.items()}
             self._stored_twice = name_of[id(self._head.weight)], name_of[id(self._embedding.weight)]
@@ -150,7 +150,7 @@ class StreamedModel(HookedModel):
                 self._keys[self._part_of[place]].append(key)
                 self._dtypes[key] = self._empty[place].dtype
         self._files.require_plain(list(self._dtypes))
-        # Tensors that become a weight as they are; others are joined or split on their way.
+        # Tensors that become a weight unchanged; others are joined or split.
         sources = Counter(made.filled_by.values())
         self._plain = {
             key
@@ -170,7 +170,7 @@ class StreamedModel(HookedModel):
         return self._device
 
     def close(self) -> None:
-        """Release the model, and say how much of it was read, and how fast."""
+        """Release the model, and log how much of it was read and how fast."""
         self._rooms.clear()
         if self._hf is not None and (read := self.bytes_read):
             seconds, stored = max(time.perf_counter() - self._opened, 1e-9), self.bytes_stored
@@ -190,7 +190,7 @@ class StreamedModel(HookedModel):
         return sum(self._files.nbytes(key) for keys in self._keys.values() for key in keys)
 
     def embed(self, ids: Int[Tensor, "token"]) -> None:
-        """Read what lies around the blocks; of the input embedding, keep the rows of some tokens (a tied head whole).
+        """Read the weights around the blocks; keep only some tokens' rows of an input embedding that is not tied.
 
         Args:
             ids: Every token that will be run, each once, in increasing order.
@@ -211,10 +211,10 @@ class StreamedModel(HookedModel):
         embedding.register_forward_pre_hook(find)
 
     def blocks(self, first: int = 0) -> Generator[int, None, None]:
-        """Yield the number of each block while its weights are there; meanwhile those of the next are read.
+        """Yield the number of each block while its weights are loaded; those of the next are read in the meantime.
 
-        A GPU is given the next block meanwhile, too. On a CPU, converting and hashing wait until all cores are free:
-        in parallel with products that use them all, they would take longer and hold the products up.
+        On a GPU, the next block is also transferred in the meantime. On a CPU, conversion and hashing wait until the
+        cores are free: in parallel with matrix products, both would take longer.
         """
         beside = self._beside is not None
         ahead = self._read if beside else self._load
@@ -235,13 +235,13 @@ class StreamedModel(HookedModel):
                     if coming is not None:
                         coming.cancel()
         finally:
-            for left in self._filled():  # where memory ran out in a block, the next attempt needs its room
+            for left in self._filled():  # if memory ran out in a block, the next attempt needs the space
                 self._drop(left)
             self._rooms.clear()
 
     @contextmanager
     def head(self) -> Iterator[None]:
-        """Read the head, unless it is tied and there, and let it go at the end of the block."""
+        """Read the head (unless it is tied and already loaded), and release it at the end of the `with` block."""
         self._read("head")
         try:
             yield
@@ -249,12 +249,12 @@ class StreamedModel(HookedModel):
             self._drop("head")
 
     def _weights_fingerprint(self) -> str:
-        """Return the fingerprint of the weights; what was not read yet is read, hashed and let go.
+        """Return the fingerprint of the weights; those not read yet are read, hashed and released.
 
-        Nothing is read where this process knows the fingerprint of the same files.
+        Nothing is read if this process already knows the fingerprint of these files.
 
         Raises:
-            ModelError: The files were changed meanwhile.
+            ModelError: The files were changed in the meantime.
         """
         if self._fingerprint is not None:
             return self._fingerprint
@@ -292,7 +292,7 @@ class StreamedModel(HookedModel):
         return [place for place, other in self._part_of.items() if other == part]
 
     def _filled(self) -> list[Part]:
-        """Blocks that hold weights now."""
+        """Blocks that currently hold weights."""
         held = {self._part_of[place] for place in self._empty if not self._weight(place).is_meta}
         return [part for part in held if isinstance(part, int)]
 
@@ -307,7 +307,7 @@ class StreamedModel(HookedModel):
         self._files.load(keys, self._room("stored", layer, sum(_padded(self._files.empty[key]) for key in keys)))
 
     def _fill(self, part: Part) -> None:
-        """Fill the weights of a part that was loaded, hash those that were not, and move them to the device."""
+        """Fill in the weights of a loaded part, hash those not hashed yet, and move them to the device."""
         keys = self._keys.get(part, [])
         if not keys:
             return
@@ -331,7 +331,7 @@ class StreamedModel(HookedModel):
         self._put(there)
 
     def _room(self, kind: str, part: Part, size: int) -> Tensor:
-        """Return memory for a part: of its own, or for a block, that of the block before."""
+        """Return a buffer for a part: a new one, or, for a block, that of the block before."""
         if not isinstance(part, int):
             return torch.empty(size, dtype=torch.uint8)
         if kind not in self._rooms or len(self._rooms[kind]) < size:
@@ -344,7 +344,7 @@ class StreamedModel(HookedModel):
         return weight.detach()
 
     def _put(self, weights: dict[str, Tensor]) -> None:
-        """Put weights into the model, on the device; on CUDA in parallel with what it computes meanwhile.
+        """Put weights into the model, on the device; on CUDA, in parallel with its computations.
 
         They are not pinned: that copies them once more on the host, into pieces of which each is rounded up to a power
         of two and kept, to win time at the one step that the disk is slower than anyway.
@@ -360,7 +360,7 @@ class StreamedModel(HookedModel):
             setattr(module, leaf, weight if buffer else nn.Parameter(weight, requires_grad=False))
 
     def _wait(self) -> None:
-        """Wait until the device is done with weights that are let go: it runs behind, and would hold several parts."""
+        """Wait until the device is done with released weights: it lags behind, and would hold several parts."""
         if self._beside is not None:
             torch.cuda.current_stream(self._device).synchronize()
 
@@ -375,8 +375,8 @@ class StreamedModel(HookedModel):
 class _Files:
     """The safetensors files of a checkpoint.
 
-    Tensors are read into memory that is given: the library itself maps files, whose pages would count as memory, or
-    takes new memory for every tensor.
+    Tensors are read into given buffers: the safetensors library maps files, whose pages would count as memory, or
+    allocates every tensor.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -387,7 +387,7 @@ class _Files:
         self.empty: dict[str, Tensor] = {}
         """Tensors of all files on the meta device, by their names."""
         self.strange: dict[str, str] = {}
-        """Dtypes of the others, which are not plain weights (that of a mask, say, which the model computes)."""
+        """Dtypes of the others, which are not plain weights (for example of a mask that the model computes itself)."""
         self._loaded: dict[str, Tensor] = {}
         self._places: dict[str, tuple[str, int]] = {}
         for file in (path.name for path in weight_files(folder, name)):
@@ -407,7 +407,7 @@ class _Files:
                 self._places[key] = file, 8 + length + entry["data_offsets"][0]
 
     def require_plain(self, keys: Sequence[str]) -> None:
-        """Raise `ModelError` unless tensors that the model takes are stored as plain numbers."""
+        """Raise `ModelError` unless the tensors that the model uses are stored as plain numbers."""
         for key in keys:
             if key in self.strange:
                 raise ModelError(
@@ -419,13 +419,13 @@ class _Files:
         return self.empty[key].numel() * self.empty[key].element_size()
 
     def load(self, keys: Sequence[str], room: Tensor) -> None:
-        """Read tensors, as they are stored, into memory for them."""
+        """Read tensors, as stored, into a buffer for them."""
         places = _laid_out(room, {key: self.empty[key] for key in keys})
         for key in sorted(keys, key=self._places.__getitem__):
             self.read(key, places[key])
 
     def read(self, key: str, place: Tensor | None) -> None:
-        """Read a tensor into memory of any dtype, or into new one of its own, in pieces where that converts it."""
+        """Read a tensor into a buffer of any dtype, or into a new one, piecewise if it must be converted."""
         name, start = self._places[key]
         like = self.empty[key]
         place = torch.empty_like(like, device="cpu") if place is None else place
@@ -445,11 +445,11 @@ class _Files:
         self.bytes_read += self.nbytes(key)
 
     def take(self, key: str) -> Tensor:
-        """Return a tensor that was loaded, once."""
+        """Return a loaded tensor, once only."""
         return self._loaded.pop(key)
 
     def require_unchanged(self) -> None:
-        """Raise `ModelError` where a file has changed since it was opened."""
+        """Raise `ModelError` if a file has changed since it was opened."""
 
         def weights(state: CheckpointFiles | None) -> list[tuple[object, ...]]:
             return [file for file in state or () if file[0].endswith(".safetensors")]
@@ -478,12 +478,12 @@ def _read_into(file: FileIO, place: Tensor) -> None:
 
 
 def _padded(tensor: Tensor) -> int:
-    """Bytes of a tensor, up to where the next may begin."""
+    """Number of bytes of a tensor, up to where the next may begin."""
     return -(-tensor.numel() * tensor.element_size() // 64) * 64
 
 
 def _laid_out(room: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return views of a piece of memory, shaped like some tensors, one behind the other."""
+    """Return consecutive views of a buffer, shaped like the given tensors."""
     views, start = {}, 0
     for key, like in tensors.items():
         part = room[start : start + like.numel() * like.element_size()]
@@ -493,13 +493,13 @@ def _laid_out(room: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class _Weight:
-    """A tensor that was loaded, converted where transformers asks for it."""
+    """A loaded tensor, converted when transformers requests it."""
 
     def __init__(self, stored: Tensor, dtype: torch.dtype, place: Tensor | None) -> None:
         self._stored, self._dtype, self._place = stored, dtype, place
 
     def __getitem__(self, index: object) -> Tensor:
-        # Never a view of what was loaded: the next block is read to the same place.
+        # Never a view of the buffer: the next block is read into the same place.
         return self._stored.to(self._dtype, copy=True) if self._place is None else self._place.copy_(self._stored)
 
 
@@ -516,6 +516,6 @@ def _folder(source: Place, *, revision: str | None, offline: bool) -> Path:
                 revision=revision,
                 local_files_only=offline,
                 allow_patterns=["*.safetensors", "*.json", "tokenizer*"],
-                ignore_patterns=["*/*", "consolidated*"],  # the same weights once more, in other layouts
+                ignore_patterns=["*/*", "consolidated*"],  # other formats of the same weights
             )
         )

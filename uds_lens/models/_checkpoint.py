@@ -59,23 +59,23 @@ Place: TypeAlias = str | os.PathLike[str]
 """A directory, a GGUF file, `package:NAME`, or a Hub id."""
 
 LOADING = threading.RLock()
-"""Held while anything builds a model; the same thread may take it again.
+"""Lock held while any model is being built; the same thread may acquire it again.
 
-transformers, PEFT and TransformerLens change settings of torch for the whole process while they build a model (the
-default dtype, functions that fill new weights, hooks of quantisation). Two threads that do so at once restore each
-other's settings, and every later model comes out wrong. Code that runs meanwhile names the dtype of its tensors.
+transformers, PEFT and TransformerLens change process-wide torch settings while they build a model (the default dtype,
+weight initialisation, quantisation hooks). Two threads doing so at once would restore each other's settings and break
+every later model. Code that runs in the meantime must name the dtype of its tensors.
 """
 
 _WHOLE = ("model*.safetensors", "pytorch_model*.bin")
 """Names of files with the weights of a whole model."""
 
 PACKAGE = "package:"
-"""Beginning of a source that is the directory of an installed package."""
+"""Prefix of a source that is the directory of an installed package."""
 
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
 
 _BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.(attn|attention)\.(masked_)?bias)$")
-"""Constants that earlier releases of transformers saved, and later ones compute."""
+"""Constants that earlier releases of transformers saved and later ones compute."""
 
 _IN_A_BLOCK = re.compile(r"\.(layers|h|blocks)\.\d+\.")
 """Names of weights in a block."""
@@ -89,7 +89,7 @@ def quiet_files(*, report: bool = False) -> Iterator[None]:
 
 
 def place_of(source: Place) -> Path:
-    """Return the path that a source names, there or not: `~` is home, `package:NAME` where an installed package lies.
+    """Return the path of a source, whether it exists or not: `~` is expanded, `package:NAME` is an installed package's.
 
     The package is not imported.
     """
@@ -106,7 +106,7 @@ def place_of(source: Place) -> Path:
 
 
 def is_local(source: Place) -> bool:
-    """Tell whether `source` is a directory, a GGUF file or a package here; raise where it only looks like one."""
+    """Tell whether `source` is a local directory, GGUF file or package; raise an error if it only looks like one."""
     path = place_of(source)
     text = os.fspath(source)
     if path.is_dir():
@@ -151,7 +151,7 @@ def is_adapter(source: Place) -> bool:
 
 
 def checkpoint_folders(source: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
-    """Return where a checkpoint is loaded from: a directory, a file or a Hub id, and the same of an adapter's base."""
+    """Return where a checkpoint is loaded from: a directory, a file or a Hub id; likewise for an adapter's base."""
     here = place_of(source) if os.fspath(source).startswith(PACKAGE) else source
     if is_adapter(source):
         return [here, *checkpoint_folders(base_folder(source))]
@@ -161,7 +161,7 @@ def checkpoint_folders(source: str | os.PathLike[str]) -> list[str | os.PathLike
 def storage_of(source: Place) -> str | None:
     """Return how the weights of a GGUF file are stored (`Q4_1 (79%), Q8_0, F32`); None for other checkpoints.
 
-    Of an adapter, that is how its base is stored.
+    For an adapter, this describes its base.
     """
     place = checkpoint_folders(source)[-1]
     file = gguf_file(place) if is_local(place) else None
@@ -193,7 +193,7 @@ def adapter_base(source: Place) -> str:
 
 
 def base_folder(source: Place) -> str:
-    """Return the place of an adapter's base; one from the Hub must be downloaded: a directory asks no network."""
+    """Return the place of an adapter's base; one on the Hub must be downloaded already, since no network is used."""
     base = adapter_base(source)
     places, place = {place_of(source).resolve()}, base
     while is_adapter(place):
@@ -240,14 +240,14 @@ def load_config(source: Place, *, revision: str | None, offline: bool, trust_rem
         if is_local(source):
             require_blocks(place_of(source), os.fspath(source))
         config = AutoConfig.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
-    set_attention(config, "eager")  # a checkpoint must not choose it: it may name a kernel on the Hub
+    set_attention(config, "eager")  # not the checkpoint's choice: it may name a kernel on the Hub
     return config
 
 
 def load_tokenizer(
     source: Place, *, revision: str | None, offline: bool, trust_remote_code: bool
 ) -> PreTrainedTokenizerFast | None:
-    """Load the checkpoint's tokenizer; None where a local directory holds none."""
+    """Load the checkpoint's tokenizer; None if a local directory has none."""
     from transformers import AutoTokenizer
 
     if (file := _gguf(source)) is not None:
@@ -271,7 +271,7 @@ def load_tokenizer(
 
 
 def require_known_quantisation(config: Any, name: str) -> None:
-    """Raise `ModelError` where transformers does not know how a config says that the weights are quantised."""
+    """Raise `ModelError` if transformers does not know the quantisation method named in a config."""
     if (method := unknown_quantisation(config)) is not None:
         how = f"by {method[:60]!r}, which transformers does not know" if method else "and not by which method"
         raise ModelError(
@@ -281,7 +281,7 @@ def require_known_quantisation(config: Any, name: str) -> None:
 
 
 def require_packed(model: PreTrainedModel, name: str) -> None:
-    """Raise `ModelError` where layers expect weights packed by bitsandbytes, and the files hold plain numbers."""
+    """Raise `ModelError` if layers expect weights packed by bitsandbytes but the files hold plain numbers."""
     if (layer := plain_in_packed(model)) is not None:
         raise ModelError(
             f"config.json of {name!r} says that its weights are quantised by bitsandbytes, and its files hold plain "
@@ -290,7 +290,7 @@ def require_packed(model: PreTrainedModel, name: str) -> None:
 
 
 def require_finite(weights: Iterable[tuple[str, Tensor]], name: str) -> None:
-    """Raise `ModelError` where weights that were read from files hold NaN or infinity."""
+    """Raise `ModelError` if weights read from files hold NaN or infinity."""
     for place, weight in weights:
         plain = weight.is_floating_point() and weight.dtype.itemsize > 1 and not weight.is_meta
         if plain and not weight.sum(dtype=torch.float32).isfinite():
@@ -320,7 +320,7 @@ def load_weights(
     name = os.fspath(source)
     if is_adapter(source):
         require_package("peft", needed_by="an adapter needs")
-        if not weight_files(place_of(source), name, of_adapter=True):  # PEFT would ask the Hub for them, by this path
+        if not weight_files(place_of(source), name, of_adapter=True):  # otherwise PEFT would look for them on the Hub
             raise ModelError(
                 f"{name!r} has the settings of a PEFT adapter (adapter_config.json) without its weights: expected "
                 "adapter_model.safetensors next to them. Copy the whole directory again, or train the adapter again."
@@ -330,7 +330,7 @@ def load_weights(
         base = _of_base(load_weights, source, trust_remote_code=trust_remote_code, **more)
         with LOADING, plain_errors(source, offline=True), quiet_files():
             require_its_base(source, base)
-            if getattr(base, "is_quantized", False):  # after a merge its weights would be rounded a second time
+            if getattr(base, "is_quantized", False):  # otherwise its weights would be rounded twice
                 base = dequantised(base)
             try:
                 adapted: Any = merged(base, str(place_of(source)))
@@ -365,7 +365,7 @@ def load_weights(
             dtype=dtype,
             attn_implementation="eager",
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # `require_complete` names them; transformers' own words lie in its log
+            ignore_mismatched_sizes=True,  # `require_complete` reports them; transformers only logs them
             **placement,
             **reading,
         )
@@ -384,7 +384,7 @@ def load_weights(
 
 
 _MISMATCH = re.compile("size mismatch for [^\n]*")
-"""Torch's message about the first weight whose shape does not fit."""
+"""Matches torch's message about the first weight whose shape does not fit."""
 
 
 def _on_device(model: PreTrainedModel, device: str, device_map: str | dict[str, Any] | None) -> PreTrainedModel:
@@ -427,7 +427,7 @@ def rounded_fingerprints(model: PreTrainedModel) -> dict[str, str]:
 
 
 def require_its_base(source: Place, base: PreTrainedModel) -> None:
-    """Check that an adapter's base has the weights that its record names, where it has a record of ours.
+    """Check that an adapter's base has the weights named in the adapter's record, if there is one.
 
     A fingerprint is that of the weights in one dtype. Opened in another one than it was trained in, the weights are
     compared in the lower of the two, where the record has their fingerprint in it.
@@ -459,10 +459,10 @@ _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json")
 
 
 def checkpoint_record(source: Place) -> dict[str, Any]:
-    """Return the record that training wrote next to a checkpoint, unchecked; empty where there is none."""
+    """Return the record that training wrote next to a checkpoint, unchecked; empty if there is none."""
     for file in (place_of(source) / name for name in _RECORDS):
         try:
-            record = json.loads(file.read_bytes()) if file.is_file() else None  # a pipe would be waited for
+            record = json.loads(file.read_bytes()) if file.is_file() else None  # opening a pipe would block
         except (OSError, ValueError, RecursionError):
             continue
         if isinstance(record, dict):
@@ -486,7 +486,7 @@ def _where(source: Place, revision: str | None, offline: bool, trust_remote_code
 
 @contextmanager
 def plain_errors(source: Place, offline: bool, failed: str = "cannot load the checkpoint in") -> Iterator[None]:
-    """Turn what another library raises over a checkpoint into one sentence."""
+    """Turn another library's error about a checkpoint into one sentence."""
     try:
         with nullcontext() if offline or is_local(source) else asking_the_hub():
             yield
@@ -501,7 +501,7 @@ def plain_errors(source: Place, offline: bool, failed: str = "cannot load the ch
 
 
 def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
-    """Say why a name that is no directory could not be loaded from the Hub, and what helps."""
+    """Say why a name that is not a directory could not be loaded from the Hub, and what to do."""
     near = did_you_mean(name)
     if offline or is_offline():
         return (
@@ -523,7 +523,7 @@ def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
 
 
 def require_complete(info: dict[str, Any], source: Place, architecture: str) -> None:
-    """Raise unless the files of a checkpoint fill the whole model, and the model uses all weights of its decoder.
+    """Raise an error unless the files of a checkpoint fill the whole model and all of its decoder weights are used.
 
     Other unused weights (a value head, an image tower) are listed in a warning.
     """
@@ -550,11 +550,11 @@ def require_complete(info: dict[str, Any], source: Place, architecture: str) -> 
 
 
 def keep_plain_format(model: Any, *, live: bool = False) -> None:
-    """Keep bitsandbytes from repacking 4-bit weights where that fails or changes them.
+    """Keep bitsandbytes from repacking 4-bit weights if that would fail or change them.
 
     On a CPU bitsandbytes may repack weights in the first forward pass, 32 rows at a time and block by block along each
     row, without checking the shape; otherwise it multiplies with the dequantised weights. Reading the state dict of a
-    repacked model unpacks the weights inexactly, so that a caller's weights are never repacked here.
+    repacked model unpacks the weights inexactly, so a caller's weights are never repacked here.
     """
     for module in model.modules():
         if live and is_repacked(module):
@@ -567,7 +567,7 @@ def keep_plain_format(model: Any, *, live: bool = False) -> None:
 
 
 ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Largest difference that rounding explains, as a share of the largest logit: of two devices, or of a Bridge."""
+"""Largest difference explained by rounding, between devices or with a Bridge, as a share of the largest logit."""
 
 
 @torch.no_grad()
@@ -591,7 +591,7 @@ def move_checked(model: PreTrainedModel, device: str) -> PreTrainedModel:
         "largest logit). Compare the audit of a few examples with ",
         Setting("device", "cpu"),
         " before you trust the numbers.",
-        key="Apple's GPU",  # of the device, not the model: once
+        key="Apple's GPU",  # about the device, not the model, so only once
     )
     return model
 

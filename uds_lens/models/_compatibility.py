@@ -1,4 +1,4 @@
-"""Checking that the checkpoints of an audit fit together, from configs and tokenizers, before any weight is read."""
+"""Check that the checkpoints of an audit fit together, from configs and tokenizers, before any weights are read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SHAPE = {
     "attention heads": "num_attention_heads",
 }
 
-_MOST = 6  # differences that a message lists
+_MOST = 6  # number of differences that a message lists
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class CheckpointInfo:
     """Its transformers config."""
 
     arithmetic: Mapping[str, object]
-    """Entries of the config that change what weights compute: epsilon of norms, rotary base, activation ..."""
+    """Entries of the config that affect the computation: epsilon of norms, rotary base, activation ..."""
 
     shape: Mapping[str, object]
     """Architecture, depth, width, vocabulary size, heads, from the config."""
 
     tokenizer: PreTrainedTokenizerFast | None
-    """The tokenizer, or None where the checkpoint has none."""
+    """The tokenizer, or None if the checkpoint has none."""
 
     protocol: Protocol | None
-    """Prompts it was trained with, where its own record (`unlearning.json`, `relearning.json`) names them."""
+    """Prompts it was trained with, if its own record (`unlearning.json`, `relearning.json`) names them."""
 
     tokenizer_hash: str | None
-    """Hash of vocabulary, merges, normaliser and special tokens; prompts use full's chat template."""
+    """Hash of vocabulary, merges, normaliser and special tokens (prompts use full's chat template)."""
 
     storage: str | None = None
     """How a GGUF file stores the weights; None for other checkpoints."""
@@ -95,15 +95,15 @@ def read_checkpoint_info(
 
 
 def recorded_protocol(source: str | os.PathLike[str]) -> Protocol | None:
-    """Return the prompts a checkpoint was trained with, where its own record names them."""
+    """Return the prompts a checkpoint was trained with, if its own record names them."""
     recorded = checkpoint_record(source).get("protocol")
     return cast("Protocol", recorded) if recorded in ("raw", "chat") else None
 
 
 def protocol_of(wanted: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tokenizer: Any) -> Protocol:
-    """Choose the prompts of several models: as asked, else by the first record that names some, else by the tokenizer.
+    """Choose the prompts of several models: as requested, else by the first record with some, else by the tokenizer.
 
-    Warns, where nobody chose, of a model that was trained with other prompts than those chosen.
+    If they were chosen by default, warns of models that were trained with other prompts.
     """
     chosen = chosen_protocol(wanted, tokenizer, deciding_record(infos))
     recorded = {role: info.protocol for role, info in infos.items() if info.protocol is not None}
@@ -132,7 +132,7 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
         infos: By role (`full`, `retain`, `unlearned`), `full` first.
 
     Returns:
-        The tokenizer of `full`, or the first one there is, with a warning.
+        The tokenizer of `full`, or, with a warning, the first one available.
 
     Raises:
         IncompatibleModelsError: Listing every property that differs and both values.
@@ -174,7 +174,7 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
 
 
 def require_embedded(model: Any, inputs: Iterable[tuple[str, Sequence[int]]], *, name: str) -> None:
-    """Check that all tokens of some inputs are in the embedding of a transformers model."""
+    """Check that a transformers model has an embedding for all tokens of some inputs."""
     embedding = model.get_input_embeddings()
     size = getattr(embedding, "num_embeddings", None) or len(embedding.weight)
     for question, ids in inputs:
@@ -199,9 +199,9 @@ def _info(name: str, config: Any, tokenizer: PreTrainedTokenizerFast | None) -> 
 
 
 def _one_vocabulary(one: CheckpointInfo, other: CheckpointInfo) -> bool:
-    """Tell whether tokenizers give the same ids, where one is from a GGUF file: it keeps the tokens, not their making.
+    """Tell whether tokenizers give the same ids if one is from a GGUF file, which keeps tokens but not all settings.
 
-    llama.cpp fills up a vocabulary to the size of the embedding, so that one may hold more tokens.
+    llama.cpp pads a vocabulary to the size of the embedding, so one may have more tokens.
     """
     if one.storage is None and other.storage is None:
         return False
@@ -214,7 +214,7 @@ def _tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
     return digest(tokenizer.get_vocab()) if backend is None else _hash_of_backend(backend.to_str())
 
 
-@lru_cache(maxsize=1)  # the models of an audit have the same one, and reading it costs more than asking for it
+@lru_cache(maxsize=1)  # cached: the models of an audit share a tokenizer, and serialising it is slow
 def _hash_of_backend(text: str) -> str:
     state: dict[str, Any] = json.loads(text)
     for last_call in ("padding", "truncation"):

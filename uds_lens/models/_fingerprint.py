@@ -50,10 +50,10 @@ _NOT_COMPUTED = frozenset(
 """Entries of a transformers config that do not change an evaluation forward pass with given weights."""
 
 _FOR_LONG_TEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
-"""Longest text: not part of the computation where positions are rotated by one plain base."""
+"""Maximum text length: no part of the computation if positions use plain rotary embeddings."""
 
 _ELSEWHERE = ("tie_word_embeddings", "vocab_size")
-"""How weights are stored, or compared as part of the shape."""
+"""Entries about how weights are stored, and entries compared as part of the shape."""
 
 
 def computing_entries(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _meant(value: Any) -> Any:
 
 
 def shortest(value: float) -> float:
-    """Return the number that was meant by one that went through float32, as those of GGUF do: models compute the same.
+    """Recover a number that was rounded to float32, as in GGUF files, so that equal models compare equal.
 
     >>> shortest(9.999999747378752e-06), shortest(0.1)
     (1e-05, 0.1)
@@ -85,7 +85,7 @@ def shortest(value: float) -> float:
 def arithmetic(config: Any) -> dict[str, Any]:
     """Return the entries that must agree between models whose states are exchanged, as `rope_parameters.rope_theta`.
 
-    Entries that the config's class does not know are left out, since its model does not read them.
+    Entries unknown to the config's class are left out, since its model does not use them.
     """
     text = config.get_text_config()
     defaults = type(text)().to_dict()
@@ -147,7 +147,7 @@ def rounded_fingerprint(model: nn.Module, dtype: torch.dtype) -> str:
         >>> rounded_fingerprint(a, torch.bfloat16) == fingerprint(a.to(torch.bfloat16))
         True
     """
-    weights = named_weights(model)  # one after the other: each is copied
+    weights = named_weights(model)  # sequentially, because each weight is copied
     return fingerprint_of_digests(model, {n: _digest_offloaded(model, n, tensor, dtype) for n, tensor in weights})
 
 
@@ -169,7 +169,7 @@ def fingerprint_of_digests(model: nn.Module, digests: Mapping[str, bytes]) -> st
 
 
 def _digest_offloaded(model: nn.Module, name: str, tensor: Tensor, dtype: torch.dtype | None = None) -> bytes:
-    """Hash a weight that accelerate may keep on disk: its module comes to the CPU for a moment."""
+    """Hash a weight that accelerate may keep on disk, loading its module to the CPU for a moment."""
 
     def rounded(weight: Tensor) -> Tensor:
         return weight if dtype is None or not weight.is_floating_point() else weight.detach().to(dtype)
@@ -217,7 +217,7 @@ def _digest(item: tuple[str, Tensor]) -> bytes:
 
 
 CheckpointFiles: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
-"""Path, size, times of change (contents, and metadata, in nanoseconds) and inode of each file."""
+"""Path, size, modification times (of contents and metadata, in nanoseconds) and inode of each file."""
 
 known_fingerprints: dict[tuple[CheckpointFiles | None, torch.dtype, str], str] = {}
 """Fingerprints that were computed in this process, by `loaded_from`; they hold while the files do not change."""
@@ -241,7 +241,7 @@ def checkpoint_files(*folders: str | os.PathLike[str]) -> CheckpointFiles | None
 
 
 def loaded_from(model: nn.Module, files: CheckpointFiles | None) -> tuple[CheckpointFiles | None, torch.dtype, str]:
-    """Return what the fingerprint of a model that was just loaded from some files depends on."""
+    """Return the cache key for the fingerprint of a model just loaded from some files."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     return files, dtype, type(model).__qualname__
 

@@ -30,10 +30,10 @@ SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 
 _WHOLE = ("model*.safetensors*", "pytorch_model*.bin*")
-"""Names of weights in transformers' own layout, which come first where a directory holds both."""
+"""Names of weights in transformers' own format, which take precedence if a directory holds both."""
 
 _PART = re.compile(r"-\d{5}-of-(\d{5})$")
-"""End of the name of a part, as llama.cpp's gguf-split writes them."""
+"""Suffix of a part's name, as written by llama.cpp's gguf-split."""
 
 
 def gguf_file(place: str | os.PathLike[str]) -> Path | None:
@@ -51,9 +51,9 @@ def gguf_file(place: str | os.PathLike[str]) -> Path | None:
 
 
 def reading(file: Path) -> dict[str, Any]:
-    """Return the words with which transformers' `from_pretrained` reads a file of this kind."""
+    """Return the arguments with which transformers' `from_pretrained` reads a GGUF file."""
     _require_whole(file)
-    # By its name alone, transformers would take a file of that name in the current directory instead.
+    # Given only the name, transformers would look for a file of that name in the current directory.
     return {"gguf_file": str(file.absolute()), "local_files_only": True, "trust_remote_code": False}
 
 
@@ -80,7 +80,7 @@ def _require_whole(file: Path) -> None:
 
 
 def _kept(read: Callable[[Path], T]) -> Callable[[Path], T]:
-    """Keep what was read of a file until it changes: each reader parses it anew, seconds for a large vocabulary."""
+    """Cache the contents of a file until it changes: parsing takes seconds for a large vocabulary."""
     read_once = lru_cache(maxsize=8)(lambda file, size, time: read(file))
 
     @wraps(read)
@@ -94,15 +94,15 @@ def _kept(read: Callable[[Path], T]) -> Callable[[Path], T]:
 
 @dataclass(frozen=True)
 class _Content:
-    """Hold what a file says, without its weights."""
+    """The contents of a file, without its weights."""
 
     architecture: str
     stated: Mapping[str, Any]
-    """Single values, by their names without that of the architecture: `rope.freq_base`."""
+    """Scalar values, by name without the architecture: `rope.freq_base`."""
     tensors: tuple[str, ...]
     n_elements: int
     rope_divisors: np.ndarray | None
-    """What the inverse rotary frequencies are divided by, one number each; None where the file has none."""
+    """Divisors of the inverse rotary frequencies, one each; None if the file has none."""
     storage: str
 
 
@@ -110,7 +110,7 @@ class _Content:
 def _content(file: Path) -> _Content:
     try:
         content = _parsed(file)
-    except Exception as error:  # whatever parsing broken bytes raises
+    except Exception as error:  # any error that parsing broken bytes raises
         raise ModelError(f"{str(file)!r} is a broken GGUF file ({_first_line(error)}): copy it again.") from error
     if not content.tensors:
         raise ModelError(f"{str(file)!r} holds no weights.")
@@ -178,7 +178,7 @@ def load_config(file: Path) -> PreTrainedConfig:
     """Read a model's config from a GGUF file."""
     from transformers import AutoConfig
 
-    content = _content(file)  # of a broken file transformers says that its config is no JSON, or less
+    content = _content(file)  # for a broken file, transformers' own message would be misleading
     config = AutoConfig.from_pretrained(str(file.parent), **reading(file))
     if hasattr(config, QUANTISED_ENTRY):
         delattr(config, QUANTISED_ENTRY)
@@ -199,11 +199,11 @@ _SAID_TWICE = {
     "final_logit_softcapping": ("final_logit_softcapping",),
     "use_parallel_residual": ("use_parallel_residual",),
 }
-"""What files say about a model's computation, and the corresponding entries of a config (the first that it has)."""
+"""Metadata about a model's computation, and the corresponding entries of a config (the first that exists is used)."""
 
 
 def _complete(config: Any, content: _Content, name: str) -> None:
-    """Enter into a config what the file says and transformers' reader leaves out, or refuse it in words."""
+    """Add metadata that transformers' reader ignores to a config, or refuse the file with an explanation."""
     entries = config.to_dict()
     for key, names in _SAID_TWICE.items():
         entry = next((each for each in names if each in entries), None)
@@ -211,7 +211,7 @@ def _complete(config: Any, content: _Content, name: str) -> None:
         if entry is not None and key in content.stated and not (entry == "head_dim" and "global_head_dim" in entries):
             setattr(config, entry, content.stated[key] or None)  # no window is written as 0
     rope = getattr(config, "rope_parameters", None) or {}
-    rope = rope.get("full_attention", rope)  # some models have others in blocks with a window
+    rope = rope.get("full_attention", rope)  # some models use different ones in blocks with a window
     if "rope_theta" in rope:
         rope["rope_theta"] = shortest(content.stated.get("rope.freq_base", rope["rope_theta"]))
     if "partial_rotary_factor" in rope and rope["rope_type"] == "default":
@@ -235,10 +235,10 @@ def _complete(config: Any, content: _Content, name: str) -> None:
 
 
 def _divide(config: Any, rope: dict[str, Any], content: _Content, name: str) -> None:
-    """Set the rotary scaling of Llama 3 that gives a file's divisors: llama.cpp keeps those alone, not the settings.
+    """Set the Llama 3 rotary scaling that yields a file's divisors: llama.cpp stores only these, not the settings.
 
-    All published models have the same two factors of wavelengths, so that the length of the first training's texts,
-    a power of two, is what is looked for.
+    All published models share the two wavelength factors, so only the original context length, a power of two, has to
+    be found.
     """
     divisors, plain = content.rope_divisors, inverse_frequencies(config)
     if divisors is None or np.allclose(divisors, 1):
@@ -259,9 +259,9 @@ def _divide(config: Any, rope: dict[str, Any], content: _Content, name: str) -> 
 
 
 def require_fit(config: Any, file: Path) -> None:
-    """Raise `ModelError` unless a file has room for the model of its config, and the model for all of its blocks.
+    """Raise `ModelError` unless a file has enough weights for its config's model, and the model uses all its blocks.
 
-    Nothing is read for that. transformers' reader leaves out what it does not know, and fills a model of any size.
+    No weights are read. transformers' reader ignores tensors it does not know, and builds a model of any size.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -290,8 +290,8 @@ def load_tokenizer(file: Path) -> PreTrainedTokenizerFast:
 
     config = load_config(file)
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **reading(file))
-    # Some versions of the reader (5.17) take another token than the one the file names: SmolLM2 then ends its answers
-    # with the token that opens a turn, and a model trained on them learns that.
+    # Some versions of the reader (5.17) use a token other than the one named in the file: SmolLM2 would then end its
+    # answers with the token that opens a turn, and a model trained on them would learn that.
     for name in ("bos_token", "eos_token", "pad_token"):
         number = getattr(config, f"{name}_id", None)
         if isinstance(number, int) and 0 <= number < len(tokenizer):

@@ -1,6 +1,6 @@
-"""An open checkpoint: the plain transformers model, and next to it a `TransformerBridge` on the same weights.
+"""An open checkpoint: the plain transformers model, and a `TransformerBridge` on the same weights.
 
-At the end `open_model`: a directory, a Hub id, a live transformers model or a live Bridge, as one `HookedModel`.
+`open_model`, at the end, turns a directory, a Hub id, a live transformers model or a live Bridge into a `HookedModel`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 def clone_sharing_weights(model: nn.Module) -> nn.Module:
     """Copy a module tree but not its tensors: parameters and buffers are shared with the original.
 
-    Hooks that are on the original run on the copy too; those that come later do not.
+    Hooks already on the original also run on the copy; hooks added later do not.
 
     Args:
         model: Any module.
@@ -86,8 +86,8 @@ def bridge_on_shared_weights(
 ) -> TransformerBridge:
     """Boot a `TransformerBridge` that shares its weights with `model` and leaves `model` untouched.
 
-    `boot_transformers` rewires the model it is given, so the Bridge gets a structural clone: new module objects, a
-    config of its own, and the same weight tensors.
+    `boot_transformers` rewires the model it is given, so the Bridge gets a structural clone with new module objects,
+    its own config, and the same weight tensors.
 
     Args:
         model: A plain transformers causal language model.
@@ -114,7 +114,7 @@ def bridge_on_shared_weights(
         with LOADING:
             return boot(name, twin, tokenizer, dtype=dtype, device=device, scratch=SpillFolder)
     except Exception as error:
-        why = str(error).partition(" Available architectures:")[0]  # a hundred names follow
+        why = str(error).partition(" Available architectures:")[0]  # the message continues with a hundred names
         raise ModelError(f"TransformerLens cannot wrap {name!r} ({type(model).__name__}): {why}") from error
 
 
@@ -141,7 +141,7 @@ def require_agreement(bridge: TransformerBridge, model: Any, *, name: str) -> No
             raise ModelError(f"{wraps} does not run ({type(error).__name__}: {first[:200]}).") from error
     gap = float((bridged - plain).abs().max() / plain.abs().max())
     allowed = ROUNDING.get(model.dtype, 1e-3)
-    if gap > allowed:  # NaN logits are reported by the pass that meets them
+    if gap > allowed:  # NaN logits are reported by the pass in which they occur
         raise ModelError(
             f"{wraps} does not give the logits of the plain model (they differ by {gap:.1%} of the largest; rounding "
             f"explains {allowed:.1%})."
@@ -150,7 +150,7 @@ def require_agreement(bridge: TransformerBridge, model: Any, *, name: str) -> No
 
 
 _OURS = ("transformers.", "accelerate.", "uds_lens.")
-"""Packages whose hooks and forwards change nothing: they record, move weights, or are temporary."""
+"""Packages whose hooks and forwards do not change results: they record, move weights, or are temporary."""
 
 _process = secrets.token_hex(8)
 _numbers: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
@@ -160,10 +160,10 @@ _count = itertools.count()
 class LiveChange(NamedTuple):
     """A change to a live model beyond its weights, which cannot be hashed."""
 
-    # A forward hook, a forward that is no longer the class's, or a module of another class.
+    # Kind of change: a forward hook, a replaced `forward`, or a module of another class.
     kind: Literal["hook", "forward", "module"]
     place: str  # name of the module
-    mark: str  # equal only for the very same change, in this process
+    mark: str  # equal only for the very same change in this process
 
 
 def behaviour_changes(model: nn.Module) -> list[LiveChange]:
@@ -180,7 +180,7 @@ def behaviour_changes(model: nn.Module) -> list[LiveChange]:
 
 
 def module_changes(model: Any) -> list[LiveChange]:
-    """Return the modules of a transformers model whose class is not the one its configuration makes."""
+    """Return the modules of a transformers model whose class is not the one that its configuration would create."""
     if not is_plain_decoder(model) or getattr(model, "is_quantized", False):
         return []
     with torch.device("meta"):
@@ -197,7 +197,7 @@ def _is_ours(function: object) -> bool:
 
 
 def _number(function: Any) -> int:
-    """Return a number that no other function gets, whatever address it had."""
+    """Return a number unique to a function, even if another one later gets the same address."""
     try:
         return _numbers.setdefault(getattr(function, "__func__", function), next(_count))
     except TypeError:  # no weak references: never equal
@@ -218,7 +218,7 @@ class HookedModel:
     """
 
     is_resident = True
-    """Whether all weights are there; those of a `StreamedModel` come and go, so that it cannot run as a whole."""
+    """Whether all weights are loaded; those of a `StreamedModel` come and go, so it cannot run as a whole."""
 
     def __init__(
         self,
@@ -235,14 +235,14 @@ class HookedModel:
         self._no_bridge = False
         self._lender: HookedModel | None = None
         self._fingerprint: str | None = None
-        self._turn = threading.RLock()  # all handles on one model share it
+        self._turn = threading.RLock()  # shared by all handles on one model
         self._in_pass = False
         self._runs_hooks: bool | None = None  # remembered until the pass ends
         self._swapped = [] if owned or bridge is not None else module_changes(hf)
         self.keeps_weights = False
-        """Set by an opener that gives the model to nobody else: its weights do not change, and are hashed once."""
+        """Set if nobody else has access to the model, so that its weights cannot change and are hashed only once."""
         self.files: CheckpointFiles | None = None
-        """Files it was loaded from, if they are on this machine."""
+        """Files it was loaded from, if local."""
         self.storage: str | None = None
         """How the GGUF file it was loaded from stores its weights; None for other models."""
         self.is_wrapped = bridge is not None
@@ -287,7 +287,7 @@ class HookedModel:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Surround a pass: the model is held, and runs in its own dtype whatever `torch.autocast` says.
+        """Context for a pass: the model is locked, and runs in its own dtype regardless of `torch.autocast`.
 
         Raises:
             ModelBusyError: Another thread holds the model.
@@ -302,14 +302,14 @@ class HookedModel:
                     self._runs_hooks = None
 
     def embed(self, ids: Int[Tensor, "token"]) -> None:
-        """Have there what lies before the blocks, for every token that will be run."""
+        """Load the weights before the blocks, for every token that will be run."""
 
     def blocks(self, first: int = 0) -> Generator[int, None, None]:
-        """Yield the number of each block while its weights are there: always, or (`StreamedModel`) until the next."""
+        """Yield the number of each block while its weights are loaded: always, or (`StreamedModel`) until the next."""
         yield from range(first, self.n_layers)
 
     def head(self) -> AbstractContextManager[None]:
-        """Have the head there for the length of a `with` block."""
+        """Load the head inside a `with` block."""
         return nullcontext()
 
     def close(self) -> None:
@@ -325,7 +325,7 @@ class HookedModel:
                 gc.collect()
             if on_gpu:
                 torch.cuda.empty_cache()
-            # glibc keeps what lies between small blocks that live on: a sweep would grow from model to model.
+            # glibc keeps memory between small blocks still in use, so memory would grow from model to model.
             give_back_memory()
 
     @property
@@ -383,21 +383,22 @@ class HookedModel:
 
     @property
     def runs_hooks(self) -> bool:
-        """Whether user hooks or forwards are on the model, so that its blocks may not be run apart from it."""
+        """Whether there are user hooks or forwards on the model, so that its blocks may not be run separately."""
         if self._runs_hooks is not None:
             return self._runs_hooks
         answer = any(change.kind != "module" for change in self.changes)
-        if self._in_pass:  # asked several times in a pass; on a small model, each walk costs as much as a block
+        # cached: needed several times in a pass, and on a small model each walk costs as much as a block
+        if self._in_pass:
             self._runs_hooks = answer
         return answer
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of what the model computes now: weights (see `uds_lens.models.fingerprint`) and `changes`.
+        """Fingerprint of the model's current state: its weights (see `uds_lens.models.fingerprint`) and `changes`.
 
         Hashed anew each time, because a live model may be trained between two audits; of a quantised model once,
-        because its kernels may repack the weights at the first pass. Changes cannot be hashed: a model that has some
-        equals nothing but itself, with the same ones, in this process.
+        because its kernels may repack the weights at the first pass. Changes cannot be hashed: a changed model equals
+        only itself with the same changes, in this process.
         """
         weights = self._weights_fingerprint()
         changes = sorted(self.changes)
@@ -415,7 +416,7 @@ class HookedModel:
         return weights
 
     def lent(self) -> HookedModel:
-        """Return a handle that may be closed without closing this one; the weights must not change meanwhile."""
+        """Return a handle that can be closed without closing this one; the weights must not change in the meantime."""
         handle = HookedModel(self.hf, self.tokenizer, name=self.name, owned=True, bridge=self._bridge)
         handle._owned, handle._lender = False, self
         handle.is_wrapped, handle._swapped, handle._turn = self.is_wrapped, self._swapped, self._turn
@@ -507,7 +508,7 @@ def open_model(
     if isinstance(source, HookedModel | nn.Module):
         model = source if isinstance(source, HookedModel) else adopt(source, tokenizer)
         have = str(model.dtype).removeprefix("torch.")
-        # What a quantised model computes in is part of it, from files as well.
+        # The dtype that a quantised model computes in is fixed, also when it is loaded from files.
         if have != dtype and not getattr(model.hf, "is_quantized", False):
             raise ModelError(
                 f"the live model {model.name!r} is {have}, but dtype={dtype!r} was requested: convert it yourself "
@@ -562,7 +563,7 @@ def adopt(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
     model = _inner_model(model)
     name = getattr(model, "name_or_path", "") or type(model).__name__
     tokenizer = tokenizer if tokenizer is not None else _tokenizer_beside(model)
-    if is_offloaded(model):  # weights that come and go cannot be seen through a second set of modules
+    if is_offloaded(model):  # weights that come and go are not visible through a second set of modules
         if model.training or attention_of(model.config) not in (None, "eager"):
             raise ModelError(
                 f"the live model {name!r} is offloaded by accelerate, so that it is used as it is: load it with "
@@ -585,7 +586,7 @@ def adopt(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
 
 
 def _inner_model(model: Any) -> Any:
-    """Return the transformers model that was passed in, out of an adapter's wrapper."""
+    """Return the transformers model that was passed in, unwrapped from an adapter."""
     kind = type(model).__name__
     wrapped = {"module": getattr(model, "module", None), COMPILED: compiled_module(model)}
     for name, inside in wrapped.items():
@@ -648,6 +649,6 @@ def _adopt_bridge(bridge: Any, tokenizer: PreTrainedTokenizerFast | None) -> Hoo
         )
     name = str(getattr(bridge.cfg, "model_name", None) or "TransformerBridge")
     require_plain_outputs(inside.config, name)
-    # TransformerLens changes the tokenizer it is given (a start token where there was none): last choice.
+    # Last choice: TransformerLens changes the tokenizer it is given (it adds a start token if there is none).
     chosen = tokenizer or _tokenizer_beside(inside) or bridge.tokenizer
     return HookedModel(inside, chosen, name=name, owned=False, bridge=bridge)
