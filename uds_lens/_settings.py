@@ -195,10 +195,10 @@ def shown(value: object) -> str:
     """Format any value for a message: short, and without ever raising.
 
     >>> shown("x" * 100)[-5:], shown(10 ** 5000)
-    ("xxx'…", 'an int that cannot be shown')
+    ("xxx'…", 'a value of type int that cannot be shown')
     """
     try:
         text = repr(value)
     except Exception:
-        return f"a {type(value).__name__} that cannot be shown"
+        return f"a value of type {type(value).__name__} that cannot be shown"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 2]}{text[-1]}…"

@@ -164,7 +164,10 @@ UNDEFINED = "no model has a value for"
         (lambda f: f.drop(columns="s_mia_loss"), "--retain RUN adds the normalised attacks"),
         (lambda f: f.drop(columns="utility_rel"), "--full RUN adds it"),
         (lambda f: f.drop(columns="method"), "no model has a method; there are npo_lr1e5_a0_ep5_0"),
-        (lambda f: f.assign(em=math.nan), f"{UNDEFINED} 'em' (empty in the file): --memorization NAME chooses other metrics"),
+        (
+            lambda f: f.assign(em=math.nan),
+            f"{UNDEFINED} 'em' (empty in the file): --memorization NAME chooses other metrics",
+        ),
         (lambda f: f.assign(s_mia_loss=math.nan), "--retain RUN adds the normalised attacks"),
         (lambda f: f.assign(utility_rel=math.nan), f"{UNDEFINED} 'utility_rel': --full RUN adds it"),
         (lambda f: f.assign(uds=math.nan), f"{UNDEFINED} 'uds' (empty in the file): --audits DIR"),

@@ -67,8 +67,8 @@ def test_numbers_as_text_answer_lists_and_their_aliases():
         ({"entity": True}, r"column `entity`: expected text; got True \(bool\)"),
         ({"perturbed_answer": ["A", 3]}, "column `perturbed_answer`: expected text or a list of texts; got 3"),
         # what no message can hold is told all the same
-        ({"entity": NoRepr()}, "got a NoRepr that cannot be shown"),
-        ({"entity": [NoRepr()]}, "got a list that cannot be shown"),
+        ({"entity": NoRepr()}, "got a value of type NoRepr that cannot be shown"),
+        ({"entity": [NoRepr()]}, "got a value of type list that cannot be shown"),
         ({"entity": ["\ud83d\x1b"]}, r"got \['.*ud83d.*x1b'\]"),
     ],
 )

@@ -176,7 +176,7 @@ def test_rows_that_cannot_be_scored_are_named_and_leave_the_others_alone(trio, r
     ("settings", "words"),
     [
         ({"tau": float("nan")}, "tau must be a number >= 0"),
-        ({"tau": 10**5000}, "tau must be a number >= 0; got a int that cannot be shown"),
+        ({"tau": 10**5000}, "tau must be a number >= 0; got a value of type int that cannot be shown"),
         ({"site": "resid_pre"}, "site must be one of 'resid_post', 'resid_mid', 'attn_out', 'mlp_out'"),
         ({"site": ["resid_post"]}, "site must be one of"),
         ({"protocol": "raw", "system_prompt": "Hello."}, "belong to chat prompts; got 'Hello.'"),

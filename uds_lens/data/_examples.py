@@ -179,7 +179,7 @@ def short(value: object, width: int = 80) -> str:
     try:
         shown = plain(repr(value), 10 * width)
     except Exception:  # a repr is a program that may raise anything, and Python's own refuses numbers of many digits
-        return f"a {type(value).__name__} that cannot be shown"
+        return f"a value of type {type(value).__name__} that cannot be shown"
     return shown if len(shown) <= width else f"{shown[:width]}... ({len(shown)} characters)"
 
 
@@ -192,7 +192,7 @@ def plain(text: object, width: int = 160) -> str:
     try:
         words = str(text)
     except Exception:  # as above
-        return f"a {type(text).__name__} that cannot be shown"
+        return f"a value of type {type(text).__name__} that cannot be shown"
     head = " ".join(words[: 4 * width].split())
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in head)
     cut = len(words) > 4 * width or len(shown) > width
