@@ -66,7 +66,7 @@ def test_hooks_of_full_decide_what_is_measured(trio, audited):
     ("role", "site", "engine", "words"),
     [
         (0, "resid_post", "wavefront", r"its blocks cannot run alone\. Use engine='naive'"),
-        (2, "mlp_out", "auto", r"which a Bridge might not run.*So 'mlp_out' is out of reach: use site='resid_post'"),
+        (2, "mlp_out", "auto", r"which a Bridge might not run.*So 'mlp_out' is not available: use site='resid_post'"),
     ],
 )
 def test_what_cannot_run_with_hooks_is_refused(trio, role, site, engine, words):

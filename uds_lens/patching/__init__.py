@@ -1,4 +1,4 @@
-"""Hook utilities: read states of one model, patch them into another, score what is lost. Made for reuse."""
+"""Hook utilities for reuse: read states of one model, patch them into another, and measure the loss."""
 
 import lazy_loader
 

@@ -44,7 +44,7 @@ class OwnPass:
             anatomy=anatomy,
             batch=batch,
             entry=window,
-            states=window[:, None],  # until the first block has run: its output says which dtype all of them have
+            states=window[:, None],  # unknown until the first block has run: all share the dtype of its output
             calls=calls,
             kept=kept,
             first_column=int(batch.window[:, 0].max()),
@@ -58,13 +58,13 @@ class OwnPass:
 
     @property
     def configs(self) -> list[Any]:
-        """Where blocks read which attention they run, if rows are packed."""
+        """The registry from which blocks take their attention, if rows are packed."""
         return self.recording.configs
 
     def run(self, layer: int) -> None:
         """Run the next block; keep its keys and values, and the window states that leave it, in `recording`.
 
-        Of the last block only the window matters: once its keys and values are there, it is resumed on the window.
+        Of the last block, only the window matters: once its keys and values are recorded, it is resumed on the window.
         """
         own, window = self.recording, self.recording.batch.window
         try:
@@ -114,7 +114,7 @@ class OwnPass:
         return hidden
 
     def _pack(self, value: Any) -> Any:
-        """Turn an argument of a block, made for padded rows, into that for the packed row."""
+        """Convert an argument of a block from padded rows to the packed row."""
         length = self.recording.batch.input_ids.shape[1]
         if isinstance(value, tuple | list):
             return type(value)(map(self._pack, value))
@@ -131,7 +131,7 @@ class OwnPass:
 
 
 class WholeRows:
-    """Whole rows, padded, on their way through the blocks: for what is read from the last states alone."""
+    """Whole padded rows on their way through the blocks, when only the last states are needed."""
 
     configs: ClassVar[list[Any]] = []
 
@@ -145,15 +145,15 @@ class WholeRows:
         self.hidden = first_tensor(self.anatomy.layers[layer](self.hidden, *args, **kwargs))
 
     def normed(self) -> Float[Tensor, "batch win d_model"]:
-        """Return what the head reads at the window, once the last block is behind it."""
+        """Return the head's input at the window, after the last block."""
         return self.anatomy.final_norm(at_window(self.hidden, self.batch.window))
 
 
 def learn_calls(anatomy: Anatomy, batch: TokenBatch, cache: object | None) -> tuple[Tensor, list[BlockCall]]:
-    """Return what enters the first block, and the arguments of every block besides its hidden states.
+    """Return the input of the first block, and every block's arguments apart from the hidden states.
 
-    The model's own forward makes them (masks, positions, rotary tables): it runs on blocks that record their arguments
-    and return their input. Whether blocks return a tensor or a tuple differs by family: one is tried, then the other.
+    The model's own forward creates them (masks, positions, rotary tables): it runs with blocks that record their
+    arguments and return their input. Some families' blocks return a tensor, others a tuple, so both are tried.
 
     Raises:
         PatchError: The forward does not run on such blocks.
@@ -201,21 +201,21 @@ def _listen(
 
 
 class _AllSeen(Exception):  # noqa: N818 - a signal, not an error
-    """Raised in the last block: every block was called."""
+    """Raised in the last block, once every block has been called."""
 
 
 def run_block(
     recording: Recording, layer: int, variants: Float[Tensor, "rows tokens d_model"]
 ) -> Float[Tensor, "rows tokens d_model"]:
-    """Run one block on n variants of the window, side by side, behind the keys and values before it.
+    """Run one block on n variants of the window, side by side, after the recorded keys and values.
 
     Args:
-        recording: The pass whose arguments, masks, positions, keys and values apply.
+        recording: The pass that provides arguments, masks, positions, keys and values.
         layer: Which block.
-        variants: Window states that enter it, of n variants (see `Recording.enter`).
+        variants: Input window states of n variants (see `Recording.enter`).
 
     Returns:
-        Window states that leave it.
+        Output window states.
 
     Raises:
         PatchError: The block takes an argument that cannot be cut to the window.
@@ -240,9 +240,9 @@ def run_block(
 
 
 def _cut(recording: Recording, value: Any, n: int, *, plain: bool) -> Any:
-    """Turn an argument of a block, made for the whole sequence, into that for n variants of the window.
+    """Convert an argument of a block from the whole sequence to n variants of the window.
 
-    Cuts are made once for as many variants as are ever resumed together; the blocks of a model share most arguments.
+    Slices are made once, for the largest number of variants; the blocks of a model share most arguments.
     """
     if value is not None and value is recording.cache:
         return recording.past
@@ -288,7 +288,7 @@ def _at_variants(recording: Recording, value: Tensor, n: int) -> Tensor:
 
 
 def _mask_of_all(recording: Recording, mask: Tensor, n: int) -> Tensor:
-    """Mask of n variants: each sees the prefix and itself as the model's own window did, and no other variant."""
+    """Mask for n variants: each sees the prefix and itself, as the model's own window did, but no other variant."""
     prefix, itself = _prefix_and_itself(recording, mask)
     size, heads, width = itself.shape[:3]
     apart = torch.full((size, heads, n, width, n, width), _blocked(mask), dtype=mask.dtype, device=mask.device)
@@ -297,17 +297,17 @@ def _mask_of_all(recording: Recording, mask: Tensor, n: int) -> Tensor:
 
 
 def _mask_of_one(recording: Recording, mask: Tensor, n: int) -> Tensor:
-    """Mask of one variant, for attention that keeps them apart by itself."""
+    """Mask for one variant, for attention that separates the variants itself."""
     return torch.cat(_prefix_and_itself(recording, mask), dim=-1)
 
 
 def _prefix_and_itself(recording: Recording, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """How the model's own window saw the columns before it, and itself."""
+    """Mask of the model's own window, for the columns before it and itself."""
     columns, heads = recording.first_column, mask.shape[1]
     window, real = recording.batch.window.to(mask.device), recording.batch.window_mask.to(mask.device)
     size, width = window.shape
     rows = mask.expand(size, -1, -1, -1).gather(2, window[:, None, :, None].expand(-1, heads, -1, mask.shape[-1]))
-    in_window = torch.arange(columns, device=window.device)[None, :] >= window[:, :1]  # variants bring their own
+    in_window = torch.arange(columns, device=window.device)[None, :] >= window[:, :1]  # variants have their own
     prefix = rows[..., :columns].masked_fill(in_window[:, None, None, :], _blocked(mask))
     itself = rows.gather(3, window[:, None, None, :].expand(-1, heads, width, -1))
     return prefix, itself.masked_fill(~real[:, None, None, :], _blocked(mask))

@@ -1,7 +1,7 @@
-"""Costs of running a model, and how much of it is held at once: every number that was tuned, in one place.
+"""Costs of running a model, and memory bounds: all tuned numbers in one place.
 
-Costs are counted in tokens that pass one block. A pass over n rows costs their tokens; where every layer is patched and
-resumed at the window, block l of L also sees the windows of the l variants that were patched before it.
+The unit of cost is one token passing one block. A pass over n rows costs their tokens; if every layer is patched and
+resumed at the window, block l of L also processes the windows of the l variants patched before it.
 """
 
 from __future__ import annotations
@@ -16,43 +16,46 @@ import torch
 
 from uds_lens.data import BatchCost, TokenSequence, cut_batches, plan_batches
 
-SCORES_AT_ONCE = 1 << 26  # attention scores of one block held at one time (256 MiB in float32)
+SCORES_AT_ONCE = 1 << 26  # attention scores of one block held at a time (256 MiB in float32)
 
 LOGITS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 25}
-"""Logits held at one time: 16 MiB in float32 on a CPU, since allocators return blocks of 32 MiB to the system at once
-and fetch every page again; 128 MiB on a GPU, where small products waste the device."""
+"""Logits held at a time: 16 MiB in float32 on a CPU, where allocators return blocks of 32 MiB to the system at once and
+must map every page again; 128 MiB on a GPU, which small products would not fill."""
 
 LOGITS_IN_CACHE = {"cpu": 1 << 20}
-"""The same where the head is one product, so that a piece of it costs no more: what caches hold until it is summed."""
+"""The same if the head is a single product, which can be split at no cost: as much as caches hold until it is
+summed."""
 
 READOUT_ROWS_AT_LEAST = 128
-"""Rows multiplied by the whole vocabulary at once, at least; where the logits of fewer fit, it is cut."""
+"""Minimum number of rows multiplied by the whole vocabulary at once; if their logits do not fit, the vocabulary is
+split."""
 
 READOUT_ROWS_AT_ONCE = 1024
-"""Rows multiplied by a piece of the vocabulary at once: fewer make each product read more weights than it computes."""
+"""Rows multiplied by a piece of the vocabulary at once: with fewer, reading the weights would dominate."""
 
 BATCH_STATES = 1 << 18
-"""Tokens x d_model of a batch on a CPU. An MLP holds four times that, twice: what stays in the processor's caches, and
-below the size of blocks that allocators return to the system at once, so that every page is fetched again."""
+"""Tokens x d_model of a batch on a CPU. An MLP holds four times that, twice: small enough for the processor's caches,
+and for allocators to keep the memory instead of returning it to the system."""
 
 BATCH_TOKENS = 1280
-"""Tokens of a batch on a CPU where that is more: wide models lose more by reading their weights once more."""
+"""Minimum number of tokens in a batch on a CPU: for wide models, reading the weights again costs more."""
 
-BATCH_PADDED = 1.5  # tokens of a packed batch with the padding that attention sees, as a multiple of the budget
+# limit on a packed batch's tokens, including the padding that attention sees, as a multiple of the budget
+BATCH_PADDED = 1.5
 
 VARIANT_STATES = {"cpu": 1 << 20, "cuda": 1 << 26}
-"""Tokens x d_model of all variants that are resumed together, at the last block."""
+"""Tokens x d_model of all variants resumed together, at the last block."""
 
 CALL = {"cpu": (64, 4_000_000), "cuda": (2048, 0)}
 """Cost of one more call of a block, in tokens: a + b / d_model squared."""
 
 PAIR = 25
-"""Cost of one query and key in attention, in tokens, times d_model squared, by head. More than their multiplications:
-scores are written and read several times."""
+"""Cost of a query-key pair in attention, in tokens, times d_model squared, per head. It exceeds the multiplications
+because scores are written and read several times."""
 
 
 def product_rate(dtype: str, device: str) -> float:
-    """Multiply matrices on a device as blocks do; return operations per second, two for each multiply-add."""
+    """Measure a device's speed on matrix products as in blocks, in operations per second (two per multiply-add)."""
     n = 512
     matrix = torch.ones(n, n, dtype=getattr(torch, dtype), device=device)
     seconds: list[float] = []
@@ -64,16 +67,16 @@ def product_rate(dtype: str, device: str) -> float:
 
 
 FASTER = 2.0
-"""Times float32 from which another dtype is worth naming."""
+"""A dtype this many times faster than float32 is worth a note."""
 
 
 def bfloat16_gain(device: str) -> float:
-    """Return how many times as fast as in float32 a product in bfloat16 is: about 3 or more with its instructions."""
+    """Return the speed-up of bfloat16 over float32 products: about 3 or more on CPUs with bfloat16 instructions."""
     return product_rate("bfloat16", device) / product_rate("float32", device)
 
 
 def logits_at_once(device: torch.device) -> int:
-    """Return how many logits are held at one time on a device."""
+    """Return how many logits are held at a time on a device."""
     return LOGITS_AT_ONCE.get(device.type, LOGITS_AT_ONCE["cpu"])
 
 
@@ -95,7 +98,7 @@ class ModelCosts:
 
     @classmethod
     def of(cls, config: Any, device: torch.device | str) -> ModelCosts:
-        """Read them from a transformers configuration; where it is silent, those of a common size."""
+        """Read them from a transformers configuration, with common values for missing entries."""
         text = config.get_text_config()
         d_model = int(getattr(text, "hidden_size", None) or 1024)
         return cls(
@@ -113,17 +116,17 @@ class ModelCosts:
 
     @property
     def pair(self) -> float:
-        """Cost of one query and one key in attention, in tokens."""
+        """Cost of a query-key pair in attention, in tokens."""
         return PAIR * self.n_heads / self.d_model**2
 
     @property
     def variants_per_block(self) -> float:
-        """Variants that a block sees, on average over the blocks."""
+        """Number of variants that a block processes, averaged over the blocks."""
         return (self.n_layers - 1) / 2
 
     @property
     def squared_variants_per_block(self) -> float:
-        """The same, squared before the average."""
+        """The mean square of that number."""
         return (self.n_layers - 1) * (2 * self.n_layers - 1) / 6
 
     def tokens_at_once(self, budget: int) -> int:
@@ -133,7 +136,7 @@ class ModelCosts:
         return min(budget, max(BATCH_TOKENS, BATCH_STATES // self.d_model))
 
     def batches(self, rows: Sequence[TokenSequence], *, token_budget: int, packed: bool = False) -> list[list[int]]:
-        """Group rows so that a pass over them, and every layer patched and resumed at the window, costs least.
+        """Group rows at the least cost of one pass over them plus every layer patched and resumed at the window.
 
         Args:
             rows: The rows.
@@ -159,11 +162,11 @@ class ModelCosts:
         return plan_batches(rows, token_budget=budget, window_weight=weight, batch_cost=self.call)
 
     def forward_batches(self, rows: Sequence[TokenSequence], *, token_budget: int) -> list[list[int]]:
-        """Group rows so that one forward over them, padded, costs least; see `batches`."""
+        """Group rows at the least cost of one padded forward pass; see `batches`."""
         return plan_batches(rows, token_budget=self.tokens_at_once(token_budget), batch_cost=self.call)
 
     def _packed_batch(self, budget: int) -> BatchCost:
-        """Tokens cost the same in any batch; pairs of queries and keys, which are padded, do not.
+        """Tokens cost the same in any batch, but query-key pairs, which are padded, do not.
 
         Rows of S tokens have S squared of them in the forward; at block l, the l W queries of variants with windows of
         width W see S + l W keys.
@@ -178,9 +181,9 @@ class ModelCosts:
         return cost
 
     def row_group(self, *, packed: bool) -> BatchCost:
-        """Cost of resuming rows together at all blocks, from their number, longest prefix and widest window.
+        """Cost of resuming rows together at all blocks, given their number, longest prefix and widest window.
 
-        Windows see each other's widths only in attention, or in everything where rows stay padded.
+        Windows are padded to the widest only in attention, or everywhere if rows are padded.
         """
         blocks = self.n_layers - 1
         once, squared = (self.n_layers * self.variants_per_block, self.n_layers * self.squared_variants_per_block)
@@ -198,7 +201,7 @@ class ModelCosts:
         return VARIANT_STATES.get(self.device, VARIANT_STATES["cpu"]) / self.d_model
 
     def variants_at_once(self, *, rows: int, prefix: int, width: int, scores_at_once: int) -> int:
-        """Return how many variants may be resumed together before their attention scores pass a bound.
+        """Return how many variants may be resumed together within a bound on their attention scores.
 
         Args:
             rows: Rows of the batch.

@@ -25,13 +25,13 @@ from uds_lens.patching._wave import PatchedPass, Resumed, SourceLayers, Variants
 from uds_lens.patching._window_hooks import require_states_of
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
-"""Largest difference between the engines, in nats, that rounding explains. Errors of a wrong mask or position are
-larger in float32; half precision rounds log-probabilities by up to a tenth of a nat per step."""
+"""Largest difference between the engines, in nats, explained by rounding. In float32, a wrong mask or position causes
+larger errors; half precision rounds log-probabilities by up to a tenth of a nat per step."""
 
 _READING_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Largest difference between states read in two ways that rounding explains, as a share of the largest state."""
+"""Largest difference between states read in two ways explained by rounding, as a share of the largest state."""
 
-_CHECKED_LAYERS = 4  # layers that the self-check patches one forward at a time
+_CHECKED_LAYERS = 4  # number of layers that the self-check patches with separate forward passes
 
 _Made = TypeVar("_Made")
 
@@ -46,7 +46,7 @@ def record(
     scores_at_once: int | None = None,
     score: Score | None = None,
 ) -> Recording:
-    """Run the target once over the batch and keep what its patched variants share.
+    """Run the target once over the batch, and record everything that its patched variants share.
 
     Args:
         model: The target.
@@ -54,8 +54,8 @@ def record(
         by_bridge: Run TransformerLens's blocks instead of the plain ones, so that hooks inside a block apply when
             variants are resumed (needed for sites other than `resid_post`).
         packed: Run rows end to end, without padding between them. Source and target must agree in it.
-        scores_at_once: Attention scores of one block held at one time, which bounds how many variants are resumed
-            together; None: 256 MiB of them in float32.
+        scores_at_once: Attention scores of one block held at a time, which limits how many variants are resumed
+            together; None means 256 MiB in float32.
         score: Measured instead of log-probabilities.
 
     Returns:
@@ -68,7 +68,7 @@ def record(
     if model.runs_hooks:
         why = "has user hooks or a patched forward, which need whole sequences, so that its blocks cannot run alone"
     elif model.anatomy.keeps_masks:
-        why = "has blocks that keep causal masks of their own, which resumed tokens would read at wrong places"
+        why = "has blocks with their own causal masks, which would be misaligned for resumed tokens"
     if why is None:
         with model.running():
             [recording] = own_passes(model, [batch], keep_prefix=True, by_bridge=by_bridge, packed=packed)
@@ -85,7 +85,7 @@ def record(
 
 @dataclass(eq=False, repr=False)
 class WavefrontTarget(PatchEngine):
-    """The target on one batch, recorded; every patched layer resumes from the recording."""
+    """A recorded pass of the target over one batch, from which every patched layer is resumed."""
 
     model: HookedModel
     recording: Recording
@@ -110,13 +110,13 @@ class WavefrontTarget(PatchEngine):
     def patched(
         self, cache: SpanCache, *, layers: list[int] | None = None, wanted: Bool[Tensor, "batch layer"] | None = None
     ) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched in turn (None: all), in the rows that want it (None: all).
+        """Return log-probabilities with each of `layers` patched in turn (None: all), in the `wanted` rows (None: all).
 
         Equal to one patched forward per layer, up to rounding (tested to 1e-5 in float32).
 
         Raises:
-            PatchError: The cache does not fit, a layer does not exist, or a block takes something that cannot be cut
-                to the window.
+            PatchError: The cache does not fit, a layer does not exist, or a block has an argument that cannot be cut to
+                the window.
         """
         chosen = chosen_layers(layers, self.states.shape[1])
         return self._waves(cache, {layer: [layer] for layer in chosen}, self.states.shape[1], wanted)
@@ -143,7 +143,7 @@ class WavefrontTarget(PatchEngine):
         n: int,
         wanted: Bool[Tensor, "batch n"] | None = None,
     ) -> Float[Tensor, "batch n win"]:
-        """Patch combinations of layers, sorted by their first layer, as many at once as memory allows."""
+        """Patch combinations of layers, sorted by their first layer, as many at a time as memory allows."""
         require_states_of(self.model, self.batch, cache)
         shape = (len(self.batch), n, self.batch.window.shape[1])
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
@@ -176,21 +176,21 @@ def patch_on_the_way(
     desc: str = "patching",
     show: bool | None = None,
 ) -> list[tuple[WavefrontTarget, list[Float[Tensor, "batch layer win"]]]]:
-    """Send batches once through blocks that do not stay, every source patched in on the way.
+    """Send batches once through a streamed model's blocks, patching in every source on the way.
 
     Args:
         model: The target, with the embeddings of all tokens.
         batches: The tokens.
-        sources: What is patched into each batch.
+        sources: The sources to patch into each batch.
         packed: See `record`.
         exact_noop: See `PatchedPass`.
-        wanted: For each batch, at which layers its rows are patched; None: at all.
+        wanted: For each batch, the layers at which its rows are patched; None for all.
         desc: Label of the progress bar over blocks.
         show: Whether there is one; None shows it in terminals and notebooks.
 
     Returns:
-        For each batch its own states and log-probabilities (which can no longer be patched), and of each source the
-        log-probabilities with each layer patched that changes something.
+        For each batch, the target's own states and log-probabilities (which can no longer be patched), and for each
+        source the log-probabilities with each layer patched, where this changes anything.
     """
     several = wanted if wanted is not None else [None] * len(batches)
     passes = [
@@ -214,7 +214,7 @@ def open_target(
     reading: Engine = "wavefront",
     score: Score | None = None,
 ) -> WavefrontTarget | NaiveTarget:
-    """Open the target on one batch, ready to be patched from any number of sources.
+    """Open the target on one batch, ready for patches from any number of sources.
 
     Args:
         model: The target.
@@ -224,12 +224,13 @@ def open_target(
             layer.
         packed: See `record`.
         scores_at_once: See `record`.
-        reading: Engine that reads the naive target's own states.
+        reading: The engine that reads the naive target's own states.
         score: Takes float32 logits `[n, d_vocab]` and target tokens `[n]`, returns `[n]` numbers to measure instead of
             log-probabilities.
 
     Raises:
-        PatchError: The model cannot be patched there, or rows of the batch would give other numbers than alone.
+        PatchError: The model cannot be patched there, or the batch's rows would give different numbers than each row
+            alone.
     """
     model = as_hooked(model)
     require_fitting(model, batch)
@@ -274,12 +275,12 @@ def patched_logprobs(
 def choose_engine(
     model: HookedModel, batch: TokenBatch, *, site: HookSite = "resid_post", packed: bool = False
 ) -> Engine:
-    """Try the wavefront against the reference on a batch; fall back with a warning where they differ.
+    """Test the wavefront against the reference on a batch; fall back, with a warning, if they differ.
 
-    The states that are patched in are the target's own, scaled by 0.9 and shifted one layer: far enough from a
-    no-op that a wrong mask, position or layer shows. The wavefront runs with all layers patched, side by side; the
-    reference for a few of them, from the first to the last: what is patched at the first layer runs through every
-    later block, so that a block that resumes wrongly shows there.
+    The patched states are the target's own, scaled by 0.9 and shifted by one layer: different enough to reveal a wrong
+    mask, position or layer. The wavefront runs with all layers patched together; the reference runs for a few, from the
+    first to the last. A patch at the first layer passes through every later block, so it reveals any block that is
+    resumed wrongly.
 
     Args:
         model: The target.
@@ -292,8 +293,8 @@ def choose_engine(
     """
     if model.runs_hooks:
         warn_once(
-            f"{model.name!r} has user hooks or a patched forward: it is run as it is, by the naive engine, which is "
-            "slower.",
+            f"{model.name!r} has user hooks or a patched forward: it is run as it is, with the naive engine, which "
+            f"is slower.",
             key=f"hooked {model.name} {model.fingerprint}",
         )
         return "naive"
@@ -309,7 +310,7 @@ def choose_engine(
     if measured is None:
         return "naive"
     probe, patched, unpatched = measured
-    # TransformerLens is asked where only it has the site: wrapping a model takes as long as a small audit.
+    # TransformerLens is used only for sites that need it: wrapping a model takes as long as a small audit.
     naive = NaiveTarget(model, batch.to(model.device), plain=site == "resid_post" and not model.is_wrapped)
     some = sorted({round(i * (model.n_layers - 1) / (_CHECKED_LAYERS - 1)) for i in range(_CHECKED_LAYERS)})
     gap = max(_gap(patched[:, some], naive.patched(probe, layers=some)[:, some]), _gap(unpatched, naive.logprobs))
@@ -322,7 +323,7 @@ def choose_engine(
 
 
 def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = False) -> Engine:
-    """Try the fast way of reading states against a plain forward; fall back with a warning where they differ.
+    """Test the fast way of reading states against a plain forward pass; fall back, with a warning, if they differ.
 
     Args:
         model: The source.
@@ -346,16 +347,16 @@ def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = Fals
 
 
 _agreed: dict[tuple[object, ...], tuple[int, int]] = {}
-"""Tokens of the longest row, and of the widest window, on which a model's fast engine was seen to be right."""
+"""Longest row and widest window, in tokens, on which a model's fast engine passed the check."""
 
 
 def tried_once(choose: Callable[[], Engine], about: tuple[object, ...], rows: Sequence[TokenSequence]) -> Engine:
-    """Return the engine that `choose` takes by trying; the fast one at once, where it was right on such rows before.
+    """Return the engine chosen by the self-check `choose`, or the fast one if it has already passed on such rows.
 
     Args:
         choose: The self-check.
-        about: What it depends on: weights, and how they are run.
-        rows: What will be run; where a row is longer, or a window wider, than any before, the check is repeated.
+        about: The cache key: weights, and how they are run.
+        rows: The rows to be run; the check is repeated if a row is longer, or a window wider, than any before.
     """
     sizes = max(len(row.ids) for row in rows), max(len(row.window) for row in rows)
     known = _agreed.get(about, (0, 0))
@@ -368,7 +369,7 @@ def tried_once(choose: Callable[[], Engine], about: tuple[object, ...], rows: Se
 
 
 def _tried(model: HookedModel, work: Callable[[], _Made]) -> _Made | None:
-    """Return what the fast way gives; None, with a warning, where it fails for another reason than memory."""
+    """Return the result of the fast engine; None, with a warning, if it fails for a reason other than memory."""
     try:
         return work()
     except Exception as error:
@@ -392,10 +393,10 @@ def fall_back(model: HookedModel, why: str | Exception) -> Engine:
 
 
 def checked_rows(rows: Sequence[TokenSequence]) -> list[int]:
-    """Choose two rows for `choose_engine`: the longest, and a shorter one, which is padded.
+    """Choose two rows for `choose_engine`: the longest, and a shorter one, which will be padded.
 
-    That is the one with the widest window, or where this is among the longest, the shortest of all. Where all rows are
-    of one length, any other.
+    The second is the one with the widest window or, if that is among the longest, the shortest of all; if all rows have
+    one length, any other.
     """
     numbers = range(len(rows))
     longest = max(numbers, key=lambda i: (len(rows[i].ids), len(rows[i].window)))
@@ -407,7 +408,7 @@ def checked_rows(rows: Sequence[TokenSequence]) -> list[int]:
 
 
 def _gap(left: Tensor, right: Tensor) -> float:
-    """Largest difference where both are numbers; infinite where one is NaN and the other is not."""
+    """Return the largest difference between numbers; infinite if one is NaN and the other is not."""
     if not torch.equal(left.isnan(), right.isnan()):
         return float("inf")
     return float((left - right).abs().nan_to_num(0.0).max())

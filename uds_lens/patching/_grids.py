@@ -1,4 +1,4 @@
-"""Ready grids: one patch per layer, per layer and position, or per layer and head."""
+"""Patching grids: one patch per layer, per layer and position, or per layer and head."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ from uds_lens.errors import ModelError, PatchError, Setting
 from uds_lens.models import Anatomy, HookedModel, open_model
 
 Hook: TypeAlias = Callable[..., "Tensor | None"]
-"""Takes an activation and `hook=`, returns the one to use; None leaves it alone."""
+"""Takes an activation and `hook=`, and returns the one to use, or None to leave it unchanged."""
 
 HEADS = ("z", "q", "k", "v")  # sites whose activation is `[batch, pos, head, d_head]`
 
 _effective: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
-"""Points of a model, without their layer, at which a hook was seen to change the logits."""
+"""Hook points of a model, without the layer, at which a hook has been seen to change the logits."""
 
 
 def hook_name(site: HookSite, layer: int) -> str:
@@ -40,7 +40,7 @@ def hook_name(site: HookSite, layer: int) -> str:
 
 
 def chosen_layers(layers: Sequence[int] | None, n_layers: int) -> list[int]:
-    """Return the layers to patch in increasing order; None takes all."""
+    """Return the layers to patch, in increasing order; None means all."""
     chosen = list(range(n_layers)) if layers is None else sorted(layers)
     if len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(n_layers)):
         raise PatchError(f"layers must be distinct numbers from 0 to {n_layers - 1}; got {list(layers or ())}.")
@@ -55,7 +55,7 @@ def chosen_combinations(layers: Sequence[Sequence[int]], n_layers: int) -> list[
 
 
 def head_mask(heads: Sequence[int], n_heads: int, *, width: int) -> Bool[Tensor, "width"]:
-    """Mark the entries of some heads in an axis that holds all of them, concatenated."""
+    """Mark the entries of some heads in an axis of concatenated heads."""
     if not set(heads) <= set(range(n_heads)):
         raise PatchError(f"heads must be numbers from 0 to {n_heads - 1}; got {list(heads)}.")
     mask = torch.zeros(n_heads, width // n_heads, dtype=torch.bool)
@@ -74,7 +74,7 @@ def require_site(model: HookedModel, site: HookSite) -> None:
             _ = model.bridge
         except ModelError as error:
             why = str(error)
-        raise PatchError(f"{why} So {site!r} is out of reach: use ", Setting("site", "resid_post"), ".")
+        raise PatchError(f"{why} So {site!r} is not available: use ", Setting("site", "resid_post"), ".")
     if model.bridge.get_hook_point(hook_name(site, 0)) is None:
         raise PatchError(
             f"{model.architecture} has no {site!r}: its blocks do not have that point (parallel attention and MLP "
@@ -87,10 +87,10 @@ def require_site(model: HookedModel, site: HookSite) -> None:
 def patch_hooks(
     site: HookSite, layer: int, write: Callable[[Tensor], Tensor]
 ) -> list[tuple[str, Callable[..., Tensor]]]:
-    """Make the TransformerLens hooks that replace a site's activation for everything that reads it.
+    """Make the TransformerLens hooks that replace a site's activation for all its readers.
 
-    `hook_resid_mid` is at the input of the MLP's norm: what it returns reaches the MLP, but not the residual connection
-    around it. So for that site a second hook adds the change to the block's output.
+    `hook_resid_mid` is at the input of the MLP's norm: its return value reaches the MLP, but not the residual
+    connection around it. So, for that site, a second hook adds the change to the block's output.
 
     Args:
         site: Point of the block.
@@ -129,7 +129,7 @@ def as_hooked(model: HookedModel | nn.Module) -> HookedModel:
 
 
 def run_unhooked(model: HookedModel, batch: TokenBatch, *, plain: bool = False) -> Float[Tensor, "batch pos d_vocab"]:
-    """Run one plain forward over the whole batch, by the same route as `run_hooked` (`plain`: see `run_with`)."""
+    """Run one plain forward pass over the whole batch, in the same way as `run_hooked` (`plain`: see `run_with`)."""
     with model.running():
         return _forward(model.bridge if not plain and model.has_bridge else model.anatomy.causal_lm, batch)
 
@@ -143,8 +143,8 @@ def run_hooked(model: HookedModel, batch: TokenBatch, name: str, hook: Hook) -> 
         model: The model.
         batch: The tokens.
         name: TransformerLens's name of the point, for example `blocks.3.hook_resid_post`.
-        hook: Takes the activation and `hook=`, returns the one to use, of the same shape. Returning None, or the
-            activation itself, leaves the model alone: that is how a hook only looks.
+        hook: Takes the activation and `hook=`, returns the one to use, of the same shape. A hook that only reads
+            returns None or the activation itself.
 
     Returns:
         Logits at every position, in the model's dtype.
@@ -187,7 +187,7 @@ def run_hooks(
 def run_with(
     model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Hook]], *, plain: bool = False
 ) -> Float[Tensor, "batch pos d_vocab"]:
-    """Run one forward with hooks whose values must fit, each of which must run.
+    """Run one forward pass with hooks, checking that each runs and returns values of the right shape.
 
     With `plain`, blocks get plain forward hooks even where TransformerLens could wrap the model (`resid_post` only).
     """
@@ -219,7 +219,7 @@ def run_with(
 
 @dataclass(eq=False, repr=False)
 class _Watched:
-    """A hook that counts its runs; its value must have the activation's shape, or it would be broadcast."""
+    """A hook that counts its runs, and checks the shape of its value, which would otherwise be broadcast."""
 
     name: str
     hook: Hook
@@ -244,7 +244,7 @@ class _Watched:
 
 
 def _require_points(model: HookedModel, names: Sequence[str], *, by_bridge: bool) -> None:
-    """Raise unless the model has these points, with the nearest names of those it has."""
+    """Raise an error unless the model has these points, suggesting the closest names."""
     for name in names:
         block = re.match(r"blocks\.(\d+)\.", name)
         if block is not None and int(block[1]) >= model.n_layers:
@@ -258,11 +258,11 @@ def _require_points(model: HookedModel, names: Sequence[str], *, by_bridge: bool
 
 
 def _hook_block(model: HookedModel, name: str, hook: Hook) -> RemovableHandle:
-    """Put a plain forward hook on a block, where TransformerLens has none."""
+    """Put a plain forward hook on a block, for models without a Bridge."""
     point = re.fullmatch(r"blocks\.(\d+)\.hook_resid_post", name)
     if point is None:
         raise PatchError(
-            f"TransformerLens cannot wrap {model.architecture}, so that {name!r} is out of reach: use "
+            f"TransformerLens cannot wrap {model.architecture}, so {name!r} is not available: use "
             "'blocks.N.hook_resid_post'."
         )
 
@@ -291,7 +291,7 @@ def first_tensor(output: Any) -> Tensor:
 
 
 def split_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
-    """Split what a block is called with into the hidden states and its other arguments."""
+    """Split a block's arguments into the hidden states and the others."""
     if args:
         return args[0], args[1:], kwargs
     options = dict(kwargs)

@@ -1,7 +1,6 @@
-"""Ragged rows end to end in one long row, without padding between them, and attention for them.
+"""Pack rows of different lengths end to end into one long row, and compute attention for them.
 
-Everything in a decoder but attention works token by token, so that it may run on packed rows; attention runs on the
-padded ones.
+Everything in a decoder except attention works token by token and can run on packed rows; attention runs on padded ones.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ _INT = torch.iinfo(torch.int32).max
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Where the tokens of padded rows stand in one packed row."""
+    """Mapping between padded rows and one packed row."""
 
     # Index in the packed row of each padded entry; padding points at the last token of its own row.
     order: Int[Tensor, "batch pos"]
     places: Int[Tensor, "token"]  # index in the flattened padded rows of each packed token
-    copies: int = 1  # how many copies of every row stand side by side in the padded ones
+    copies: int = 1  # number of copies of every row side by side in the padded form
     _repeated: dict[int, Packing] = field(default_factory=dict, repr=False)
 
-    # Where entries stand, by the way they are moved: all blocks of a pass move theirs alike, and every source's.
+    # Index tensors by kind of move, shared by all blocks of a pass and all sources.
     _indices: dict[tuple[str, int, int], Int[Tensor, "entry"]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, real: Bool[Tensor, "batch pos"]) -> Packing:
-        """Pack the entries that are True (at least one in each row), row after row.
+        """Pack the entries marked True (at least one in each row), row after row.
 
         Example:
             >>> packing = Packing.of(torch.tensor([[False, True], [True, True]]))
@@ -55,7 +54,7 @@ class Packing:
 
     @classmethod
     def of_copies(cls, real: Bool[Tensor, "batch pos"], chosen: Bool[Tensor, "batch copy"]) -> Packing:
-        """Pack copies of rows that side by side are padded, one copy of all its rows after the other, where chosen.
+        """Pack the chosen copies of rows, one copy of all rows after the other.
 
         Example:
             >>> chosen = torch.tensor([[True, False], [True, True]])
@@ -85,16 +84,16 @@ class Packing:
         return self._repeated[n]
 
     def forget_copies(self) -> None:
-        """Forget the packings of copies that were asked for."""
+        """Clear the cached packings of copies."""
         self._repeated.clear()
 
     def pack(self, padded: Tensor) -> Tensor:
-        """`[batch, pos, ...]` to `[1, token, ...]`; a batch of 1 counts for every row."""
+        """Convert `[batch, pos, ...]` to `[1, token, ...]`; a batch of 1 is used for every row."""
         rows = padded.expand(self.order.shape[0], *padded.shape[1:])
         return rows.flatten(0, 1).index_select(0, self.places)[None]
 
     def pad(self, packed: Tensor) -> Tensor:
-        """`[1, token, ...]` to `[batch, pos, ...]`; padding repeats the last token of its row."""
+        """Convert `[1, token, ...]` to `[batch, pos, ...]`; padding repeats the last token of its row."""
         return packed[0].index_select(0, self.order.flatten()).unflatten(0, self.order.shape)
 
     def pad_heads(self, packed: Tensor) -> Tensor:
@@ -112,19 +111,19 @@ class Packing:
         return tokens.index_select(0, self._index("pad groups", heads, groups)).unflatten(0, shape)
 
     def pack_groups(self, padded: Tensor) -> Tensor:
-        """The way back, to `[1, token, head, d_head]`."""
+        """Convert back to `[1, token, head, d_head]`."""
         groups, _, heads = padded.shape[1:4]
         index = self._index("pack groups", groups * heads, groups)
         return padded.flatten(0, 4).index_select(0, index).unflatten(0, (len(self), groups * heads))[None]
 
     @staticmethod
     def bytes_to_move(heads: int, groups: int) -> int:
-        """Bytes held for each token and copy of it once heads were moved in all ways."""
+        """Bytes of index tensors per token and copy, once all kinds of moves were used."""
         places, entries = 2 * 8, 2 * heads + groups
         return places + 4 * entries
 
     def _index(self, way: str, heads: int, groups: int) -> Int[Tensor, "entry"]:
-        """Return where entries come from; made once for each way and number of heads."""
+        """Return the source index of each entry; computed once per kind of move and number of heads."""
         key = (way, heads, groups)
         if key in self._indices:
             return self._indices[key]
@@ -143,7 +142,7 @@ class Packing:
             index = first[:, None] + (group + torch.arange(in_group, device=device) * width).flatten()
         index = index.flatten()
         rows = max(self.order.numel(), len(self)) * heads
-        self._indices[key] = index.int() if rows <= _INT else index  # read at every block: half the bytes
+        self._indices[key] = index.int() if rows <= _INT else index  # read at every block, so half the bytes
         return self._indices[key]
 
 
@@ -154,7 +153,7 @@ class Packing:
 # tokens alone.
 
 _tried: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
-"""Whether a module's eager attention is the plain one, with the settings under which this was tried."""
+"""Whether a module's eager attention is the plain one, with the settings under which this was tested."""
 
 
 def plain_attention(
@@ -166,7 +165,7 @@ def plain_attention(
     past: tuple[Tensor, Tensor] | None = None,
     scaling: float,
 ) -> Float[Tensor, "batch group copy head pos d_value"]:
-    """Attend `softmax(scaling Q K^T + mask) V` for copies of every row, each to the keys before all and to its own."""
+    """Compute `softmax(scaling Q K^T + mask) V` for copies of rows, each with the shared prefix and its own keys."""
     batch, groups, copies, heads, width = query.shape[:5]
     own_keys, own_values = (rearrange(t, "b g (c p) d -> (b g c) p d", c=copies) for t in (key, value))
     scores = _products(rearrange(query, "b g c h p d -> (b g c) (h p) d"), own_keys, scaling)
@@ -199,9 +198,9 @@ def is_plain(
     args: tuple[Any, ...],
     options: dict[str, Any],
 ) -> bool:
-    """Whether `eager(module, query, key, value, mask, ...)` is `plain_attention`, up to rounding; tried once.
+    """Return whether `eager(module, query, ...)` equals `plain_attention` up to rounding; tested once.
 
-    Only in float32: in half precision, an attention rounds its scores where it writes them, and others would differ.
+    Only in float32: in half precision, implementations round their scores at different points.
     """
     query = heads[0]
     alike = all(part.dtype == torch.float32 for part in (*heads, mask) if part is not None)
@@ -222,12 +221,12 @@ def _agree(
     device: torch.device,
     options: dict[str, Any],
 ) -> bool:
-    """Try both on a few random tokens, with products from small to so large that a cap would show."""
+    """Compare both on a few random tokens, with products large enough to reveal soft-capping."""
     groups = shapes[1][0]
     if shapes[0][0] % groups or shapes[2][0] != groups:
         return False
     random = torch.Generator().manual_seed(0)
-    exact = torch.float32  # whatever default another thread has set while it opens a model
+    exact = torch.float32  # independent of the default dtype, which another thread may change while it opens a model
     query, key, value = (torch.randn(1, n, 4, d, generator=random, dtype=exact).to(device) for n, d in shapes)
     query = query * torch.tensor([1.0, 4.0, 16.0, 64.0], device=device, dtype=exact)[:, None]
     mask = torch.full((1, 1, 4, 4), torch.finfo(torch.float32).min, device=device, dtype=exact).triu(1)
@@ -239,7 +238,7 @@ def _agree(
 
 
 def scaling_of(query: Tensor, options: dict[str, Any]) -> float:
-    """Return the factor of an attention's products: as given, or one over the root of the head's width."""
+    """Return the scaling of an attention's products: as given, or one over the square root of the head width."""
     given = options.get("scaling")
     return float(query.shape[-1] ** -0.5 if given is None else given)
 
@@ -252,22 +251,22 @@ _NAME = "uds_lens_packed"
 
 
 class PrefixKept(Exception):  # noqa: N818 - a signal, not an error
-    """Raised inside the last block once its keys and values are kept: nothing after them is needed."""
+    """Raised inside the last block once its keys and values are recorded: the rest is not needed."""
 
 
 @dataclass(eq=False)
 class PackedAttention:
     """The attention of one block while it runs on packed rows."""
 
-    packing: Packing  # of the tokens that enter the block
+    packing: Packing  # packing of the tokens that enter the block
     past: tuple[Tensor, Tensor] | None = None  # keys and values `[batch, head, pos, d_head]` before those tokens
-    stop: bool = False  # stop the block, by `PrefixKept`, as soon as its keys and values are there
+    stop: bool = False  # stop the block, by raising `PrefixKept`, as soon as its keys and values are recorded
     # Whether the block's attention is the plain one, and masks are for one copy; None: tried, and set when it
     # ran.
     plain: bool | None = None
     keys: Tensor | None = None  # keys of those tokens, padded; set when it ran
     values: Tensor | None = None  # values of those tokens, padded; set when it ran
-    runs: int = 0  # how often attention ran
+    runs: int = 0  # number of times attention ran
 
     def require_once(self) -> None:
         """Raise `PatchError` unless the block ran its attention exactly once."""
@@ -279,14 +278,15 @@ class PackedAttention:
             )
 
 
-LOCK = threading.RLock()  # blocks that read one configuration must not run in two threads while its attention is ours
+# blocks that share a configuration must not run in another thread while we replace its attention
+LOCK = threading.RLock()
 
 _now: ContextVar[PackedAttention | None] = ContextVar("packed attention", default=None)
 
 
 @contextmanager
 def packed_blocks(configs: Iterable[Any]) -> Iterator[None]:
-    """Let blocks that read their settings from `configs` take their attention from here, for the length of a pass."""
+    """Let blocks with settings in `configs` take their attention from here, for the duration of a pass."""
     register_attention(_NAME, _attend)
     with LOCK, attention_replaced(configs, _NAME):
         yield
@@ -294,7 +294,7 @@ def packed_blocks(configs: Iterable[Any]) -> Iterator[None]:
 
 @contextmanager
 def attending(attention: PackedAttention) -> Iterator[None]:
-    """Let a block attend as `attention` says; inside `packed_blocks`."""
+    """Let a block use `attention`; inside `packed_blocks`."""
     token = _now.set(attention)
     try:
         yield
@@ -303,7 +303,7 @@ def attending(attention: PackedAttention) -> Iterator[None]:
 
 
 def configs_of(layers: nn.ModuleList) -> list[Any]:
-    """Return the configuration objects that the modules of the blocks hold, each once."""
+    """Return the configuration objects of the blocks' modules, without duplicates."""
     configs = (vars(module).get("config") for module in layers.modules())
     return list({id(config): config for config in configs if config is not None}.values())
 

@@ -1,4 +1,4 @@
-"""Reading a source's states, and the plain engine: one full forward per patched layer. Slow, and the reference."""
+"""Read a source's states, and the plain engine: one full forward pass per patched layer. Slow, but the reference."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def capture(
 ) -> SpanCache:
     """Read every layer's states at the window positions of `batch`.
 
-    One forward of the decoder, no logits; the full activations are freed.
+    Runs one forward pass of the decoder, without logits; the full activations are freed.
 
     Args:
         model: The source: an open `HookedModel`, a transformers model or a `TransformerBridge`.
         batch: Tokens and windows, on any device.
         site: Point of each block to read.
-        last_layer: `post_norm` replaces the last layer's residual stream by that after the model's final norm (as the
-            UDS paper's released script).
+        last_layer: `post_norm` replaces the last layer's residual stream by its value after the final norm (as in the
+            UDS paper's script).
         packed: Run rows end to end, without padding between them. Source and target must agree in it.
-        engine: `wavefront` (or `auto`) runs the last block at the window only, where blocks can be run alone; `naive`
-            is one whole forward with hooks, as for any model that has user hooks.
+        engine: `wavefront` (or `auto`) runs the last block only at the window, if blocks can be run separately; `naive`
+            is one whole forward pass with hooks, as for any model with user hooks.
 
     Returns:
         The states, `[batch, layer, win, d_model]`, on the model's device.
 
     Raises:
-        PatchError: The family has no such site, a layer did not run exactly once, or rows of the batch would give
-            other states than alone (see `row_layout`).
+        PatchError: The family has no such site, a layer did not run exactly once, or the batch's rows would give
+            different states than each row alone (see `row_layout`).
 
     Example:
         >>> import uds_lens as ul
@@ -83,9 +83,9 @@ def capture_all(
     desc: str = "reading",
     show: bool | None = None,
 ) -> list[SpanCache]:
-    """Read several batches as `capture` does; blocks that do not stay are read once for all of them.
+    """Read several batches like `capture`; a streamed model's blocks are read once for all of them.
 
-    `desc` and `show` are the label of the progress bar over such blocks, and whether there is one.
+    `desc` is the label of the progress bar over such blocks, and `show` says whether there is one.
     """
     check_choice("last_layer", last_layer, LastLayer)
     with model.running():
@@ -108,7 +108,7 @@ def capture_all(
 
 
 def cache_of(model: HookedModel, states: Tensor, site: HookSite, last_layer: LastLayer, heads: int = 0) -> SpanCache:
-    """Put states into a cache, with the final norm where it is asked for."""
+    """Put states into a cache, applying the final norm if requested."""
     if last_layer == "post_norm" and site == "resid_post":
         states[:, -1] = model.anatomy.final_norm(states[:, -1])
     return SpanCache(states, site, last_layer, model.name, heads)
@@ -116,21 +116,21 @@ def cache_of(model: HookedModel, states: Tensor, site: HookSite, last_layer: Las
 
 @dataclass(eq=False, repr=False)
 class NaiveTarget(PatchEngine):
-    """The target on one batch; every patched layer is a full forward with a hook."""
+    """The target on one batch, with one full hooked forward pass per patched layer."""
 
     model: HookedModel
     batch: TokenBatch
     packed: bool = False
-    """How `states` are read; patched forwards run on padded rows."""
+    """How `states` are read; patched forward passes run on padded rows."""
 
     reading: Engine = "wavefront"
-    """Engine that reads `states`: the one that reads those of the sources."""
+    """The engine that reads `states`: the same as for the sources."""
 
     score: Score | None = None
     """Measured instead of log-probabilities."""
 
     plain: bool = False
-    """Take plain forward hooks on blocks instead of TransformerLens's, which must wrap the model first."""
+    """Use plain forward hooks on blocks instead of TransformerLens's, for which the model has to be wrapped first."""
 
     @cached_property
     def _logits(self) -> Float[Tensor, "batch pos d_vocab"]:

@@ -1,4 +1,4 @@
-"""Log-probabilities of the next tokens that are scored, and of no others."""
+"""Log-probabilities of the scored tokens only."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from uds_lens.patching import _costs as costs
 from uds_lens.patching._states import SpanCache
 
 Score: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Takes float32 logits `[n, d_vocab]` and targets `[n]`, returns a number for each: measured instead of their
+"""Takes float32 logits `[n, d_vocab]` and targets `[n]`, and returns the number to measure instead of each
 log-probability."""
 
 _linear: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
-"""Whether the head of a model is a linear map and nothing else, with the settings under which this was tried."""
+"""Whether the head of a model is just a linear map, with the settings under which this was tested."""
 
 
 def target_logprobs(
@@ -33,10 +33,10 @@ def target_logprobs(
     score: Score | None = None,
     normed: bool = False,
 ) -> Float[Tensor, "*rows win"]:
-    """Return the log-probability of each scored target, read out of the last layer's states.
+    """Return the log-probability of each scored target, computed from the last layer's states.
 
-    `log_softmax(head(norm(state)))[target]` in float32, in pieces, only where `scored`. The vocabulary is cut too where
-    the head is one plain linear map, so that many rows share each piece of a large one.
+    `log_softmax(head(norm(state)))[target]` in float32, in pieces, only where `scored`. If the head is a plain linear
+    map, the vocabulary is split, too, so that many rows share each piece of it.
 
     Args:
         anatomy: The model that reads the states out.
@@ -87,7 +87,7 @@ def own_logprobs(model: HookedModel, batch: TokenBatch, cache: SpanCache) -> Flo
 def _in_tiles(
     head: Any, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"], *, tile: int
 ) -> Float[Tensor, "row"]:
-    """Log-probabilities with a piece of the vocabulary at a time."""
+    """Return log-probabilities, computed with a piece of the vocabulary at a time."""
     targets = targets.to(normed.device)
     of_target = torch.zeros(targets.shape, dtype=torch.float32, device=normed.device)
     totals = []
@@ -102,9 +102,9 @@ def _in_tiles(
 
 
 def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
-    """Return the head if the model's logits are its linear map and nothing else; tried once per model, on a few rows.
+    """Return the head if the model's logits are just its linear map; tested once per model, on a few rows.
 
-    Soft-capping, scaling, hooks, accelerate and quantised or adapted heads make it something else.
+    This is not so with soft-capping, scaling, hooks, accelerate, or quantised or adapted heads.
     """
     model = anatomy.causal_lm
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()

@@ -1,4 +1,4 @@
-"""A recorded pass over a batch: its window states, its keys and values, and which of its rows are resumed together."""
+"""A recorded pass over a batch: window states, keys and values, and the groups of rows that are resumed together."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class KeptKeys:
     def __init__(self, keys: list[Tensor | None], values: list[Tensor | None]) -> None:
         self.keys, self.values = keys, values
         self.writes = [0] * len(keys)
-        """How often each block gave its keys and values."""
+        """How often each block wrote keys and values."""
         self.stop_at_last = False
-        """Whether the last block is stopped, by `PrefixKept`, once its keys and values are kept."""
+        """Whether the last block is stopped, by raising `PrefixKept`, once its keys and values are recorded."""
 
     def write(self, layer: int, keys: Tensor | None, values: Tensor | None, *, keep: bool) -> None:
-        """Count what a block attends with, and keep it if asked to."""
+        """Count a block's writes of keys and values, and keep them if requested."""
         self.writes[layer] += 1
         if keep:
             self.keys[layer], self.values[layer] = keys, values
 
     def recording_cache(self, *, keep: bool) -> object:
-        """Make a cache that returns new keys and values as they are, and writes them here (all layers, or the last)."""
+        """Make a cache that returns new keys and values unchanged, and records them here (all layers or the last)."""
         last = len(self.keys) - 1
 
         def remember(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,13 +49,13 @@ class KeptKeys:
         return key_value_cache([partial(remember, layer) for layer in range(last + 1)])
 
     def before(self, layer: int, columns: int) -> tuple[Tensor, Tensor]:
-        """Return the first `columns` keys and values of a layer that was kept."""
+        """Return the first `columns` keys and values of a recorded layer."""
         keys, values = self.keys[layer], self.values[layer]
         assert keys is not None and values is not None, f"keys and values of layer {layer} were not kept"
         return keys[:, :, :columns], values[:, :, :columns]
 
     def prefix_cache(self, columns: int) -> object:
-        """Make a cache that prepends the first `columns` kept keys and values to new ones, and stores nothing."""
+        """Make a cache that prepends the first `columns` recorded keys and values to new ones, and stores nothing."""
 
         def prepend(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
             before, after = self.before(layer, columns)
@@ -65,14 +65,14 @@ class KeptKeys:
 
 
 class BlockCall(NamedTuple):
-    """Arguments that a model called one of its blocks with, except the hidden states; families differ in them."""
+    """Arguments of a block apart from the hidden states; they differ by family."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
 class VariantRows(NamedTuple):
-    """Rows that one variant is of, where not all are patched at its layer."""
+    """The rows of one variant, if not all are patched at its layer."""
 
     chosen: Bool[Tensor, "batch"]
     n_tokens: int
@@ -81,10 +81,10 @@ class VariantRows(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Recording:
-    """A model's own pass over one batch: what patched variants of it share."""
+    """A model's own pass over one batch, which its patched variants share."""
 
     anatomy: Anatomy
-    """The modules that ran, and will be resumed."""
+    """The modules that were run and will be resumed."""
 
     batch: TokenBatch
     """The tokens, on the model's device."""
@@ -99,43 +99,43 @@ class Recording:
     """Arguments of each block."""
 
     kept: KeptKeys
-    """Keys and values of every layer, or of the last alone where only states are read."""
+    """Keys and values of every layer, or only of the last if just states are read."""
 
     first_column: int
-    """Keys from this position on are replaced by the variants' own."""
+    """From this position on, keys are replaced by the variants' own."""
 
     cache: object | None = None
-    """The cache that blocks were called with, if they were: resumed ones get `past` in its place."""
+    """The cache that blocks were called with, if any; resumed blocks get `past` instead."""
 
     windows: Packing | None = None
-    """How resumed windows are packed; None where rows stay padded."""
+    """How resumed windows are packed; None if rows stay padded."""
 
     configs: list[Any] = field(default_factory=list)
-    """Where packed blocks read which attention they run."""
+    """The registry from which packed blocks take their attention."""
 
     plain: list[bool] = field(default_factory=list)
     """Whether the attention of each packed block is the plain one (`_packing.is_plain`)."""
 
     logprobs: Float[Tensor, "batch win"] | None = None
-    """The target's own log-probabilities of the scored tokens; None where only states were read."""
+    """The target's own log-probabilities of the scored tokens; None if only states were read."""
 
     scores_at_once: int | None = None
     """Attention scores of one block held at once; None: `costs.SCORES_AT_ONCE`."""
 
     variants_at_once: int = 1
-    """How many variants are resumed together at most."""
+    """Maximum number of variants resumed together."""
 
     cuts: dict[tuple[int, object, int], Tensor] = field(default_factory=dict)
-    """Masks, positions and rotary tables cut to the window, by where they come from, how, and for how many variants."""
+    """Masks, positions and rotary tables cut to the window, by origin, kind and number of variants."""
 
     resumed: dict[tuple[int, int], BlockCall] = field(default_factory=dict)
-    """Arguments that a block is resumed with, by layer and number of variants: views of the above."""
+    """Arguments for resuming a block, by layer and number of variants: views of the above."""
 
     variant_rows: list[VariantRows] | None = None
     """Rows of each variant, in the order in which they join; None: every variant has all rows."""
 
     packings: dict[int, Packing] = field(default_factory=dict)
-    """How so many variants are packed, where their rows differ."""
+    """Packing by number of variants, if their rows differ."""
 
     def __repr__(self) -> str:
         rows = "padded" if self.windows is None else "packed"
@@ -143,32 +143,32 @@ class Recording:
 
     @cached_property
     def past(self) -> object:
-        """A key-value cache that prepends those before the window to those of resumed tokens, and stores nothing."""
-        return self.kept.prefix_cache(self.first_column)  # no method of `self`: a recording must not hold itself
+        """A key-value cache that prepends the entries before the window to resumed tokens' own, and stores nothing."""
+        return self.kept.prefix_cache(self.first_column)  # not a method of `self`: a recording must not refer to itself
 
     def before(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and values before the window, of a layer that was kept."""
+        """Return the keys and values before the window, for a recorded layer."""
         return self.kept.before(layer, self.first_column)
 
     @cached_property
     def width(self) -> int:
-        """Tokens that one variant brings to a block: the window's width, or all windows of the batch when packed."""
+        """Number of tokens of one variant in a block: the window's width, or all windows of the batch if packed."""
         return self.batch.window.shape[1] if self.windows is None else len(self.windows)
 
     def enter(self, states: Shaped[Tensor, "batch win *rest"], number: int = 0) -> Shaped[Tensor, "rows tokens *rest"]:
-        """Lay out window states as one variant that blocks are resumed on; `number` says which."""
+        """Convert window states to the form of one variant for resuming blocks; `number` says which."""
         if self.variant_rows is not None:
             return states[self.batch.window_mask & self.variant_rows[number].chosen[:, None]][None]
         return states if self.windows is None else self.windows.pack(states)
 
     def leave(self, variants: Float[Tensor, "rows tokens d_model"]) -> Float[Tensor, "batch variant win d_model"]:
-        """Return the window states of each variant; entries past a row's window, or of rows it is not of, are void."""
+        """Return the window states of each variant; entries past a row's window, or of other rows, are meaningless."""
         n = self.count(variants)
         padded = variants if self.windows is None else self.packing(n).pad(variants)
         return padded.unflatten(1, (n, -1))
 
     def count(self, variants: Float[Tensor, "rows tokens d_model"]) -> int:
-        """Return how many variants stand side by side."""
+        """Return the number of variants side by side."""
         if self.variant_rows is None:
             return variants.shape[1] // self.width
         return list(accumulate(rows.n_tokens for rows in self.variant_rows)).index(variants.shape[1]) + 1
@@ -184,7 +184,7 @@ class Recording:
         return self.packings[n]
 
     def with_rows(self, chosen: Iterable[Bool[Tensor, "batch"]] = ()) -> Recording:
-        """Return the same recording for variants of some rows only; itself where rows stay padded."""
+        """Return the same recording for variants of some rows only; the recording itself if rows stay padded."""
         if self.windows is None:
             return self
         own = dataclasses.replace(self, variant_rows=[], packings={}, cuts={}, resumed={})
@@ -193,13 +193,13 @@ class Recording:
         return own
 
     def add_rows(self, chosen: Bool[Tensor, "batch"]) -> None:
-        """Say which rows the next variant is of; without effect where rows stay padded."""
+        """Set the rows of the next variant; has no effect if rows stay padded."""
         if self.variant_rows is not None:
             chosen = chosen.to(self.batch.window_mask.device)
             self.variant_rows.append(VariantRows(chosen, int(self.batch.window_mask[chosen].sum())))
 
     def ready(self) -> Recording:
-        """Set how many variants are resumed together, and forget what was cut for another number of them."""
+        """Set how many variants are resumed together, and drop slices for any other number."""
         self.cuts, self.resumed = {}, {}
         self.variants_at_once = self._costs.variants_at_once(
             rows=len(self.batch),
@@ -210,7 +210,7 @@ class Recording:
         return self
 
     def forget_numbers(self) -> None:
-        """Forget what was made for a number of variants that a streamed wave has once, at one block."""
+        """Drop slices for a number of variants that a streamed wave has only once, at one block."""
         self.resumed.clear()
         self.packings.clear()
         if self.windows is not None:
@@ -224,31 +224,31 @@ class Recording:
 
     @property
     def row_groups(self) -> list[tuple[int, int, Recording]]:
-        """Rows that are resumed together: the first, the one after the last, and the recording of them.
+        """Groups of rows that are resumed together: start, end (exclusive), and recording.
 
-        Resumed windows see each other's widths only in attention (in everything, where rows stay padded), and all
-        variants of them are many tokens: too many at once leave the processor's caches, too few waste calls.
+        Resumed windows are padded to the widest only in attention (everywhere, if rows stay padded). All their variants
+        are many tokens: too many at once do not fit the processor's caches, too few waste calls.
         """
         return self._row_groups or [(0, len(self.batch), self)]
 
     @cached_property
     def _row_groups(self) -> list[tuple[int, int, Recording]]:
-        """Empty where all rows are resumed together: a recording must not hold itself, or it outlives its batch."""
+        """Empty if all rows are resumed together: a recording that refers to itself would outlive its batch."""
         cuts = cut_row_groups(self.batch, self._costs, packed=self.windows is not None)
         return [(start, stop, self._of_rows(slice(start, stop))) for start, stop in cuts] if len(cuts) > 1 else []
 
     def groups_wanting(self, wanted: Bool[Tensor, "batch layer"] | None) -> Iterator[tuple[slice, Recording]]:
-        """Yield the rows that are resumed together, and the recording of them.
+        """Yield the groups of rows that are resumed together, with their recordings.
 
         Args:
-            wanted: At which layers each row is patched: where no row of a group is, it is left out. None: all.
+            wanted: The layers at which each row is patched; a group with no such row is left out. None for all.
         """
         for start, stop, group in self.row_groups:
             if wanted is None or wanted[start:stop].any():
                 yield slice(start, stop), group
 
     def _of_rows(self, rows: slice) -> Recording:
-        """The recording of some rows of the batch, as views; what several blocks share stays shared."""
+        """Return the recording of some rows of the batch as views; tensors shared by several blocks stay shared."""
         batch, made = self.batch.take(range(len(self.batch))[rows]), {}
         width = batch.window.shape[1]
 
@@ -278,7 +278,7 @@ class Recording:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by the tensors that grow with the batch, including what resuming its windows will hold."""
+        """Bytes of the tensors that grow with the batch, including those needed for resuming its windows."""
         kept = [t for t in (*self.kept.keys, *self.kept.values) if t is not None]
         arguments = _tensors(self.calls)
         own = [] if self.logprobs is None else [self.logprobs]
@@ -294,7 +294,7 @@ class Recording:
             resumed += together * tokens
             copies = 1 if plain else together
             cut += copies * tokens * (group.first_column + copies * width)
-            if self.windows is not None:  # for each number of variants there is, those of all their tokens
+            if self.windows is not None:  # for each number of variants, the indices of all their tokens
                 moved += together * (together + 1) // 2 * tokens
         for argument in arguments:
             per_token = argument.shape[1] if argument.ndim == 4 else argument[0, 0].numel()
@@ -303,11 +303,11 @@ class Recording:
 
 
 def cut_row_groups(batch: TokenBatch, model: costs.ModelCosts, *, packed: bool) -> list[tuple[int, int]]:
-    """Cut a batch into runs of rows whose windows are resumed together.
+    """Split a batch into runs of rows whose windows are resumed together.
 
     Args:
         batch: The rows; those with windows of similar width should be neighbours.
-        model: Costs of the model that is resumed; each row has one variant per layer.
+        model: Costs of the target; each row has one variant per layer.
         packed: Whether windows are packed, so that only attention sees them padded.
 
     Returns:
@@ -325,7 +325,7 @@ def cut_row_groups(batch: TokenBatch, model: costs.ModelCosts, *, packed: bool) 
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """Return all tensors of rows in the arguments of blocks, each once."""
+    """Return all per-row tensors in the arguments of blocks, without duplicates."""
     if isinstance(value, Tensor):
         return [value] if value.ndim >= 2 else []
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()

@@ -1,7 +1,7 @@
-"""How rows of a model may run together: packed, padded, or alone; decided once for each open model, by trying.
+"""Decide how rows of a model may run together (packed, padded, or alone), once for each open model, by testing it.
 
-Rows of different lengths are padded to one. Most families ignore padding; some run it through a recurrent layer, and
-some take their rotary frequencies from the longest row of the batch. Every pass over a batch asks here first.
+Rows of different lengths are padded to one. Most families ignore padding, but some run it through a recurrent layer,
+and some take their rotary frequencies from the longest row of the batch. Every pass over a batch checks here first.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from uds_lens.patching._packing import configs_of
 
 PACKED_FAMILIES = {"gemma2", "gemma3_text", "gpt2", "gpt_neox", "llama", "mistral", "mixtral", "olmo2", "phi3"}
 PACKED_FAMILIES |= {"qwen2", "qwen3", "qwen3_moe"}
-"""Values of `model_type` whose blocks run on packed rows. With its tiny model in `tests/tiny_models.py`, a family is
-added to the tests that compare packed rows with padded ones, and both with rows alone."""
+"""Values of `model_type` whose blocks run on packed rows. Each has a tiny model in `tests/tiny_models.py`, on which the
+tests compare packed and padded rows with single rows."""
 
 
 def is_tested_family(model: Any) -> bool:
-    """Whether a transformers model is of a family whose rows, padded and packed, the tests compare with rows alone."""
+    """Whether the tests compare padded and packed rows of a transformers model's family with single rows."""
     return is_plain_decoder(model) and model.config.get_text_config().model_type in PACKED_FAMILIES
 
 
 def runs_plainly(model: HookedModel) -> bool:
-    """Whether blocks may be run apart from the model's forward.
+    """Whether blocks may be run separately from the model's forward.
 
-    Not through accelerate's hooks, which have work to do after a block; not through TransformerLens's or a user's; and
-    not where blocks keep a causal mask of their own, indexed by the layout of keys, which resumed tokens do not have.
+    They may not with hooks of accelerate (which have work to do after a block), TransformerLens or the user, or if
+    blocks have their own causal mask, whose key positions would not match those of resumed tokens.
     """
     wrapped = is_placed(model.hf) or model.is_wrapped or model.runs_hooks
     return not wrapped and not model.anatomy.keeps_masks
 
 
 def packable(model: HookedModel) -> bool:
-    """Whether an open model may run on packed rows: a tested family, eager attention, no user hooks."""
+    """Whether an open model may run on packed rows: it needs a tested family, eager attention, and no user hooks."""
     eager = all(attention_of(config) == "eager" for config in configs_of(model.anatomy.layers))
     return eager and runs_plainly(model) and _is_plain(model.hf)
 
 
 def may_be_packable(source: ModelSource, model_type: object) -> bool:
-    """Whether a model that need not be open yet may run on packed rows; of a checkpoint, by its family alone."""
+    """Whether a model, open or not, may run on packed rows; a checkpoint is judged by its family alone."""
     if model_type not in PACKED_FAMILIES:
         return False
     if isinstance(source, str | os.PathLike):
@@ -65,7 +65,7 @@ def may_be_packable(source: ModelSource, model_type: object) -> bool:
 
 
 def why_not_streamed(source: object, *, revision: str | None = None, offline: bool = False) -> str | None:
-    """Say why a model cannot be read and run a block at a time; None where it can."""
+    """Say why a model cannot be streamed; None if it can."""
     if not isinstance(source, str | os.PathLike):
         return "it is in memory already"
     if (why := why_not_read_by_block(source, revision=revision, offline=offline)) is not None:
@@ -83,49 +83,49 @@ def why_not_streamed(source: object, *, revision: str | None = None, offline: bo
 
 
 def embed_tokens_of(model: HookedModel, batches: Sequence[TokenBatch]) -> None:
-    """Have there what lies before the blocks, for every token of some batches."""
+    """Load the weights before the blocks, for every token of some batches."""
     if not model.is_resident:
         none = torch.empty(0, dtype=torch.long)
         model.embed(torch.cat([none, *(batch.input_ids.flatten() for batch in batches)]).unique())
 
 
 def _is_plain(model: Any) -> bool:
-    """Whether it is not a Bridge, an adapter around a model, or a checkpoint's own code."""
+    """Whether the model is not a Bridge, an adapter around a model, or a checkpoint's own code."""
     return is_tested_family(model) and not is_placed(model) and not behaviour_changes(model)
 
 
 ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Largest difference between a row in a batch and the same row alone that rounding explains: the norm of the difference
-of their final states over the norm of the state, mean over the row's tokens."""
+"""Largest difference between a row in a batch and the same row alone explained by rounding: the norm of the difference
+of their final states over the norm of the state, averaged over the row's tokens."""
 
 _SHORT, _LONG, _LONGEST = 6, 19, 25
-"""Tokens of the rows that are tried: more padding than a short convolution reaches over."""
+"""Lengths of the test rows: the padding is longer than the reach of a short convolution."""
 
 LongRows: TypeAlias = Literal["together", "by length", "refused"]
-"""How rows beyond the original maximum run, apart from shorter ones: with each other, only with rows of their own
-length, or not at all."""
+"""How rows beyond the original maximum run, separately from shorter ones: together, only with rows of equal length, or
+not at all."""
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """How rows of a model may be batched, so that each gives the numbers that it gives alone."""
+    """How rows of a model may be batched without changing the numbers of any row."""
 
     side: PaddingSide | None = "left"
-    """Where shorter rows are padded; None: one row at a time."""
+    """The side on which shorter rows are padded; None: one row at a time."""
 
     limit: int | None = None
-    """Rows longer than that, in tokens, run apart from the others: they have other rotary frequencies."""
+    """Rows with more tokens than this run separately, because their rotary frequencies differ."""
 
     long_rows: LongRows = "together"
     """How those run."""
 
     @property
     def padding_side(self) -> PaddingSide:
-        """Side for `make_batch`; that of a single row means nothing."""
+        """Padding side for `make_batch`; irrelevant for a single row."""
         return self.side or "left"
 
     def described(self, *, packed: bool = False) -> str:
-        """Describe the layout for the record of a measurement.
+        """Describe the layout for the provenance of a measurement.
 
         >>> RowLayout().described(), RowLayout(limit=4096).described(packed=True)
         ('padded on the left', 'packed; rows longer than 4096 tokens apart')
@@ -135,7 +135,7 @@ class RowLayout:
         return how if self.limit is None else f"{how}; rows longer than {self.limit} tokens apart"
 
     def kind(self, length: int) -> int:
-        """Number the rotary frequencies that a text of some tokens is read with: texts of one kind may be batched.
+        """Return a number for the rotary frequencies of a text; texts with the same number may be batched.
 
         >>> layout = RowLayout(limit=8, long_rows="by length")
         >>> [layout.kind(length) for length in (3, 8, 9, 20)]
@@ -146,7 +146,7 @@ class RowLayout:
         return 1 if self.long_rows == "together" else length
 
     def split(self, batches: Sequence[Sequence[int]], lengths: Sequence[int] | Mapping[int, int]) -> list[list[int]]:
-        """Cut batches into those that may run.
+        """Split batches into those that may run.
 
         Args:
             batches: Indices of rows.
@@ -185,12 +185,12 @@ _layouts: WeakKeyDictionary[nn.Module, RowLayout] = WeakKeyDictionary()  # layou
 
 
 def row_layout(model: HookedModel) -> RowLayout:
-    """Return how rows of a model may be batched; at its first call for a model, a few short rows are run.
+    """Return how rows of a model may be batched; the first call for a model tests this on a few short rows.
 
-    A row is run alone, and next to a longer one: padded on the left, else on the right, else rows run one at a time,
-    with a warning that says so. Families whose rows the tests compare with the same rows alone are not tried, unless
-    their rotary frequencies depend on the text's length. Then rows beyond the original maximum are tried too (a few
-    tokens at such positions, which costs no more).
+    A row is run alone and together with a longer one, padded on the left, else on the right. If neither works, rows run
+    one at a time, with a warning. Families covered by the test suite are not tested again, unless their rotary
+    frequencies depend on the text's length; then rows beyond the original maximum are tested, too (with a few tokens at
+    such positions).
 
     Raises:
         ModelError: A row alone does not give the same numbers twice.
@@ -208,7 +208,7 @@ def row_layout(model: HookedModel) -> RowLayout:
 
 
 def require_fitting(model: HookedModel, batch: TokenBatch) -> None:
-    """Raise unless the rows of a batch give the numbers that they give alone; see `row_layout`."""
+    """Raise an error unless the rows of a batch give the same numbers as each row alone; see `row_layout`."""
     layout = row_layout(model)
     if layout == RowLayout():
         return
@@ -224,7 +224,7 @@ def require_fitting(model: HookedModel, batch: TokenBatch) -> None:
 
 
 def layout_of_config(config: Any) -> RowLayout:
-    """Return what a transformers configuration says by itself: rows with other rotary frequencies run apart."""
+    """Return the layout implied by a transformers configuration: rows with other rotary frequencies run separately."""
     limit = rope_limit(config)
     if limit is None:
         return RowLayout()
@@ -235,7 +235,7 @@ def _try(model: HookedModel, limit: RopeLimit | None) -> RowLayout:
     short, long = _row(model, _SHORT), _row(model, _LONG)
     alone = _alone(model, short)
     if not bool(alone.isfinite().all()):
-        return RowLayout()  # a broken model is reported by the pass that meets it, with the example
+        return RowLayout()  # a broken model is reported, with the example, by the pass in which it fails
     side = _side(model, short, long, alone)
     if limit is None:
         return RowLayout(side=side)
@@ -245,7 +245,7 @@ def _try(model: HookedModel, limit: RopeLimit | None) -> RowLayout:
 def _side(
     model: HookedModel, short: TokenSequence, long: TokenSequence, alone: Float[Tensor, "pos d_model"]
 ) -> PaddingSide | None:
-    """The side on which padding changes nothing; None where it does on both."""
+    """Find the side on which padding changes nothing; None if there is none."""
     allowed = ROUNDING.get(model.dtype, 1e-3)
     left = _gap(_states(model, [short, long], "left")[0], alone)
     if left <= allowed:
@@ -278,19 +278,19 @@ def _beyond(
     short: TokenSequence,
     alone: Float[Tensor, "pos d_model"],
 ) -> LongRows:
-    """How rows beyond the limit run: tried with few tokens at positions beyond it."""
+    """Find how rows beyond the limit run, by testing a few tokens at positions beyond it."""
     allowed, first = ROUNDING.get(model.dtype, 1e-3), limit.length
     far = _alone(model, short, first=first)
     beside = _states(model, [short, _row(model, _LONGEST)], side or "left", first=first)[0]
     far_again, again = _alone(model, short, first=first), _alone(model, short)
     if max(_gap(again, alone), _gap(far_again, far)) > allowed:
-        return "refused"  # what was read before changes what is read now
+        return "refused"  # earlier texts change the results of later ones
     together = not limit.by_length and side is not None and _gap(beside, far) <= allowed
     return "together" if together else "by length"
 
 
 def _row(model: HookedModel, n: int) -> TokenSequence:
-    """Some tokens; longer rows begin otherwise, so that nothing is shared."""
+    """Make test tokens; rows of different lengths begin differently, so that they share nothing."""
     vocabulary = min(model.d_vocab, model.anatomy.d_vocab)
     ids = tuple((7 * place + n) % vocabulary for place in range(n))
     return TokenSequence(ids=ids, targets=(0,) * n, scored=tuple(range(n)), patched=())
@@ -303,7 +303,7 @@ def _alone(model: HookedModel, row: TokenSequence, *, first: int = 0) -> Float[T
 def _states(
     model: HookedModel, rows: Sequence[TokenSequence], side: PaddingSide, *, first: int = 0
 ) -> list[Float[Tensor, "pos d_model"]]:
-    """Final states of each row's tokens, whose positions count from `first`."""
+    """Return the final states of each row's tokens, with positions counted from `first`."""
     batch = make_batch(rows, pad_token_id=0, padding_side=side).to(model.device)
     batch = replace(batch, position_ids=batch.position_ids + first * batch.attention_mask)
     states = run_decoder(model.anatomy, batch, use_cache=False).last_hidden_state

@@ -1,4 +1,4 @@
-"""States at the window: what is read from one model and patched into another."""
+"""States at the window, read from one model and patched into another."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class SpanCache:
     """
 
     states: Float[Tensor, "batch layer win d_model"]
-    """Activations in the model's dtype; of `z`, `q`, `k` and `v` all heads, concatenated."""
+    """Activations in the model's dtype; for `z`, `q`, `k` and `v`, all heads concatenated."""
 
     site: HookSite
-    """Point of the block they were read at."""
+    """Point in the block where they were read."""
 
     last_layer: LastLayer = "resid_post"
     """Whether the last layer holds its residual stream, or (`post_norm`) that after the final norm."""
@@ -56,19 +56,19 @@ class SpanCache:
     def same_as(
         self, other: Float[Tensor, "batch layer win d_model"], patched: Bool[Tensor, "batch win"]
     ) -> Bool[Tensor, "batch layer"]:
-        """Where every patched state equals `other` bit for bit, so that the patch changes nothing."""
+        """Return where all patched states equal those of `other` bit for bit, so that the patch changes nothing."""
         differs = (self.states != other).any(-1) & patched[:, None, :]
         return ~differs.any(-1)
 
     def only(
         self, own: SpanCache, *, positions: Bool[Tensor, "batch win"] | None = None, heads: Sequence[int] | None = None
     ) -> SpanCache:
-        """Keep these states at some window positions or heads, and the target's own everywhere else.
+        """Keep these states only at some window positions or heads, with the target's own everywhere else.
 
         Args:
             own: The target's states on the same batch, at the same site.
             positions: True where these states are kept; None: everywhere.
-            heads: Which heads are kept (of `z`, `q`, `k`, `v`); None: all.
+            heads: The heads to keep (of `z`, `q`, `k`, `v`); None for all.
 
         Raises:
             PatchError: The caches do not match, or there is no such head.

@@ -1,15 +1,14 @@
-"""The loop through the blocks, and the wave: every patched variant of a batch, carried from block to block.
+"""The loop over the blocks, and the wave: all patched variants of a batch, carried from block to block.
 
 A variant is "the target with layer l patched". It differs from the target only at the window, and only after layer l.
 (A variant may also be patched at several layers: it joins at the first of them and is patched again at the others.)
-So the wave carries, from block to block, the window states of every variant patched so far; at block l the variants
-patched below l run behind the target's own keys and values before the window, and then the variant patched at l joins.
-The variants of a row run as extra tokens of one sequence behind one shared prefix, kept apart by the attention mask.
+So the wave carries, from block to block, the window states of every variant patched so far; at block l, the variants
+patched below l are run with the target's own keys and values before the window, and then the variant patched at l
+joins. The variants of a row run as extra tokens of one sequence with a shared prefix, separated by the attention mask.
 
-The target's own pass is the same for every layer and source. Where the weights stay, `record` keeps its keys,
-values and window states, so that the wave of each source carries variants only. Where a block is read and dropped,
-the variants of every source run behind the target's own pass (`PatchedPass`), and all batches pass a block while it
-is there.
+The target's own pass is the same for every layer and source. If the weights stay in memory, `record` keeps its keys,
+values and window states, so the wave of each source carries only variants. If the model is streamed, the variants of
+every source follow the target's own pass (`PatchedPass`), and all batches pass a block while it is loaded.
 
 Token-layers per row: T (L - 1) L / 2 instead of S L^2 for one full forward per layer (T window, S sequence, L layers).
 """
@@ -37,33 +36,32 @@ from uds_lens.patching._states import SpanCache
 from uds_lens.patching._window_hooks import patched_inside
 
 SourceLayers: TypeAlias = Callable[[int], SpanCache]
-"""Takes a layer, returns the states of a source at that layer: padded states of all layers are not held while rows
-wait."""
+"""Takes a layer and returns the states of a source there, so that padded states of all layers need not be held."""
 
 
 @runtime_checkable
 class Rider(Protocol):
-    """What passes through the blocks of a model."""
+    """Anything that passes through the blocks of a model."""
 
     @property
     def configs(self) -> list[Any]:
-        """Where its blocks read which attention they run, if its rows are packed."""
+        """The registry from which its blocks take their attention, if its rows are packed."""
 
     def run(self, layer: int) -> None:
-        """Run one block, which is there now."""
+        """Run one block, which is currently loaded."""
 
 
 @torch.no_grad()
 def run_blocks(
     model: HookedModel, riders: Sequence[Rider], *, first: int = 0, desc: str = "blocks", show: bool | None = None
 ) -> None:
-    """Send riders through the blocks of a model, each of which is there once for all of them.
+    """Send riders through the blocks of a model, loading each block once for all of them.
 
     Args:
-        model: The model; of one that is read, with the embeddings of all tokens.
-        riders: All that is to be run.
+        model: The model; if streamed, with the embeddings of all tokens loaded.
+        riders: Everything to be run.
         first: Block to begin with.
-        desc: Label of the progress bar, where blocks are read.
+        desc: Label of the progress bar, if blocks are streamed.
         show: Whether there is one; None shows it in terminals and notebooks.
     """
     with closing(model.blocks(first)) as blocks, model.running():
@@ -97,15 +95,16 @@ def own_passes(
 
 @dataclass(eq=False)
 class Wave:
-    """Variants of some rows of a batch that run together, carried through the blocks."""
+    """Variants of some rows of a batch, run together through the blocks."""
 
     model: HookedModel  # the target
-    recording: Recording  # its keys, values and window states, up to the block that is run
-    names: list[int] = field(default_factory=list)  # of the variants, in the order in which they join
-    variants: Float[Tensor, "rows tokens d_model"] | None = None  # those patched so far, side by side, at the window
+    recording: Recording  # its keys, values and window states, up to the current block
+    names: list[int] = field(default_factory=list)  # layers of the variants, in the order in which they join
+    # the variants patched so far, side by side, at the window
+    variants: Float[Tensor, "rows tokens d_model"] | None = None
 
     def run(self, layer: int, source: SpanCache, again: Collection[int] = ()) -> None:
-        """Run one block: the variants there are, of which some are patched `again`; then those named since join.
+        """Run one block on the current variants, some of which are patched `again`; then new ones join.
 
         `source` has the states of this layer alone.
         """
@@ -203,16 +202,16 @@ class Variants:
 
 @dataclass(eq=False)
 class Resumed:
-    """Variants of one source on their way through the blocks, behind a pass that was recorded."""
+    """Variants of one source on their way through the blocks, following a recorded pass."""
 
     variants: Variants  # on their way
     cache: SpanCache  # the source's states
-    joining: Mapping[int, Sequence[int]]  # layer: variants that are patched there first
-    again: Mapping[int, Collection[int]]  # layer: variants that are patched there too
+    joining: Mapping[int, Sequence[int]]  # by layer, the variants first patched there
+    again: Mapping[int, Collection[int]]  # by layer, the variants also patched there
 
     @property
     def configs(self) -> list[Any]:
-        """Where blocks read which attention they run."""
+        """The registry from which blocks take their attention."""
         return self.variants.recording.configs
 
     def run(self, layer: int) -> None:
@@ -222,15 +221,15 @@ class Resumed:
 
 
 class PatchedPass:
-    """A batch on its way through blocks that do not stay: the target's own pass, and behind it every source's variants.
+    """A batch on its way through streamed blocks: the target's own pass, followed by every source's variants.
 
     Args:
         model: The target.
         batch: The tokens.
-        sources: What is patched in, one layer after the other.
+        sources: The sources to patch in, one layer after the other.
         packed: See `record`.
-        exact_noop: Leave out layers at which a source has the target's own states in every row.
-        wanted: At which layers each row is patched; None: at all.
+        exact_noop: Skip layers at which a source has the target's own states in every row.
+        wanted: The layers at which each row is patched; None for all.
     """
 
     def __init__(
@@ -251,7 +250,7 @@ class PatchedPass:
         self._variants: list[list[Variants]] = []
 
     def run(self, layer: int) -> None:
-        """Run the block that was just read: the own pass, then the variants of every source."""
+        """Run the block just loaded: the target's own pass, then the variants of every source."""
         self._own.run(layer)
         own = self.recording
         if own.kept.writes[layer] != 1:
@@ -280,7 +279,7 @@ class PatchedPass:
             recording.forget_numbers()
 
     def _changes_something(self, cache: SpanCache, layer: int) -> bool:
-        """Whether patching a layer is more than a no-op in some row; as `SpanCache.same_as` for all layers."""
+        """Return whether patching a layer changes anything in any row, as `SpanCache.same_as` does for all layers."""
         if not self._exact_noop:
             return True
         own = self.recording.states[:, layer : layer + 1]
@@ -289,7 +288,7 @@ class PatchedPass:
 
     @torch.no_grad()
     def read_out(self) -> list[Float[Tensor, "batch layer win"]]:
-        """Take log-probabilities from the states that left the last block: each source's, with each layer patched."""
+        """Compute log-probabilities from the last block's output, for each source and patched layer."""
         own, batch = self.recording, self.recording.batch
         own.logprobs = target_logprobs(own.anatomy, own.states[:, -1], batch.targets, batch.scored_mask)
         results = []

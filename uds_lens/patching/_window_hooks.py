@@ -1,4 +1,4 @@
-"""One whole forward with hooks at the window: states are read there, or another model's are written over them."""
+"""Whole forward passes with hooks at the window, which read states or overwrite them with another model's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from uds_lens.patching._states import SpanCache, at_window
 
 
 def read_by_hooks(model: HookedModel, batch: TokenBatch, site: HookSite) -> tuple[Tensor, int]:
-    """Read every layer's states in one forward, and return them with the heads in their last axis (0 where none)."""
+    """Read every layer's states in one forward pass; also return the number of heads in the last axis (0 if none)."""
     states: list[Tensor] = []
     heads = 0
 
@@ -74,7 +74,7 @@ def read_by_hooks(model: HookedModel, batch: TokenBatch, site: HookSite) -> tupl
     return torch.stack(states, dim=1), heads
 
 
-@dataclass(eq=False, repr=False)  # TransformerLens prints every hook it adds: no tensors in its repr
+@dataclass(eq=False, repr=False)  # TransformerLens prints every hook it adds, so the repr must not contain tensors
 class SpanPatch:
     """A TransformerLens hook that writes source states over a block's activation, and counts its work.
 
@@ -85,13 +85,13 @@ class SpanPatch:
     """Which positions to write (`window` where `patched_mask`)."""
 
     states: Float[Tensor, "batch win d_model"]
-    """What to write; cast to the activation's dtype."""
+    """The states to write; cast to the activation's dtype."""
 
     fired: int = field(default=0, init=False)
     """How often the hook ran."""
 
     changed: int = field(default=0, init=False)
-    """How many positions were given a different value."""
+    """How many positions got a different value."""
 
     def __call__(self, activation: Tensor, *, hook: Any = None) -> Tensor:
         """Return the activation with the patched positions replaced."""
@@ -160,8 +160,8 @@ def require_states_of(target: HookedModel, batch: TokenBatch, cache: SpanCache) 
 def require_effect(
     target: HookedModel, cache: SpanCache, layers: Sequence[int], *, changed: int, logits: Tensor, unpatched: Tensor
 ) -> None:
-    """Raise `PatchError` where a patch changed states and no logit."""
-    # In half precision the smallest changes may honestly round away, and hooks may drop what a block is given.
+    """Raise `PatchError` if a patch changed states but no logit."""
+    # In half precision, tiny changes may legitimately round away, and hooks may discard a block's input.
     precise = target.dtype == torch.float32 and not target.runs_hooks
     if precise and changed and torch.equal(logits, unpatched):
         at = ", ".join(hook_name(cache.site, layer) for layer in layers)
@@ -175,7 +175,7 @@ def require_effect(
 def patched_inside(
     model: HookedModel, batch: TokenBatch, cache: SpanCache, layer: int, back: Collection[int]
 ) -> Iterator[None]:
-    """Replace the activation of some variants of a wave at a site inside the block; `back` counts from the last, 1.
+    """Replace the activation of some variants of a wave at a site inside the block; `back` counts from the last (1).
 
     `cache` has the states of this layer alone.
     """

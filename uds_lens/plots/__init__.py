@@ -1,4 +1,4 @@
-"""Frames to plotly figures, one figure per file. Nothing here shows, saves or changes anything by itself."""
+"""Plotly figures made from data frames. Nothing here shows or saves a figure by itself."""
 
 import lazy_loader
 

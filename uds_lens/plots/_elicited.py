@@ -1,4 +1,4 @@
-"""Elicitation: scores by probe, depth against what was extracted, and extraction against the number of queries."""
+"""Elicitation: scores by probe, depth against extracted answers, and extraction against the number of queries."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def elicited_scores(
 
 
 def depth_elicited(depth: pd.DataFrame, *, probe: str, decoding: str = "greedy", **look: Unpack[Look]) -> go.Figure:
-    """Plot the UDS of each example against what one probe extracted beyond retain.
+    """Plot the UDS of each example against its score beyond retain under one probe.
 
     Args:
         depth: `ElicitationResults.with_depth(audit)`.
@@ -134,7 +134,7 @@ def depth_elicited(depth: pd.DataFrame, *, probe: str, decoding: str = "greedy",
 def query_budget(
     budget: pd.DataFrame, *, probe: str, value: Literal["best_of_k", "leak_at_k"] = "best_of_k", **look: Unpack[Look]
 ) -> go.Figure:
-    """Plot what more samples extract: a curve per model over the number of samples.
+    """Plot extraction against the number of samples, one curve per model.
 
     Args:
         budget: `ElicitationResults.budget_frame()`.

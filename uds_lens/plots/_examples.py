@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Order: TypeAlias = Literal["input", "uds", "cluster"]
-"""Rows as in the data, by score (not measurable ones last), or similar ones together."""
+"""Order of rows: as in the data, by score (not measurable ones last), or clustered by similarity."""
 
 _ORDER_WORDS = {"input": "in input order", "uds": "by UDS, lowest on top", "cluster": "clustered by similarity"}
 _HEATMAP = "LER by example and layer"
 _NAMED_ROWS = 50
 _GROUPS = 1000
-"""Rows that are clustered one by one; beyond that, rows join the most similar of half as many: all pairs of 20,000
-take 3 GB."""
+"""Largest number of rows clustered individually; further rows join the most similar of half as many, because all pairs
+of 20,000 rows would take 3 GB."""
 
-MOST_POINTS = 2000  # examples that a scatter draws; of more a random sample
+MOST_POINTS = 2000  # number of examples drawn in a scatter plot; of more, a random sample
 
 
 def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "uds", **look: Unpack[Look]) -> go.Figure:
@@ -116,7 +116,7 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
         f"UDS {'not measurable' if row.uds != row.uds else f'{row.uds:.2f}'}"
         for row in shown_examples.itertuples()
     ]
-    # hidden tick texts feed the hover; a second axis names the rows where there is room
+    # hidden tick texts are used for the hover; a second axis names the rows if there is room
     side, places = {"range": [n - 0.5, -0.5], "showgrid": False}, list(range(n))
     named = n <= _NAMED_ROWS and not narrow(look)
     figure.update_layout(
@@ -168,7 +168,7 @@ def row_order(ler: np.ndarray, uds: np.ndarray, order: Order) -> np.ndarray:
 
 
 def row_names(examples: pd.DataFrame) -> list[str]:
-    """Name each example by subject and entity where it has a subject, else by its question.
+    """Name each example by subject and entity or, without a subject, by its question.
 
     >>> import pandas as pd
     >>> columns = {"question": ["Where was she born?"] * 2, "entity": ["Quince"] * 2, "subject": ["Ada Vey", None]}
@@ -183,7 +183,7 @@ def row_names(examples: pd.DataFrame) -> list[str]:
 
 
 def uds_distribution(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot a histogram of UDS over measurable examples, with the mean: one number may hide two clusters.
+    """Plot a histogram of UDS over measurable examples, with the mean; it reveals clusters that a mean would hide.
 
     Args:
         examples: `audit.examples_frame()`.
@@ -424,7 +424,8 @@ def tau_curve(sweep: pd.DataFrame, *, tau: float | int | None = None, **look: Un
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, with evenly spaced thresholds; a gap in UDS: nothing measurable, or stage 2 not measured there.
+        The figure, with evenly spaced thresholds; a gap in UDS means that nothing is measurable, or that stage 2 was
+        not measured there.
 
     Raises:
         DataError: A column is missing.

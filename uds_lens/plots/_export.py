@@ -1,4 +1,4 @@
-"""Figures as files: a page that opens offline, or a picture."""
+"""Save figures as files: a page that opens offline, or a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures for judging metrics and ranking methods: faithfulness, robustness, filters, pools, places."""
+"""Figures for judging metrics and ranking methods: faithfulness, robustness, filters, pools, ranks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def faithfulness_forest(faithful: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
             continue
         ends = zip(ordered[f"{before}low"], ordered[f"{before}high"], strict=True)
         rows = [(place + lift, *pair) for place, pair in enumerate(ends) if not math.isnan(pair[0])]
-        figure.add_scatter(  # one trace, so that the legend switches all rows together
+        figure.add_scatter(  # a single trace, so that the legend toggles all rows together
             x=[x for _, low, high in rows for x in (low, high, None)],
             y=[y for place, *_ in rows for y in (place, place, None)],
             mode="lines",
@@ -138,13 +138,12 @@ _ROBUSTNESS_AXIS = {"q": "Q (quantisation)", "r": "R (relearning)", "rob": "Rob 
 
 
 def filter_dots(robust: pd.DataFrame, *, value: Robustness = "rob", **look: Unpack[Look]) -> go.Figure:
-    """Plot robustness with every filter, one metric a row: a long line depends on which models are counted.
+    """Plot robustness under every filter, one metric per row; a long line means that the choice of models matters.
 
     Args:
         robust: `uds_lens.meta.robustness(...)`: `metric`, `filter`, `n`, the column `value`; rows with `models` other
             than "own" are left out.
-        value: What is drawn.
-        **look: Theme, title, width, height (`Look`).
+        value: What is drawn. **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, highest with the last filter on top; no mark: undefined.
@@ -206,7 +205,7 @@ def filter_dots(robust: pd.DataFrame, *, value: Robustness = "rob", **look: Unpa
 
 
 def method_dumbbell(ranking: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot the score of each method without (ring) and with (dot) the depth metric, and its places.
+    """Plot the score of each method without (ring) and with (dot) the depth metric, and its ranks.
 
     Args:
         ranking: `uds_lens.meta.rank(...)`: `method`, `model`, `score_without`, `score_with`, `rank_without`,
@@ -330,7 +329,7 @@ def metric_heatmap(summary: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     return style(figure, "Metrics by criterion", subtitle, tall=height, legend=False, room=22, **look)
 
 
-_DARK_BELOW = 0.27  # values of `erasure`, in both themes, on which white is read more easily than black
+_DARK_BELOW = 0.27  # values of `erasure`, in both themes, on which white is easier to read than black
 
 
 def _write_cells(figure: go.Figure, columns: list[str], values: list[list[float]], missing: str) -> None:
@@ -571,7 +570,7 @@ def _bin_edges(values: np.ndarray) -> np.ndarray:
 
 
 def rank_probabilities(ranks: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot in which share of resamples each method (row) has each place (column).
+    """Plot the share of resamples in which each method (row) has each rank (column).
 
     Args:
         ranks: Rows of `uds_lens.meta.stability(...)` for one kind of resample and one view: `method`, `rank`,
@@ -617,7 +616,7 @@ def rank_probabilities(ranks: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         note(figure, "No probabilities: every method has only one configuration." if len(ranks) else "No methods.")
     figure.update_xaxes(type="category", title_text="rank", showline=False, ticks="")
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    subtitle = "Percent of resamples; each method's configuration is chosen again in each."
+    subtitle = "Percentage of resamples; each method's configuration is chosen anew in each resample."
     return style(
         figure, "Rank of each method over resamples", subtitle, tall=150 + 32 * max(len(table), 3), legend=False, **look
     )

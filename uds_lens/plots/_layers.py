@@ -1,6 +1,6 @@
 """Figures by layer: knowledge and erasure, one example, patch sites, retained facts, Logit Lens, several models.
 
-At the end heat maps of patching grids: what is lost by layer and position, or by layer and head.
+Also heat maps of patching grids: the loss by layer and position, or by layer and head.
 """
 
 from __future__ import annotations
@@ -237,8 +237,8 @@ def forget_and_kept(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, in nats per token with intervals. Without damage the lower curve lies on that of retain's states,
-        near 0.
+        The figure, in nats per token with intervals. Without damage, the curve of retained facts lies on that of
+        retain's states, near 0.
 
     Raises:
         DataError: A column is missing.
@@ -338,7 +338,8 @@ _VALUE_WORDS = {
     "s2": ("mean S2 (nats/token)", "Mean S2 over all examples."),
 }
 _LINES, _BEHIND = 8, 24
-"""Models that share one panel; models whose lines fit behind the curve of a panel (with more, their range is drawn)."""
+"""Largest numbers of models that share one panel, and whose lines are drawn behind a panel's curve (beyond it, their
+range is drawn)."""
 
 
 def compare_layers(
@@ -410,14 +411,14 @@ def compare_layers(
         line = curve(layers[name], values[name], name=label, colour=colour, dash=dash, hover=hover, customdata=ends)
         line.line.width, line.marker.size = width, 6 if chosen is None else size
         line.zorder = int(name == chosen)
-        # says which model a curve is, for pages that choose another
+        # identifies a curve's model, for pages that highlight another one
         line.meta = {"place": place, "reference": name in references}
         figure.add_trace(line)
     layer_axis(figure, max(map(len, models.values())))
     figure.update_yaxes(title_text=axis_title, **axis)
     figure.update_layout(hovermode="closest", meta={"kind": "lines"})
     style(figure, heading, subtitle, tall=400, legend=False, **look)
-    letters = 11 if narrow(look) else 22  # after which a name is cut
+    letters = 11 if narrow(look) else 22  # maximum length of a name
     figure.update_layout(margin_r=label_room(models, letters))
     end_labels(figure, letters, axis["range"], plot_height=290, colours={colours.other: colours.text})
     absent = [shown(name, limit=40) for name in models if means[name] == -np.inf]
@@ -432,10 +433,10 @@ def _mean(values: list[float]) -> float:
     return sum(defined) / len(defined) if defined else -np.inf
 
 
-_COLUMNS, _FEW_COLUMNS = 4, 2  # panels in a row: in a figure of ordinary width, and where there is little room
+_COLUMNS, _FEW_COLUMNS = 4, 2  # panels per row, in a figure of ordinary width and in a narrow one
 
 _TITLE, _PANEL, _GAP, _BELOW = 22, 92, 26, 52
-"""Pixels of a row: name above it, plot, ticks below; and the axis title below the last row."""
+"""Heights in pixels: the name above a row, its plot, the ticks below it, and the axis title below the last row."""
 
 
 def _fill_panels(
@@ -588,7 +589,7 @@ def weight_profile(weights: pd.DataFrame, layers: pd.DataFrame | None = None, **
 def patch_heatmap(
     grid: pd.DataFrame, *, tokens: Sequence[str] | None = None, unit: str = "nats/token", **look: Unpack[Look]
 ) -> go.Figure:
-    """Draw a grid of patches: layers across; positions, heads or cells down.
+    """Draw a patching grid: layers from left to right; positions, heads or cells from top to bottom.
 
     Args:
         grid: `uds_lens.patching.patch_grid(...)`: a grid of heads (the mean over its rows is drawn), or of the
@@ -599,8 +600,7 @@ def patch_heatmap(
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure: what is lost, white where nothing is. Grey: not patched; positions that were left out are one
-        grey row.
+        The figure of the loss, white where it is 0. Grey: not patched; skipped positions form one grey row.
 
     Raises:
         DataError: A column is missing, there is nothing to draw, or positions are those of several texts.

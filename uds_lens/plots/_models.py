@@ -1,6 +1,6 @@
 """Several unlearned models: scores with intervals, pairwise differences, depth against utility.
 
-At the end the checkpoints of one training run: depth, damage and utility by step.
+Also the checkpoints of one training run: depth, damage and utility by step.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def difference_matrix(pairs: pd.DataFrame, score: str, *, p: str, level: float, 
             cells[str(one), str(other)] = value, text, "<br>".join(lines)
     table = [[cells.get((one, other), (None, "", "")) for other in names] for one in names]
     largest = max([0.1, *(abs(cell[0]) for cell in cells.values())])
-    roomy = 30 * len(names) <= (look.get("width") or WIDTH) - 200  # for numbers; else stars alone
+    roomy = 30 * len(names) <= (look.get("width") or WIDTH) - 200  # enough room for numbers; otherwise only stars
     places, labels = list(range(len(names))), [shown(name, limit=24) for name in names]
     figure = go.Figure()
     figure.add_heatmap(
@@ -236,7 +236,7 @@ def utility_frontier(
             **look,
         )
 
-    # with less utility, at least as much depth
+    # lower utility, but at least as much depth
     line = {"color": colours.ink, "width": 1.2, "shape": "vh"}
     add(complete.loc[on], "frontier", mode="lines", line=line, opacity=0.6, hoverinfo="skip")
     hover = "%{customdata}<br>utility %{x:.3f}, depth %{y:.3f}<extra></extra>"
@@ -266,7 +266,7 @@ def utility_frontier(
 
 
 def frontier(across: np.ndarray, up: np.ndarray) -> list[int]:
-    """Return the points that no other beats in both values, by rising `across`; of equal points all.
+    """Return the points that no other beats in both values, sorted by `across`; equal points are all kept.
 
     >>> frontier(np.array([1.0, 0.5, 0.8, 1.0]), np.array([0.2, 0.9, 0.1, 0.2]))
     [1, 0, 3]
@@ -369,7 +369,7 @@ def depth_utility(
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the axis, at least 0.12 apart so that small differences look small.
+    """Return the limits of the axis, at least 0.12 apart so that small differences look small.
 
     >>> _limits([0.9, 0.9])
     (0.8328, 0.9672)
@@ -381,12 +381,12 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _name_sides(across: Sequence[float], up: Sequence[float], names: Sequence[str], width: int = 640) -> list[str]:
-    """Choose for each name the first side of its point (in shares of the plot) where it covers nothing.
+    """Choose for each name the first side of its point where it covers nothing (coordinates are shares of the plot).
 
     >>> _name_sides([0.5, 0.52], [0.5, 0.5], ["npo", "rmu"])
     ['middle left', 'middle right']
     """
-    points = [(x * width, y * 300) for x, y in zip(across, up, strict=True)]  # about the pixels of the plot
+    points = [(x * width, y * 300) for x, y in zip(across, up, strict=True)]  # approximate size of the plot in pixels
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in points]
     sides: list[str] = []
     for i, ((x, y), name) in enumerate(zip(points, names, strict=True)):
@@ -450,7 +450,7 @@ def differences_by_metric(compared: pd.DataFrame, **look: Unpack[Look]) -> go.Fi
             line={"width": 0},
             layer="below",
         )
-    steps = defined.groupby("metric", sort=False).cumcount()  # models of a row lie next to each other
+    steps = defined.groupby("metric", sort=False).cumcount()  # models in a row are drawn next to each other
     sizes = defined.groupby("metric", sort=False)["metric"].transform("size")
     rows = defined["metric"].map(metrics.index).astype(float)  # without values, what a map gives has no type
     defined = defined.assign(row=rows + 0.6 * ((steps + 0.5) / sizes.astype(float) - 0.5))
@@ -481,7 +481,7 @@ def differences_by_metric(compared: pd.DataFrame, **look: Unpack[Look]) -> go.Fi
 
 
 def depth_by_step(steps: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot depth, damage, and where they were measured utility and the forget answers, by step of the training.
+    """Plot depth, damage and (if measured) utility and forget answers by training step.
 
     Args:
         steps: `curve.to_frame()` of a `uds_lens.training.DepthCurve`: `step`, `uds`, `damage`; also drawn are `utility`

@@ -14,7 +14,7 @@ from uds_lens.plots._style import Look, narrow, palette, shown, style
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_PANEL, _HEAD, _FOOT = 130, 24, 34  # pixels of a panel: its plot, the name above, the ticks below
+_PANEL, _HEAD, _FOOT = 130, 24, 34  # heights in pixels of a panel: plot, name above, ticks below
 
 
 def small_multiples(figures: Mapping[str, go.Figure], *, columns: int = 4, **look: Unpack[Look]) -> go.Figure:
@@ -27,7 +27,7 @@ def small_multiples(figures: Mapping[str, go.Figure], *, columns: int = 4, **loo
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure. Titles of axes that all panels share stand at the left and below; others are left out. Every panel
+        The figure. Axis titles shared by all panels are written at the left and below; others are left out. Every panel
         keeps its own range.
 
     Raises:
@@ -99,7 +99,7 @@ def _axis(axis: Any, title: str) -> dict[str, Any]:
 
 
 def _moved(part: dict[str, Any], number: str) -> dict[str, Any]:
-    """Give a shape or a note the axes of its panel; what stood on the paper stands on the panel."""
+    """Move a shape or note to its panel, mapping paper coordinates to the panel's domain."""
     for side in ("x", "y"):
         ref = part.get(f"{side}ref", side)
         part[f"{side}ref"] = f"{side}{number}" if ref == side else f"{side}{number} domain"

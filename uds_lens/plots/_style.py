@@ -21,22 +21,22 @@ Theme: TypeAlias = Literal["light", "dark"]
 
 
 class Look(TypedDict, total=False):
-    """What every figure takes next to its table."""
+    """Options that every figure takes in addition to its table."""
 
     theme: Theme  # colours for light (default) or for dark surroundings
-    title: str | None  # replaces the heading, which says what is drawn; None leaves it out
+    title: str | None  # replaces the default heading; None leaves it out
     width: int | None  # in pixels; None fills the page (as a picture: 860)
-    height: int | None  # in pixels; None fits what is drawn
+    height: int | None  # in pixels; None fits the content
 
 
 @dataclass(frozen=True, kw_only=True)
 class Palette:
-    """Colours, safe for the colour-blind and distinct in grey; none occurs twice, so that one set maps to the other."""
+    """Colours, safe for colour-blind readers and distinct in grey; each is unique, so one palette maps to the other."""
 
     paper: str
     ink: str  # titles
     text: str  # axis titles, ticks, legends
-    faint: str  # notes, and marks in the background
+    faint: str  # notes and background marks
     grid: str
     missing: str  # cells without a value
     share: str  # bars beneath a curve
@@ -50,12 +50,12 @@ class Palette:
     below: str  # ends of scales around 0, on which numbers are read
     above: str
     hover: str  # background of hover texts
-    series: tuple[str, ...]  # any number of equals
+    series: tuple[str, ...]  # colours for any number of equivalent items
     scale: tuple[str, ...]  # 0 (intact) to 1 (erased), evenly spaced, lightness rising
 
     @property
     def around_zero(self) -> list[list[Any]]:
-        """A plotly colour scale from what is below 0 over the colour of the paper to what is above."""
+        """A plotly colour scale from negative values through the paper colour at 0 to positive ones."""
         return [[0, self.below], [0.5, self.paper], [1, self.above]]
 
     @property
@@ -114,7 +114,7 @@ def recolouring() -> dict[str, str]:
 
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"  # font stack; nothing is downloaded
 _TITLE_LINE, _SUBTITLE_LINE, _TITLE_PAD, _BARE_TOP = 22, 18, 13, 14  # in pixels
-WIDTH, _NARROW = 860, 520  # of a picture without a width of its own; below, a figure makes room for its labels
+WIDTH, _NARROW = 860, 520  # default width of a picture; narrower figures make room for their labels
 
 
 def template(theme: Theme = "light") -> go.layout.Template:
@@ -159,11 +159,11 @@ def template(theme: Theme = "light") -> go.layout.Template:
         "annotationdefaults": {"font": {"size": 12.5, "color": colours.faint}, "showarrow": False},
         "hoversubplots": "axis",
     }
-    # marks on the edge of a plot are whole
+    # marks on the edge of a plot are not clipped
     return go.layout.Template(layout=layout, data={"scatter": [{"cliponaxis": False}]})
 
 
-_template = functools.cache(template)  # figures copy what they are given
+_template = functools.cache(template)  # figures copy the template they are given
 
 
 def style(
@@ -182,8 +182,8 @@ def style(
     """Give a figure its look, heading and size; changes and returns it.
 
     Args:
-        figure: What is drawn.
-        heading: What the figure shows, in a few words.
+        figure: The figure.
+        heading: What it shows, in a few words.
         subtitle: What its marks mean.
         tall: Height with one line of title, subtitle and legend, in pixels; longer ones add theirs.
         legend: Whether there is one.
@@ -207,7 +207,7 @@ def style(
     figure.update_layout(template=_template(theme), width=width, margin={"t": top}, showlegend=legend)
     if title is not None:
         more = len(lines["text"]) - 1
-        # plotly moves a title up by half a line for each further one
+        # plotly moves a title up by half a line for each additional line
         figure.update_layout(
             title={"text": texts["text"], "subtitle": {"text": texts["subtitle"]}, "pad": {"t": 16 + 11 * more}}
         )
@@ -219,13 +219,13 @@ def style(
             if name in trace and hasattr(trace[name], "tolist"):
                 # plotly writes arrays as base64, which older plotly.js (VS Code) cannot read
                 values = trace[name].tolist()
-                trace[name] = None  # an equal value would be taken for the one that is there
+                trace[name] = None  # otherwise plotly would ignore an equal value
                 trace[name] = values
     return figure
 
 
 def narrow(look: Look) -> bool:
-    """Whether a figure is as wide as a telephone."""
+    """Return whether a figure is as narrow as a phone."""
     return (look.get("width") or WIDTH) < _NARROW
 
 
@@ -235,7 +235,7 @@ def _lines(text: str, letters: float) -> list[str]:
 
 
 def _make_room(figure: go.Figure, width: int) -> int:
-    """Wrap labels of rows and titles of axes, and give ticks larger steps; return the pixels that this takes."""
+    """Wrap row labels and axis titles, and use fewer ticks; return the extra height in pixels."""
     taller = 0
     for axis in figure.select_yaxes():
         if axis.ticktext and axis.showticklabels is not False:
@@ -257,7 +257,7 @@ _LEGEND_ROW = 29  # pixels
 
 
 def legend_height(figure: go.Figure, width: int) -> int:
-    """Estimate the height of the legend in so many pixels of width, as plotly lays it out.
+    """Estimate the height of plotly's legend at a given width, in pixels.
 
     >>> long = [f"a name of forty letters, more or less {i}" for i in range(4)]
     >>> few, many = ([go.Scatter(name=name) for name in names] for names in (["npo", "rmu"], long))
@@ -268,7 +268,7 @@ def legend_height(figure: go.Figure, width: int) -> int:
     widths = [45 + 6 * len(name) for name in entries]
     if sum(widths) <= width:
         return _LEGEND_ROW
-    if not any(entries.values()):  # in even columns
+    if not any(entries.values()):  # in columns of equal width
         return _LEGEND_ROW + 20 * (-(-len(widths) // max(1, width // max(widths))) - 1)
     rows, used = 1, 0
     for entry in widths:
@@ -304,14 +304,14 @@ def hover_head(figure: go.Figure, text: str) -> None:
 
 
 def row_axis(figure: go.Figure, names: Sequence[str]) -> None:
-    """Name the rows of a figure, row 0 on top."""
+    """Label the rows of a figure, with row 0 at the top."""
     figure.update_yaxes(
         tickvals=list(range(len(names))), ticktext=names, range=[len(names) - 0.4, -0.6], showgrid=False
     )
 
 
 def note(figure: go.Figure, text: str) -> None:
-    """Write a sentence in the middle of a figure that has nothing to draw."""
+    """Write a sentence in the middle of an empty figure."""
     figure.add_annotation(text=text, x=0.5, y=0.5, xref="paper", yref="paper")
 
 
@@ -321,7 +321,7 @@ _ENTITIES = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "{": "&#123;", "\u2028": " ", "\u2029": " "}
 )
 
-# Members of every JavaScript object: plotly caches the sizes of texts in one, and takes these for cached sizes.
+# Members of every JavaScript object: plotly caches text sizes in an object and would take these for cached sizes.
 _OF_OBJECTS = {
     *("__proto__", "constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable"),
     *("toLocaleString", "toString", "valueOf"),
@@ -340,7 +340,7 @@ def shown(text: object, *, width: int | None = None, limit: int = 300) -> str:
     if len(words) > limit:
         words = words[: limit - 1].rstrip() + "…"
     if words in _OF_OBJECTS:
-        words += "\u200b"  # takes no room
+        words += "\u200b"  # zero-width
     lines = [words] if width is None else textwrap.wrap(words, width) or [""]
     return "<br>".join(line.translate(_ENTITIES) for line in lines)
 
@@ -445,8 +445,8 @@ def hover_interval(frame: Any, name: str) -> tuple[str, list[str] | None]:
     return "%{customdata}", ["" if np.isnan(low) else f" ({low:.3f} to {high:.3f})" for low, high in ends]
 
 
-# Panels above each other on one x axis, so that hovering shows the values of all. `plotly.subplots` gives each panel an
-# x axis of its own, and hover labels then stop at its border.
+# Stacked panels share one x axis, so that hovering shows the values of all. With `plotly.subplots`, each panel would
+# have its own x axis, and hover labels would stop at its border.
 
 
 def panels(heights: Sequence[float], *, columns: int = 1, gap: float = 0.08, space: float = 0.06) -> go.Figure:
@@ -498,7 +498,7 @@ def level(figure: go.Figure, value: float | int, *, row: int, column: int = 1, c
 
 
 def panel_heading(figure: go.Figure, text: str, *, column: int, row: int = 1) -> None:
-    """Write above a panel, by default the top one of a column."""
+    """Write a text above a panel, by default the top one of a column."""
     x, y = _panel(figure, row, column)
     figure.add_annotation(text=text, x=0, xref=f"{x} domain", xanchor="left", y=1, yref=f"{y} domain", yanchor="bottom")
 
@@ -509,11 +509,11 @@ LABEL_HEIGHT = 16  # pixels from one name to the next
 
 
 LEADER = {"xanchor": "left", "showarrow": True, "arrowhead": 0, "arrowwidth": 1}
-"""A thin line from the end of a curve to its name, which may have had to move."""
+"""A thin line from the end of a curve to its name, which may have been moved."""
 
 
 def label_room(names: Iterable[str], letters: int) -> int:
-    """Pixels to the right of the plot that the names take."""
+    """Width in pixels of the names to the right of the plot."""
     return 34 + 7 * max((min(len(name), letters) for name in names), default=0)
 
 
@@ -554,7 +554,7 @@ def end_labels(
 
 
 def apart(values: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Move values as little as possible (least squares) so that they are `gap` apart in order, and inside the limits.
+    """Move values as little as possible (least squares) to be at least `gap` apart, in order, within the limits.
 
     >>> [round(x, 3) for x in apart([0.5, 0.5, 0.9], gap=0.25, low=0.0, high=1.0)]
     [0.375, 0.625, 0.9]

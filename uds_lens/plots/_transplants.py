@@ -1,4 +1,4 @@
-"""Transplants: what answers lack and what the rest of the model lacks, and what comes back by band of blocks."""
+"""Transplants: output depth and host depth by model, and the loss undone by each band of blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **look: Unpack[Look]) -> go.Figure:
-    """Draw an arrow per model from output depth to host depth: a long one to the left is what the model hides.
+    """Draw an arrow per model from output depth to host depth; a long arrow to the left means that it hides a lot.
 
     Args:
         models: `model`, `output_depth`, `host_depth`, `host_depth_low`, `host_depth_high`; NaN draws no arrow.
@@ -74,7 +74,7 @@ def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **loo
 
 
 def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Draw what comes back with each band of `full`'s blocks, a row for each width, and with `full`'s attention.
+    """Draw the share that comes back with each band of `full`'s blocks (a row per width), and with its attention.
 
     Args:
         candidates: `Transplant.candidates_frame()`: `donor`, `blocks`, `first`, `last`, `width`, `attention`,
