@@ -75,7 +75,7 @@ class ActPert:
 
     @property
     def name(self) -> str:
-        """Its word, with the settings that differ from the default."""
+        """Its name, with the settings that differ from the default."""
         return name_with_settings("actpert", self)
 
     @property
@@ -86,7 +86,7 @@ class ActPert:
         return (dataclasses.replace(self, sign=-1), dataclasses.replace(self, direction="random"))
 
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
-        """Return the plain question; skip where it does not name the subject."""
+        """Return the plain question; skip the row if it does not name the subject."""
         subject = context.example.subject
         if subject is None or name_pattern(subject).search(prompt.question) is None:
             raise Skip("the question does not name the subject, whose embedding is disturbed")
@@ -138,7 +138,7 @@ class ActPert:
 
     @torch.no_grad()
     def delta(self, model: HookedModel, ask: Ask, *, seed: int) -> tuple[Float[Tensor, "chosen pos d_model"], float]:
-        """Return what is added to a prompt's states, and gamma over the root mean square of the disturbed embeddings.
+        """Return the steering of a prompt's states, and gamma over the root mean square of the disturbed embeddings.
 
         `sign (A - mean_j A_j)` at each chosen block, A the states that leave it, A_j those with noise `gamma eta_j` on
         the subject's embeddings; the noise depends on seed and example only.
@@ -168,7 +168,7 @@ def subject_positions(model: HookedModel, ask: Ask) -> Bool[Tensor, "pos"]:
     start = text.rindex(question)
     names = [(start + m.start(), start + m.end()) for m in name_pattern(ask.subject or "").finditer(question)]
     tokenizer = model.tokenizer
-    assert tokenizer is not None  # prompts were made with it
+    assert tokenizer is not None  # prompts were made with this tokenizer
     coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     hit = [any(a < stop and b > begin for begin, stop in names) for a, b in coded["offset_mapping"]]
     return torch.tensor([False] * (len(ask.rendered.ids) - len(hit)) + hit)  # special tokens before the text

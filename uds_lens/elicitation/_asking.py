@@ -1,4 +1,4 @@
-"""Ask a model: the rows of a probe as tokens, the texts that follow, and hooks that change a prompt's states."""
+"""Ask a model: tokenised rows of a probe, generated texts, and hooks that change a prompt's states."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Ask(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """All that texts and scores of this row depend on, besides the model and the options."""
+        """Everything that the texts and scores of this row depend on, apart from the model and the options."""
         return (self.row, self.id, self.subject, self.rendered.prompt.reference, list(self.rendered.ids))
 
 
@@ -50,11 +50,11 @@ class Answers(NamedTuple):
     prompts: Sequence[str]
     texts: Sequence[tuple[str, ...]]
     details: Sequence[Mapping[str, Any]]  # see `Response.details`
-    prefilled: int  # prompt tokens that were read for generating
+    prefilled: int  # number of prompt tokens processed
 
 
 class Generated(NamedTuple):
-    """Texts after a list of prompts, without special tokens and outer white space."""
+    """Texts generated from a list of prompts, without special tokens or surrounding white space."""
 
     texts: list[tuple[str, ...]]
     endless: list[int]  # texts of each prompt that had not ended at `max_new_tokens`
@@ -63,7 +63,7 @@ class Generated(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Asking:
-    """How a model is asked: decoding, options, end tokens, progress."""
+    """Settings for asking a model: decoding, options, end tokens, progress."""
 
     decoding: Decoding
     options: ElicitOptions
@@ -105,7 +105,7 @@ class Probe(Protocol):
 
     @property
     def name(self) -> str:
-        """Its word, with settings."""
+        """Its name, with settings."""
 
     @property
     def access(self) -> Access:
@@ -113,7 +113,7 @@ class Probe(Protocol):
 
     @property
     def injects(self) -> Injection:
-        """The most it gives away."""
+        """The most that it gives away."""
 
     @property
     def opening(self) -> str:
@@ -134,7 +134,7 @@ class Probe(Protocol):
 class ByPrompt:
     """A probe that changes nothing but the prompt."""
 
-    change: PromptProbe  # the change of the prompt
+    change: PromptProbe  # the prompt probe
     opening: str = ""
     samples_too: bool = True
     access: Access = "text"
@@ -146,7 +146,7 @@ class ByPrompt:
 
     @property
     def injects(self) -> Injection:
-        """The most it gives away."""
+        """The most that it gives away."""
         return self.change.injects
 
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
@@ -186,7 +186,7 @@ def ask_rows(
     room: int | None,
     options: ElicitOptions,
 ) -> Asked:
-    """Write the prompts of a probe, the same for every model; shots come from `pool`, also rows that are not asked."""
+    """Write the prompts of a probe, the same for every model; `pool` has all rows, for in-context examples."""
     asks, skipped = [], []
     for place, row in enumerate(rows):
         context = Context(example=row, forget=pool, retain=retain, seed=options.seed)
@@ -208,7 +208,7 @@ def changed_output(
 ) -> RemovableHandle:
     """Let `change` rewrite a module's output at the first `length` positions of whole texts, in a `with`.
 
-    A call with fewer positions reads generated tokens behind a cache: it is left alone.
+    A call with fewer positions processes generated tokens with a cache, and is left unchanged.
     """
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
@@ -216,7 +216,7 @@ def changed_output(
         if states.shape[-2] < length:
             return None
         new = change(states[..., :length, :])
-        if states.shape[-2] > length:  # read whole again, with what was generated
+        if states.shape[-2] > length:  # processed as a whole again, including generated tokens
             new = torch.cat([new, states[..., length:, :]], dim=-2)
         return new if isinstance(output, Tensor) else type(output)((new, *output[1:]))
 
@@ -228,7 +228,7 @@ def groups_of_one_length(
 ) -> list[list[int]]:
     """Group prompts of one length, whose states are changed together, up to `rows_at_once` texts in a group.
 
-    Prompts stay alone where texts do not grow side by side: rows that leave would no longer fit what changes them.
+    Prompts run alone if texts cannot grow in one batch: rows that leave would no longer match their changes.
     """
     groups = []
     for way, rows in rows_of_one_length(model, prompts, options.max_new_tokens):

@@ -1,8 +1,9 @@
-"""GCG: a suffix of ordinary tokens, found by gradient and trial, after which a model begins with an affirmative phrase.
+"""GCG: find, by gradients and trials, a suffix of ordinary tokens that makes a model begin with a given phrase.
 
 Reference: Zou et al. 2023 (arXiv 2307.15043). Here a step is taken only if the loss falls (`accept="always"` is the
-original), and a candidate survives only if the whole prompt, written out and tokenised again, gives its tokens: what is
-reported is a text that anyone can type. The optimiser never sees the answer; its target is cut off before scoring.
+original), and a candidate survives only if the whole prompt, written out and tokenised again, gives its tokens: the
+reported suffix is a text that anyone can type. The optimiser never sees the answer; its target is cut off before
+scoring.
 
 SoftGCG, at the end, optimises the embeddings of the suffix instead of its tokens. Reference: Chen et al. 2025
 (arXiv 2505.23270); Schwinn et al. 2024 for attacks in embedding space.
@@ -38,11 +39,11 @@ TARGET = "Sure, the answer is"  # the default target
 
 _MARK = "\x02suffix\x02"
 
-_TRIES = 10  # draws of candidates before a step is given up because none survives being tokenised again
+_TRIES = 10  # draws of candidates before giving up a step because none survives re-tokenisation
 
 
 class SuffixProbe:
-    """Share what probes with an optimised suffix have in common: all follows from the target."""
+    """Base class of probes with an optimised suffix, whose properties follow from the target."""
 
     access: ClassVar[Access] = "gradients"
     samples_too: ClassVar[bool] = False
@@ -68,7 +69,7 @@ class SuffixProbe:
         return prompt
 
     def slot(self, model: HookedModel, ask: Ask, asking: Asking) -> Slot:
-        """Return the place after a question, and the tokens that are to follow the prompt."""
+        """Return the place for a suffix after a question, and the tokens that should follow the prompt."""
         question = dataclasses.replace(ask.rendered.prompt, question=ask.rendered.prompt.question + _MARK)
         whole = written_with_space(question, model.tokenizer, protocol=asking.protocol, chat=asking.options.chat)
         text, wanted = whole.rstrip(" "), self._wanted(ask)
@@ -92,7 +93,7 @@ class Slot:
 
     before: str  # text up to the suffix
     after: str  # text from the suffix to the model's turn
-    target: tuple[int, ...]  # tokens the model has to begin with
+    target: tuple[int, ...]  # tokens that the model should begin with
     protocol: Protocol
 
     def text(self, suffix: str) -> str:
@@ -100,9 +101,9 @@ class Slot:
         return self.before + suffix + self.after
 
     def coded(self, model: HookedModel, suffixes: Sequence[str]) -> list[tuple[list[int], slice | None]]:
-        """Return the tokens of the prompt with each suffix, and the place of the suffix among them.
+        """Return the tokens of the prompt with each suffix, and the suffix's position in them.
 
-        The place is None where a token crosses its border.
+        The position is None if a token straddles the suffix's border.
         """
         tokenizer = model.tokenizer
         assert tokenizer is not None
@@ -115,7 +116,7 @@ class Slot:
         ]
 
     def ids_and_place(self, model: HookedModel, suffix: str) -> tuple[list[int], slice]:
-        """Return the same of one suffix."""
+        """Return the same for one suffix."""
         ((ids, place),) = self.coded(model, [suffix])
         if place is None:
             raise Skip("the suffix's tokens cannot be separated from the prompt's")
@@ -131,7 +132,7 @@ class Slot:
 
 
 def first_suffix(model: HookedModel, slot: Slot, n_tokens: int) -> str:
-    """Return a suffix of that many tokens to start from: exclamation marks, or else letters."""
+    """Return an initial suffix of that many tokens: exclamation marks, or else letters."""
     assert model.tokenizer is not None
     special = set(model.tokenizer.all_special_ids)
     for piece in (" !", "!", " x", " a", " the"):
@@ -157,14 +158,14 @@ def target_loss(
 def token_logprobs(
     model: HookedModel, states: Float[Tensor, "pos d_model"], tokens: Int[Tensor, "pos"]
 ) -> Float[Tensor, "pos"]:
-    """Return the log-probability of a token after each state; float32, or float64 where the model is."""
+    """Return the log-probability of a token after each state, in float32 (float64 if the model is)."""
     logits = model.anatomy.unembed(states)
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
 
 
 def replacing(places: Sequence[slice], embeddings: Float[Tensor, "row suffix d_model"]) -> Callable[[Tensor], Tensor]:
-    """Return a change that writes each row's suffix embeddings over what is at its place."""
+    """Return a change that replaces each row's suffix embeddings."""
 
     def change(states: Tensor) -> Tensor:
         return torch.stack(
@@ -192,11 +193,11 @@ def frozen(model: HookedModel) -> Iterator[None]:
 
 
 class SharedBeginning:
-    """Compute losses of candidates; what they have in common is read once, and kept from step to step.
+    """Compute losses of candidates; their common prefix is processed once, and kept from step to step.
 
-    Candidates of a step differ from the prompt they came from in one place. Sorted by that place, a batch of them
-    shares all that precedes its first one, not only what precedes the suffix: keys and values of one row, which grow
-    from batch to batch and are lent to all rows of it.
+    Candidates of a step differ from the prompt they came from in one place. Sorted by that place, the candidates of a
+    batch share everything before its first swap, not only the text before the suffix: the keys and values of one row,
+    extended from batch to batch and shared by all rows.
     """
 
     def __init__(self, model: HookedModel, target: Sequence[int], *, rows_at_once: int, cached: bool = True) -> None:
@@ -213,7 +214,7 @@ class SharedBeginning:
         ids = torch.tensor([list(row) for row in rows])
         self._cached = self._cached and self._layout.kind(ids.shape[1] + len(self._target)) == 0
         changed = ids != torch.tensor(list(current))
-        changed[:, -1] = True  # where nothing was changed, the last token is read again
+        changed[:, -1] = True  # if nothing was changed, the last token is processed again
         first = changed.int().argmax(-1)
         order = first.argsort(stable=True)
         read, cache = self._beginning(list(current[:start]))
@@ -222,7 +223,7 @@ class SharedBeginning:
             past, shared = None, int(first[batch[0]]) if self._cached else 0
             if shared > read:
                 cache, read = self._read(current[read:shared], cache), shared
-            if not self._cached:  # the model keeps more than keys and values, as was just seen
+            if not self._cached:  # the model keeps more than keys and values, as just discovered
                 shared = 0
             if shared > 0:
                 past = shared_cached_row(cache, len(batch))
@@ -232,7 +233,7 @@ class SharedBeginning:
         return torch.empty_like(losses).index_copy_(0, order, losses)
 
     def _beginning(self, before: list[int]) -> tuple[int, Any]:
-        """Return how many tokens before the suffix have been read, and a copy of their keys and values."""
+        """Return how many tokens before the suffix have been processed, and a copy of their keys and values."""
         if not self._cached or not before:
             return 0, None
         if before != self._before:
@@ -252,7 +253,7 @@ class Found(NamedTuple):
 
     suffix: str
     losses: list[float]  # before the first step and after each
-    live: float  # share of candidates that survived being tokenised again
+    live: float  # share of candidates that survived re-tokenisation
     stopped: str  # why it stopped
 
 
@@ -269,13 +270,13 @@ class GCG(SuffixProbe):
     """Length of the suffix."""
 
     steps: PositiveInt = 100
-    """Steps at most; it stops when the whole target is the model's first choice."""
+    """Maximum number of steps; it stops when the whole target is the model's first choice."""
 
     candidates: PositiveInt = 128
-    """Suffixes tried in a step, each with one token swapped."""
+    """Number of suffixes tried in a step, each with one token swapped."""
 
     top_k: PositiveInt = 64
-    """Tokens to swap in at each place: those with the steepest gradient."""
+    """Number of tokens to consider at each place: those with the steepest gradient."""
 
     accept: Literal["better", "always"] = "better"
     """Whether the best candidate is taken only if its loss is lower."""
@@ -284,10 +285,10 @@ class GCG(SuffixProbe):
     """Text that the model should begin with; "answer" is the reference itself, and measures capacity, not knowledge."""
 
     cached: bool = True
-    """Read once what candidates have in common. Results agree to rounding."""
+    """Process the candidates' common prefix only once. Results agree up to rounding."""
 
     rows_at_once: PositiveInt = 64
-    """Candidates in a batch. Results agree to rounding."""
+    """Candidates in a batch. Results agree up to rounding."""
 
     @property
     def name(self) -> str:
@@ -295,13 +296,13 @@ class GCG(SuffixProbe):
         return name_with_settings("gcg", self, unnamed=["cached", "rows_at_once"])
 
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
-        """Estimate tokens and passes of the optimisation at most; a backward pass counts twice."""
+        """Estimate the maximum number of tokens and passes of the optimisation; a backward pass counts twice."""
         batches = -(-self.candidates // self.rows_at_once)
         swapped = self.tokens * (1 + 1 / batches) / 2  # of the suffix, from a batch's first swap on
         tokens = 0.0
         for ask in asks:
             whole = self.expected_length(ask, self.tokens)
-            after = whole - len(ask.rendered.ids) - self.tokens + 4  # the target, and what opens the answer
+            after = whole - len(ask.rendered.ids) - self.tokens + 4  # the target, and the opening of the answer
             tokens += 4.0 * whole + self.candidates * (swapped + after if self.cached else whole)
         return tokens * self.steps, (2.0 * batches + 3) * len(asks) * self.steps
 
@@ -404,7 +405,7 @@ class GCG(SuffixProbe):
 
 
 def token_gradient(model: HookedModel, slot: Slot, ids: Sequence[int], place: slice) -> Float[Tensor, "place d_vocab"]:
-    """Return the gradient of the loss by the weight of each token at each place of the suffix (one-hot gradient)."""
+    """Return the gradient of the loss with respect to each token at each place of the suffix (one-hot gradient)."""
     embed = model.hf.get_input_embeddings()
     row = torch.tensor([list(ids)], device=model.device)
     with torch.no_grad():
@@ -444,7 +445,7 @@ class Padded(NamedTuple):
 
 
 def padded(prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: torch.device) -> Padded:
-    """Make one batch of prompts and what is to follow each; all targets hold a token at least.
+    """Make one batch of prompts and their targets, each of at least one token.
 
     Example:
         >>> padded([[1, 2], [1]], [[3], [4, 5, 6]], torch.device("cpu")).ids.tolist()
@@ -470,7 +471,7 @@ def padded_loss(
 
 
 class Effort(NamedTuple):
-    """Effort of `SoftGCG`."""
+    """Optimisation effort of `SoftGCG`."""
 
     tokens: int  # length of the suffix
     steps: int  # of Adam
@@ -479,7 +480,7 @@ class Effort(NamedTuple):
 
 _USUAL = Effort(20, 100, 0.005)
 _FOR_ANSWERS = Effort(60, 300, 0.02)
-"""For a whole answer, which is longer and less likely than an affirmative beginning."""
+"""Effort for a whole answer, which is longer and less likely than an affirmative beginning."""
 
 
 @validated
@@ -487,8 +488,8 @@ _FOR_ANSWERS = Effort(60, 300, 0.02)
 class SoftGCG(SuffixProbe):
     """Optimise a suffix in embedding space; needs gradients.
 
-    With `target="answer"` the optimiser is given the answer itself: that measures what a model can be made to say, not
-    what it knows, and stays out of summaries.
+    With `target="answer"`, the optimiser is given the answer itself: this measures what a model can be made to say, not
+    what it knows, and is left out of summaries.
 
     Example:
         >>> SoftGCG().effort
@@ -501,13 +502,13 @@ class SoftGCG(SuffixProbe):
     """
 
     tokens: PositiveInt | None = None
-    """Length of the suffix; None is 20, or 60 where the answer is the target."""
+    """Length of the suffix; None means 20, or 60 if the answer is the target."""
 
     steps: PositiveInt | None = None
-    """Steps of Adam; None is 100, or 300 where the answer is the target."""
+    """Steps of Adam; None means 100, or 300 if the answer is the target."""
 
     learning_rate: PositiveFloat | None = None
-    """Of Adam, in units of the embedding; None is 0.005, or 0.02 where the answer is the target."""
+    """Learning rate of Adam, in units of the embedding; None means 0.005, or 0.02 if the answer is the target."""
 
     target: str = TARGET
     """Text that the model should begin with; "answer" is the reference itself."""
@@ -522,14 +523,14 @@ class SoftGCG(SuffixProbe):
         return name_with_settings("softgcg", self, unnamed=[n for n, v in usual.items() if getattr(self, n) == v])
 
     def __repr__(self) -> str:
-        """All settings, with what follows from the target filled in: finished parts are looked up by it."""
+        """All settings, with defaults resolved; finished parts are looked up by it."""
         whole = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         whole |= self.effort._asdict()
         return f"SoftGCG({', '.join(f'{name}={value!r}' for name, value in whole.items())})"
 
     @property
     def effort(self) -> Effort:
-        """The given effort, else what suits the target."""
+        """The given effort, with defaults that depend on the target."""
         given = {name: getattr(self, name) for name in Effort._fields}
         return self._usual._replace(**{name: value for name, value in given.items() if value is not None})
 
@@ -620,7 +621,7 @@ class SoftGCG(SuffixProbe):
 
 @torch.no_grad()
 def _nearest(model: HookedModel, embeddings: Tensor) -> list[str]:
-    """Return the texts of the vocabulary's nearest embeddings: what a suffix looks like, not what it is."""
+    """Return the tokens with the nearest embeddings: an approximate view of a suffix."""
     table = model.hf.get_input_embeddings().weight.float()
     flat = embeddings.flatten(0, 1).to(table)
     nearest = torch.cdist(flat, table).argmin(-1).unflatten(0, embeddings.shape[:2])

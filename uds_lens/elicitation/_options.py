@@ -27,13 +27,13 @@ Access: TypeAlias = Literal["text", "samples", "gradients", "activations"]
 Injection: TypeAlias = Literal[
     "nothing", "format", "other facts", "answer prefix", "affirmative gradient", "gold answer"
 ]
-"""Information that a probe gives away besides the question, least first."""
+"""Information that a probe gives away in addition to the question, least first."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ElicitOptions:
-    """How the models are asked. Two results are comparable when these are equal.
+    """How the models are asked. Two results are comparable if these settings are equal.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -47,7 +47,7 @@ class ElicitOptions:
     """Texts sampled per question and probe; 0 turns sampling off."""
 
     temperature: PositiveFloat = 2.0
-    """Sampling temperature. At 2, models that memorised say less of it than at 1."""
+    """Sampling temperature. Models that have memorised answers reveal less at 2 than at 1."""
 
     top_k: PositiveInt | None = 40
     """Sample from this many of the likeliest tokens. None samples from all tokens."""
@@ -75,17 +75,17 @@ class ElicitOptions:
     """Dtype of the models."""
 
     rouge_words: RougeWords = "ascii"
-    """Words that ROUGE counts: those of a-z and 0-9, as published numbers do, or with `unicode` those of every
-    script. With the former it is NaN where most of a reference is in another script."""
+    """Words that ROUGE counts: those of a-z and 0-9, as in published numbers, or with `unicode` those of every script.
+    With the former, it is NaN if most of a reference is in another script."""
 
     leak_threshold: Share = 0.8
-    """Recall from which a text counts as a leak (leak@k)."""
+    """Minimum recall for a text to count as a leak (leak@k)."""
 
     rows_at_once: PositiveInt = 256
     """Texts generated in one batch. Results do not depend on it beyond rounding."""
 
     max_hours: PositiveFloat = 2.0
-    """Warn before a run that is estimated to take longer. It changes no result."""
+    """Warn before a run that is estimated to take longer. Does not affect results."""
 
     def __post_init__(self) -> None:
         _ = self.chat

@@ -1,6 +1,6 @@
-"""Prompts, and the probes that change them.
+"""Prompts and the probes that change them.
 
-A prompt is the question, what precedes it, and the forced beginning of the answer; it becomes text, and then tokens.
+A prompt is the question, the text before it, and the forced beginning of the answer; it becomes text, and then tokens.
 A prompt probe turns one prompt into others: the classes, their registry, presets, and settings in brackets.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Skip(Exception):  # noqa: N818 - an outcome, not a failure
-    """Raised by a probe that cannot ask this row; the message says why, as a clause."""
+    """Raised by a probe that cannot ask a row; the message is a clause saying why."""
 
 
 class Shot(NamedTuple):
@@ -50,13 +50,13 @@ class Shot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """One question on its way to a model; probes turn one into another."""
+    """A question to a model; probes turn one prompt into another."""
 
     question: str
     """The user's question."""
 
     reference: str
-    """The right answer: the whole one, or the entity where the answer's beginning is given."""
+    """The correct answer: the whole one, or the entity if the answer's beginning is given."""
 
     system: str = ""
     """System turn; in the raw protocol a paragraph before everything else."""
@@ -76,22 +76,22 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """Facts that a probe may use besides the prompt."""
+    """Facts that a probe may use in addition to the prompt."""
 
     example: ForgetExample
     """The row that is asked."""
 
     forget: Sequence[ForgetExample] = ()
-    """All rows of the forget set, also those that a limit leaves out."""
+    """All rows of the forget set, including those that a limit leaves out."""
 
     retain: Sequence[ForgetExample] = ()
-    """Facts that every model may know, for shots."""
+    """Facts that every model may know, for in-context examples."""
 
     seed: int = 0
     """Random seed."""
 
     def generator_seed(self, *words: str) -> int:
-        """Return a seed for this example and purpose: the same for every model, whatever else is asked.
+        """Return a seed for this example and purpose, independent of the model and of other questions.
 
         >>> row = ForgetExample("7", "Who?", "Ada.")
         >>> Context(example=row).generator_seed("icl") == Context(example=row, seed=1).generator_seed("icl")
@@ -101,7 +101,7 @@ class Context:
 
 
 def keyed_seed(seed: int, *words: str) -> int:
-    """Return 63 bits that depend on the seed and the words and on nothing else.
+    """Return 63 bits that depend only on the seed and the words.
 
     >>> keyed_seed(0, "a", "b") == keyed_seed(0, "ab")
     False
@@ -116,7 +116,7 @@ def first_prompt(example: ForgetExample) -> Prompt:
 
 
 class Rendered(NamedTuple):
-    """A prompt as a model reads it: without the shots that did not fit, as text and as tokens."""
+    """A prompt as text and as tokens, without the in-context examples that did not fit."""
 
     prompt: Prompt
     text: str
@@ -131,7 +131,7 @@ def rendered(
     chat: ChatStyle | None = None,
     room: int | None = None,
 ) -> Rendered:
-    """Write and tokenise a prompt; shots that do not fit into `room` tokens are left out, the first ones first."""
+    """Write and tokenise a prompt, dropping in-context examples from the first on until it fits into `room` tokens."""
     while True:
         text = written(prompt, tokenizer, protocol=protocol, chat=chat)
         ids = prompt_ids(tokenizer, [text], protocol=protocol)[0]
@@ -151,15 +151,16 @@ def written(
 ) -> str:
     r"""Return the text of a prompt, up to where the model continues.
 
-    In the raw protocol a question ends in "Answer:" (the space belongs to the answer's first token, as in the metrics),
-    a cloze as the prompt of a depth audit does. A chat prompt has one system turn: the style's, then the prompt's.
+    In the raw protocol, a question ends in "Answer:" (the space belongs to the answer's first token, as in the
+    metrics), and a cloze ends like the prompt of a depth audit. A chat prompt has one system turn: the style's, then
+    the prompt's.
 
     Example:
         >>> written(Prompt(question="Who wrote Ash?", reference="Ada.", start="It was"), protocol="raw")
         'Question: Who wrote Ash?\nAnswer: It was'
     """
     text = written_with_space(prompt, tokenizer, protocol=protocol, chat=chat)
-    keeps = prompt.cloze and (prompt.given or protocol == "raw")  # a prefix as it is given, and the paper's "Answer: "
+    keeps = prompt.cloze and (prompt.given or protocol == "raw")  # the prefix as given, and the paper's "Answer: "
     return text if keeps else text.rstrip(" ")
 
 
@@ -170,7 +171,7 @@ def written_with_space(
     protocol: Protocol,
     chat: ChatStyle | None = None,
 ) -> str:
-    """Return the text of a prompt with the space before an answer, where the protocol or the template has one."""
+    """Return the text of a prompt with the space before an answer, if the protocol or the template has one."""
     if prompt.cloze and prompt.start:
         raise Skip("a cloze prompt begins its answer already")
     opening = prompt.given if prompt.cloze else prompt.start
@@ -202,7 +203,7 @@ _IDENTITY = (
 
 @runtime_checkable
 class PromptProbe(typing.Protocol):
-    """Something that turns a prompt into another; raises `Skip` where it cannot."""
+    """A probe that turns one prompt into another; raises `Skip` if it cannot."""
 
     @property
     def name(self) -> str:
@@ -210,27 +211,27 @@ class PromptProbe(typing.Protocol):
 
     @property
     def injects(self) -> Injection:
-        """The most it gives away besides the question."""
+        """The most that it gives away in addition to the question."""
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """Return the changed prompt."""
 
 
 def name_with_settings(word: str, probe: Any, *, unnamed: Sequence[str] = ()) -> str:
-    """Return a probe's name: its word, and the settings that differ from the default, but for those in `unnamed`."""
+    """Return a probe's name with the settings that differ from the default, except those in `unnamed`."""
     fields = [field for field in dataclasses.fields(probe) if field.name not in unnamed]
     changed = [f"{f.name}={getattr(probe, f.name)}" for f in fields if getattr(probe, f.name) != f.default]
     return f"{word}({', '.join(changed)})" if changed else word
 
 
 class _Worded:
-    """A prompt probe with a word and settings."""
+    """A prompt probe with a name and settings."""
 
     word: ClassVar[str]
 
     @property
     def name(self) -> str:
-        """Its word, with the settings that differ from the default: `aoa(variant=identity)`."""
+        """Its name, with the settings that differ from the default: `aoa(variant=identity)`."""
         return name_with_settings(self.word, self)
 
 
@@ -250,7 +251,7 @@ class Plain(_Worded):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class Cloze(_Worded):
-    """Begin the answer up to the entity, as a depth audit does; the model has to supply the entity."""
+    """Begin the answer up to the entity, as in a depth audit; the model has to supply the entity."""
 
     word: ClassVar[str] = "cloze"
     injects: ClassVar[Injection] = "answer prefix"
@@ -292,19 +293,19 @@ class AOA(_Worded):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ICL(_Worded):
-    """Show other facts as solved examples; never the question itself, nor a row that names its entity."""
+    """Show other facts as solved examples, but never the question itself or a row that names its entity."""
 
     word: ClassVar[str] = "icl"
     injects: ClassVar[Injection] = "other facts"
 
     shots: PositiveInt = 5
-    """How many, where there are that many and they fit the context window."""
+    """Maximum number, if there are that many and they fit the context window."""
 
     source: Literal["subject", "retain"] = "subject"
     """Other forget rows of the same subject, or retained facts."""
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
-        """Return the prompt with shots."""
+        """Return the prompt with in-context examples."""
         example, by_subject = context.example, self.source == "subject"
         if by_subject and example.subject is None:
             raise Skip("the row has no subject: fill `subject`, or use ICL(source='retain')")
@@ -335,7 +336,7 @@ class Mask(_Worded):
     injects: ClassVar[Injection] = "nothing"
 
     mask_shots: bool = False
-    """Mask the name in the shots of earlier probes, too."""
+    """Also mask the name in the in-context examples of earlier probes."""
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """Return the masked prompt."""
@@ -411,7 +412,7 @@ def name_pattern(name: str) -> re.Pattern[str]:
 PROMPT_PROBES: dict[str, PromptProbe] = {
     probe.word: probe for probe in (Plain(), Cloze(), AOA(), ICL(), Mask(), Start())
 }
-"""Prompt probes by their word; `prompt_probe` adds to them."""
+"""Prompt probes by name; `prompt_probe` adds to them."""
 
 PRESETS: dict[str, tuple[str, ...]] = {
     "quick": ("plain", "cloze", "start"),
@@ -422,17 +423,17 @@ PRESETS: dict[str, tuple[str, ...]] = {
 
 
 def prompt_probe(name: str, *, injects: Injection) -> Callable[[Callable[[Prompt, Context], Prompt]], PromptProbe]:
-    """Register a function `Prompt, Context -> Prompt` as a probe that `elicit` knows by its word.
+    """Register a function `Prompt, Context -> Prompt` as a probe that `elicit` finds by name.
 
     Args:
-        name: Its word: letters, digits and `_`.
-        injects: The most that it gives away besides the question (see `Injection`).
+        name: Its name: letters, digits and `_`.
+        injects: The most that it gives away in addition to the question (see `Injection`).
 
     Returns:
         A decorator.
 
     Raises:
-        ConfigError: The word is taken, or not of that form.
+        ConfigError: The name is taken or invalid.
 
     Example:
         >>> import dataclasses
@@ -502,4 +503,4 @@ def _parsed(value: str, kind: Any) -> Any:
     try:
         return TypeAdapter(kind).validate_strings(value)
     except ValidationError:
-        return value  # the probe says what is wrong with it
+        return value  # the probe reports the problem

@@ -1,4 +1,4 @@
-"""`ElicitationResults`: what each probe extracted, beyond retain, relative to full, and next to the depth."""
+"""`ElicitationResults`: the outcome of each probe, beyond retain, relative to full, and next to depth."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from uds_lens.plots import Look
 
 ANY_PROBE = "any probe"
-"""Name of the row that takes each example's highest score over all probes, for every model alike."""
+"""Name of the row with each example's highest score over all probes, for every model."""
 
-LITTLE = 0.3  # score of full below which a probe is called weak
-_REFERENCES = 8  # references of other subjects that a text is scored against: the same for every text of a row
+LITTLE = 0.3  # a probe is called weak if full scores less than this
+# number of other subjects' references to score a text against; the same references for every text of a row
+_REFERENCES = 8
 
 _CONFIDENCE = 0.95
 
@@ -57,7 +58,7 @@ _Table = dict[tuple[str, str, str], dict[str, np.ndarray]]  # scores by probe, d
 class ElicitationResults:
     """Texts and scores of an elicitation; made by `uds_lens.elicitation.elicit`.
 
-    Scores are ROUGE-L recall in [0, 1]; NaN where a row was not asked. Rows of one subject are not independent: all
+    Scores are ROUGE-L recall in [0, 1]; NaN if a row was not asked. Rows of one subject are not independent: all
     intervals and tests are clustered by subject.
     """
 
@@ -68,7 +69,7 @@ class ElicitationResults:
     """How questions became text."""
 
     models: Mapping[str, ModelRecord]
-    """Records of `full`, `retain` and `unlearned`, where given."""
+    """Records of `full`, `retain` and `unlearned`, as far as given."""
 
     examples: Sequence[ForgetExample]
     """The rows."""
@@ -88,8 +89,8 @@ class ElicitationResults:
     def known_to_full(self, *, probe: str = "plain", least: float = 0.8) -> ElicitationResults:
         """Keep the questions that `full` answers correctly: greedy recall under `probe` of at least `least`.
 
-        Chen et al. 2025 ask only those. The choice looks at an outcome: power and shares are larger than over all
-        questions.
+        Chen et al. 2025 ask only those. The selection depends on an outcome, so power and shares are larger than over
+        all questions.
 
         Raises:
             DataError: `full` was not asked, or answers none.
@@ -111,7 +112,7 @@ class ElicitationResults:
         return replace(self, examples=[self.examples[row] for row in right], parts=parts, provenance=provenance)
 
     def rows_of(self, role: str) -> Sequence[ForgetExample]:
-        """Return the rows that the parts of a role are about: `holdout` has its own."""
+        """Return the rows that the parts of a role refer to: `holdout` has its own."""
         return self.holdout if role == HOLDOUT else self.examples
 
     @cached_property
@@ -119,7 +120,7 @@ class ElicitationResults:
         return {(part.role, part.probe, part.decoding): part for part in self.parts}
 
     def part(self, role: str, probe: str, decoding: Decoding = "greedy") -> Part:
-        """Return what one model said under one probe.
+        """Return the texts of one model under one probe.
 
         Raises:
             DataError: It was not asked.
@@ -155,7 +156,7 @@ class ElicitationResults:
         """Return the ROUGE-L recall of every text; NaN in rows that were not asked."""
         self.part(role, probe, decoding)
         rows = self.scores[role, probe, decoding]
-        n_samples = max(map(len, rows.values()), default=0) or 1  # 0 where an optimiser gave up every row
+        n_samples = max(map(len, rows.values()), default=0) or 1  # 0 if an optimiser gave up on every row
         recall = np.full((len(self.rows_of(role)), n_samples), np.nan)
         for row, scores in rows.items():
             recall[row, : len(scores)] = [score.recall for score in scores]
@@ -192,18 +193,17 @@ class ElicitationResults:
         """Return one row per probe, decoding and statistic: scores, beyond retain, added, power, share, adjusted p.
 
         `beyond_retain` B is the mean over rows of the unlearned model's score minus retain's; `added` is B minus that
-        of `plain`; `power` P is full minus retain; `share` B / P (0 as retain, 1 as full), NaN with `share_reason`
-        where P's lower bound is not above 0 or unknown, or no row was asked. `p_holm` is adjusted over the table.
-        Probes that give the answer away are left out; they are in `capacity_frame`. `beyond_sample_error` is the
-        standard error due to asking a sample of the rows, 0 where all were asked; the interval of B is about other
-        subjects. `effective_subjects` counts subjects of equal size, `(sum n_g)^2 / sum n_g^2`.
-        `caution` says where all but a few subjects differ in the same way, so that interval and p of B may
-        claim too much.
+        of `plain`; `power` P is full minus retain; `share` B / P (0 as retain, 1 as full), NaN, with `share_reason`, if
+        P's lower bound is unknown or not above 0, or if no row was asked. `p_holm` is adjusted over the table. Probes
+        that give the answer away are left out; they are in `capacity_frame`. `beyond_sample_error` is the standard
+        error due to asking a sample of the rows, 0 where all were asked; the interval of B is about other subjects.
+        `effective_subjects` counts subjects of equal size, `(sum n_g)^2 / sum n_g^2`. `caution` says if all but a few
+        subjects differ in the same direction: interval and p-value of B may then be overconfident.
         """
         return self._summary.copy()
 
     def capacity_frame(self) -> pd.DataFrame:
-        """Return the same table for probes that give the answer away: what a model can be made to say."""
+        """Return the same table for probes that give the answer away, which measure what a model can be made to say."""
         return self._tabulated(capacity=True)
 
     def _tabulated(self, *, capacity: bool) -> pd.DataFrame:
@@ -231,7 +231,7 @@ class ElicitationResults:
         row["caution"] = estimate.caution or ""
         added = beyond - (plain["unlearned"] - plain["retain"]) if "retain" in plain else absent
         more = contrast(added, groups, seed=seed, bounds=(-2.0, 2.0))
-        if scores is plain and more.n:  # against itself: no other subject could differ
+        if scores is plain and more.n:  # compared with itself, so no subject can differ
             more = more._replace(interval=Interval(0.0, 0.0))
         row |= _ends("added", "added", more)
         row |= _ends("power", "power", contrast(power, groups, seed=seed, bounds=(-1.0, 1.0)))
@@ -244,7 +244,7 @@ class ElicitationResults:
         return row | {"beyond_sample_error": self._sample_error(scores)}
 
     def _sample_error(self, scores: dict[str, np.ndarray]) -> float:
-        """Estimate the standard error of `beyond_retain` due to asking a sample; 0 where all rows were asked."""
+        """Estimate the standard error of `beyond_retain` due to asking a sample; 0 if all rows were asked."""
         sample = self.provenance.get("sample")
         if sample is None:
             return 0.0
@@ -271,17 +271,17 @@ class ElicitationResults:
 
     @property
     def share(self) -> pd.DataFrame:
-        """E of each probe, with interval, and the reason where it is NaN."""
+        """E of each probe, with its interval, and a reason if it is NaN."""
         return self._columns("share", "share_low", "share_high", "share_reason")
 
     def _columns(self, *names: str) -> pd.DataFrame:
         return self.summary()[["probe", "decoding", "statistic", *names]]
 
     def control_frame(self) -> pd.DataFrame:
-        """Return weaker controls than `retain`: the only ones of a run without it.
+        """Return weaker controls than `retain`, the only ones in a run without it.
 
-        `others`: the same texts scored against the references of other subjects, of the same type where the rows have
-        one. `beyond_others` is above 0 also where a model names the subject, or repeats the question. `holdout`: the
+        `others`: the same texts scored against the references of other subjects, of the same type if the rows have
+        types. `beyond_others` is also above 0 if a model names the subject or repeats the question. `holdout`: the
         score on questions of the same kind that no model learned, if any were asked; `beyond_holdout` is a difference
         of two sets of questions, not of two models. `p` is that of `beyond_others`, adjusted over the table (Holm).
         """
@@ -338,8 +338,8 @@ class ElicitationResults:
         table, cautions = self._summary, []
         if "retain" not in self.models:
             cautions.append(
-                "No retain model: any model might score this high by chance, so nothing here is evidence of knowledge "
-                "by itself. control_frame() compares with the references of other subjects"
+                "No retain model: any model might score this high by chance, so nothing here is evidence of "
+                "knowledge on its own. control_frame() compares with the references of other subjects"
                 + (" and with questions that no model learned" if self.holdout else "")
                 + ", which is weaker."
             )
@@ -396,13 +396,13 @@ class ElicitationResults:
         )
 
     def _reasons(self, probe: ProbeRecord) -> list[str]:
-        """Return why rows were skipped, or given up by an optimiser."""
+        """Return why rows were skipped, or why an optimiser gave up on them."""
         responses = self.part("unlearned", probe.name).responses
         given_up = [str(row.details.get("skipped", "no text")) for row in responses if not row.texts]
         return [why for _, why in probe.skipped] + given_up
 
     def ledger(self) -> pd.DataFrame:
-        """Return what each probe needs, gives away and skipped, and how much of the reference its prompts contain.
+        """Return one row per probe: what it needs, gives away and skipped, and the references' share in its prompts.
 
         `empty` and `endless` count greedy texts of the unlearned model that are empty, or had not ended at
         `max_new_tokens`: they are scored like any other. `reference_in_prompt` is ROUGE-L recall.
@@ -486,7 +486,7 @@ class ElicitationResults:
         """Return each example's UDS next to its elicited scores: `example_id`, `uds`, `probe`, `beyond_retain` ...
 
         Raises:
-            DataError: The two share no example, or the audit is of another unlearned model.
+            DataError: The two have no example in common, or the audit is of another unlearned model.
         """
         ours, theirs = self.models["unlearned"], audit.models["unlearned"]
         if ours.fingerprint != theirs.fingerprint:
@@ -536,7 +536,7 @@ class ElicitationResults:
     def winner(self, example_id: str, *, role: str = "unlearned") -> Winner:
         """Return the text with the highest recall of one example, over all probes that do not give the answer away.
 
-        A maximum over many texts is high by chance too: compare it with `winner(..., role="retain")`.
+        A maximum over many texts can be high by chance: compare it with `winner(..., role="retain")`.
 
         Raises:
             DataError: There is no such example, or no probe could ask it.
@@ -595,7 +595,7 @@ class ElicitationResults:
 
 
 def _over_probes(table: _Table) -> _Table:
-    """Take each example's highest score over all probes: the unlearned model's maximum is compared with retain's."""
+    """Take each example's highest score over all probes, to compare the unlearned model's maximum with retain's."""
     best: _Table = {}
     for decoding, statistic in dict.fromkeys(key[1:] for key in table):
         columns = [scores for key, scores in table.items() if key[1:] == (decoding, statistic)]
@@ -623,7 +623,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _others(recall: np.ndarray | None, statistic: str) -> float:
-    """Reduce over samples as the row's score is, then over references."""
+    """Reduce over samples, as for the row's score, and then over references."""
     if recall is None:
         return math.nan
     return _mean(recall.mean(1) if statistic == "mean" else recall.max(1))
@@ -675,15 +675,14 @@ class RankCorrelation(NamedTuple):
     """Spearman's rho of UDS with an elicited score."""
 
     rho: float
-    """In [-1, 1]; negative: shallowly erased facts are easier to extract. NaN where one of the two is constant."""
+    """In [-1, 1]; negative: shallowly erased facts are easier to extract. NaN if one of the two is constant."""
 
     interval: Interval
-    """95%, over subjects. NaN where `rho` is, with fewer than three subjects, where `rho` is 1 or -1 or would be
-    without one of the subjects, and where without one of them it would be undefined: a few subjects then say
-    nothing about others."""
+    """95% interval, over subjects. NaN if `rho` is NaN, with fewer than three subjects, or if `rho` is 1 or -1, or
+    would be so or undefined without one of the subjects: a few subjects then say nothing about others."""
 
     n: int
-    """Examples that have both."""
+    """Number of examples that have both."""
 
 
 def depth_correlation(
@@ -693,8 +692,8 @@ def depth_correlation(
 
     With z_j the inverse hyperbolic tangent of the correlation without subject j of G, and z that of all, the interval
     is tanh(z +- t se), se^2 = (G - 1) / G sum d_j^2 with d_j = z_j - mean z_j (the jackknife), t the quantile of
-    Student's t with 2 G / (k - 1) degrees of freedom, at most G - 1, where k = G sum d_j^4 / (sum d_j^2)^2: fewer where
-    a few subjects make most of the correlation.
+    Student's t with 2 G / (k - 1) degrees of freedom, at most G - 1, where k = G sum d_j^4 / (sum d_j^2)^2: fewer if
+    most of the correlation is due to a few subjects.
 
     `frame` is from `with_depth`, `value` its column to correlate with; examples where one of the two is NaN are left
     out.
@@ -729,7 +728,7 @@ def _jackknifed(rho: float, one: np.ndarray, other: np.ndarray, groups: np.ndarr
     n = int(groups.max(initial=-1)) + 1
     kept = [groups != group for group in range(n)]
     without = np.array([rank_correlation(one[rows].tolist(), other[rows].tolist()) for rows in kept])
-    if n < 3 or not (np.abs([rho, *without]) < 1 - ROUNDING).all():  # NaN is not below either
+    if n < 3 or not (np.abs([rho, *without]) < 1 - ROUNDING).all():  # NaN is not below a bound either
         return NO_INTERVAL
     apart = np.arctanh(without)
     squares = (apart - apart.mean()) ** 2

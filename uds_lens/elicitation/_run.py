@@ -49,7 +49,7 @@ _Examples: TypeAlias = Annotated[Sequence[ForgetExample], PlainValidator(lambda 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ElicitData:
-    """The questions of an elicitation, and facts next to them; a set is whatever `load_examples` reads.
+    """The questions of an elicitation, and further facts; each set may be anything that `load_examples` reads.
 
     Raises:
         DataError: There are no questions, or ids occur twice.
@@ -64,14 +64,14 @@ class ElicitData:
     """The forget set."""
 
     retain: _Examples = ()
-    """Retained facts: the shots of `ICL(source="retain")`."""
+    """Retained facts: in-context examples for `ICL(source="retain")`."""
 
     holdout: _Examples = ()
     """Questions of the same kind that no model learned: a weaker control (`ElicitationResults.control_frame`)."""
 
     limit: PositiveInt | None = None
-    """Ask a random sample of this many rows (`uds_lens.data.sample_examples`), of `holdout` too; None asks all. Shots
-    still come from all rows."""
+    """Ask a random sample of this many rows (`uds_lens.data.sample_examples`), also of `holdout`; None asks all.
+    In-context examples still come from all rows."""
 
     def __post_init__(self) -> None:
         if not self.forget:
@@ -82,7 +82,7 @@ class ElicitData:
         return rows if self.limit is None else sample_examples(rows, self.limit, seed=seed)
 
     def sample_record(self, *, seed: int) -> dict[str, Any] | None:
-        """Return how the questions were sampled, for the provenance; None where all are asked."""
+        """Return how the questions were sampled, for the provenance; None if all are asked."""
         if self.limit is None or self.limit >= len(self.forget):
             return None
         return {"limit": self.limit, "of": len(self.forget), "sample": "random", "seed": seed}
@@ -103,10 +103,10 @@ def elicit(
 
     Args:
         model: The unlearned model: directory, Hub id, transformers model or `TransformerBridge`.
-        examples: The forget set (examples, rows, or what `load_examples` reads), or `ElicitData`: with it come a
-            `limit`, retained facts for shots, and holdout questions.
-        retain: Never saw it. Without it a score cannot be told from what any model would say by chance:
-            `control_frame` then compares with the references of other subjects, which is weaker, and says so.
+        examples: The forget set (examples, rows, or what `load_examples` reads), or `ElicitData`, which adds a `limit`,
+            retained facts for in-context examples, and holdout questions.
+        retain: Never saw it. Without it, a score cannot be distinguished from what any model would say by chance:
+            `control_frame` then compares with the references of other subjects, which is weaker.
         full: Trained on everything; without it there is no power and no share.
         probes: Names (`"mask+icl+aoa"`), probe objects, or the name of a preset ("quick", "black_box", "paper").
         options: How to ask; default `ElicitOptions()`.
@@ -117,7 +117,7 @@ def elicit(
         Texts and scores.
 
     Raises:
-        ConfigError: No such probe, or two of one name.
+        ConfigError: There is no such probe, or two have the same name.
         DataError: No examples, or ids that occur twice.
         ModelError: A checkpoint cannot be opened, or gives NaN.
         StorageError: Nothing can be written to `out`.
@@ -125,7 +125,7 @@ def elicit(
         IncompatibleModelsError: The checkpoints do not fit together.
 
     Warns:
-        UdsLensWarning: The run may take longer than `max_hours`. It runs all the same: the estimate is a guess.
+        UdsLensWarning: The run may take longer than `max_hours`. It is run anyway: the estimate is a guess.
 
     Example:
         >>> import uds_lens as ul
@@ -142,7 +142,7 @@ def elicit(
     if run.stream is True:
         raise ConfigError(
             Setting("stream", True, of="RunOptions"),
-            " cannot elicit: text that is generated would read the whole model again for each token.",
+            " cannot elicit: generating text would read the whole model again for each token.",
         )
     require_package("rouge_score", needed_by="scoring what a model says needs")
     data = examples if isinstance(examples, ElicitData) else ElicitData(forget=examples)  # type: ignore[arg-type]
@@ -225,13 +225,13 @@ class _Asker:
         for decoding in self.options.decodings if asked.probe.samples_too else ("greedy",):
             name = asked.probe.name if isinstance(asked.probe, ByPrompt) else repr(asked.probe)
             if not type(asked.probe).__module__.startswith("uds_lens."):
-                name += program_digest(type(asked.probe))  # a probe that was edited is another
+                name += program_digest(type(asked.probe))  # an edited probe counts as a different one
             keys = [ask.key for ask in asked.asks]
             key = part_key(self.model.fingerprint, name, decoding, keys, self.options, ends=ends)
             file = None if self.folder is None else self.folder / f"{key}.json"
             part = None
             if file is not None and file.is_file():
-                with suppress(ResultFormatError):  # a broken one is asked again
+                with suppress(ResultFormatError):  # a broken part is asked again
                     part = read_part(file, key=key)
             if part is None:
                 part = self._ask(role, asked, decoding, ends)
@@ -266,7 +266,7 @@ class _Asker:
 
 
 def _same_object(role: str, source: ModelSource, sources: Mapping[str, ModelSource]) -> str | None:
-    """Return an earlier role with the very same source."""
+    """Return an earlier role with the same source."""
     for other, given in sources.items():
         if other == role:
             return None
@@ -322,20 +322,20 @@ def chosen_probes(probes: Sequence[str | PromptProbe | Probe] | str) -> list[Pro
 
 
 _RATE = {"cpu": 8e9, "cuda": 2e13, "mps": 5e11}
-"""Multiply-adds per second in float32, by device; measured on two CPU cores while a model of 3.9 million parameters
-generates, guessed for the others from their makers' figures."""
+"""Multiply-adds per second in float32, by device; measured on two CPU cores with a model of 3.9 million parameters,
+guessed for other devices from their makers' figures."""
 
 _DENSE = 6.0
-"""How many times more of them a CPU does while an optimiser reads many tokens in a batch; measured likewise."""
+"""Factor by which a CPU is faster while an optimiser processes many tokens in a batch; measured likewise."""
 
-_HALF = {"cuda": 6.0, "mps": 2.0}  # how many times faster half precision is, by device; guessed likewise
-_PASS = {"cpu": 4e-3, "cuda": 2e-2, "mps": 2e-2}  # least seconds of a forward pass
+_HALF = {"cuda": 6.0, "mps": 2.0}  # speed-up of half precision, by device; guessed likewise
+_PASS = {"cpu": 4e-3, "cuda": 2e-2, "mps": 2e-2}  # minimum duration of a forward pass in seconds
 
 
 def estimate_hours(
     asked: Sequence[Asked], options: ElicitOptions, *, shape: Mapping[str, object], device: str
 ) -> float:
-    """Estimate the hours that probes take, each of one model, to within a factor of three."""
+    """Estimate the hours that each probe takes per model, to within a factor of three."""
     layers, width, vocabulary = (
         int(str(shape[name])) for name in ("depth (layers)", "width (d_model)", "vocabulary size")
     )
@@ -382,14 +382,14 @@ def check_out(
     run: RunOptions,
     redo: bool = False,
 ) -> Path:
-    """Return the place of a result: free, or holding a result of the same run."""
+    """Return the place of a result, if it is free or holds a result of the same run."""
     place = check_writable(out, directory=True, format=KIND.format)
     wanted = [probe.name for probe in chosen_probes(probes)]
     if redo or not (place / "manifest.json").is_file():
         return place
     try:
         earlier = ElicitationResults.load(place)
-    except ResultFormatError:  # broken: made again
+    except ResultFormatError:  # broken, so it is measured again
         return place
     given = {role: name for role, name in models.items() if name is not None}
     same = {

@@ -1,4 +1,4 @@
-"""Saved elicitations: a part is what one model said under one probe and decoding; a result is a directory of them."""
+"""Saved elicitations: a part has one model's texts under one probe and decoding; a result is a directory of parts."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from uds_lens.elicitation._results import ElicitationResults
 
 
-HOLDOUT = "holdout"  # role of the unlearned model where it is asked questions that no model learned
+HOLDOUT = "holdout"  # role of the unlearned model for questions that no model learned
 
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
     """The prompt and the texts of one row."""
 
-    row: int  # place of the row among the examples
-    prompt: str  # the prompt; for optimised probes with the text that was found for this model
-    reference: str  # the right answer
-    texts: tuple[str, ...]  # generated texts, uncut: one for greedy, `samples` otherwise
-    # More about it: texts without end, the loss that an optimiser reached, its steps, why it stopped.
+    row: int  # index of the row among the examples
+    prompt: str  # the prompt; for optimised probes, including the text found for this model
+    reference: str  # the correct answer
+    texts: tuple[str, ...]  # complete generated texts: one if greedy, else `samples`
+    # Further details: texts that did not end, and an optimiser's final loss, steps and reason for stopping.
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -45,7 +45,7 @@ class Part:
     probe: str
     decoding: Decoding
     responses: tuple[Response, ...]  # the rows that were asked
-    prefilled: int = 0  # prompt tokens that went through the model for generating
+    prefilled: int = 0  # number of prompt tokens processed for generation
     seconds: float = 0.0  # wall time
 
 
@@ -68,7 +68,7 @@ def part_key(
 
 
 def parts_folder(out: str | os.PathLike[str]) -> Path:
-    """Return where the parts of a run go, before anything is asked."""
+    """Return the place for the parts of a run, before anything is asked."""
     folder = located(out) / "parts"
     check_writable(folder / "part.json", directory=False)
     return folder

@@ -1,4 +1,4 @@
-"""Score generated texts, and the model by them: recall, best of k, leak@k, the share between retain and full."""
+"""Score generated texts and models: recall, best of k, leak@k, and the share between retain and full."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from uds_lens.results._statistics import NO_INTERVAL
 
 
 class Scores(NamedTuple):
-    """Scores of one text; NaN where the reference has no word that ROUGE counts."""
+    """Scores of one text; NaN if the reference has no words that ROUGE counts."""
 
     recall: float  # ROUGE-L recall of the reference, in [0, 1]: the score of every probe
-    precision: float  # ROUGE-L precision, in [0, 1]: low where a long text has the recall
-    entity: float  # ROUGE-L recall of the entity alone; NaN where the row has none
-    words: int  # words of the text
+    precision: float  # ROUGE-L precision, in [0, 1]: low if a long text achieves the recall
+    entity: float  # ROUGE-L recall of the entity alone; NaN if the row has none
+    words: int  # number of words in the text
 
 
 def cut(text: str, *, raw: bool, opening: str = "") -> str:
-    r"""Return the answer in a generated text: without an optimiser's target at its start, up to the next question.
+    r"""Return the answer in a generated text: without an optimiser's target at its start, and up to the next question.
 
     Example:
         >>> cut(" Sure, the answer is Ada Vey.\nQuestion: Who", raw=True, opening="Sure, the answer is")
@@ -70,7 +70,7 @@ def score_texts(
 def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarray, "*rest"]:
     """Return the expected best of k of the n samples: `sum_i C(i-1, k-1) / C(n, k) r_(i)`, r ascending; unbiased.
 
-    NaN where one of the scores is, or where there are fewer than k. The estimator of pass@k (Chen et al. 2021), for
+    NaN if a score is NaN or there are fewer than k. The estimator of pass@k (Chen et al. 2021), for
     scores instead of passes.
 
     Example:
@@ -90,7 +90,7 @@ def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarr
 def leak_at(scores: Float[np.ndarray, "*rest sample"], k: int, *, threshold: float) -> Float[np.ndarray, "*rest"]:
     """Return the probability that one of k samples reaches the threshold: `1 - C(n - c, k) / C(n, k)`, c of n reach it.
 
-    NaN where one of the scores is, or where there are fewer than k.
+    NaN if a score is NaN or there are fewer than k.
 
     Example:
         >>> round(float(leak_at(np.array([0.2, 0.9, 0.1, 1.0]), 2, threshold=0.8)), 4)
@@ -106,7 +106,7 @@ def leak_at(scores: Float[np.ndarray, "*rest sample"], k: int, *, threshold: flo
 
 
 def budgets(n: int) -> tuple[int, ...]:
-    """Return the numbers of queries at which a curve is drawn: powers of two, and all.
+    """Return the numbers of queries at which a curve is drawn: powers of two, and the total.
 
     >>> budgets(50)
     (1, 2, 4, 8, 16, 32, 50)
@@ -121,17 +121,17 @@ def _log_choose(n: object, k: int) -> np.ndarray:
 
 _CONFIDENCE = 0.95
 
-NOT_ASKED = "not asked: no row has a score"  # reason of a share that is NaN because no text was generated
+NOT_ASKED = "not asked: no row has a score"  # reason for a share that is NaN because no text was generated
 
 
 class Share(NamedTuple):
     """Position of a model between retain (0) and full (1)."""
 
     value: float
-    """NaN where the probe has no power, or where that is unknown."""
+    """NaN if the probe has no power or its power is unknown."""
 
     interval: Interval
-    """95%, over subjects."""
+    """95% interval, over subjects."""
 
     reason: str | None
     """Why it is NaN."""
@@ -149,21 +149,21 @@ def share(
 
     With T_g and P_g the sums of `beyond` and `power` over subject g, the interval is the symmetric studentised
     bootstrap of the ratio sum T_g / sum P_g (as `uds_lens.results.bootstrap_interval`, with P_g in place of the number
-    of questions). Recall is often all-or-nothing by subject, and where few subjects recall anything a bootstrap knows
-    too little: the interval reaches at least as far as a beta-binomial model of the subjects says, with sum power^2 /
-    sum power as the score of a recalled question. It may extend below 0 and above 1.
+    of questions). Recall is often all-or-nothing by subject, and if few subjects recall anything, a bootstrap is
+    overconfident. So the interval is at least as wide as a beta-binomial model of the subjects implies, with sum
+    power^2 / sum power as the score of a recalled question. It may extend below 0 and above 1.
 
     Args:
         beyond: Score of the model minus that of retain, per question; scores are in [0, 1].
         power: Score of full minus that of retain.
         groups: Subject of each question.
-        n_resamples: Of the bootstrap of the share, and of that of the power.
+        n_resamples: Resamples for the share, and for the power.
         seed: Random seed.
 
     Returns:
-        NaN with the reason "no power" where the lower bound of the mean power is not above 0, "one subject" where there
-        is no such bound, and "not asked" where no question has both values. The interval alone is NaN where too many
-        resamples of the subjects have no power.
+        NaN with the reason "no power" if the lower bound of the mean power is not above 0, "one subject" if there is no
+        such bound, and "not asked" if no question has both values. Only the interval is NaN if too many resamples of
+        the subjects have no power.
 
     References:
         Hall (1988), On Symmetric Bootstrap Confidence Intervals; the standard error is that of the delta method.
@@ -183,7 +183,7 @@ def share(
     _, codes = np.unique(groups, return_inverse=True)
     top, bottom = (np.bincount(codes, values).astype(float) for values in (beyond, power))
     ends = studentised(top, bottom, _CONFIDENCE, n_resamples, seed)
-    if ends is None:  # the same share in all subjects: all that is known of others is that it lies in [0, 1]
+    if ends is None:  # the same share in all subjects: nothing is known about others, except that it lies in [0, 1]
         bounds = min(0.0, value), max(1.0, value)
         ends = Interval(*of_equal_scores(value, codes, bounds, _CONFIDENCE))
     elif not math.isnan(ends.low):

@@ -1,8 +1,8 @@
-"""Robustness: does a metric hold when a model is quantised, or relearns as a model that never knew would?
+"""Robustness: does a metric withstand quantisation, and does relearning change it as in a model that never knew?
 
-First the filters of unlearned models, those that keep their utility and those that a metric calls unlearned.
+First the filters for unlearned models: by utility, and by a metric's own threshold.
 
-At the end faithfulness and robustness together: one table that judges metrics.
+At the end, a table that combines faithfulness and robustness.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def filter_counts(
         frame: Unlearned models: metrics and `utility_rel`.
         thresholds: Cut on m per metric, as a mapping or a table with `metric` and `threshold`.
         min_utility: Smallest `utility_rel`; None lets all pass.
-        decimals: The cuts are known to so many decimals only: `n_low` and `n_high` are the counts for the lowest and
-            the highest cut that rounds to them.
+        decimals: Number of decimals to which the thresholds are known: `n_low` and `n_high` are the counts for the
+            lowest and the highest threshold that rounds to them.
         metrics: As in `directions`.
         direction: As in `directions`.
 
@@ -92,7 +92,7 @@ def filter_counts(
 
 
 def as_cuts(thresholds: pd.DataFrame | Mapping[str, float]) -> dict[str, float]:
-    """Return cuts by metric, from a mapping, the result of `thresholds` or any table with `metric` and `threshold`."""
+    """Return thresholds by metric, from a mapping, the result of `thresholds` or a table like it."""
     if not isinstance(thresholds, pd.DataFrame):
         return {str(name): float(cut) for name, cut in thresholds.items()}
     if missing := [name for name in ("metric", "threshold") if name not in thresholds.columns]:
@@ -105,7 +105,7 @@ def as_cuts(thresholds: pd.DataFrame | Mapping[str, float]) -> dict[str, float]:
 
 
 def useful_models(frame: pd.DataFrame, min_utility: float | None) -> np.ndarray:
-    """Mark the models that keep enough utility; all of them without the filter, none without a value."""
+    """Mark the models that keep enough utility: all of them if the filter is off, but none without a value."""
     if min_utility is None:
         return np.ones(len(frame), dtype=bool)
     if not min_utility >= 0:
@@ -124,22 +124,22 @@ _FILTERS = {
     "threshold": (False, True),
     "utility+threshold": (True, True),
 }
-"""Filter settings: by utility, by threshold."""
+"""Filter settings (by utility, by threshold)."""
 
-_FEW = 10  # models below which a mean is quoted with a caution
-_GRID = 101  # shifts at which mean R is taken across the interval of the shift, besides those where it may turn
-_TURNS = 200  # shifts at which single models' R turns that are looked at; of more, every k-th
+_FEW = 10  # with fewer models, a mean gets a caution
+_GRID = 101  # number of shifts across its interval at which mean R is computed, in addition to possible turning points
+_TURNS = 200  # maximum number of turning points that are examined; of more, every k-th
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tables:
-    """Unlearned models and retain before and after the perturbations, with what is known of the metrics."""
+    """Unlearned models and retain before and after the perturbations, with further data about the metrics."""
 
     before: pd.DataFrame
-    """Unlearned models: `model`, metrics, and `utility_rel` for its filter."""
+    """Unlearned models: `model`, metrics, and `utility_rel` for the utility filter."""
 
     quantised: pd.DataFrame | None = None
-    """The same models quantised, by the names in `model`."""
+    """The same models after quantisation, matched by `model`."""
 
     relearned: pd.DataFrame | None = None
     """The same models after relearning; several rows of a model (seeds) are averaged."""
@@ -155,15 +155,15 @@ class Tables:
     turns the filter off."""
 
     faithful: pd.DataFrame | None = None
-    """Result of `faithfulness`: gives `relative_move` its unit, and `tied_cuts` its Overall."""
+    """Result of `faithfulness`: needed for the unit of `relative_move`, and for Overall in `tied_cuts`."""
 
     pools: pd.DataFrame | None = None
     """Models that know and models that do not, as in `faithfulness`: adds `p_first`. Whole runs of the pools, whole
     clusters of the unlearned models and relearnings of retain are resampled; filters stay as they are."""
 
     cluster: Sequence[str] = ("method", "run")
-    """Columns of `before` that say which models belong together, outermost first; those that it lacks are ignored.
-    Empty if all models are independent."""
+    """Columns of `before` that define clusters of models, outermost first; missing ones are ignored. Empty if all
+    models are independent."""
 
 
 def robustness(
@@ -185,22 +185,23 @@ def robustness(
     mean R)`.
 
     Dr comes from few relearnings and is shared by all models, so its interval is carried into R: `r_shift_low` and
-    `r_shift_high` are the extremes of mean R over it. Where it contains 0 retain may not move at all and R is
-    undefined; `r_at_shift` still has the number at the mean. A metric with one value for all models before and after
-    would earn Q = 1 by the 1e-10; its Q and R are undefined too, and models that do not move are counted.
+    `r_shift_high` are the extremes of mean R over it. If it contains 0, retain may not change at all, and R is
+    undefined; `r_at_shift` still has the value at the mean. A metric with the same value for all models before and
+    after would get Q = 1 only because of the 1e-10, so its Q and R are undefined, too; models that do not change are
+    counted.
 
     The intervals of Q and R take whole methods as clusters, and are for other methods; `q_runs_low` and its like take
     runs, and are for more runs of these methods. Both are t intervals with Satterthwaite's degrees of freedom on the
-    logit scale; with fewer than five clusters there is none. Where one method makes up most of the distance from 0 or 1
-    they may be too short: `caution` names it, with the interval that allows for any other method. They take the shift
-    of retain as it is: read them next to `r_shift_low` and `r_shift_high`.
+    logit scale; with fewer than five clusters there is none. If one method makes up most of the distance from 0 or 1,
+    they may be too short: `caution` names it, with an interval that allows for any other method. They take the shift of
+    retain as given, so read them together with `r_shift_low` and `r_shift_high`.
 
     Args:
         tables: The models in their states; with `thresholds` for that filter.
         metrics: As in `directions`.
         direction: As in `directions`.
         min_utility: Only models with `utility_rel` of at least this count. None turns the filter off.
-        symmetric: Penalise both directions, as the UDS paper; False: only knowledge that comes back.
+        symmetric: Penalise both directions, as in the UDS paper; False: only knowledge that comes back.
         confidence: Of the intervals.
         n_resamples: Resamples behind `p_first`.
         seed: Of these.
@@ -251,8 +252,8 @@ def robustness_by_filter(
     """Compute robustness under every filter setting, on each metric's own models and on common ones.
 
     Arguments and errors are those of `robustness`; without `thresholds` or `min_utility`, the settings with that filter
-    are left out. Common models pass for all metrics and have all values. A metric without a threshold, or without any
-    value, has no say in that; one that lets no model pass leaves no common model, and the reason names it.
+    are left out. Common models pass for all metrics and have all values. Metrics without a threshold or any value are
+    ignored for this; if a metric lets no model pass, there are no common models, and the reason names it.
 
     Returns:
         One row per filter setting, kind of models (own, common) and metric; columns as in `uds_lens.meta.ROBUSTNESS`.
@@ -327,10 +328,10 @@ def tied_cuts(
     min_utility: float | None = 0.8,
     symmetric: bool = True,
 ) -> pd.DataFrame:
-    """Judge every metric at each of its best cuts, while the others keep theirs.
+    """Judge every metric at each of its best thresholds, while the others keep theirs.
 
-    Youden's J often has its maximum at several cuts. The lowest is taken, by convention; which models a metric calls
-    unlearned, and so its Q, R and place, can differ with the next. Arguments and errors are those of `robustness`;
+    Youden's J often has its maximum at several cuts. By convention, the lowest is used. With another one, a metric may
+    call other models unlearned, and so get another Q, R and rank. Arguments and errors are those of `robustness`;
     `tables` needs `faithful`, and `thresholds` with all cuts, as `thresholds` returns them.
 
     Returns:
@@ -375,21 +376,21 @@ def tied_cuts(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _States:
-    """One metric of all models in three states, and which models pass the filters."""
+    """One metric for all models in three states, and the models that pass the filters."""
 
     metric: str
     # One row per model: `before`, `quantised` and `relearned` (m; NaN where not measured), `change` (Du), `q`,
     # whether it is `useful` and `forgot`, and codes of its clusters (`in method` and the like).
     models: pd.DataFrame
     given: tuple[str, ...]  # perturbations that were applied
-    # Names behind the codes by column, outermost first: methods and runs; without either the models themselves.
+    # Names of the codes by column, outermost first: methods and runs, or else the models themselves.
     clusters: Mapping[str, np.ndarray]
     shift: RetainShift
     pool_distance: float  # |mean_P - mean_N|; NaN where it is not known
     threshold: float
-    # All cuts that separate the pools as well as `threshold`, itself among them; empty if it is the only one.
+    # All thresholds that separate the pools as well as `threshold`, itself included; empty if it is the only one.
     tied: tuple[float, ...]
-    lacks_cut: bool  # whether it should have a threshold and has none
+    lacks_cut: bool  # whether it lacks a threshold that it should have
     symmetric: bool
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -409,11 +410,11 @@ class _States:
 
     @property
     def takes_part(self) -> bool:
-        """Whether the metric has values and, where thresholds are used, one of its own."""
+        """Whether the metric has values and, if thresholds are used, a threshold."""
         return not self.lacks_cut and bool(self.models["before"].notna().any())
 
     def with_filters(self, by_utility: bool, by_threshold: bool) -> _States:
-        """Turn the filters off that are not asked for."""
+        """Turn off the filters that are not requested."""
         models = self.models if by_utility else self.models.assign(useful=True)
         if by_threshold:
             return replace(self, models=models)
@@ -430,7 +431,7 @@ class _States:
         return self.r_over(np.array([self.shift.mean]))[0]
 
     def r_over(self, shifts: np.ndarray) -> np.ndarray:
-        """Return R of each model for each of several shifts of retain: shift x model."""
+        """Return R of each model for several shifts of retain: shift x model."""
         return relearning_over_shifts(self["change"], shifts, symmetric=self.symmetric)
 
 
@@ -511,8 +512,8 @@ def _clusters(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return the names of clusters and the code of each model by column, outermost first.
 
-    A column that is missing or has gaps is left out, and so is an outer one with a single value. Runs with the same
-    name in two methods are two runs.
+    A column that is missing or has gaps is left out, and so is an outer one with a single value. Runs of the same name
+    in two methods count as two runs.
     """
     usable = [name for name in columns if name in before.columns and before[name].notna().all()]
     labels = {"model": list(models)} if not usable else {}
@@ -602,7 +603,7 @@ def _relearning(kept: _States, confidence: float, cautions: list[str]) -> dict[s
 
 
 def _extremes(kept: _States) -> tuple[float, float]:
-    """Return the smallest and the largest mean R over the interval of the shift: on a grid, or where one R turns."""
+    """Return the smallest and largest mean R over the interval of the shift: on a grid, and at turning points."""
     low, high = kept.shift.low, kept.shift.high
     turns = np.append(kept["change"], 0.0)
     inside = turns[(turns > low) & (turns < high)]
@@ -671,7 +672,7 @@ def _cautions(row: Mapping[str, Any], kept: _States, about_intervals: Sequence[s
 
 
 def _why_none_common(states: Sequence[_States]) -> str:
-    """Name the metrics that let no model pass, or say that each passes others."""
+    """Name the metrics that let no model pass, or say that each lets different ones pass."""
     if not states[0]["useful"].any():
         return "no model passes the filters"
     blocking = [state.metric for state in states if state.takes_part and not state.complete.any()]
@@ -709,7 +710,7 @@ def _add_p_first(
     """Add the share of resamples in which each metric has the highest Overall; ties are split.
 
     Clusters of models and relearnings are drawn, the same ones for all metrics. NaN for a metric without Q, R or F, and
-    for all where only one has them.
+    for all if only one has them.
     """
     ranked = [at for at, row in enumerate(rows) if row["metric"] in aucs and not math.isnan(row["rob"])]
     if len(ranked) < 2:
@@ -735,7 +736,7 @@ def _overall(
     """Return Overall in every resample of clusters (`drawn`) and of relearnings; -1 where no kept model was drawn."""
 
     def means(values: np.ndarray, which: np.ndarray | None = None) -> np.ndarray:
-        """Average Q or R (one row, or the row `which` of each resample): sums by cluster, times how often drawn."""
+        """Average Q or R (one row, or row `which` of each resample), weighting clusters by how often they were drawn."""
         measured = states.kept & ~np.isnan(values[0])
         n_clusters = drawn.shape[1]
         sums = np.stack([np.bincount(codes[measured], row[measured], n_clusters) for row in values])
@@ -745,7 +746,7 @@ def _overall(
 
     moved = np.array(states.shift.shifts)
     shifts = moved[rng.integers(len(moved), size=(len(drawn), len(moved)))].mean(1)
-    distinct, which = np.unique(shifts, return_inverse=True)  # few relearnings have few means
+    distinct, which = np.unique(shifts, return_inverse=True)  # few relearnings have few distinct means
     rob = harmonic_means(np.stack([means(states["q"][None]), means(states.r_over(distinct), which)], axis=1))
     overall = harmonic_means(np.stack([np.clip(aucs, 0, 1), rob], axis=1))
     return np.where(np.isnan(overall), -1.0, overall)
@@ -758,7 +759,7 @@ def summary(
     printed: pd.DataFrame | None = None,
     decimals: int = 3,
 ) -> pd.DataFrame:
-    """Combine F, Q and R of every metric into robustness and Overall, with places.
+    """Combine F, Q and R of every metric into robustness and Overall, with ranks.
 
     `Rob = HM(Q, R)` and `Overall = HM(F, Rob)`; HM is the harmonic mean, 0 if a part is 0 and NaN if one is NaN.
 
@@ -802,7 +803,7 @@ def summary(
     reported = _by_metric(printed, ["rob_printed", "overall_printed"], "read_published(...).metrics")
     for name in ("rob", "overall"):
         expected: Any = reported[f"{name}_printed"].reindex(table["metric"]).to_numpy(dtype=float)
-        # Half a unit in the last place, and a hair for binary fractions.
+        # Half a unit in the last place, plus a little for binary fractions.
         close = np.abs(table[name].to_numpy(dtype=float) - expected) <= 0.5 * 10.0**-decimals + 1e-9
         table[f"{name}_printed"] = expected
         table[f"{name}_agrees"] = np.where(np.isnan(expected), None, close)

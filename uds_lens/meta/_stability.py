@@ -1,4 +1,4 @@
-"""Stability of a ranking of methods over resamples of configurations and of examples."""
+"""Stability of a ranking of methods under resampling of configurations and of examples."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from uds_lens.meta._ranking import (
 from uds_lens.metrics import METRICS
 
 RETAIN = "retain"  # name of the reference model among the values per example
-HOLDOUT = "holdout/"  # beginning of the ids of examples that no model was trained on
+HOLDOUT = "holdout/"  # prefix of the ids of examples that no model was trained on
 
 
 @dataclass(frozen=True, eq=False)
 class ExampleAttack:
-    """Scores of an attack on forget and holdout examples, of all models and of retain."""
+    """Scores of an attack on forget and holdout examples, for all models and for retain."""
 
     values: np.ndarray  # example x model; NaN where an example has no score
     reference: np.ndarray  # those of retain, per example
-    holdout: np.ndarray  # which examples are of the holdout set
+    holdout: np.ndarray  # which examples belong to the holdout set
 
     def closeness(self, weights: np.ndarray) -> np.ndarray:
         """Compute `1 - min(|AUC - AUC_retain| / AUC_retain, 1)` of every model in every resample."""
@@ -64,15 +64,15 @@ class ExampleAttack:
 
 @dataclass(frozen=True, eq=False)
 class ExampleValues:
-    """The parts of the score, with what is known of them per example."""
+    """The parts of the score, with their values per example where available."""
 
-    holdout: np.ndarray  # of all examples of all metrics, those that no model was trained on
+    holdout: np.ndarray  # among all examples of all metrics, those that no model was trained on
     # Metrics that are means: example x model, oriented so that more is forgotten; NaN where there is no value.
     means: Mapping[str, np.ndarray]
     attacks: Mapping[str, ExampleAttack]  # attacks that are normalised by retain, by the name of the normalised one
     constant: Mapping[str, np.ndarray]  # metrics that are not resampled: `1 - m` per model
     utility: np.ndarray  # utility per model, capped at 1
-    # Number of each example's subject: those of one are drawn together; None draws single examples.
+    # The subject's number for each example; examples of a subject are drawn together. None draws single examples.
     clusters: np.ndarray | None
 
     @classmethod
@@ -89,7 +89,7 @@ class ExampleValues:
                 f"the examples belong to none of the models in the table: they name {named.iloc[0]!r}, the table "
                 f"{', '.join(map(repr, names[:3]))}."
             )
-        # A reader's examples are of references and pool models too, which are no candidates.
+        # A reader's examples include those of references and pool models, which are not candidates.
         examples = examples.assign(model=named, example_id=examples["example_id"].astype(str))
         examples = examples[named.isin([*names, RETAIN])]
         constant = forgotten_shares(frame, parts)
@@ -103,9 +103,9 @@ class ExampleValues:
                 continue
             table = _table(by_metric[name], ids, columns)
             if not np.isnan(table[holdout]).all():
-                continue  # an attack is no mean
+                continue  # an attack's value is not a mean
             table = table[:, : len(names)]
-            if not np.isnan(table).all(0).any():  # else a model has no values, and the metric stays as it is for all
+            if not np.isnan(table).all(0).any():  # otherwise some model has no values, so the metric is not resampled
                 means_of = (
                     "the values the metric is the mean of. Leave the metric out of the examples if it is not a mean."
                 )
@@ -117,7 +117,7 @@ class ExampleValues:
                 continue
             table = _table(by_metric[base], ids, columns)
             if any(np.isnan(table[part]).all(0).any() for part in (~holdout, holdout)):
-                continue  # a model, or retain, lacks one of the two sets
+                continue  # a model or retain lacks one of the two sets
             attack = ExampleAttack(table[:, : len(names)], table[:, columns.index(RETAIN)], holdout)
             scores_of = (
                 "the attack's scores of the model and of retain. Leave the attack out of the examples otherwise."
@@ -129,9 +129,9 @@ class ExampleValues:
         return cls(holdout, means, attacks, constant, utility_of(frame, parts), _subjects(examples, ids))
 
     def bootstrap(self, n_resamples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw how often each example counts: resample x example; forget and holdout examples are drawn separately.
+        """Draw the weight of each example: resample x example; forget and holdout examples are drawn separately.
 
-        Where subjects are known, whole subjects are drawn: questions about one are not independent.
+        If subjects are known, whole subjects are drawn, since questions about one are not independent.
         """
         weights = np.zeros((n_resamples, len(self.holdout)))
         for rows in self._sets():
@@ -180,7 +180,7 @@ def _table(rows: pd.DataFrame, ids: tuple[str, ...], names: list[str]) -> np.nda
 
 
 def _check(column: pd.Series, values: np.ndarray, names: list[str], what: str, expected: str) -> None:
-    """Raise unless the examples give the values of the table."""
+    """Raise an error unless the examples reproduce the values of the table."""
     stated = column.to_numpy(dtype=float)
     off = ~(np.abs(stated - values) <= 1e-3)
     if off.any():
@@ -200,18 +200,18 @@ def _subjects(examples: pd.DataFrame, ids: tuple[str, ...]) -> np.ndarray | None
 
 
 def _declared(names: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return the attack that each normalised one is computed from, by the declarations of the metrics."""
+    """Return the attack that each normalised one is computed from, according to the metrics' declarations."""
     return {name: METRICS[name].uses[0] for name in names if name in METRICS and len(METRICS[name].uses) == 1}
 
 
-_SPLITS = 200  # random halves: only means over them are reported, which settle sooner than the ends of intervals
+_SPLITS = 200  # number of random halves: only means over them are reported, which converge faster than interval bounds
 
 _VIEWS: tuple[View, View] = ("without", "with")
 
 
 @dataclass(frozen=True, eq=False)
 class Stability:
-    """A ranking over resamples of configurations and of examples."""
+    """A ranking under resampling of configurations and of examples."""
 
     ranks: pd.DataFrame
     """Probability of each place for each method: columns of `uds_lens.meta.STABILITY`."""
@@ -227,15 +227,16 @@ class Stability:
     without examples."""
 
     reordered: Mapping[str, float]
-    """Share of resamples, of configurations and of examples, in which the places of the methods are not the same with
-    depth in the score as without it; NaN where nothing can vary."""
+    """Share of resamples, of configurations and of examples, in which the methods' ranks change when depth joins the
+    score; NaN if nothing can vary."""
 
     fixed: tuple[str, ...]
     """Parts of the score that the bootstrap over examples does not resample: they are not means of values per
     example."""
 
     cautions: tuple[str, ...] = ()
-    """Sentences about what cannot vary in these resamples, and so has no probability (NaN) or an overconfident one."""
+    """Sentences about things that cannot vary in these resamples, and so have no probability (NaN) or an overconfident
+    one."""
 
     @property
     def varying(self) -> tuple[str, ...]:
@@ -255,17 +256,17 @@ def stability(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Stability:
-    """Rank again and again: with other configurations of each method, and with other examples.
+    """Repeat the ranking with resampled configurations of each method, and with resampled examples.
 
     Over configurations: each method's are drawn with replacement, as many as it has, and the best of those is chosen.
     Over examples: they are drawn with replacement, the same for all models and metrics, forget and holdout examples
     separately; whole subjects, where a column `subject` names them. Means over examples, and attacks that are
     normalised by retain's (`1 - min(|AUC - AUC_retain| / AUC_retain, 1)`), are computed again, and the choice is made
-    again. A part without values per example for each model stays as it is and is named in `fixed`: the spread is then a
-    lower bound.
+    again. A part without values per example for each model is not resampled and is named in `fixed`; the spread is then
+    a lower bound.
 
-    What cannot vary has no probability: over configurations where each method has one that is eligible, over examples
-    where no part of the score has values per example. Places, `p_best` and swaps are then NaN, and so is the interval
+    If nothing can vary, there are no probabilities: over configurations, if each method has only one eligible; over
+    examples, if no part of the score has values per example. Ranks, `p_best` and swaps are then NaN, as is the interval
     of a method with one configuration; `cautions` says so.
 
     Args:
@@ -339,7 +340,7 @@ def stability(
 def _cautions(
     candidates: Mapping[str, np.ndarray], fixed: tuple[str, ...], parts: ScoreParts, examples: bool
 ) -> tuple[str, ...]:
-    """Say what the resamples leave unchanged."""
+    """Say what the resamples do not vary."""
     cautions = []
     single = [name for name, rows in candidates.items() if len(rows) == 1]
     if len(single) == len(candidates):
@@ -369,8 +370,8 @@ def _best(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return scores (view x resample) of the configuration of a method chosen in each resample, and its row.
 
-    `scores` is view x resample (or 1) x model, `rows` the candidates of each resample (or 1). Among ties it is the one
-    that is chosen on all data, if it is one of them.
+    `scores` is view x resample (or 1) x model, `rows` the candidates of each resample (or 1). In a tie, it is the one
+    chosen on all data, if included.
     """
     resample = np.arange(max(len(rows), scores.shape[1]))
     drawn = np.broadcast_to(rows, (len(resample), rows.shape[1]))
@@ -394,7 +395,7 @@ def _tables(
     any_varies = any(varies.values())
 
     def share(hits: np.ndarray, known: bool) -> float:
-        """Mean over resamples; NaN where none of them can differ from another."""
+        """Average over resamples; NaN if they cannot differ."""
         return float(hits.mean()) if known else math.nan
 
     ranks, table, swaps, places = [], [], [], []

@@ -1,4 +1,4 @@
-"""Tables of models that readers return, with reasons for missing values and the origin of each model."""
+"""Tables of models returned by readers, with reasons for missing values and the origin of each model."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class ModelTable:
     """Where it was read."""
 
     examples: pd.DataFrame | None = None
-    """Values per example, where they were asked for: `model`, `metric`, `example_id`, `value`, and `subject` where the
-    results name one. Ids of the holdout set of an attack begin with "holdout/". Those of retain have the model
-    "retain", or "retain BASE SPLIT" where there are several."""
+    """Values per example, if requested: `model`, `metric`, `example_id`, `value`, and `subject` if the results have
+    subjects. Ids of the holdout set of an attack begin with "holdout/". Those of retain have the model "retain", or
+    "retain BASE SPLIT" where there are several."""
 
     references: pd.DataFrame | None = None
-    """The models full and retain that were read next to the others; None where no reader looked for them."""
+    """The models full and retain that were read along with the others; None if the reader did not look for them."""
 
     notes: tuple[str, ...] = ()
-    """What was left out, and what was decided, as sentences."""
+    """Sentences about what was left out or decided."""
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -64,13 +64,13 @@ class Published(ModelTable):
 
 
 Setup: TypeAlias = tuple[str | None, str | None]
-"""Base model, and split that was to be forgotten; None where it is not known."""
+"""Base model and forget split; None if not known."""
 
 SETUP = ("base", "split")  # columns of a setup
 
 
 def setups(frame: pd.DataFrame) -> list[Setup]:
-    """Return the base models and splits of a table, in order of appearance; None where they are not known."""
+    """Return the base models and splits of a table, in order of appearance; None if not known."""
     return list(dict.fromkeys(_setups(frame)))
 
 
@@ -91,7 +91,7 @@ def setup_name(setup: Sequence[str | None]) -> str:
 
 
 def retain_name(setup: Sequence[str | None]) -> str:
-    """Return the name of a retain model among the values per example, where there are several."""
+    """Return the name of a retain model among the values per example, if there are several."""
     return " ".join(["retain", *filter(None, setup)])
 
 
@@ -113,7 +113,7 @@ def require_one_setup(frame: pd.DataFrame) -> None:
 
 
 def require_same_conditions(*frames: pd.DataFrame) -> None:
-    """Raise `DataError` unless all models were measured in the same way, as far as the tables say how."""
+    """Raise `DataError` unless all models were measured in the same way, as far as the tables tell."""
     if (difference := mixed(_by_model(*frames))) is not None:
         raise DataError(
             f"the models were not measured in the same way, so their numbers are not comparable: {difference}. "
@@ -122,12 +122,12 @@ def require_same_conditions(*frames: pd.DataFrame) -> None:
 
 
 def conditions_in(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the conditions of each model of a table, from its column `conditions`; empty where it has none."""
+    """Return the conditions of each model of a table, from its column `conditions`; empty if it has none."""
     found: list[dict[str, Any]] = []
     for text in frame.get("conditions", [None] * len(frame)):
         try:
             read = {} if pd.isna(text) else json.loads(text)
-        except (ValueError, TypeError, RecursionError):  # somebody else's column
+        except (ValueError, TypeError, RecursionError):  # a column that is not ours
             read = str(text)
         found.append(read if isinstance(read, dict) else {"conditions": str(read)})
     return found
@@ -178,7 +178,7 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
 
 
 def of_setup(table: ModelTable, setup: Setup) -> ModelTable:
-    """Return the models of exactly one setup, None being a value like others; `retain` is the one of that setup."""
+    """Return the models of exactly one setup, treating None as a value; `retain` is the one of that setup."""
     rows = _rows(table, [of_model == setup for of_model in _setups(table.frame)])
     if rows.examples is None:
         return rows
@@ -203,11 +203,11 @@ def _rows(table: ModelTable, kept: Sequence[bool]) -> ModelTable:
 
 
 def may_be_one(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
-    """Return whether two setups may be the same: what is not known fits anything."""
+    """Return whether two setups may be the same; unknown entries match anything."""
     return all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))
 
 
-# Reading JSON that others wrote.
+# Reading JSON written by other programs.
 
 LARGEST = 1 << 30  # bytes of JSON that are still read
 
@@ -224,7 +224,7 @@ def kind(value: Any) -> str:
 
 
 def read_object(path: Path, *, expected: str) -> dict[str, Any]:
-    """Read the object in a JSON file; `expected` says for the message what should be there."""
+    """Read the object in a JSON file; `expected` describes it in the error message."""
     if not path.is_file():
         raise ResultFormatError(f"no file at {str(path)!r}: expected {expected}.")
     content = parse(read_file(path, most=LARGEST), where=repr(str(path)), expected=expected)
@@ -234,7 +234,7 @@ def read_object(path: Path, *, expected: str) -> dict[str, Any]:
 
 
 def parse(text: bytes, *, where: str, expected: str) -> Any:
-    """Read JSON that others wrote: NaN is a number there."""
+    """Read JSON written by other programs, which may contain NaN."""
     try:
         return json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError, MemoryError) as error:
@@ -242,7 +242,7 @@ def parse(text: bytes, *, where: str, expected: str) -> Any:
 
 
 def number(value: Any, *, where: str) -> float:
-    """Check a number in a file at the place `where`; NaN for null and NaN, `ResultFormatError` for other things.
+    """Check a number in a file at the place `where`; null becomes NaN, and other types raise `ResultFormatError`.
 
     >>> number(None, where="x"), number(3, where="x")
     (nan, 3.0)
@@ -269,7 +269,7 @@ _TEXT = ("model", "variant", "run", "method", "config", "conditions")
 
 
 def read_csv(path: str | os.PathLike[str]) -> ModelTable:
-    """Read a table of models: one row per model, a header, an empty cell where there is no value.
+    """Read a table of models: a header, one row per model, empty cells for missing values.
 
     Args:
         path: The file. It needs a column `model`; `knows`, `variant`, `run`, `method`, `config`, `lr`, `epochs` and
@@ -362,8 +362,7 @@ def pool_in(name: str) -> dict[str, Any] | None:
 def setup_of(folder: Path, name: str) -> Setup:
     """Return the base model and the split of a run: by `.hydra/config.yaml` next to it, else by its name.
 
-    The file records the run, and anybody may have chosen the name: where they differ, the file is taken, with a
-    warning.
+    The file records the run, but the name can be chosen freely: if they differ, the file is used, with a warning.
 
     Example:
         >>> setup_of(Path("nowhere"), "tofu_Llama-3.2-1B-Instruct_retain90")
@@ -382,7 +381,7 @@ def setup_of(folder: Path, name: str) -> Setup:
 
 
 def role_in(name: str) -> str | None:
-    """Return which reference a run is by the end of its name: "retain", "full", or None.
+    """Return which reference a run is, by its name's ending: "retain", "full", or None.
 
     >>> role_in("tofu_X_retain90"), role_in("tofu_X_full/evals_forget05"), role_in("tofu_X_forget10_NPO")
     ('retain', 'full', None)
@@ -393,7 +392,7 @@ def role_in(name: str) -> str | None:
 
 
 def _setup_in(name: str) -> Setup:
-    """Parse base model and split from a name; the split that retain90 goes with is forget10."""
+    """Parse base model and split from a name; retain90 belongs to forget10."""
     base, muse = _BASE.search(name), _MUSE.search(name)
     splits = dict(_SPLIT.findall(name))
     split = muse[1] if muse else f"forget{splits['forget']}" if "forget" in splits else None
@@ -412,7 +411,7 @@ def recorded_setup(config: hydra.Config) -> Setup:
 
 
 def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return how a measured model was made, as far as it is certain.
+    """Return how a measured model was made, as far as known for certain.
 
     The first that knows: `unlearning.json` in the model's directory, if it is about the weights that were measured;
     a part of the path that `uds_lens.unlearning.config_name` made, or that has Open-Unlearning's form
@@ -439,7 +438,7 @@ def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) ->
         if "_lr" in part:
             try:
                 parsed = parse_name(part)
-            except ConfigError:  # not a name of ours
+            except ConfigError:  # not one of our names
                 pass
             else:
                 config = part.removeprefix(f"{parsed.method}_")
@@ -451,7 +450,7 @@ def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) ->
 
 
 def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLike[str]) -> ModelTable:
-    """Set the method of models by a table, which overrides what a record or a name says.
+    """Set the methods of models from a table, which overrides records and names.
 
     Args:
         table: Models.
@@ -493,7 +492,7 @@ def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLi
 
 
 def reasons_frame(reasons: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
-    """Return why values are NaN, given by model and metric: columns of `uds_lens.meta.REASONS`."""
+    """Return the reasons for NaN values as a table with the columns of `uds_lens.meta.REASONS`."""
     rows = [(model, metric, why) for model, by_metric in reasons.items() for metric, why in by_metric.items()]
     return pd.DataFrame(rows, columns=list(REASONS))
 
