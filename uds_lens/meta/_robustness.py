@@ -736,7 +736,7 @@ def _overall(
     """Return Overall in every resample of clusters (`drawn`) and of relearnings; -1 where no kept model was drawn."""
 
     def means(values: np.ndarray, which: np.ndarray | None = None) -> np.ndarray:
-        """Average Q or R (one row, or row `which` of each resample), weighting clusters by how often they were drawn."""
+        """Average Q or R (one row, or row `which` of each resample), weighting clusters by how often they are drawn."""
         measured = states.kept & ~np.isnan(values[0])
         n_clusters = drawn.shape[1]
         sums = np.stack([np.bincount(codes[measured], row[measured], n_clusters) for row in values])

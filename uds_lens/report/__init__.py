@@ -1,4 +1,4 @@
-"""Finished audits, and tables of many models, as one HTML file each that opens anywhere, offline."""
+"""Reports of audits and dashboards of many models, each a single HTML file that opens offline."""
 
 import lazy_loader
 

@@ -65,7 +65,7 @@ def _interval(low: float, high: float) -> str:
 def headlines(
     audits: Mapping[str, DepthAudit], references: Collection[str] = (), metrics: Measured | None = None
 ) -> list[dict[str, Any]]:
-    """Return one entry per audit, highest score first; `index` is its place in `audits`."""
+    """Return one entry per audit, highest score first; `index` is its position in `audits`."""
     rows, utility = [], utility_metric(metrics)
     for index, (name, audit) in enumerate(audits.items()):
         low, high = audit.uds_interval
@@ -170,7 +170,7 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
 
 
 def verdicts(models: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Group the models, without references, that have one verdict for one reason."""
+    """Group the models (except references) that have the same verdict for the same reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for model in models:
         if not model["reference"]:
@@ -179,7 +179,7 @@ def verdicts(models: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Step(NamedTuple):
-    """One thing to do next."""
+    """A next step."""
 
     text: str
     command: str
@@ -188,7 +188,7 @@ class Step(NamedTuple):
 def next_steps(
     audits: Mapping[str, DepthAudit], references: Collection[str], *, utility: bool, elicited: Collection[str]
 ) -> Iterator[Step]:
-    """Yield what was not tried yet, with its commands on the files that the audits were made from."""
+    """Yield the steps not tried yet, with commands on the files that the audits were made from."""
     own = {name: audit for name, audit in audits.items() if name not in references}
     if not own:
         return
@@ -228,15 +228,15 @@ def next_steps(
 
 
 def _words(audit: DepthAudit) -> list[str]:
-    """Return the words of the command that made an audit; none where it is not recorded."""
+    """Return the words of the command that made an audit; empty if it is not recorded."""
     try:
         return shlex.split(str(audit.provenance.get("command", "")))
-    except ValueError:  # a quote without its end
+    except ValueError:  # an unclosed quote
         return []
 
 
 def _given(audit: DepthAudit, option: str) -> str | None:
-    """Return what the command that made an audit was given for an option; None where it is not recorded."""
+    """Return the value of an option in the command that made an audit; None if it is not recorded."""
     words = _words(audit)
     values = (
         after if word == option else word.removeprefix(f"{option}=")
@@ -277,7 +277,7 @@ def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
 def sections(
     audits: Mapping[str, DepthAudit], *, metrics: bool = False, elicited: bool = False, transplants: bool = False
 ) -> list[tuple[str, str]]:
-    """Return the sections of the page, for the links above it: place and words."""
+    """Return the sections of the page, for the links at its top: anchor and title."""
     several = len(audits) > 1
     return [
         ("score", "Scores" if several else "Score"),
@@ -302,7 +302,7 @@ def sections(
 
 
 def skipped_rows(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
-    """Return the rows that could not be scored, each once, with the names of the audits."""
+    """Return the rows that could not be scored, without duplicates, with the names of the audits."""
     rows: dict[tuple[Any, ...], list[str]] = {}
     for name, audit in audits.items():
         for row in audit.skipped:
@@ -314,7 +314,7 @@ def skipped_rows(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
 
 
 def settings(audits: Mapping[str, DepthAudit]) -> list[dict[str, str]]:
-    """Return the configuration: one row per setting, the values of all audits, equal ones once."""
+    """Return the configuration: one row per setting, with the values of all audits (equal ones only once)."""
     rows = []
     for name in AuditConfig().to_dict():
         values = dict.fromkeys(str(getattr(audit.config, name)) for audit in audits.values())
@@ -323,7 +323,7 @@ def settings(audits: Mapping[str, DepthAudit]) -> list[dict[str, str]]:
 
 
 def checkpoints(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
-    """Return the models with their roles; those that several audits share once."""
+    """Return the models with their roles; models shared by several audits appear once."""
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for name, audit in audits.items():
         for role, record in audit.roles.items():
@@ -335,7 +335,7 @@ def checkpoints(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
 
 
 def provenance(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
-    """Return where and with what the numbers were made; audits with the same answers share a row."""
+    """Return the provenance of the numbers; audits with the same values share a row."""
     entries: dict[str, dict[str, Any]] = {}
     for name, audit in audits.items():
         answers = _answers(audit.provenance)
@@ -345,7 +345,7 @@ def provenance(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
 
 
 def _answers(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Flatten a record; versions and prompts of training as one answer each, without the prompt, which has its place.
+    """Flatten a record; versions and training prompts become one value each; the prompt is shown elsewhere.
 
     >>> _answers({"created": "today", "stage_1": {"created": "before", "versions": {"torch": "2"}}})
     {'created': 'today', 'stage_1, created': 'before', 'stage_1, versions': 'torch 2'}
@@ -363,13 +363,13 @@ def _answers(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return answers
 
 
-# Paths of the machine, cut to their ends before a page is shared.
+# Shortening local paths before a page is shared.
 
 _PATH = re.compile(r"(?<![\w.:/\\])(?:~|\.{1,2})?(?:[A-Za-z]:)?(?:[/\\]+[^\s/\\'\",;:]+){2,}[/\\]?")
 
 
 def short_path(text: str) -> str:
-    """Cut paths that begin with `/`, `~`, `.` or `..` to their last two parts, without any user's name.
+    """Cut paths that begin with `/`, `~`, `.` or `..` to their last two parts, which removes user names.
 
     >>> short_path("uds-lens audit --full /home/ada/models/ckpt/full --out ../../home/ada/runs/npo")
     'uds-lens audit --full .../ckpt/full --out .../runs/npo'
@@ -390,7 +390,7 @@ def _path_ending(path: str) -> str:
 
 
 def shortened(audits: Mapping[str, DepthAudit]) -> dict[str, DepthAudit]:
-    """Return the audits with short paths in the names of models and in their provenance; examples stay as they are."""
+    """Return the audits with shortened paths in model names and provenance; examples are unchanged."""
 
     def record(model: ModelRecord) -> ModelRecord:
         return replace(model, name=short_path(model.name))
@@ -411,7 +411,7 @@ def shortened(audits: Mapping[str, DepthAudit]) -> dict[str, DepthAudit]:
 def _without_paths(value: Any) -> Any:
     if isinstance(value, str):
         return short_path(value)
-    if isinstance(value, Mapping):  # the first prompt is what the models read
+    if isinstance(value, Mapping):  # the first prompt is kept: it is what the models read
         return {key: part if key == "first_prompt" else _without_paths(part) for key, part in value.items()}
     return [_without_paths(part) for part in value] if isinstance(value, list | tuple) else value
 
@@ -424,15 +424,15 @@ _PERCENT = re.compile(r"(-?\d+)%")
 class Note(NamedTuple):
     """One warning."""
 
-    names: tuple[str, ...]  # audits it is about; empty when it is about all of them together
+    names: tuple[str, ...]  # audits it is about; empty if it is about all of them together
     text: str
     level: Level = "caution"
 
 
 def notes(audits: Mapping[str, DepthAudit]) -> list[Note]:
-    """Return fatal warnings first, then those between audits and those of single audits.
+    """Return the fatal warnings, then those between audits, then those of single audits.
 
-    Sentences that differ in their percentages only become one.
+    Sentences that differ only in their percentages are merged.
     """
     alike: dict[tuple[str, Level], dict[str, str]] = {}
     for name, audit in audits.items():
@@ -444,7 +444,7 @@ def notes(audits: Mapping[str, DepthAudit]) -> list[Note]:
 
 
 def _merged(sentences: list[str]) -> str:
-    """Merge sentences that differ in their percentages only.
+    """Merge sentences that differ only in their percentages.
 
     >>> _merged(["on 35% of the layers, -2% of the loss", "on 20% of the layers, -12% of the loss"])
     'on 20% to 35% of the layers, -12% to -2% of the loss'
@@ -469,7 +469,7 @@ def differences(audits: Mapping[str, DepthAudit], references: Sequence[str] = ()
 
 
 def difference_words(pairs: pd.DataFrame | None, confidence: str) -> dict[str, Any] | None:
-    """Return the table and the sentence above it; None where there is nothing to compare."""
+    """Return the table and the sentence above it; None if there is nothing to compare."""
     if pairs is None:
         return None
     rows = [_difference_row(row) for row in pairs.itertuples()]
@@ -482,7 +482,7 @@ def difference_words(pairs: pd.DataFrame | None, confidence: str) -> dict[str, A
 
 
 def _difference_row(row: Any) -> dict[str, Any]:
-    """Return a pair as the table shows it, the deeper model first."""
+    """Return a pair as shown in the table, with the deeper model first."""
     defined, tested = not math.isnan(row.difference), not math.isnan(row.p_holm)
     one, other, low, high = row.one, row.other, row.low, row.high
     if defined and row.difference < 0:
@@ -504,7 +504,7 @@ def _difference_row(row: Any) -> dict[str, Any]:
         "verdict": verdict,
         "n": row.n,
         "n_subjects": row.n_subjects,
-        # a column of texts holds NaN where there is none
+        # a column of texts holds NaN if there is none
         "why": "; ".join(part for part in why if isinstance(part, str) and part),
     }
 
@@ -545,7 +545,7 @@ def write(
     elicitations: Sequence[ElicitationResults] = (),
     short_paths: bool = False,
 ) -> Path:
-    """Write one HTML file about one audit or several: it opens offline and asks no network.
+    """Write one HTML file about one audit or several: it opens offline and makes no network requests.
 
     Audits of the same models at several patch sites are compared by site.
 
@@ -554,8 +554,8 @@ def write(
         path: File to write (`.html`), written atomically.
         title: Heading of the page; by default the page's own.
         lens: Logit Lens results to draw next to UDS in the view of an example: of
-            `metrics.compare_logit_lens(audit, example)`, or of `metrics.evaluate(...)` with `logit_lens`; each finds
-            its audit by itself.
+            `metrics.compare_logit_lens(audit, example)`, or of `metrics.evaluate(...)` with `logit_lens`; each is
+            matched to its audit automatically.
         metrics: Other metrics of the models (`metrics.evaluate`) and transplants (`uds_lens.transplant`), of one or
             several, in any order; each finds its audit by the weights. Adds a table, and depth against utility; Logit
             Lens among them is drawn as with `lens`.
@@ -658,7 +658,7 @@ def render(
 
 
 _ON_PAGE = {name: f"var(--{name})" for name in _COLOURS}
-"""Colours of the page that shows the picture, light or dark."""
+"""Theme of the page that shows the picture."""
 
 
 def _named(audits: DepthAudit | Sequence[DepthAudit] | Mapping[str, DepthAudit]) -> dict[str, DepthAudit]:
@@ -670,6 +670,6 @@ def _named(audits: DepthAudit | Sequence[DepthAudit] | Mapping[str, DepthAudit])
         audits = dict(zip(audit_names(audits), audits, strict=True))
     if not audits:
         raise ConfigError("a report needs at least one audit; got none.")
-    for name, audit in audits.items():  # curves are found by id
+    for name, audit in audits.items():  # curves are looked up by id
         check_unique(audit.examples, where=f"the audit {str(name)[:80]!r}")
     return dict(audits)

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 # Figures.
 
 SCATTERS = {"both": ("useful", "forgot"), "utility": ("useful",)}
-"""The two filters under which perturbations are drawn, and the columns of the points that they need."""
+"""The two filters for drawing perturbations, and the columns of the points that they need."""
 
 
 def figures(tables: Tables) -> dict[str, Any]:
-    """Draw all figures by name; None where there is nothing to draw."""
+    """Draw all figures, by name; None if there is nothing to draw."""
     metrics, main, label = tables.metrics, tables.main, labels(tables.metrics)
     drawn: dict[str, Any] = {"forest": None, "filters": None, "pairs": None, "frontier": None}
     if len(main) and main["auc"].notna().any():
@@ -197,7 +197,7 @@ def settings(tables: Tables) -> dict[str, str]:
 
 
 def groups(tables: Tables) -> dict[str, list[dict[str, Any]]]:
-    """Return the numbers that a model's row opens to: name, label, and whether a high value means knowledge."""
+    """Return the numbers in a model's expanded row: name, label, and whether a high value means knowledge."""
     parts, columns = tables.options.parts, [str(name) for name in tables.models.columns]
     of_ours = {name: METRICS[name] for name in columns if name in METRICS}
     useful = [name for name, metric in of_ours.items() if metric.group == "utility"]
@@ -224,7 +224,7 @@ def groups(tables: Tables) -> dict[str, list[dict[str, Any]]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a cell as JSON: numbers of numpy become Python's, what is missing becomes null.
+    """Return a cell as JSON: numpy numbers become Python's, and missing values become null.
 
     >>> import numpy as np
     >>> plain(np.float64("nan")), plain(np.int64(3)), plain("x")
@@ -262,7 +262,7 @@ def _metrics(tables: Tables) -> list[dict[str, Any]]:
         name = str(row["metric"])
         known, formula = METRICS.get(name), definition(name) or (None, None)
         needs = [need.capitalize() for need in known.needs if need != "full"] if known else []
-        if isinstance(row.get("tags"), str):  # as the paper tags it
+        if isinstance(row.get("tags"), str):  # tagged as in the paper
             needs = [tags[letter] for letter in row["tags"] if letter in tags]
         rows.append(
             {
@@ -295,11 +295,11 @@ def _robust(tables: Tables, key: str) -> dict[str, Mapping[str, Any]]:
 
 # Words and small tables that need no script.
 
-MISSING_ROWS = 200  # missing values that are listed one by one
+MISSING_ROWS = 200  # maximum number of missing values that are listed
 
 
 def context(tables: Tables) -> dict[str, Any]:
-    """Return the names of the template."""
+    """Return the variables of the template."""
     methods = list(dict.fromkeys(tables.models["method"])) if "method" in tables.models.columns else []
     parts, options = tables.options.parts, tables.options
     n_models, n_metrics = len(tables.models), len(tables.main)
@@ -351,7 +351,7 @@ def context(tables: Tables) -> dict[str, Any]:
 
 
 def sweep(models: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return what was tried, by method: learning rates, epochs, and settings read from names of configurations.
+    """Return the settings tried for each method: learning rates, epochs, and settings read from configuration names.
 
     A name such as `lr1e5_b01_a2_ep5` is read as beta 0.1 and alpha 2: letters as in the UDS paper's names, which leave
     out the decimal point. Other letters and their values are shown as written.
@@ -392,7 +392,7 @@ _LETTERS = {"a": "\u03b1", "b": "\u03b2", "g": "\u03b3", "d": "\u03b4", "l": "la
 
 
 def _value(letter: str, digits: str) -> str:
-    """Return a value as it was before its decimal point was left out: b01 is 0.1, b35 is 3.5, b10 is 10."""
+    """Restore the decimal point of a value: b01 is 0.1, b35 is 3.5, b10 is 10."""
     if letter not in _LETTERS or not digits.isdigit():
         return digits
     if digits.startswith("0") and len(digits) > 1:
@@ -434,8 +434,8 @@ def dashboard(
     """Write one HTML file about many models: metrics judged, methods ranked, every model with its parts.
 
     With the UDS paper's files (`uds_lens.meta.read_published`) it is the paper's dashboard, with intervals, numbers of
-    models, ties, and switches for filters and for the rule that selects configurations. It opens offline and asks
-    no network.
+    models, ties, and switches for filters and for the rule that selects configurations. It opens offline and makes no
+    network requests.
 
     Args:
         models: One row per unlearned model: `model`, `method`, `config`, `utility_rel`, the metrics of the score; or
@@ -463,7 +463,7 @@ def dashboard(
 def write_dashboard(
     models: pd.DataFrame | ModelTable, path: str | os.PathLike[str], **given: Any
 ) -> tuple[Path, tuple[str, ...]]:
-    """Write as `dashboard` does; return the path, and what could not be made or is too small to say much."""
+    """Like `dashboard`, but also return what could not be made, or is based on too few models."""
     path = located(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a dashboard is an HTML file, for example dashboard.html; got {str(path)!r}.")

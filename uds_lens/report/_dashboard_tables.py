@@ -1,7 +1,6 @@
-"""The tables of a dashboard, and what it explains of them.
+"""The tables of a dashboard, with their explanations.
 
-The words come first: metrics, methods, sources and cautions. Then models with scores, metrics with what is
-known of each, and what is missing.
+First the texts (metrics, methods, sources and cautions), then models with scores, metrics, and missing values.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Texts next to the templates: formula and meaning by metric; names of methods (ours, the UDS paper's, the trainers of
-# Open-Unlearning) as their authors write them; publications.
+# Text files next to the templates: formula and meaning by metric; names of methods (ours, the UDS paper's, the trainers
+# of Open-Unlearning) as their authors write them; publications.
 _TEXTS = json.loads((Path(__file__).parent / "page" / "words.json").read_text(encoding="utf-8"))
 
 _ALSO = {"s_mia_zlib": "s_mia_loss", "s_mia_min_k": "s_mia_loss", "s_mia_min_kpp": "s_mia_loss"}
 
 
 def definition(metric: str) -> Sequence[str] | None:
-    """Return formula and meaning of a metric; None for one that is not ours.
+    """Return formula and meaning of a metric; None if it is not one of ours.
 
     >>> definition("s_mia_zlib")[0] == definition("s_mia_loss")[0], definition("mine")
     (True, None)
@@ -56,7 +55,7 @@ def method_name(method: str) -> str:
 
 
 class Source(NamedTuple):
-    """A publication: authors, year and title; its address, empty if only in print."""
+    """A publication: authors, year and title; its URL, or empty if only in print."""
 
     text: str
     url: str
@@ -83,7 +82,7 @@ _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 def count(n: float, thing: str) -> str:
-    """Write a number of things, small ones in words.
+    """Write a count of things, with small numbers in words.
 
     >>> count(1, "metric"), count(12, "model")
     ('one metric', '12 models')
@@ -98,7 +97,7 @@ def metric_label(name: str) -> str:
 
 
 def labels(metrics: pd.DataFrame) -> dict[str, str]:
-    """Return the label of each metric of a table, where there is none its name."""
+    """Return the label of each metric of a table, or its name if there is none."""
     column = metrics["label"] if "label" in metrics.columns else [None] * len(metrics)
     return {
         str(name): label if isinstance(label, str) else str(name)
@@ -107,7 +106,7 @@ def labels(metrics: pd.DataFrame) -> dict[str, str]:
 
 
 def default_title(tables: Tables) -> str:
-    """Ask what the tables can answer: without pools and perturbations no metric is judged."""
+    """Phrase the question that the tables can answer: without pools and perturbations, no metric is judged."""
     questions = ["which metrics can be trusted"] if len(tables.metrics) else []
     questions += [("and " if questions else "") + "which methods forget"] if len(tables.models) else []
     asked = ", ".join(questions) or "what do the tables show"
@@ -115,7 +114,7 @@ def default_title(tables: Tables) -> str:
 
 
 def judged(tables: Tables, setting: str, models: str = "own") -> pd.DataFrame:
-    """Return F, Q, R, Rob and Overall with places at one filter setting, one metric per family."""
+    """Return F, Q, R, Rob and Overall with ranks at one filter setting, one metric per family."""
     import pandas as pd
 
     rows = tables.robust[(tables.robust["filter"] == setting) & (tables.robust["models"] == models)]
@@ -130,7 +129,7 @@ def _ranking(tables: Tables, by: View) -> pd.DataFrame:
 
 
 def cautions(tables: Tables) -> list[str]:
-    """Return what to know before quoting a number of the page."""
+    """Return cautions to read before quoting a number from the page."""
     return [
         *tables.gaps,
         *_same_variants(tables),
@@ -222,7 +221,7 @@ def _published(tables: Tables) -> Iterator[str]:
 
 
 PUBLISHED_POOL = 30
-"""Models in each pool of the UDS paper (section 5 there); its files hold no value per model of the pools."""
+"""Number of models in each pool of the UDS paper (its section 5); its files have no values of pool models."""
 
 
 @validated
@@ -235,20 +234,20 @@ class DashboardOptions:
     """
 
     parts: ScoreParts = field(default_factory=ScoreParts)
-    """Columns of the score; its `direction` says what a higher value means, for metrics that are not declared."""
+    """Columns of the score; for undeclared metrics, its `direction` says what a higher value means."""
     min_utility: float | None = None
-    """Smallest `utility_rel` of a candidate when the page opens; None takes all."""
+    """Initial minimum `utility_rel` of a candidate; None for no minimum."""
     select_by: View = "without"
-    """Choose a method's configuration by the score without or with depth, when the page opens."""
+    """Initial choice of a method's configuration: by the score without or with depth."""
     title: str | None = None
-    """Heading of the page; None asks what the tables can answer."""
+    """Heading of the page; None means the question that the tables can answer."""
     n_resamples: NonNegativeInt = 1000
     """Of the bootstraps."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tables:
-    """The tables of one dashboard; None or empty where there is nothing."""
+    """The tables of one dashboard; None or empty if missing."""
 
     models: pd.DataFrame  # unlearned models, with the columns of `uds_lens.meta.score_models`
     references: pd.DataFrame  # `full`, `retain`: the same columns
@@ -259,9 +258,9 @@ class Tables:
     cuts: pd.DataFrame | None  # thresholds between them
     pairs: pd.DataFrame | None  # differences between metrics
     points: pd.DataFrame | None  # models before and after quantisation and relearning
-    stability: Mapping[str, Stability]  # probabilities of places, by the rule that selects configurations
+    stability: Mapping[str, Stability]  # probabilities of ranks, by the rule that selects configurations
     directions: Mapping[str, Points]  # what a higher value of each metric of the score means
-    gaps: tuple[str, ...]  # what could not be made, and why; what is too small to say much
+    gaps: tuple[str, ...]  # notes on tables that could not be made or are based on few models
     reasons: pd.DataFrame  # why values are NaN: `model`, `metric`, `reason`
     source: str  # where the models come from
     published: bool  # whether these are the UDS paper's files
@@ -374,7 +373,7 @@ def _scored(
 
 
 def sentence(text: str) -> str:
-    """Add a full stop; the first letter stays, which may begin a name.
+    """Add a full stop; the first letter is unchanged, as it may be part of a name.
 
     >>> sentence("es: constant")
     'es: constant.'
@@ -444,7 +443,7 @@ def _stability(
 
 
 def _published_metrics(published: Published) -> pd.DataFrame:
-    """Return the paper's numbers with the interval that the sizes of its pools allow."""
+    """Return the paper's numbers, with intervals derived from the sizes of its pools."""
     frame = published.metrics.copy()
     ends = [meta.hanley_mcneil(float(auc), PUBLISHED_POOL, PUBLISHED_POOL) for auc in frame["auc"]]
     frame["low"], frame["high"] = [end[0] for end in ends], [end[1] for end in ends]
@@ -470,7 +469,7 @@ def _published_robustness(published: Published) -> pd.DataFrame:
 
 
 def _with_families(metrics: pd.DataFrame) -> pd.DataFrame:
-    """Mark metrics that are one metric at several settings (a number at the end); the middle one stands for all."""
+    """Mark metrics that are one metric at several settings (a number at the end); the middle one represents all."""
     stems: dict[str, list[str]] = {}
     for name in metrics["metric"]:
         stems.setdefault(re.sub(r"_\d+(\.\d+)?$", "", str(name)), []).append(str(name))

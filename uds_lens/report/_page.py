@@ -1,4 +1,4 @@
-"""From a template, its scripts and its numbers to a page that opens offline: embedding, hashes, policy."""
+"""Build a page that opens offline from a template, scripts and numbers: embedding, hashes, security policy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def floats(values: Float[Tensor, "..."]) -> str:
 
 
 def deltas(values: Float[Tensor, "example layer"], tau: float | int) -> str:
-    """Write `floats` that stay on their side of `tau`, so that the page has the same KE layers."""
+    """Write `floats` rounded so that they stay on their side of `tau`, and the page has the same KE layers."""
     exact, limit = values.numpy(), np.float32(tau)
     near = exact.astype("<f4")
     near = np.where((exact > tau) & (near <= limit), np.nextafter(limit, np.float32(np.inf)), near)
@@ -68,7 +68,7 @@ def fill(name: str, *, scripts: Sequence[str], styles: Sequence[str], data: Any,
     from uds_lens import __version__
 
     library, script = get_plotlyjs(), _joined(scripts)
-    # only our scripts run, and nothing is loaded: the second lock behind the escaping of texts
+    # only our scripts run, and nothing is loaded: a second safeguard after the escaping of texts
     policy = (
         f"default-src 'none'; script-src {script_hash(library)} {script_hash(script)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"

@@ -1,4 +1,4 @@
-"""Numbers and texts that the script of a report works with; what several audits share is stored once."""
+"""Numbers and texts for the script of a report; data shared by several audits are stored once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from uds_lens.transplants import Transplant
 if TYPE_CHECKING:
     import pandas as pd
 
-MATRIX = 4  # models from which their differences are a matrix; the table of fewer is shorter
+MATRIX = 4  # from this number of models on, differences are shown as a matrix; for fewer, a table is shorter
 
 
 # Other metrics, matched to the audits by the weights of their models.
@@ -59,11 +59,11 @@ _SCORES = {"full": 0.0, "retain": 1.0}
 class Measured(NamedTuple):
     """Metrics next to depth."""
 
-    # By name of the audit; `full` and `retain` under their roles, where they are no audits.
+    # By name of the audit; `full` and `retain` under their roles, if they are not audits.
     values: Mapping[str, Mapping[str, MetricValue]]
-    roles: tuple[str, ...]  # those of `values` that are no audits
+    roles: tuple[str, ...]  # those of `values` that are not audits
     warnings: Mapping[str, tuple[str, ...]]  # by the same names
-    # How each was asked, "raw" or "chat template"; both, where its metrics were measured in different ways.
+    # The prompts of each, "raw" or "chat template"; both, if its metrics were measured in different ways.
     prompts: Mapping[str, str]
 
 
@@ -104,7 +104,7 @@ def _sources(metrics: MetricSources) -> list[MetricSource]:
 
 
 def transplants_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> dict[str, Transplant]:
-    """Match transplants to the audits of their models: of several audits of one, to those they can be read with."""
+    """Match transplants to audits of their models; of several such audits, to the compatible ones."""
     found: dict[str, Transplant] = {}
     for source in _sources(metrics):
         if not isinstance(source, Transplant):
@@ -122,7 +122,7 @@ def transplants_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) 
 
 
 def _owners(audits: Mapping[str, DepthAudit], source: MetricResults) -> list[str]:
-    """Return the audits of the model that was measured; else the role it has in all of them."""
+    """Return the audits of the measured model, or else its role in all of them."""
     weights = source.models["model"].fingerprint
     names = [name for name, audit in audits.items() if audit.models["unlearned"].fingerprint == weights]
     roles = [
@@ -243,7 +243,7 @@ def _shared_figures(
     references: Sequence[str],
     metrics: Measured | None,
 ) -> dict[str, Any]:
-    """Draw the figures of all audits together, and patterns whose numbers the page fills in."""
+    """Draw the figures of all audits together, and templates that the page fills in."""
     import pandas as pd
 
     first = next(iter(audits.values()))
@@ -273,7 +273,7 @@ def _shared_figures(
     return figures | {
         "heatmap": heatmap,
         "example": plain_figure(plots.example_profile(one, tau=first.config.tau, title=None)),
-        # its headings say `undefined` where the page puts the scores
+        # its headings say `undefined` in place of the scores, which the page fills in
         "lens": plain_figure(plots.lens_against_uds(lens, tau=first.config.tau, title=None)),
         "template": jsonable(plots.template("light")),
     }
@@ -282,7 +282,7 @@ def _shared_figures(
 def _utility_figure(
     audits: Mapping[str, DepthAudit], metrics: Measured, references: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Draw depth against utility; each mark says which model it is."""
+    """Draw depth against utility; each mark names its model."""
     import pandas as pd
 
     name = utility_metric(metrics)
@@ -343,7 +343,7 @@ def lens_deltas(audits: Mapping[str, DepthAudit], sources: Sequence[LensSource])
 
 
 def lens_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> list[MetricResults]:
-    """Return those of other metrics that hold Logit Lens values of an audit."""
+    """Return the metric results with Logit Lens values for an audit."""
     return [
         source
         for source in metric_sources(metrics)
@@ -354,7 +354,7 @@ def lens_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> list
 
 
 def _lens_rows(source: LensSource) -> dict[str, tuple[Sequence[float], Sequence[float]]]:
-    """Return S1 and S2 per layer by the id of the example; files write NaN as null."""
+    """Return S1 and S2 per layer, by example id; files write NaN as null."""
     if isinstance(source, LensComparison):
         return {source.example.id: (source.lens_s1.tolist(), source.lens_s2.tolist())}
     lens, subject = source.metrics.get("logit_lens"), _lens_subject(source)
@@ -382,7 +382,7 @@ def _lens_subject(source: LensSource) -> str:
 
 
 def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
-    """Tell whether the values are of the audit's models and examples; ids are often row numbers, which every file has.
+    """Tell whether the values belong to the audit's models and examples; ids alone may be mere row numbers.
 
     Examples are compared by the tokens of all; where one of the two holds more rows, by the last layer, at which Logit
     Lens and UDS are the same measurement of `retain`.
@@ -396,7 +396,7 @@ def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
             and torch.equal(audit.s2_delta[place].nan_to_num(), source.uds_s2.nan_to_num())
             for place, example in enumerate(audit.examples)
         )
-    if audit.config.protocol == "chat":  # metrics ask Logit Lens raw
+    if audit.config.protocol == "chat":  # Logit Lens metrics use raw prompts
         return False
     for ours, theirs in {"full": "full", "retain": "retain", "unlearned": "model"}.items():
         if theirs not in source.models or source.models[theirs].fingerprint != audit.models[ours].fingerprint:
@@ -417,7 +417,7 @@ def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
 
 # Elicitations, matched to the audits of the same models.
 
-_LONGEST = 600  # letters of a text that the page holds
+_LONGEST = 600  # maximum length of a text on the page, in characters
 
 _ROLES = ("unlearned", "retain", "full")
 
@@ -425,7 +425,7 @@ _ROLES = ("unlearned", "retain", "full")
 def elicited_beside(
     audits: Mapping[str, DepthAudit], sources: Sequence[ElicitationResults]
 ) -> dict[str, ElicitationResults]:
-    """Match elicitations to audits, by the audit's name; of two of one model the later one counts."""
+    """Match elicitations to audits, by the audit's name; of two for one model, the later one is used."""
     matched: dict[str, ElicitationResults] = {}
     for source in sources:
         if not isinstance(source, ElicitationResults):
@@ -560,7 +560,7 @@ def _with_interval(row: Mapping[str, Any], name: str, ends: str | None = None, *
 
 _FIELDS = ("id", "row", "type", "subject", "question", "answer", "prefix", "entity")
 
-_LARGE = 4000  # models times examples above which drawing takes long enough for a progress bar
+_LARGE = 4000  # number of models times examples above which there is a progress bar
 
 
 def payload(
@@ -622,7 +622,7 @@ def payload(
 
 
 def _index(items: list[Any], item: Any) -> int:
-    """Return the place of `item` in `known`, added if new."""
+    """Return the index of `item` in `known`, adding it if new."""
     if item not in items:
         items.append(item)
     return items.index(item)

@@ -1,4 +1,4 @@
-"""Finished measurements, and all that needs no model: settings, scores, `DepthAudit`, tables, comparisons, files."""
+"""Finished measurements, and everything that needs no model: settings, scores, `DepthAudit`, tables, comparisons."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The warnings to read before quoting a score, and which of them withhold the verdict."""
+"""Warnings to read before quoting a score; the fatal ones withhold the verdict."""
 
 from __future__ import annotations
 
@@ -25,28 +25,27 @@ Level: TypeAlias = Literal["fatal", "caution", "note"]
 how it was measured."""
 
 LEVELS: tuple[Level, ...] = ("fatal", "caution", "note")  # all levels, most serious first
-FEW = 30  # below this many measurable examples an interval over examples is wide
+FEW = 30  # with fewer measurable examples, an interval over examples is wide
 
 HARDLY_KNOWN = 0.1
 """Probability per token (geometric mean) that `full` gives the entities, below which it hardly knows them."""
 
 DAMAGED = 5.0
-"""Loss on retained facts from the unlearned states over that from retain's, above which these facts are lost: in the
-study of SmolLM2 it was 16 to 75 in the three damaged models, and at most 1.9 in the others."""
+"""Retained facts are lost if the unlearned states cost more than this many times what retain's states cost: in the
+study of SmolLM2 it was 16 to 75 times in the three damaged models, and at most 1.9 in the others."""
 
-LEAST_LOSS = 0.01  # nats per token that retain's states cost on retained facts at least, in that quotient
+LEAST_LOSS = 0.01  # minimum cost of retain's states on retained facts in that ratio, in nats per token
 
 LEAST_SAID = 0.8
-"""Probability of the retained entities under the unlearned model itself, as a share of that under full, below which
-the model is damaged, whatever full makes of its states."""
+"""The model is damaged if it gives the retained entities less than this share of the probability that full does,
+whatever the patched states show."""
 
-AS_ANSWERS = 0.06  # difference of UDS and output depth up to which they say the same
+AS_ANSWERS = 0.06  # UDS and output depth agree if they differ by at most this
 
 UNKNOWN_TO_RETAIN = 0.5
-"""Loss from retain's states on control facts, as a share of that on forget facts, above which retain does not know the
-control facts either."""
+"""Retain does not know the control facts if its states cost more than this share of their cost on forget facts."""
 
-RETAINS_APART = 0.1  # difference of the scores against several retain models that deserves a warning
+RETAINS_APART = 0.1  # a warning is given if scores against several retain models differ by more than this
 NEGATIVE_SHARE = 0.25  # share of KE layers with a negative LER that deserves a warning
 MANY_GIVEN_AWAY = 0.05  # share of entities that question or prefix contain that deserves a warning
 COSINE = 0.5  # mean cosine between patched and original state below which the patch is off-distribution
@@ -58,7 +57,7 @@ class Caution(NamedTuple):
 
     level: Level
     text: str
-    """A sentence or two."""
+    """One or two sentences."""
     mark: str
     """The same in a few words, for a row of a table: "off-distribution"."""
 
@@ -74,14 +73,14 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
 
 
 def _equal_weights(audit: DepthAudit) -> Iterator[Caution]:
-    """Two references of equal weights make all scores meaningless; the audit of a reference is a known number."""
+    """References with equal weights make all scores meaningless; the score of a reference is known in advance."""
     for a, b in audit.equal_weights:
         level: Level = "fatal" if _both_references(a, b) else "note"
         yield Caution(level, f"{_named(audit, a)} and {_named(audit, b)} have identical weights.", f"{a} = {b}")
 
 
 def _named(audit: DepthAudit, role: str) -> str:
-    """Name a model in a sentence; with several retain models each keeps its number."""
+    """Name a model in a sentence; several retain models are numbered."""
     first, _, number = role.partition(" ")
     if first == "unlearned":
         return "the audited model"
@@ -93,7 +92,7 @@ def _both_references(a: str, b: str) -> bool:
 
 
 def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
-    """Warn unless `full` knows what `retain` does not; the other way round, they were probably swapped."""
+    """Warn unless `full` knows what `retain` does not; if it is the other way round, they were probably swapped."""
     if not audit.examples or any(_both_references(a, b) for a, b in audit.equal_weights):
         return
     probability, (full, retain, *_) = math.exp(float(audit.s_full.mean())), audit.config.roles
@@ -159,7 +158,7 @@ def _several_retains(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution(level, text, f"{low:.2f}-{high:.2f} by {one}")
 
 
-# Which examples were measured, and how many can be.
+# Which examples were measured, and how many are measurable.
 
 
 def _sample(audit: DepthAudit) -> Iterator[Caution]:
@@ -227,10 +226,10 @@ def _few_subjects(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _subjects_alike(audit: DepthAudit) -> Iterator[Caution]:
-    """Say so where one more subject of another kind would leave the interval: only the subjects asked are known."""
+    """Warn if one more subject of another kind could move the score outside the interval."""
     basis = audit.interval_basis
-    follows = any(b == "unlearned" for _, b in audit.equal_weights)  # the scores are known without asking anybody
-    enough = basis.effective >= FEW_CLUSTERS  # with fewer the interval is called rough anyway
+    follows = any(b == "unlearned" for _, b in audit.equal_weights)  # the scores are known by definition
+    enough = basis.effective >= FEW_CLUSTERS  # with fewer, the interval is called rough anyway
     if enough and not follows and left_by_one(audit.uds_interval, audit.uds, basis.n):
         text = (
             f"The {basis.by}s score so much alike that one of another kind among {basis.n} would move the score by "
@@ -281,7 +280,7 @@ def _some(names: Sequence[object]) -> str:
 
 
 def _begins_answer(audit: DepthAudit) -> Iterator[Caution]:
-    """Raw prompts end in a space where the answer begins with the entity: tokens that no training text has there."""
+    """Warn of raw prompts that end in a space because the answer begins with the entity, unlike training texts."""
     if audit.prompts != "raw":
         return
     by_place: dict[bool, list[float]] = {True: [], False: []}
@@ -321,11 +320,12 @@ def _without_specifics(reason: str) -> str:
     >>> _without_specifics("The entity 'Ada' occurs 2 times in the answer and no prefix tells which one is meant.")
     'the entity ... occurs ... times in the answer and no prefix tells which one is meant'
     """
-    plain = _COUNT.sub("...", _QUOTED.sub("...", reason)).replace("`", "'")  # a report marks our names by `
+    # reports treat text in backticks as names of ours
+    plain = _COUNT.sub("...", _QUOTED.sub("...", reason)).replace("`", "'")
     return plain[:1].lower() + plain[1:].rstrip(".")
 
 
-# What the unlearned states cost, on forget facts and on retained ones.
+# The cost of the unlearned states, on forget facts and on retained ones.
 
 
 def _negative(audit: DepthAudit) -> Iterator[Caution]:
@@ -339,11 +339,11 @@ def _negative(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _other_prompts(audit: DepthAudit) -> Iterator[Caution]:
-    """Name the models whose records say that they were trained with other prompts than they were audited with."""
+    """Name the models that, according to their records, were trained with other prompts."""
     names = {"chat": "the chat template", "raw": "raw prompts"}
     recorded = audit.provenance.get("trained_with")
     trained = {role: word for role, word in recorded.items() if word in names} if isinstance(recorded, dict) else {}
-    asked = "chat" if audit.config.protocol == "chat" else "raw"  # as `audit.prompts` has it
+    asked = "chat" if audit.config.protocol == "chat" else "raw"  # as in `audit.prompts`
     others = [role for role, word in trained.items() if word != asked]
     if not others:
         return
@@ -356,7 +356,7 @@ def _other_prompts(audit: DepthAudit) -> Iterator[Caution]:
         f"According to the records of training, {who} {were} trained with {names[then]}, but audited with "
         f"{names[asked]}: {seem}."
     )
-    if len(set(trained.values())) == 1:  # all alike: the prompts were chosen for the audit
+    if len(set(trained.values())) == 1:  # all models agree, so the prompts were chosen for the audit
         yield Caution("note", text, f"trained with {then} prompts")
     else:
         text += " The records of the other models agree with the prompts of this audit."
@@ -365,7 +365,7 @@ def _other_prompts(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _answers_opened(audit: DepthAudit) -> Iterator[Caution]:
-    """Templates of models that reason ask for an answer otherwise than they write one that is there."""
+    """Templates of reasoning models open a requested answer differently from a given one."""
     if opened := audit.provenance.get("answers_opened"):
         asked, written = map(repr, opened)
         text = (
@@ -378,7 +378,7 @@ def _answers_opened(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _off_distribution(audit: DepthAudit) -> Iterator[Caution]:
-    cosine, ratio = audit.s2_cosine.mean(0), audit.s2_norm_ratio.mean(0)  # NaN without examples, and not beyond
+    cosine, ratio = audit.s2_cosine.mean(0), audit.s2_norm_ratio.mean(0)  # NaN, without examples, is not beyond a bound
     off = (cosine < COSINE) | (ratio > NORM_FACTOR) | (ratio < 1 / NORM_FACTOR)
     if layers := off.nonzero()[:, 0].tolist():
         text = (
@@ -390,7 +390,7 @@ def _off_distribution(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def damage_signs(audit: DepthAudit) -> tuple[str, ...]:
-    """Say what shows that the model lost retained facts, too; empty without a sign, and without a control."""
+    """List the signs that the model lost retained facts; empty without such signs or without a control."""
     damage, prob, roles, signs = audit.damage_estimate, audit.entity_prob, audit.config.roles, []
     if damage.control_loss > DAMAGED * max(damage.retain_loss, LEAST_LOSS):
         signs.append(
@@ -412,7 +412,7 @@ def _damage(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _control(audit: DepthAudit) -> Iterator[Caution]:
-    """Control facts that `full` or `retain` does not know say nothing about damage."""
+    """Warn of control facts that `full` or `retain` does not know, which say nothing about damage."""
     control, (full, retain, *_) = audit.control, audit.config.roles
     if control is None:
         return
@@ -460,7 +460,7 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _as_the_answers(audit: DepthAudit) -> Iterator[Caution]:
-    reference = any(b == "unlearned" for _, b in audit.equal_weights)  # both follow from the definition
+    reference = any(b == "unlearned" for _, b in audit.equal_weights)  # both are fixed by definition
     if not reference and abs(audit.uds - audit.output_depth) <= AS_ANSWERS:
         text = f"The depth score says what the model's unpatched answers say (output depth, within {AS_ANSWERS:g})."
         yield Caution("note", text, "as the answers")
@@ -499,7 +499,7 @@ def _engines(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution("caution", text, "two engines")
 
 
-_CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # those of one level stay in this order
+_CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # the sort keeps this order within a level
     _equal_weights,
     _knowledge,
     _other_prompts,
@@ -527,9 +527,9 @@ _CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # those of o
 
 
 def cautions_between(audits: Mapping[str, DepthAudit]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield warnings about audits together: the names it is about, none where it is about all, and a sentence."""
+    """Yield warnings about audits together: the names concerned (empty if all) and a sentence."""
     same: dict[tuple[object, ...], list[str]] = {}
-    for name, audit in audits.items():  # one model measured in several ways is no surprise
+    for name, audit in audits.items():  # one model measured in several ways is expected to be identical
         same.setdefault((audit.models["unlearned"].fingerprint, *score_settings(audit)), []).append(name)
     for names in same.values():
         if len(names) > 1:

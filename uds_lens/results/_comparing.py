@@ -1,4 +1,4 @@
-"""Several audits together: which are comparable, what to call them, and paired differences with tests.
+"""Compare several audits: comparability, short names, and paired differences with tests.
 
 Facts about one subject are not independent, so whole subjects are resampled and flipped.
 """
@@ -44,7 +44,7 @@ STAGE_1_SETTINGS = ("site", "scope", "last_layer", *PROMPT_SETTINGS, "dtype", "a
 
 
 def differing_settings(audits: Iterable[DepthAudit]) -> list[str]:
-    """Return the settings in which audits are not comparable; empty where they are.
+    """Return the settings that make audits incomparable; empty if there are none.
 
     >>> differing_settings([])
     []
@@ -59,10 +59,10 @@ def score_settings(audit: DepthAudit) -> tuple[object, ...]:
 
 
 def why_not_comparable(one: DepthAudit, other: DepthAudit) -> str | None:
-    """Return why a difference of two scores would be meaningless; None where it is meaningful.
+    """Return why a difference of two scores would be meaningless; None if it is meaningful.
 
-    The settings that decide what a score means must be the same, and `full` and `retain`, which define 0 and 1. Another
-    `retain` alone, with the same unlearned model, is a comparison of retain models.
+    The settings that determine the meaning of a score must be equal, and so must `full` and `retain`, which define 0
+    and 1. If only `retain` differs, for the same unlearned model, the comparison is one of retain models.
     """
     names = differing([("", conditions_of(one)), ("", conditions_of(other))])
     values = [
@@ -80,7 +80,7 @@ def why_not_comparable(one: DepthAudit, other: DepthAudit) -> str | None:
 
 
 def references_of(audits: Mapping[str, DepthAudit], named: Collection[str]) -> list[str]:
-    """Return the names of all references, found by their weights or named, in the order of the audits."""
+    """Return the names of all references, recognised by their weights or named, in the order of the audits."""
     unknown = [named] if isinstance(named, str) else [name for name in named if name not in audits]
     if unknown:
         raise ConfigError(
@@ -91,7 +91,7 @@ def references_of(audits: Mapping[str, DepthAudit], named: Collection[str]) -> l
 
 
 def site_groups(audits: Iterable[Audit]) -> list[dict[str, Audit]]:
-    """Group audits whose stage 1 differs in the patch site only: same models, tokens, scope, protocol and dtype.
+    """Group audits whose stage 1 differs only in the patch site: same models, tokens, scope, protocol and dtype.
 
     Args:
         audits: Any audits.
@@ -167,7 +167,7 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
     return frame.assign(conditions=conditions) if conditions else frame
 
 
-# Short names for audits side by side: the unlearned model, and more only where that is not enough.
+# Short names for audits: the unlearned model, with more only if that is not enough.
 
 _VAGUE = re.compile(r"(checkpoint|ckpt|step|epoch)?[-_]?\d*|final|last|best|model|weights|output", re.IGNORECASE)
 
@@ -176,8 +176,8 @@ def audit_names(audits: Sequence[DepthAudit], *, places: Sequence[str | os.PathL
     """Name audits so that they can be told apart.
 
     The last part of the unlearned model's path or Hub id, with the part before it where it is vague (`final`,
-    `checkpoint-500`). Where two audits share that name: more of the path; else the settings that differ; else where
-    the audits were saved; else a number.
+    `checkpoint-500`). If two audits share that name, more of the path is added, else the differing settings, else the
+    place of the saved audits, else a number.
 
     Args:
         audits: Any number of them.
@@ -196,7 +196,7 @@ def audit_names(audits: Sequence[DepthAudit], *, places: Sequence[str | os.PathL
             paths = [PurePath(places[i]).parts for i in group]
             deepest = max(map(len, paths))
             ways += [["/".join(path[-depth:]) for path in paths] for depth in range(1, deepest + 1)]
-        best = max(ways, key=lambda way: len(set(way)))  # the first that tells most of them apart
+        best = max(ways, key=lambda way: len(set(way)))  # the first one that distinguishes most of them
         for i, name in zip(group, best, strict=True):
             names[i] = name
     for group in _alike(names):
@@ -234,11 +234,11 @@ def _alike(names: Sequence[str]) -> list[list[int]]:
 
 # The mean of paired differences, with an interval over subjects and a sign-flip test.
 
-_ALL_PATTERNS = 13  # subjects up to which all sign patterns are tried
+_ALL_PATTERNS = 13  # maximum number of subjects for which all sign patterns are enumerated
 
 _ALIKE_WITHIN = 0.02
-"""Spread of the subjects' differences, of at most 1, below which they are alike whatever their mean. Where one subject
-in 50 is of another kind, this catches what the mean alone does not (`benchmarks/sign_flips.py`)."""
+"""Subjects' differences (at most 1) count as alike if their spread is below this, whatever their mean. If one subject
+in 50 is of another kind, this catches cases that the mean alone does not (`benchmarks/sign_flips.py`)."""
 
 _ALIKE = (
     "All but a few subjects differ in the same way: a kind of subject that was not asked, as common as so few subjects "
@@ -250,7 +250,7 @@ class Contrast(NamedTuple):
     """The mean of paired differences, with its interval and test."""
 
     value: float
-    """Mean; NaN where no question has a value."""
+    """The mean; NaN if no question has a value."""
 
     interval: Interval
     """Over subjects; NaN with fewer than two, and for equal differences without bounds."""
@@ -259,10 +259,10 @@ class Contrast(NamedTuple):
     """Two-sided, against 0; NaN with fewer than two subjects."""
 
     n: int
-    """Questions."""
+    """Number of questions."""
 
     n_subjects: int
-    """Subjects they are about; questions without one count as their own."""
+    """Number of subjects; a question without one counts as its own subject."""
 
     caution: str | None = None
     """Why interval and p-value may be too narrow and too small: all but a few subjects differ in the same way."""
@@ -291,9 +291,9 @@ def contrast(
         n_resamples: Of the bootstrap behind the interval.
         n_flips: Random sign patterns; None takes `n_resamples`.
         seed: Of interval and random patterns.
-        bounds: Smallest and largest possible difference. Where all differences are equal, the interval allows for
-            subjects that differ otherwise and were missed; without bounds it is NaN there. The caution takes the
-            farther bound as the largest possible difference either way; 1 without bounds.
+        bounds: Smallest and largest possible difference. If all differences are equal, the interval allows for missed
+            subjects that differ; without bounds, it is NaN then. The caution takes the farther bound as the largest
+            possible difference either way; 1 without bounds.
 
     Returns:
         The mean with its interval and p-value. Both know only the subjects asked: where all but a few differ in
@@ -328,17 +328,17 @@ def contrast(
     )
     if _error(sums, counts, mean) > 1e-12 * max(1.0, abs(mean)):
         p = _flipped(sums, counts, n_flips, seed)
-    else:  # subjects are all alike: no sign pattern is less extreme
+    else:  # all subjects are alike, so no sign pattern is less extreme
         p = 1.0 if abs(mean) <= 1e-12 else smallest_p(m, n_flips)
     alike = differences.any() and differ_alike(differences / (max(map(abs, bounds)) if bounds else 1.0), groups)
     return Contrast(mean, interval, p, n, m, _ALIKE if alike else None)
 
 
 def smallest_p(n_subjects: int, n_flips: int = 9999) -> float:
-    """Return the smallest p-value that flipping the signs of some subjects can give.
+    """Return the smallest p-value possible when flipping the signs of this many subjects.
 
-    No pattern but the observed one and its opposite is then as extreme: 2 of `2 ** n_subjects`. Where patterns are
-    drawn (14 subjects or more), it is at least 1 of `n_flips + 1`. NaN with fewer than two subjects.
+    In that case, only the observed pattern and its opposite are as extreme: 2 of `2 ** n_subjects`. If patterns are
+    drawn at random (14 subjects or more), it is at least 1 / (`n_flips + 1`). NaN with fewer than two subjects.
 
     >>> smallest_p(6), smallest_p(20)
     (0.03125, 0.0001)
@@ -381,18 +381,19 @@ def _flipped(sums: np.ndarray, counts: np.ndarray, draws: int, seed: int) -> flo
         signs = chance.choice([-1.0, 1.0], (min(step, draws - start), m))
         means = signs @ sums / n
         squares = (sums**2).sum() - 2 * means * (signs @ (sums * counts)) + means**2 * (counts**2).sum()
-        errors = np.sqrt(np.maximum(squares, 0.0) * m / (m - 1)) / n  # as in `_error`, the square written out
+        errors = np.sqrt(np.maximum(squares, 0.0) * m / (m - 1)) / n  # as in `_error`, with the square expanded
         extreme += int((far(means, errors) >= observed * (1 - 1e-9)).sum())
     return max((1 + extreme) / (1 + draws), smallest_p(m, draws))  # the draws may miss the pattern observed
 
 
 def differ_alike(differences: Float[np.ndarray, "question"], groups: Int[np.ndarray, "question"]) -> bool:
-    """Tell whether subjects differ so much alike that a kind of subject that was missed could turn the sign.
+    """Tell whether subjects are so much alike that a missed kind of subject could reverse the sign.
 
     All but at most two (or a tenth) of the subjects differ in the same way if the root mean square of their mean
     differences' distance from the median is at most half the median, a tenth of the distance of the farthest, or 0.02.
-    Interval and p-value know only the subjects asked. If none of n is of another kind, its share may still be
-    `share_interval`'s upper end; if so many differed by 1 the other way, the mean would be 0 or on the other side.
+    Interval and p-value are based only on the subjects asked. If none of n is of another kind, its share may still be
+    as large as `share_interval`'s upper end; if that many differed by 1 in the other direction, the mean would be 0 or
+    reversed.
     """
     sums, counts = by_group(differences, groups)
     means, n = sums / counts, len(sums)
@@ -407,7 +408,7 @@ def differ_alike(differences: Float[np.ndarray, "question"], groups: Int[np.ndar
     return abs(float(sums.sum() / counts.sum())) * (1 - missed) <= missed
 
 
-# Is one model erased deeper than another? Audits compared on the examples that both measured.
+# Is one model erased more deeply than another? Audits are compared on the examples that both measured.
 
 _PAIR_COLUMNS = (
     "one",
@@ -431,7 +432,8 @@ _PAIR_COLUMNS = (
 )
 
 _FLIPS_PER_PAIR = 400
-"""Random sign patterns for each pair of a table: the smallest adjusted p is then below 0.0025, however many pairs."""
+"""Random sign patterns for each pair of a table, so that the smallest adjusted p is below 0.0025 for any number of
+pairs."""
 
 _SAME_SCORE = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.1}
 """Nats per token by which log-probabilities of the same tokens under the same model may differ by rounding."""
@@ -441,7 +443,7 @@ class AuditDifference(NamedTuple):
     """UDS of one audit minus UDS of another, on the examples that both measured."""
 
     difference: float
-    """In [-1, 1]; above 0: the first is erased deeper. NaN where no example was measured in both."""
+    """In [-1, 1]; above 0: the first is erased more deeply. NaN where no example was measured in both."""
 
     interval: Interval
     """Over subjects, in [-1, 1]; NaN with fewer than two."""
@@ -450,10 +452,10 @@ class AuditDifference(NamedTuple):
     """Two-sided, against 0; NaN with fewer than two subjects. Not adjusted for other comparisons."""
 
     n: int
-    """Examples measured in both."""
+    """Number of examples measured in both."""
 
     n_subjects: int
-    """Subjects they are about; an example without one counts as its own."""
+    """Number of subjects; an example without one counts as its own subject."""
 
     uds_one: float
     """UDS of the first on these examples."""
@@ -462,13 +464,13 @@ class AuditDifference(NamedTuple):
     """UDS of the second on these examples."""
 
     left_out: Mapping[str, int]
-    """Examples that are not among the `n`, by reason."""
+    """Number of examples left out, by reason."""
 
     reason: str | None
     """Why something is NaN."""
 
     fatal: tuple[str, ...] = ()
-    """Fatal warnings of either audit: the numbers are there, but do not say which model is erased deeper."""
+    """Fatal warnings of either audit: the numbers are there, but do not say which model is erased more deeply."""
 
     caution: str | None = None
     """Why interval and p-value may be too narrow and too small: all but a few subjects differ in the same way."""
@@ -477,14 +479,14 @@ class AuditDifference(NamedTuple):
 def compare(
     audit_a: DepthAudit, audit_b: DepthAudit, *, confidence: float = 0.95, n_resamples: int = 9999, seed: int = 0
 ) -> AuditDifference:
-    """Test whether one model is erased deeper than another: paired on the same examples, clustered by subject.
+    """Test whether one model is erased more deeply than another: paired on the same examples, clustered by subject.
 
     With d_i = UDS_a(i) - UDS_b(i) over the examples that both measured (the same id, question, answer and entity, read
     as the same tokens), the difference is the mean of d; interval and p-value are those of `contrast`. With k subjects
-    p is never below `2 ** (1 - k)`: fewer than six cannot bring it below 0.05. Both know only the subjects asked; where
-    all but a few of these differ in the same way, `caution` says so.
+    p is never below `2 ** (1 - k)`: fewer than six cannot bring it below 0.05. Both are based only on the subjects
+    asked; `caution` says if all but a few of these differ in the same direction.
 
-    The audits must agree in what a score means: settings, `full` and `retain`. Another `retain` is allowed where `full`
+    The audits must agree in what a score means: settings, `full` and `retain`. Another `retain` is allowed if `full`
     and the unlearned model are the same: the difference is then the effect of the choice of retain.
 
     Args:
@@ -536,11 +538,11 @@ def compare_all(
 
     Returns:
         One row per pair: `one`, `other`, `uds_one`, `uds_other` (on the examples measured in both), `difference`,
-        `low`, `high`, `p`, `p_holm`, `p_holm_least` (the smallest adjusted p that could have come out, with so many
-        pairs and subjects: where it is 0.05 or more, no difference could have been significant at that level), `n`,
-        `n_subjects`, `n_left_out`, `left_out` (in words), `reference` (whether either is one), `reason`, `fatal` (fatal
-        warnings of either, in words; empty without), `caution` (empty without). A pair that is not comparable has NaN,
-        and the reason.
+        `low`, `high`, `p`, `p_holm`, `p_holm_least` (the smallest adjusted p possible with this number of pairs and
+        subjects: if it is 0.05 or more, no difference could have been significant at that level), `n`, `n_subjects`,
+        `n_left_out`, `left_out` (in words), `reference` (whether either is one), `reason`, `fatal` (fatal warnings of
+        either, in words; empty without), `caution` (empty without). A pair that is not comparable has NaN, and the
+        reason.
 
     Raises:
         ConfigError: Fewer than two audits, `references` names none of them, or `confidence` is outside 0 and 1.
@@ -571,7 +573,7 @@ def compare_all(
     family = [math.nan if row["reference"] else row["p"] for row in rows]
     tested = [not math.isnan(p) for p in family]
     least = [smallest_p(row["n_subjects"], n_flips) for row, kept in zip(rows, tested, strict=True) if kept]
-    # The smallest p of a family is multiplied by its size, and no adjusted p lies below that one.
+    # The smallest p of a family is multiplied by its size, and no adjusted p is below that.
     bound = min(1.0, len(least) * min(least, default=math.nan))
     for row, p, kept in zip(rows, holm(family), tested, strict=True):
         row["p_holm"], row["p_holm_least"] = p, bound if kept else math.nan
@@ -604,7 +606,7 @@ def _compared(a: DepthAudit, b: DepthAudit, **how: Any) -> AuditDifference:
     mean = contrast(ones - others, cluster_codes(subjects), bounds=(-1.0, 1.0), **how)
     low, high = mean.interval
     if a.models["unlearned"].fingerprint == b.models["unlearned"].fingerprint and not (ones - others).any():
-        low = high = mean.value  # the same model on the same scale: no other subject could differ
+        low = high = mean.value  # the same model on the same scale, so no subject can differ
     reason = None
     if mean.n == 0:
         reason = "no example was measured in both"
@@ -627,7 +629,7 @@ def _compared(a: DepthAudit, b: DepthAudit, **how: Any) -> AuditDifference:
 
 
 def _pairs(a: DepthAudit, b: DepthAudit) -> tuple[list[tuple[int, int]], dict[str, int]]:
-    """Return the places of the examples measured in both, in an order that does not depend on which audit is first."""
+    """Return the indices of the examples measured in both, in an order that does not depend on which audit is first."""
     first, second = ({key: i for i, key in enumerate(_keys(audit))} for audit in (a, b))
     measured_a, measured_b = ((~audit.uds_per_example.isnan()).tolist() for audit in (a, b))
     left_out: Counter[str] = Counter()
@@ -648,7 +650,7 @@ def _pairs(a: DepthAudit, b: DepthAudit) -> tuple[list[tuple[int, int]], dict[st
 
 
 def _keys(audit: DepthAudit) -> Iterator[tuple[str, str, int]]:
-    """Yield id and question, and how many of the same came before."""
+    """Yield id and question, and the number of equal ones before."""
     before: Counter[tuple[str, str]] = Counter()
     for example in audit.examples:
         before[example.id, example.question] += 1
@@ -668,6 +670,6 @@ def _same_tokens(a: DepthAudit, i: int, b: DepthAudit, j: int) -> bool:
 
 
 def _subject(one: str | None, other: str | None) -> str | None:
-    """Return the subject of both; where they disagree, the two together."""
+    """Return the common subject, or both if they disagree."""
     subjects = sorted({name for name in (one, other) if name is not None})
     return "\n".join(subjects) if subjects else None

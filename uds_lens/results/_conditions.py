@@ -1,4 +1,4 @@
-"""What numbers depend on besides the model that they are about: one rule for every table of several results."""
+"""Conditions of a measurement (everything except the model measured): one rule for every table of several results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
 
 PROMPT_SETTINGS = ("protocol", "system_prompt", "chat_date", "template_kwargs", "entity_space")
-"""Settings that say which text is asked."""
+"""Settings that determine the prompts."""
 
 SCORE_SETTINGS = (
     "site",
@@ -26,10 +26,10 @@ SCORE_SETTINGS = (
     "draws",
     "words",
 )
-"""Settings that decide what a score means: where one of them differs, scores are not comparable."""
+"""Settings that determine the meaning of a score: if one of them differs, scores are not comparable."""
 
 QUESTIONS = "questions"
-"""The condition that a paired comparison does not need, since it takes the questions that both have."""
+"""The condition that a paired comparison does not need, since it uses the common questions."""
 
 
 def weights_of(audit: DepthAudit, role: str) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def weights_of(audit: DepthAudit, role: str) -> tuple[str, ...]:
 def conditions_of(audit: DepthAudit) -> dict[str, Any]:
     """Return the settings of a score, the weights of `full` and `retain`, and a hash of what was asked.
 
-    The hash is that of the tokens of all rows, so questions, prompts and the sample are in it.
+    The hash is that of all rows' tokens, so it covers questions, prompts and the sample.
     """
     found: dict[str, Any] = {name: getattr(audit.config, name) for name in SCORE_SETTINGS}
     found |= {role: " ".join(weights_of(audit, role)) for role in ("full", "retain") if role in audit.models}
@@ -53,7 +53,7 @@ def conditions_of(audit: DepthAudit) -> dict[str, Any]:
 def differing(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, list[str]]]:
     """Return the conditions in which results differ: by condition and value, the results that have it.
 
-    A condition that a result does not name fits every value.
+    A condition that a result lacks matches every value.
 
     Args:
         conditions: Names of results with their conditions, which are plain JSON values.
@@ -70,7 +70,7 @@ def differing(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
 
 
 def mixed(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> str | None:
-    """Say in which conditions results differ, and which; None where they were all measured in the same way.
+    """Say in which conditions which results differ; None if they were all measured in the same way.
 
     >>> mixed([("a", {"tau": 0.05}), ("b", {"tau": 0.1})])
     'tau (0.05: `a`; 0.1: `b`)'
@@ -84,7 +84,7 @@ def mixed(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> str | None:
 
 
 def marks(conditions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return for each of several results the conditions in which they differ, as JSON; empty where they do not.
+    """Return for each result the conditions in which the results differ, as JSON; empty if they do not.
 
     >>> marks([{"tau": 0.05, "full": "f"}, {"tau": 0.1, "full": "f"}]), marks([{"tau": 0.05}, {}])
     (['{"tau": 0.05}', '{"tau": 0.1}'], [])

@@ -63,7 +63,7 @@ Audit = TypeVar("Audit", bound="DepthAudit")
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class DepthAudit(Stage1):
-    """How deep an unlearned model has erased a forget set.
+    """Result of an audit: how deeply an unlearned model has erased a forget set.
 
     Made by `DepthAudit.run`, `Baseline.audit` or `DepthAudit.load`. The example axis holds the scored examples in
     input order (`examples`); rows that could not be scored are in `skipped`. The model itself is not kept.
@@ -155,7 +155,7 @@ class DepthAudit(Stage1):
             >>> audit.uds
             1.0
         """
-        from uds_lens.audit._two_stage import measure_stages  # the one import from a room above
+        from uds_lens.audit._two_stage import measure_stages  # the only import from a higher room
 
         _, audit = measure_stages(full, retain, unlearned, examples, control=control, config=config, options=options)
         assert audit is not None
@@ -207,9 +207,9 @@ class DepthAudit(Stage1):
 
     @cached_property
     def sample_error(self) -> SampleError | None:
-        """How far `uds` may lie from that of all examples the sample was drawn from; None where all were measured.
+        """How far `uds` may be from the value for all examples sampled from; None if all were measured.
 
-        `uds_interval` covers other subjects instead, and is as wide where all examples are measured.
+        `uds_interval` covers other subjects instead, and would be as wide if all examples were measured.
         """
         sample = self.provenance.get("sample")
         if not sample:
@@ -237,9 +237,9 @@ class DepthAudit(Stage1):
 
     @property
     def output_depth(self) -> float:
-        """Score what the answers alone say: 0 the unlearned model gives the entities as `full` does, 1 as `retain`.
+        """Score the unpatched answers: 0 if the entities are as probable as under `full`, 1 as under `retain`.
 
-        No state is patched. Without a retain model its stand-in says what 1 is: the base, or `full` on counterfactuals.
+        No state is patched. Without a retain model, its stand-in defines 1: the base, or `full` on counterfactuals.
         NaN: see `output_depth_reason`.
         """
         return mean_uds(self.output_depth_per_example)
@@ -260,7 +260,7 @@ class DepthAudit(Stage1):
 
     @cached_property
     def retain_ceiling(self) -> float:
-        """The least score of one of several retain models on the scale of another: what retraining reaches.
+        """The lowest score of one of several retain models on another's scale: the level that retraining reaches.
 
         NaN with one retain model, or where nothing is measurable.
         """
@@ -268,12 +268,12 @@ class DepthAudit(Stage1):
 
     @property
     def n_measured(self) -> int:
-        """Examples with at least one KE layer."""
+        """Number of examples with at least one KE layer."""
         return int((~self.uds_per_example.isnan()).sum())
 
     @property
     def n_not_measurable(self) -> int:
-        """Scored examples without a KE layer: neither erased nor intact."""
+        """Number of scored examples without a KE layer, which are neither erased nor intact."""
         return len(self.examples) - self.n_measured
 
     @property
@@ -319,7 +319,7 @@ class DepthAudit(Stage1):
     def entity_prob(self) -> EntityProb:
         """Probability of the entities under `full` and under the unlearned model itself, on forget and retained facts.
 
-        What the model says, next to what it holds: a low one with a low `uds` is knowledge that is hidden, not gone.
+        A low probability with a low `uds` means that knowledge is hidden, not gone.
         """
         return entity_prob_of(self)
 
@@ -340,7 +340,7 @@ class DepthAudit(Stage1):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """Say what may be said about the model, with its reason (`uds_lens.results.verdict`).
+        """The verdict on the model, with its reason (`uds_lens.results.verdict`).
 
         Without a `transplant` intact, partly erased (it still answers), damaged, undecided or withheld.
         """
@@ -348,7 +348,7 @@ class DepthAudit(Stage1):
 
     @property
     def reading(self) -> str:
-        """The verdict in a word; "withheld" where a warning is fatal."""
+        """The verdict in a word; "withheld" if a warning is fatal."""
         return str(self.verdict)
 
     def with_tau(self: Audit, tau: float) -> Audit:

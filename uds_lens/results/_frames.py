@@ -1,4 +1,4 @@
-"""An audit as pandas tables, and analyses that run no model. Columns are named after attributes; NaN means the same."""
+"""An audit as pandas tables, and analyses that run no model. Columns have the names and NaN rules of attributes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
 
 
-ERASED_AT = 0.5  # LER from which a KE layer counts as erased, where erasure depth is reported
+ERASED_AT = 0.5  # minimum LER of an erased KE layer, for reporting erasure depth
 
 NO_KE_LAYER = "no layer where full encodes more than retain (S1 <= tau)"
 
@@ -123,7 +123,7 @@ def layers_frame(audit: DepthAudit) -> pd.DataFrame:
     """Return one row per layer. LER statistics are over the examples that have KE there; NaN where none has.
 
     `_low` and `_high` are the interval of the mean, clustered by subject where examples share one. S2 statistics, like
-    those of S1, are over all examples: NaN where stage 2 was measured in `n_s2` of them only.
+    those of S1, are over all examples: NaN if stage 2 was measured in only `n_s2` of them.
     """
     ke, n_layers = audit.ke_mask, audit.n_layers
     n_ke = ke.sum(0)
@@ -136,7 +136,7 @@ def layers_frame(audit: DepthAudit) -> pd.DataFrame:
     s2_delta = audit.s2_delta.masked_fill(audit.s2_delta.isnan().any(0), torch.nan)
     kinds = {"s1": audit.s1_delta, "s2": s2_delta, "ler": audit.ler}
     bounds = [None] * (2 * n_layers) + [(0.0, 1.0)] * n_layers
-    # all in one call: the same clusters are drawn for every column
+    # in a single call, so that the same clusters are drawn for every column
     all_columns = torch.cat(list(kinds.values()), 1)
     low, high = column_intervals(all_columns, clusters=audit.subjects, bounds=bounds, **audit.config.resampling)
     for place, (name, values) in enumerate(kinds.items()):
@@ -281,7 +281,7 @@ def tau_sweep(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
         n_measured = int((sizes > 0).sum())
         n_layers = pd.Series(sizes.numpy())
         layers = {f"ke_{name}": float(getattr(n_layers, name)()) for name in ("mean", "std", "min", "max", "median")}
-        layers["ke_std"] = float(sizes.std()) if len(sizes) > 1 else math.nan  # pandas' differs in the last bit
+        layers["ke_std"] = float(sizes.std()) if len(sizes) > 1 else math.nan  # pandas' result differs in the last bit
         counts = {"n_measured": n_measured, "n_not_measurable": len(sizes) - n_measured}
         rows.append({"tau": tau, **layers, **counts, "uds": _uds_at(audit, tau)})
     return pd.DataFrame(rows)
@@ -345,8 +345,8 @@ def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float]
 def length_correlation(audit: DepthAudit) -> Correlation:
     """Rank-correlate the number of entity tokens with the example's UDS.
 
-    Where examples share subjects, the p-value is that of `contrast`, which flips the signs of whole subjects: here of
-    their parts of the correlation (products of centred ranks). NaN with fewer than two subjects.
+    Where examples share subjects, the p-value is that of `contrast`, which flips the signs of whole subjects: here
+    applied to their contributions to the correlation (products of centred ranks). NaN with fewer than two subjects.
     """
     lengths, scores = audit.n_tokens.tolist(), audit.uds_per_example.tolist()
     found = spearman(lengths, scores)
@@ -364,7 +364,7 @@ def length_correlation(audit: DepthAudit) -> Correlation:
 
 
 def clip_shares(audit: DepthAudit) -> dict[str, float]:
-    """Return the shares that the clip hides, of KE layers and of measurable examples.
+    """Return the shares of KE layers and of measurable examples that are affected by clipping.
 
     Returns:
         `over_layers`, `negative_layers`: shares of KE layers with raw LER above 1 or below 0. `over_examples`,

@@ -1,4 +1,4 @@
-"""An audit on a model's page on the Hub: a section of the model card, the score in its metadata, and the files."""
+"""Put an audit on a model's page on the Hub: a section of the model card, the score in its metadata, and the files."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ METRIC = "unlearning_depth_score"  # the metric's identifier in the metadata
 FOLDER = "uds_lens"  # folder of the files in the repository
 
 EVAL_RESULTS = ".eval_results/uds.yaml"
-"""File in the repository of a model in which the Hub looks for scores of benchmarks."""
+"""File in a model's repository where the Hub looks for benchmark scores."""
 
 _BEGIN, _END = "<!-- uds_lens: unlearning depth -->", "<!-- uds_lens: end -->"
 _HEADING = "## Unlearning depth"
-_SECTION = re.compile(  # a begin mark without our heading is the user's, and so is all text outside of the two marks
+_SECTION = re.compile(  # a begin mark without our heading belongs to the user, as does all text outside the two marks
     rf"{re.escape(_BEGIN)}\r?\n{_HEADING}\r?\n(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}(?:\r?\n)?", re.DOTALL
 )
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -105,7 +105,7 @@ def model_card(
 
 
 def shared_name(name: str) -> str:
-    """Return a model's name for publication: a Hub id whole, of a path its last part.
+    """Return a model's name for publication: a Hub id, or the last part of a path.
 
     >>> shared_name("/home/ada/runs/npo"), shared_name("owner/model"), shared_name("runs/a/npo")
     ('npo', 'owner/model', 'npo')
@@ -144,7 +144,7 @@ def _source(audit: DepthAudit) -> str:
 def eval_results_yaml(audit: DepthAudit, *, dataset: str, config: str | None = None) -> str:
     """Write the score as an entry of `.eval_results/*.yaml`, which the Hub shows with the data set's leaderboard.
 
-    The Hub takes entries of data sets that are registered there as benchmarks.
+    The Hub accepts only data sets that are registered there as benchmarks.
 
     Args:
         audit: The audit.
@@ -152,7 +152,7 @@ def eval_results_yaml(audit: DepthAudit, *, dataset: str, config: str | None = N
         config: The task within it, such as "forget10"; None is "default".
 
     Raises:
-        ConfigError: `dataset` is no id on the Hub, or the audit has no score that may be quoted.
+        ConfigError: `dataset` is not a Hub id, or the audit has no score that may be quoted.
 
     References:
         https://huggingface.co/docs/hub/eval-results
@@ -283,7 +283,7 @@ def push(
         )
     except UdsLensError:
         raise
-    except Exception as error:  # the Hub refuses, or cannot be reached
+    except Exception as error:  # the Hub refuses or cannot be reached
         raise StorageError(
             f"cannot push to {repo!r}: {_first_line(error)} Log in with `hf auth login`, or pass a token with write "
             "access."

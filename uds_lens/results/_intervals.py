@@ -1,4 +1,4 @@
-"""Confidence intervals of means over examples whose subjects are resampled, and the error of a random sample."""
+"""Confidence intervals of means over examples, resampling subjects, and the error of a random sample."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ Floats: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.int64]
 
 FEW_CLUSTERS = 10  # below this many subjects a subject-level interval is rough
-ROUNDING = 1e-12  # scores closer than this differ by rounding; a bootstrap of them divides zero by zero
-FLOOR = 0.3  # least standard error of a resample, as a share of that of the data
-AT_ONCE = 2_000_000  # numbers held in memory while resampling
-MANY = 2000  # above so many units resampling takes ways whose time grows in proportion; below, those of numpy and scipy
+ROUNDING = 1e-12  # scores closer than this differ only by rounding, and bootstrapping them would divide zero by zero
+FLOOR = 0.3  # minimum standard error of a resample, as a share of that of the data
+AT_ONCE = 2_000_000  # maximum number of values in memory while resampling
+MANY = 2000  # above this many units, resampling uses linear-time methods; below, those of numpy and scipy
 
 
 class IntervalBasis(NamedTuple):
     """The unit an interval resamples."""
 
     by: Literal["subject", "example"]
-    """Subjects, where two examples share one; examples otherwise."""
+    """Subjects if two examples share one, otherwise examples."""
     n: int
-    """How many there are among the measurable examples."""
+    """Number of units among the measurable examples."""
     effective: float
-    """How many of equal size they count as, `(sum n_g)^2 / sum n_g^2`: 3.6 where one of ten has half of the rows."""
+    """Equivalent number of units of equal size, `(sum n_g)^2 / sum n_g^2`: 3.6 if one of ten has half of the rows."""
 
     @property
     def few(self) -> bool:
-        """Whether so few subjects count that an interval over them is rough."""
+        """Whether there are so few subjects that an interval over them is rough."""
         return self.by == "subject" and self.effective < FEW_CLUSTERS
 
     @property
@@ -50,7 +50,7 @@ class IntervalBasis(NamedTuple):
 
     @property
     def degrees_of_freedom(self) -> int:
-        """One less than the units; 0 without any."""
+        """Number of units minus one; 0 without any."""
         return max(0, self.n - 1)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ def interval_basis(values: Float[Tensor, "example"], clusters: Sequence[Hashable
 
 
 def cluster_codes(clusters: Sequence[Hashable | None]) -> Codes:
-    """Number clusters from 0 in order of appearance; None is a cluster of its own.
+    """Number clusters from 0 in order of appearance; each None is its own cluster.
 
     >>> cluster_codes(["Ada", None, "Ada", None]).tolist()
     [0, 1, 0, 2]
@@ -178,7 +178,7 @@ def _bca(scores: Floats, confidence: float, n_resamples: int, seed: int) -> Inte
             method="BCa",
             rng=chance,
         ).confidence_interval
-    else:  # the same with the jackknife of a mean in closed form: scipy's takes n^2 steps
+    else:  # the same with a closed-form jackknife of the mean: scipy's takes n^2 steps
         from scipy.special import ndtr, ndtri
 
         means = np.array([scores.take(places).sum() for places in _drawn(chance, n, n_resamples)]) / n
@@ -191,17 +191,18 @@ def _bca(scores: Floats, confidence: float, n_resamples: int, seed: int) -> Inte
 
 
 def student(confidence: float, degrees_of_freedom: float) -> float:
-    """Return the quantile of Student's t that a two-sided interval reaches to."""
+    """Return the quantile of Student's t for a two-sided interval."""
     from scipy.special import stdtrit  # importing scipy.stats takes a second
 
     return float(stdtrit(degrees_of_freedom, (1 + confidence) / 2))
 
 
-# The studentised bootstrap over clusters. A resample is a row of `times`: how often each cluster was drawn.
+# The studentised bootstrap over clusters. A resample is a row of `times`, the number of times that each cluster was
+# drawn.
 
 
 def _resamples(n_resamples: int, seed: int, *n_clusters: int) -> Iterator[list[Floats]]:
-    """Draw clusters in chunks that fit memory: for each set of clusters one array, a row per resample."""
+    """Draw clusters in chunks that fit into memory: one array for each set of clusters, with a row per resample."""
     if len(n_clusters) == 1 and n_resamples * n_clusters[0] <= 10 * AT_ONCE:
         (n,) = n_clusters
         step, kept = max(1, AT_ONCE // n), _kept(n_resamples, seed, n)
@@ -212,7 +213,7 @@ def _resamples(n_resamples: int, seed: int, *n_clusters: int) -> Iterator[list[F
 
 @lru_cache(maxsize=1)
 def _kept(n_resamples: int, seed: int, n: int) -> NDArray[np.int16]:
-    """Draw once for all scores of the same clusters: the whole, its types, its layers."""
+    """Draw once for all scores with the same clusters: overall, by type and by layer."""
     return np.concatenate([times.astype(np.int16) for (times,) in _chunks(n_resamples, seed, n)])
 
 
@@ -226,14 +227,14 @@ def _times(chance: np.random.Generator, n: int, rows: int) -> Floats:
     if n <= MANY:
         return chance.multinomial(n, np.full(n, 1 / n), size=rows).astype(float)
     times = np.empty((rows, n))
-    for row, places in zip(times, _drawn(chance, n, rows), strict=True):  # a sixth of multinomial's time
+    for row, places in zip(times, _drawn(chance, n, rows), strict=True):  # takes a sixth of the time of multinomial
         row[:] = np.bincount(places, minlength=n)
     return times
 
 
 def _drawn(chance: np.random.Generator, n: int, rows: int) -> Iterator[NDArray[np.int32]]:
-    """Draw n of n units `rows` times, a few at once: more would leave the processor's cache."""
-    for start in range(0, rows, 8):  # 32 bits are the same draws as 64, in half the time
+    """Draw n of n units `rows` times, a few rows at a time, to stay within the processor's cache."""
+    for start in range(0, rows, 8):  # 32-bit integers give the same draws as 64-bit ones in half the time
         yield from chance.integers(0, n, (min(8, rows - start), n), dtype=np.int32)
 
 
@@ -243,16 +244,16 @@ def _blas() -> ThreadpoolController:
 
 
 def _means(total: Floats, size: Floats, n: int | Codes) -> Callable[[Floats], tuple[Floats, Floats]]:
-    """Return what takes resamples to their means with cluster-robust standard errors; NaN where size is not above 0."""
+    """Return a function from resamples to means with cluster-robust standard errors; NaN if the size is not above 0."""
     shape, (total, size) = total.shape[1:], (part.reshape(len(part), -1) for part in (total, size))
-    single = bool(((size == 0) | (size == 1)).all())  # products are then those already taken
-    varying = (size != 1).any(0)  # elsewhere a resample has as many values as clusters are drawn
+    single = bool(((size == 0) | (size == 1)).all())  # the products are then those already computed
+    varying = (size != 1).any(0)  # otherwise, a resample has as many values as clusters drawn
     terms = [total, total**2, size[:, varying], *([] if single else [total * size, size**2])]
-    summed = np.concatenate(terms, axis=1)  # one product of all, since it reads the resamples once
+    summed = np.concatenate(terms, axis=1)  # a single product, which reads the resamples only once
     ends = np.cumsum([term.shape[1] for term in terms])[:-1]
 
     def of(times: Floats) -> tuple[Floats, Floats]:
-        with _blas().limit(limits=1, user_api="blas"):  # a second thread would spin while resamples are drawn
+        with _blas().limit(limits=1, user_api="blas"):  # a second thread would only wait while resamples are drawn
             totals, squares, counted, *others = np.split(times @ summed, ends, axis=1)
         counts = np.full(totals.shape, float(len(size)))
         counts[:, varying] = counted
@@ -283,7 +284,7 @@ def studentised(total: Floats, size: Floats, confidence: float, n_resamples: int
         ratios, errors = means_of(times)
         parts.append(np.abs(ratios - ratio) / np.maximum(errors, FLOOR * error))
     distances = np.nan_to_num(np.concatenate(parts), nan=math.inf)
-    # between two infinite distances nothing can be interpolated
+    # nothing can be interpolated between two infinite distances
     method: Any = "higher" if np.isinf(distances).any() else "linear"
     reach = max(float(np.quantile(distances, confidence, method=method)), student(confidence, n - 1)) * error
     return Interval(float(ratio - reach), float(ratio + reach)) if math.isfinite(reach) else NO_INTERVAL

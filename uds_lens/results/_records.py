@@ -120,7 +120,7 @@ def provenance(
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Return the installed versions of the packages that every number depends on, and of `more`."""
+    """Return the installed versions of the packages that all numbers depend on, and of `more`."""
     return {package: _installed(package) for package in (*_PACKAGES, *more)}
 
 
@@ -138,7 +138,7 @@ def equal_weights(models: Mapping[str, ModelRecord]) -> list[tuple[str, str]]:
 
 
 def reference_role(audit: DepthAudit) -> str | None:
-    """Return which reference the audited model is by its weights: "full", "retain" ("retain 2" of several), or None.
+    """Return which reference has the audited model's weights: "full", "retain" (or "retain 2" of several), or None.
 
     The score of a reference is known in advance: 0, or 1 on the scale of that retain model.
     """

@@ -87,12 +87,12 @@ class AuditConfig:
     """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
 
     entity_space: EntitySpace = "answer"
-    """What precedes an entity: what the answer has there, or `always` one space. The latter is the UDS paper's
-    rule, also where models never saw one: after an opening quote, in Chinese."""
+    """What precedes an entity: the characters of the answer, or `always` one space. The latter is the UDS paper's rule,
+    even where models never saw a space: after an opening quote, in Chinese."""
 
     dtype: DType = "float32"
-    """Dtype of the models. Log-probabilities are always float32; half precision hardly changes means, single examples
-    more (docs/results/order.md)."""
+    """Dtype of the models. Log-probabilities are always float32; half precision hardly changes means, but single
+    examples more (docs/results/order.md)."""
 
     attention: Literal["eager", "sdpa"] = "eager"
     """Implementation of attention that the models run: transformers' plain one, or torch's fused one. They differ by
@@ -108,15 +108,15 @@ class AuditConfig:
     """What a counterfactual asks: nothing (the question is left out), or the same about another subject in the data."""
 
     draws: PositiveInt = 3
-    """Other subjects per example; S1 is the mean over them. Fewer where the data have too few."""
+    """Number of other subjects per example; S1 is the mean over them. Fewer if the data have too few."""
 
     words: Words = "unlearning"
-    """Kind of change that is audited. With `edit` and `refusal`, verdicts, warnings, cards and reports speak of a
-    knowing, an ignorant and a changed model; figures, files and tables keep full, retain and unlearned. No number
-    depends on it."""
+    """Kind of change that is audited. With `edit` and `refusal`, verdicts, warnings, cards and reports refer to a
+    knowing, an ignorant and a changed model; figures, files and tables keep full, retain and unlearned. It does not
+    affect numbers."""
 
     exact_noop: bool = True
-    """Report exactly 0 where source and target states are bitwise equal, instead of rounding noise."""
+    """Report exactly 0, rather than rounding noise, where source and target states are bitwise equal."""
 
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Coverage of the bootstrap interval, between 0 and 1."""
@@ -128,7 +128,7 @@ class AuditConfig:
     """Seed of the bootstrap, and of the sample if there is a limit."""
 
     limit: PositiveInt | None = None
-    """Measure this many of the examples; None is all."""
+    """Measure this many of the examples; None means all."""
 
     sample: Sampling = "random"
     """Which examples a limit keeps: a random sample spread over the subjects, or the first, which do not represent the
@@ -178,7 +178,7 @@ class AuditConfig:
 
     @property
     def roles(self) -> Roles:
-        """Names of the three models in sentences."""
+        """Names of the three models for use in sentences."""
         return Roles() if self.words == "unlearning" else _OF_A_CHANGE
 
     @property
@@ -197,7 +197,7 @@ class AuditConfig:
 
 
 def roles_of(audits: Iterable[Any]) -> Roles:
-    """Return the names that audits share; those of unlearning where they differ."""
+    """Return the names that audits share, or those of unlearning if they differ."""
     found = {audit.config.roles for audit in audits}
     return found.pop() if len(found) == 1 else Roles()
 
@@ -218,13 +218,13 @@ class RunOptions:
 
     stream: bool | Literal["auto"] = "auto"
     """Read models a block at a time, so that they may be larger than memory; the numbers are the same, but each audit
-    reads all weights from disk. `auto` does so where a model does not fit."""
+    reads all weights from disk. `auto` does so if a model does not fit."""
 
     stage_2: Literal["auto", "all", "knowledge"] = "auto"
     """Layers at which an unlearned model is patched: all, or in each example only those that the score counts (S1 above
     tau). The score, its interval and its shares are the same, S2 is NaN at the other layers, and a lower tau has to be
-    measured again. Late layers alone cost much less. `auto`: all, and `knowledge` in sweeps, for published models and
-    while training. With control facts, always all: damage is about all layers."""
+    measured again. If only late layers count, this costs much less. `auto` means all, but `knowledge` in sweeps, for
+    published models and while training. With control facts, it is always all, since damage covers all layers."""
 
     token_budget: PositiveInt = 4096
     """Maximum number of tokens per batch, padding included; wide models take fewer on a CPU. Lower it when memory runs

@@ -1,4 +1,4 @@
-"""The records of stage 1, which a baseline and an audit share; scores per retain model; damage on retained facts."""
+"""Records of stage 1, shared by baselines and audits; scores per retain model; damage on retained facts."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ScoredFacts:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ControlFacts(ScoredFacts):
-    """Retained facts, measured like forget facts: S1 is the cost of the states of another model that knows the fact."""
+    """Retained facts, measured like forget facts; here S1 is the cost of another knowing model's states."""
 
     ids_hash: str
     """Hash of the token ids."""
@@ -197,7 +197,7 @@ def of_rows(names: Sequence[str | None], kept: Bool[Tensor, "row"]) -> list[str 
 
 
 class Spread(NamedTuple):
-    """The scores of one unlearned model against several retain models; NaN where a score is."""
+    """Summary of one unlearned model's scores against several retain models; NaN if a score is NaN."""
 
     low: float
     """The lowest."""
@@ -222,18 +222,18 @@ def spread_of(scores: tuple[float, ...]) -> Spread:
 def uds_against(audit: DepthAudit, s1_delta: Float[Tensor, "example layer"]) -> Float[Tensor, "example"]:
     """Score each example on the scale of one of several retain models, given its S1.
 
-    The layers are those where the mean S1 of all retain models exceeds tau, except where this model's states cost
-    nothing: there it has no scale, and no weight.
+    The layers are those where the mean S1 of all retain models exceeds tau, except those where this model's states cost
+    nothing, which have no scale and no weight.
 
-    Returns: In [0, 1]; exactly 1 where the unlearned model is this retain model, exactly 0 where it is `full`. NaN
-    where no such layer is left.
+    Returns: In [0, 1]; exactly 1 where the unlearned model is this retain model, exactly 0 where it is `full`. NaN if
+        no such layer is left.
     """
     layers = audit.ke_mask & (s1_delta > 0)
     return uds_per_example(s1_delta, layer_erasure_ratio(s1_delta, audit.s2_delta, layers), layers)
 
 
 def retain_ceiling(stage: Stage1) -> float:
-    """Return the least score of a retain model on another's scale (`DepthAudit.retain_ceiling`)."""
+    """Return the lowest score of a retain model on another's scale (`DepthAudit.retain_ceiling`)."""
     scores = [
         mean_uds(uds_per_example(scale, layer_erasure_ratio(scale, other.s1_delta, layers), layers))
         for own in stage.retains
@@ -244,16 +244,15 @@ def retain_ceiling(stage: Stage1) -> float:
     return min((score for score in scores if not math.isnan(score)), default=math.nan)
 
 
-# Damage: how much of the loss in the layers falls on retained facts, too.
+# Damage: the loss on retained facts relative to that on forget facts.
 
 
 class Damage(NamedTuple):
     """Loss on retained facts next to loss on forget facts, from patching in the unlearned model's states."""
 
     value: float
-    """`control_loss / forget_loss`. 0: nothing is lost on retained facts, all of the loss is about the forget set. 1:
-    as much is lost on a retained fact as on a forgotten one. Below 0 the states help there; above 1 they hurt retained
-    facts more. NaN: see `reason`."""
+    """`control_loss / forget_loss`. 0: nothing is lost on retained facts. 1: a retained fact loses as much as a
+    forgotten one. Below 0, the states help on retained facts; above 1, they hurt them more. NaN: see `reason`."""
 
     interval: Interval
     """Subject-level on both sides; NaN where the value is, with fewer than two subjects on one side, or where no
@@ -273,10 +272,10 @@ class Damage(NamedTuple):
 
 
 class EntityProb(NamedTuple):
-    """Probability of the entity behind the right beginning of its answer: per token (geometric mean), mean over facts.
+    """Probability of the entity after the correct beginning of its answer: geometric mean per token, mean over facts.
 
-    This is what a model says by itself, unpatched, where it is led to the entity. NaN without facts, without a control,
-    and under the unlearned model where it was not measured.
+    This is the unpatched model's own probability, given the text up to the entity. NaN without facts or a control, and
+    for the unlearned model if it was not measured.
     """
 
     full: float
@@ -310,7 +309,7 @@ def entity_prob_of(audit: DepthAudit) -> EntityProb:
 
 
 def require_control(audit: DepthAudit) -> tuple[ControlFacts, Float[Tensor, "fact layer"]]:
-    """Return the control of an audit, and what the unlearned model's states cost on it."""
+    """Return the control of an audit, and the unlearned states' cost on it."""
     if audit.control is None or audit.control_s2_delta is None:
         raise ConfigError(
             "this audit has no control: measure it with ",
@@ -333,9 +332,9 @@ def damage_of(audit: DepthAudit) -> Damage:
 
         damage = mean_j mean_l s2_control[j, l]  /  mean_i mean_l s2[i, l]
 
-    Returns: The ratio with its interval and its parts. It is NaN, with a reason, without a control, where no retained
-    fact could be scored or no example is measurable, and where the loss on forget facts does not exceed tau: where
-    nothing was lost there is nothing to compare with.
+    Returns: The ratio with its interval and its parts. It is NaN, with a reason, without a control, if no retained fact
+        could be scored, if no example is measurable, or if the loss on forget facts does not exceed tau, so that there
+        is nothing to compare with.
     """
     if audit.control is None:
         return Damage(math.nan, NO_INTERVAL, math.nan, math.nan, math.nan, "no control facts were given")

@@ -1,4 +1,4 @@
-"""Intervals, adjusted p-values and rank correlation: shared by audits and tables of models, free of torch."""
+"""Intervals, adjusted p-values and rank correlation, for audits and tables of models; does not import torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Interval(NamedTuple):
-    """A confidence interval; both ends are NaN where it is undefined."""
+    """A confidence interval; both ends are NaN if it is undefined."""
 
     low: float
     high: float
@@ -52,12 +52,12 @@ class Correlation(NamedTuple):
     rho: float
     """Between -1 and 1."""
     p_value: float
-    """Two-sided."""
+    """Two-sided p-value."""
     n: int
-    """Pairs used."""
+    """Number of pairs used."""
 
 
-_LARGE = 100  # pairs above which the t distribution stands in for permutations
+_LARGE = 100  # with more pairs, the t distribution replaces permutations
 
 
 def rank_correlation(left: Sequence[float | int], right: Sequence[float | int]) -> float:

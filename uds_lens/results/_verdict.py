@@ -1,4 +1,4 @@
-"""The verdict on a model, from all that was measured, and on the order of several; UDS alone calls no model erased."""
+"""The verdict on a model, based on all measurements, and on the order of several; UDS alone never means "erased"."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ VerdictWord: TypeAlias = Literal[
     "intact", "partly erased", "hidden", "damaged", "erased as far as tested", "undecided", "withheld"
 ]
 
-WITHHELD: VerdictWord = "withheld"  # the number, if there is one, cannot be read as a score
+WITHHELD: VerdictWord = "withheld"  # the number, if any, cannot be read as a score
 
-INTACT = 0.05  # UDS below which the states hold the knowledge as those of `full` do
+INTACT = 0.05  # below this UDS, the states hold the knowledge as those of `full` do
 
 REACHED = 0.9
 """Depth that retrained models reach on the scale of another one: .92 and .93 in the study of SmolLM2. It is the bound
-where only one retain model is at hand; with several it is `DepthAudit.retain_ceiling`."""
+if there is only one retain model; with several, the bound is `DepthAudit.retain_ceiling`."""
 
 ANSWERS = 0.15
-"""Output depth below which a model still answers: it hides nothing, and is not erased either."""
+"""Below this output depth, a model still answers: it hides nothing, and is not erased either."""
 
-LOCAL = 0.75  # localisation from which a few blocks of `full` bring the answers back: local, erased or undecided
+# from this localisation on, a few blocks of `full` bring the answers back: a local change, erased or undecided
+LOCAL = 0.75
 
 
 class TransplantEvidence(NamedTuple):
@@ -38,7 +39,7 @@ class TransplantEvidence(NamedTuple):
     """h in [0, 1]: depth of the rest of the model once `retain`'s blocks replace some of its own."""
 
     hidden_low: float
-    """Lower end of the interval of output depth minus h; NaN where that was withheld."""
+    """Lower end of the interval of output depth minus h; NaN if withheld."""
 
     hidden_reference: float = 0.1
     """The largest output depth minus h among reference models; 0.1 with a single retain model."""
@@ -50,10 +51,10 @@ class TransplantEvidence(NamedTuple):
     """Whether control facts are lost, so that there is no reading."""
 
     hidden: float = math.nan
-    """Output depth minus h; NaN where that was withheld."""
+    """Output depth minus h; NaN if withheld."""
 
     reason: str = ""
-    """Why there is no `hidden`, in words."""
+    """Why there is no `hidden`."""
 
 
 class ReturnEvidence(NamedTuple):
@@ -63,7 +64,7 @@ class ReturnEvidence(NamedTuple):
     """Lower end of the interval of what returns, in any unit; NaN where not known."""
 
     reference: float
-    """What the same brings back in `retain`, which never knew the facts; the largest of several."""
+    """The same for `retain`, which never knew the facts; the largest of several."""
 
     @property
     def returns(self) -> bool:
@@ -84,10 +85,10 @@ class Verdict(NamedTuple):
     """The tests that were done, of states, transplant, relearning and elicitation."""
 
     not_tested: tuple[str, ...]
-    """The others."""
+    """The tests that were not done."""
 
     def __str__(self) -> str:
-        """Show the word; of an erased model with the tests that were done, and those that were not."""
+        """Show the word; for an erased model, also the tests that were done and those that were not."""
         if self.word != "erased as far as tested":
             return self.word
         rest = f"; not {', '.join(self.not_tested)}" if self.not_tested else ""
@@ -101,7 +102,7 @@ def verdict(
     relearning: ReturnEvidence | None = None,
     elicitation: ReturnEvidence | None = None,
 ) -> Verdict:
-    """Decide what may be said about a model; the first of these that holds.
+    """Return the verdict on a model: the first of these that applies.
 
     1. *withheld*: a warning is fatal, or nothing is measurable.
     2. *damaged*: retained facts are lost (`damage_signs`, or the transplant's control).
@@ -109,12 +110,12 @@ def verdict(
     4. *intact*: UDS below 0.05.
     5. *partly erased*: the model still answers (output depth below 0.15), so no test is needed to find what is left.
     6. *undecided*: no transplant, or one without a result: patched states alone cannot tell a model that forgot half
-       of the facts from one that hides all of them. Also with a stand-in for `retain`, where nobody knows what a
+       of the facts from one that hides all of them. Also with a stand-in for `retain`, since it is unknown what a
        retrained model would reach.
     7. *partly erased*: UDS or host depth is below what retrained models reach (`DepthAudit.retain_ceiling`; 0.9 with
        one retain model).
     8. *undecided*: relearning or elicitation brings back more than in `retain`; or a few blocks of `full` bring the
-       answers back, and nobody tried to relearn.
+       answers back, and relearning was not tried.
     9. *erased as far as tested*.
 
     Args:
@@ -198,11 +199,11 @@ def _decide(
     return "erased as far as tested", f"UDS and host depth reach {bound:.2f}, which {reach}."
 
 
-LEVEL = 0.05  # adjusted p-value below which a difference is called significant
+LEVEL = 0.05  # significance level for adjusted p-values
 
 
 def pairs_in_words(pairs: pd.DataFrame) -> str:
-    """Say how many pairs of models differ, and how many subjects it takes where no p-value could be low enough.
+    """Say how many pairs of models differ and, if no p-value could be low enough, how many subjects it would take.
 
     Args:
         pairs: `compare_all(audits)`.
@@ -220,7 +221,7 @@ def pairs_in_words(pairs: pd.DataFrame) -> str:
     if least < LEVEL:
         return f"{said}."
     enough = 2
-    while size * 2.0 ** (1 - enough) >= LEVEL:  # of all sign patterns, the observed one and its opposite
+    while size * 2.0 ** (1 - enough) >= LEVEL:  # the observed sign pattern and its opposite
         enough += 1
     fewer = "" if size == 1 else ", or fewer models,"
     return f"{said}, so no difference could be significant; at least {enough} subjects{fewer} would be needed."

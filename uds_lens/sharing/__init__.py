@@ -1,4 +1,4 @@
-"""Results where others look for them: next to Open-Unlearning's runs, on the Hub, and in the records of evaluations."""
+"""Export results to other tools: Open-Unlearning's runs, the Hub, and inspect_ai's logs."""
 
 import lazy_loader
 

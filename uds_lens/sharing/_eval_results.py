@@ -1,4 +1,4 @@
-"""`.eval_results/uds.yaml`: a score where the Hub looks for those of benchmarks."""
+"""`.eval_results/uds.yaml`: a score in the file where the Hub looks for benchmark results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write_eval_results(
 ) -> Path:
     """Write `.eval_results/uds.yaml` into the working copy of a model's repository (`push_to_hub` commits one).
 
-    The Hub shows entries of data sets that are registered there as benchmarks, and leaves out others.
+    The Hub shows only entries for data sets that are registered there as benchmarks.
 
     Args:
         audit: The audit.
@@ -30,8 +30,8 @@ def write_eval_results(
         The file.
 
     Raises:
-        ConfigError: `dataset` is no id on the Hub, or the audit has no score that may be quoted.
-        ResultFormatError: Another file of that name is there.
+        ConfigError: `dataset` is not a Hub id, or the audit has no score that may be quoted.
+        ResultFormatError: Another file of that name exists.
 
     References:
         https://huggingface.co/docs/hub/eval-results

@@ -1,4 +1,4 @@
-"""Elicitations as logs of inspect_ai: one per model, probe and decoding, which its viewer and its data frames read."""
+"""Export elicitations as inspect_ai logs, one per model, probe and decoding, for its viewer and data frames."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def write_inspect_logs(
     """Write the texts of an elicitation as logs of inspect_ai (`inspect view --log-dir FOLDER`).
 
     A log is a model under one probe and decoding: a sample per row, an epoch per text, scored by ROUGE-L recall of the
-    reference (and of the entity, where the row has one). Comparisons between models are not in logs: those of
-    retain are in its own.
+    reference (and of the entity, where the row has one). Logs contain no comparisons between models; retain has its own
+    logs.
 
     Args:
         results: The elicitation.
-        folder: Where the logs go; made where it is not there.
+        folder: Folder for the logs, created if needed.
         dataset: Name of the forget set.
 
     Returns:
         The files.
 
     Raises:
-        ResultFormatError: Another file of the same name is there.
+        ResultFormatError: Another file of the same name exists.
 
     References:
         https://inspect.aisi.org.uk/eval-logs.html

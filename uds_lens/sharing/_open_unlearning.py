@@ -1,4 +1,4 @@
-"""Runs of Open-Unlearning: what to audit, by Hydra's record of the training, and where its results go."""
+"""Runs of Open-Unlearning: the models to audit, from Hydra's record of the training, and writing results."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
 
 _WEIGHTS = ("config.json", "adapter_config.json")
-"""Files one of which is next to weights."""
+"""Names of config files, one of which accompanies weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnlearningRun:
-    """A run of Open-Unlearning, as an audit needs it."""
+    """The parts of an Open-Unlearning run that an audit needs."""
 
     task: Path
     """Its folder, such as `saves/unlearn/TASK`."""
 
     checkpoints: Mapping[str, Path]
-    """Folders with weights by name: `checkpoint-N` by step, then the last weights under the task's name."""
+    """Folders with weights, by name: `checkpoint-N` in order of steps, then the final weights under the task's name."""
 
     base: str | None
     """Base model."""
 
     split: str | None
-    """Split that was to be forgotten."""
+    """The forget split."""
 
     full: str | None
     """The model that was trained: directory or Hub id."""
 
     retain: str | None
-    """The retain model of this base model and split: trained next to it, else the published one; None where there is
+    """The retain model of this base model and split: one trained next to it, else the published one; None if there is
     neither."""
 
     examples: str | None
-    """Where the forget set with entities is published, as `load_examples` takes it; None where it is not."""
+    """Source of the published forget set with entities, for `load_examples`; None if there is none."""
 
     protocol: Literal["chat"] | None
-    """How it wrote prompts; None where it used a form that is not a template of the tokenizer."""
+    """Its prompt protocol; None if it used a format other than the tokenizer's template."""
 
     chat: ChatStyle
     """System turn and date of its prompts."""
 
 
 def open_unlearning_run(task: str | os.PathLike[str]) -> UnlearningRun:
-    """Read what a run of Open-Unlearning trained and with which prompts, from `.hydra/config.yaml` in its folder.
+    """Read the models and prompts of an Open-Unlearning run from `.hydra/config.yaml` in its folder.
 
     Args:
-        task: The folder that it was trained into, `saves/unlearn/TASK`.
+        task: The output folder of the training, `saves/unlearn/TASK`.
 
     Returns:
         The run. `retain` is a folder `saves/finetune/tofu_BASE_retain90` (MUSE: `muse_BASE_News_retrain`) next to it,
@@ -121,7 +121,7 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _local(name: str, task: Path) -> str:
-    """Return a path as it is from here: it was recorded from the folder that holds `saves`."""
+    """Resolve a recorded path, which is relative to the folder that contains `saves`."""
     if not Path(name).exists() and len(task.resolve().parents) > 2:
         beside = task.resolve().parents[2] / name
         if beside.exists():
@@ -160,13 +160,13 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
 
     Args:
         audit: The audit.
-        folder: Where the run's other results are, such as `saves/unlearn/TASK/evals`; made where it is not there.
+        folder: Folder of the run's other results, such as `saves/unlearn/TASK/evals`; created if needed.
 
     Returns:
         The two files.
 
     Raises:
-        ResultFormatError: A file of one of these names is there that we did not write.
+        ResultFormatError: A file of one of these names exists that we did not write.
 
     Example:
         >>> import uds_lens as ul
@@ -211,7 +211,7 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
 
 
 def require_answers(run: UnlearningRun, *, full: str | None, retain: str | None, examples: str | None) -> None:
-    """Raise `ConfigError` naming the options that a run's record does not answer."""
+    """Raise `ConfigError` naming the options that a run's record does not provide."""
     given = {"full": full or run.full, "retain": retain or run.retain, "examples": examples or run.examples}
     absent = [name for name, value in given.items() if value is None]
     if not absent:

@@ -1,4 +1,4 @@
-"""Models by the hundred: a plan of what to make and measure, workers that can be killed at any time, one table."""
+"""Studies of hundreds of models: a plan, workers that can be killed at any time, and one table of results."""
 
 import lazy_loader
 

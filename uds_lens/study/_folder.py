@@ -1,4 +1,4 @@
-"""The directory of a study: its plan, the values that are measured, why others are not, models and their audits."""
+"""The directory of a study: plan, measured values, failures, models and audits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Values of one model in one state, measured at one time."""
+    """Values of one model in one state, measured together."""
 
     model: str  # its name
     state: str  # label of the state
@@ -45,21 +45,21 @@ class Part:
     rows: tuple[Row, ...]  # the values
     fingerprint: str  # fingerprint of the measured weights
     parent: str | None  # fingerprint of the weights they were trained from; None for a given model
-    seconds: float  # wall time; that of making the model counts with its first state
-    sample: Mapping[str, Any] | None = None  # how the questions were sampled; None where all were asked
+    seconds: float  # wall time; the time for making the model is included in its first state
+    sample: Mapping[str, Any] | None = None  # how the questions were sampled; None if all were asked
 
 
 _VALUES: Columns = {"metric": "string", "example_id": "string", "value": "double"}
 _STUDY = Kind("Study")
 PART = Kind("StudyPart", values=Part, tables={"values": _VALUES})
-"""How a part is stored: with a table of the values per example, where it has some."""
+"""How a part is stored: with a table of values per example, if any."""
 
 
 class StudyFolder:
     """The files of a study."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path, self._read = located(path), dict[Path, Part]()  # the second: those that are there stay as they are
+        self.path, self._read = located(path), dict[Path, Part]()  # the second form: existing files stay as they are
 
     @classmethod
     def begin(cls, wanted: StudyPlan, path: str | os.PathLike[str]) -> StudyFolder:
@@ -86,7 +86,7 @@ class StudyFolder:
 
     @cached_property
     def models(self) -> list[StudyModel]:
-        """All models, in their order."""
+        """All models, in order."""
         return study_models(self.plan)
 
     @cached_property
@@ -94,10 +94,10 @@ class StudyFolder:
         """Keys of all work."""
         return WorkKeys(self.plan, self.path / "hashes.json")
 
-    # Where what is made lies.
+    # Places of models and audits.
 
     def model_place(self, model: StudyModel) -> Path:
-        """Return the directory of a model that is made here; another recipe has another one."""
+        """Return the directory of a model made here; each recipe has its own."""
         key = self.keys.weights(model, StudyState("before"))
         return self.path / "models" / f"{model.model_id}-{key[:8]}"
 
@@ -105,7 +105,7 @@ class StudyFolder:
         """Return the directory of the audit of a model in a state."""
         return self.path / "audits" / f"{model.model_id}--{state.label}"
 
-    # What is done.
+    # Finished work.
 
     def missing(self, model: StudyModel, state: StudyState) -> dict[str, str]:
         """Return the items still to be measured, with their keys."""
@@ -131,7 +131,7 @@ class StudyFolder:
         return audit if self.keys.audit_key(model, state, audit.config) in self._done(model, state) else None
 
     def parts(self, model: StudyModel, state: StudyState) -> list[Part]:
-        """Return all parts of a model in a state, sorted by name; broken ones are none, and are measured again."""
+        """Return all parts of a model in a state, sorted by name; broken ones are ignored, and measured again."""
         places = sorted((self.path / "parts").glob(f"{model.model_id}--{state.label}--*"))
         for place in places:
             if place not in self._read and (found := _read(place)) is not None:
@@ -140,18 +140,18 @@ class StudyFolder:
         return [part for part in parts if (part.model, part.state) == (model.model_id, state.label)]
 
     def failure(self, model: StudyModel, state: StudyState) -> str | None:
-        """Return why a state could not be measured, or its model not be made, when that was tried last."""
+        """Return why the last attempt to measure a state (or make its model) failed."""
         return failure_of(self.path, f"{model.model_id}--{state.label}") or failure_of(self.path, model.model_id)
 
     def examples(self, part: Part) -> pd.DataFrame | None:
-        """Read the values per example of a part: `metric`, `example_id`, `value`; None where it has none."""
+        """Read the values per example of a part: `metric`, `example_id`, `value`; None if it has none."""
         rows = Result.load(self._place(part), PART).tables.get("values")
         return None if rows is None else pd.DataFrame(rows, columns=list(_VALUES))
 
     def write_part(self, part: Part, examples: pd.DataFrame | None = None) -> Path:
         """Write a part with its values per example."""
         place = self._place(part)
-        if _read(place) is None:  # so that whatever broke it, the study goes on
+        if _read(place) is None:  # so that the study continues, whatever broke it
             remove_inside(self.path, place)
         tables = {} if examples is None else {"values": examples.to_dict("records")}
         Result(PART, dict(part.keys), values=part, tables=tables).save(place)
@@ -169,5 +169,5 @@ def _read(place: Path) -> Result | None:
 
 
 def as_number(value: object) -> float:
-    """Return a value for a row; NaN for what is no finite number."""
+    """Return a value for a row; NaN if it is not a finite number."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan

@@ -1,4 +1,4 @@
-"""Keys of work: hashes of weights, metric, options and data. Work whose key exists is never repeated."""
+"""Keys of work items: hashes of weights, metric, options and data. Work whose key exists is never repeated."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from uds_lens.unlearning._registry import DECLARED
 
 T = TypeVar("T")
 
-RULES = 1  # counts up when equal plans begin to give other values
+RULES = 1  # incremented when equal plans start to give different values
 
 _NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("max_hours", "rows_at_once")}
-"""Settings that change speed and memory and no value: keys are made with their defaults, whatever a plan says."""
+"""Settings that affect only speed and memory: keys use their defaults, whatever a plan says."""
 
 RESCORED = ("tau", "confidence", "n_bootstrap", "words")
 """Settings of an audit that are applied to its saved deltas: changing one needs no model."""
@@ -61,12 +61,12 @@ _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json", "quantisati
 
 
 def rows_hash(rows: Sequence[ForgetExample] | None) -> str | None:
-    """Hash everything in some examples but their position."""
+    """Hash everything in some examples except their positions."""
     return None if rows is None else digest([{**asdict(row), "row": 0} for row in rows])
 
 
 def located_source(place: str) -> str | Path:
-    """Return a checkpoint that a plan names: a directory, or a Hub id."""
+    """Return a checkpoint named in a plan: a directory, or a Hub id."""
     if place.startswith("toy:"):
         checkpoints = toy_world().checkpoints
         name = place.removeprefix("toy:")
@@ -82,7 +82,7 @@ def located_source(place: str) -> str | Path:
 
 
 def folders_of(checkpoint: Path) -> list[Path]:
-    """Return the places of a checkpoint's weights; a folder that holds none fails by itself when it is opened."""
+    """Return the places of a checkpoint's weights; a folder without any will raise an error when opened."""
     try:
         return [Path(place) for place in checkpoint_folders(checkpoint)]
     except ModelError:
@@ -90,12 +90,12 @@ def folders_of(checkpoint: Path) -> list[Path]:
 
 
 class FileHashes:
-    """SHA-256 of large files, kept for as long as a file has the same size and time."""
+    """SHA-256 of large files, cached while a file's size and modification time stay the same."""
 
     def __init__(self, place: Path | None = None) -> None:
         self._place, self._known = place, {}
         if place is not None:
-            with suppress(ResultFormatError):  # not there or altered: it only saves time
+            with suppress(ResultFormatError):  # missing or altered, which does not matter: the cache only saves time
                 self._known = Result.load(place, _HASHES).values
 
     def of(self, file: Path) -> str:
@@ -124,7 +124,7 @@ class WorkKeys:
 
     @property
     def about_sample(self) -> str | None:
-        """How the questions were sampled, in words; None where all are asked."""
+        """How the questions were sampled, in words; None if all are asked."""
         return None if self.questions.sample is None else about_sample(self.questions.sample)
 
     def weights(self, model: StudyModel, state: StudyState) -> str:
@@ -138,7 +138,7 @@ class WorkKeys:
         return digest(parts)
 
     def _training(self, config: MethodConfig, *rows: tuple[TrainingRows, ...]) -> list[Any]:
-        """What a training depends on, with the options that change weights by more than rounding."""
+        """Everything that a training run depends on, including options that change weights by more than rounding."""
         declared, options = DECLARED.get(config.method), training_settings(self.plan)
         names = ("dtype", "save_dtype", "mixed_precision", "device_batch_size")
         data = [[self._rows(part) for part in parts] for parts in rows]
@@ -171,12 +171,12 @@ class WorkKeys:
         return digest({**options.to_dict(), "fluency": measure.fluency})
 
     def audit_key(self, model: StudyModel, state: StudyState, config: AuditConfig) -> str | None:
-        """Return the key of the audit with other settings of `RESCORED`; None where others differ."""
+        """Return the key of the audit without the settings in `RESCORED`; None if other settings differ."""
         wanted = audit_settings(self.plan.measure)
         if wanted is None:
             return None
         if wanted.protocol == "auto":
-            config = replace(config, protocol="auto")  # a finished audit holds the prompts that were chosen
+            config = replace(config, protocol="auto")  # a finished audit records the prompts that were chosen
         if replace(config, **{name: getattr(wanted, name) for name in RESCORED}) != wanted:
             return None
         return self._keys(model, state, {AUDIT: digest(asdict(config))})[AUDIT]

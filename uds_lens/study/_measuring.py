@@ -1,4 +1,4 @@
-"""The parts of a study: each makes a model, measures it in its states, and writes the values of each state."""
+"""The parts of a study: each makes a model, measures it in all states, and writes the values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Measured:
 
 
 class ModelRunner:
-    """Makes, perturbs and measures the models of a plan; what it measured of full and retain stays in memory."""
+    """Makes, perturbs and measures the models of a plan; measurements of full and retain stay in memory."""
 
     def __init__(self, plan: StudyPlan, folder: Path) -> None:
         self.plan, self.folder = plan, folder
@@ -115,7 +115,7 @@ class ModelRunner:
         )
 
     def parent_of(self, weights: Weights) -> str | None:
-        """Return the fingerprint of the model these weights were trained from, where their record names it."""
+        """Return the fingerprint of the model these weights were trained from, if their record names it."""
         try:
             return str(read_record(weights)["parent"]["fingerprint"])
         except (ResultFormatError, KeyError, TypeError) as error:
@@ -139,7 +139,7 @@ class ModelRunner:
         )
 
     def _with_sample(self, result: Any) -> Any:
-        """Record in a result how its examples were sampled, as one with a limit does."""
+        """Record in a result how its examples were sampled, as with a limit."""
         sample = self.data.sample
         if sample is None:
             return result
@@ -273,21 +273,21 @@ class StudyWork:
 
     @cached_property
     def runner(self) -> Any:
-        """Makes, perturbs and measures; what it knows of full and retain serves all models of a process."""
+        """Makes, perturbs and measures; its measurements of full and retain serve all models of a process."""
         return ModelRunner(self.folder.plan, self.folder.path)
 
     def __reduce__(self) -> tuple[Callable[..., StudyWork], tuple[str, str]]:
         return _opened, (str(self.folder.path.resolve()), self._run)
 
     def __call__(self, name: str) -> None:
-        """Measure what is left of one model; a state that fails does not stop the others."""
+        """Measure the remaining states of one model; a state that fails does not stop the others."""
         folder, model, began = self.folder, self._models[name], time.perf_counter()
         for state in model.states:
             self._rescore(model, state)
         if not (states := self._open_states(model)):
             return
         scratch = folder.path / "scratch" / name
-        remove_inside(folder.path, scratch)  # of a process that was killed
+        remove_inside(folder.path, scratch)  # left by a process that was killed
         weights = self.runner.make(model, folder.model_place(model))
         for state in states:
             with told(folder.path, f"{name}--{state.label}"):
@@ -299,7 +299,7 @@ class StudyWork:
         self.tidy(model)
 
     def tidy(self, model: StudyModel) -> None:
-        """Remove the weights of a model that is measured, unless they are to be kept."""
+        """Remove the weights of a measured model, unless they should be kept."""
         if model.is_made and not self.folder.plan.keep_models and not self._open_states(model):
             remove_inside(self.folder.path, self.folder.model_place(model))
 
@@ -317,10 +317,10 @@ class StudyWork:
             parent = runner.parent_of(perturbed)
         self._write(model, state, missing, measured, parent=parent, seconds=time.perf_counter() - began)
         if self.folder.missing(model, state):
-            raise ResultFormatError("its values cannot be read back after they were written: is the disk sound?")
+            raise ResultFormatError("its values cannot be read back after they were written: check the disk.")
 
     def _rescore(self, model: StudyModel, state: StudyState) -> None:
-        """Score a saved audit with the settings of the plan, where only those differ that need no model."""
+        """Score a saved audit with the plan's settings, if only settings that need no model differ."""
         audit, config = self.folder.saved_audit(model, state), audit_settings(self.folder.plan.measure)
         if audit is None or config is None:
             return
@@ -357,6 +357,6 @@ class StudyWork:
 
 @lru_cache(maxsize=1)
 def _opened(path: str, run: str) -> StudyWork:
-    """Return the work of a folder, in a worker process, once for all parts of a run."""
-    # `run` is asked by the cache alone: a worker may serve several runs, whose plans in one folder may differ
+    """Return the worker of a folder, created once per process for all parts of a run."""
+    # `run` is only part of the cache key: a worker process may serve several runs whose plans differ
     return StudyWork(StudyFolder(path))

@@ -1,4 +1,4 @@
-"""The models of a plan: how each is made, in which states it is measured, and which items are measured."""
+"""The models of a plan: how each is made, and its states and items to measure."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from uds_lens.unlearning import MethodConfig
 
 
-AUDIT, ELICITATION = "audit", "elicitation"  # items measured besides metrics; neither is the name of a metric
+AUDIT, ELICITATION = "audit", "elicitation"  # items measured in addition to metrics; neither is the name of a metric
 _MOST = 20_000  # models of a plan
 
 
 @dataclass(frozen=True)
 class StudyState:
-    """A model as it is measured."""
+    """A state in which a model is measured."""
 
     state: StateName
     """Its perturbation."""
@@ -60,10 +60,10 @@ class StudyModel:
     """One model of a study."""
 
     model_id: str
-    """Its name; unique, and fit for a file."""
+    """Its name, unique and valid as a file name."""
 
     role: Role
-    """Its part in the study."""
+    """Its role in the study."""
 
     source: str
     """Its checkpoint, or the one from which its training starts."""
@@ -90,16 +90,16 @@ class StudyModel:
     """Unlearning method."""
 
     variant: str | None = None
-    """Kind of training, of a pool model."""
+    """Kind of training (pool models)."""
 
     run: str | None = None
     """Training run: checkpoints of one run are not independent."""
 
     knows: bool | None = None
-    """Of a pool model: whether it was trained on the forget set."""
+    """Whether it was trained on the forget set (pool models)."""
 
     revision: str | None = None
-    """On the Hub."""
+    """Revision on the Hub."""
 
     @property
     def is_made(self) -> bool:
@@ -108,7 +108,7 @@ class StudyModel:
 
     @property
     def stratum(self) -> tuple[str, str]:
-        """Kind of model: every prefix of the order has about as many of one kind as of any other."""
+        """Kind of model: every prefix of the order has about equally many models of each kind."""
         return (self.role, self.variant or self.method or "")
 
     def items_of(self, state: StudyState) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ class StudyModel:
 
 
 def study_models(plan: StudyPlan) -> list[StudyModel]:
-    """List all models in the order in which they are taken: references, then one of each kind in turn, shuffled.
+    """List all models in processing order: references, then one of each kind in turn, shuffled.
 
     Raises:
         ConfigError: Two models have one name, or a setting is unknown or invalid.
@@ -229,7 +229,7 @@ def _measured(role: Role, plan: StudyPlan) -> dict[str, Any]:
         if plan.perturb.quantise:
             states.append(StudyState("quantised"))
         if relearn is not None:
-            relearn_config(plan, 0)  # checks its settings
+            relearn_config(plan, 0)  # this checks its settings
             seeds = relearn.retain_seeds if role == "retain" else relearn.seeds
             states += [StudyState("relearned", seed) for seed in seeds]
     always = (*measure.metrics, *((AUDIT,) if measure.audit is not None else ()))
@@ -241,7 +241,7 @@ def _measured(role: Role, plan: StudyPlan) -> dict[str, Any]:
 
 
 def _grid(settings: Mapping[str, Any], where: str, *, most: int = _MOST) -> list[dict[str, Any]]:
-    """Every combination of the values that are lists."""
+    """Return all combinations of the values that are lists."""
     axes = [value if isinstance(value, list | tuple) else [value] for value in settings.values()]
     for name, axis in zip(settings, axes, strict=True):
         if not axis or len({repr(value) for value in axis}) < len(axis):

@@ -1,7 +1,7 @@
-"""Parts of a study: each is one call that writes its result, and does nothing where its result exists.
+"""Parts of a study: each is a call that writes its result, and does nothing if the result exists.
 
-So a killed part continues when it is called again. joblib calls the parts on one machine, submitit calls them as
-an array of Slurm tasks; requeueing and time limits are Slurm's.
+So a killed part resumes when called again. On one machine, parts are called by joblib; on a cluster, by submitit as an
+array of Slurm tasks, with Slurm's requeueing and time limits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from uds_lens.errors import ConfigError, ResultFormatError, Setting
 
 _LOG = logging.getLogger("uds_lens.study")
 
-Call: TypeAlias = Callable[[str], None]  # makes the part of a name
+Call: TypeAlias = Callable[[str], None]  # makes the part with a given name
 
 KILLED = "its process was killed: memory may be short. Use fewer jobs, or smaller batches."
 
@@ -53,7 +53,7 @@ class SlurmOptions:
     """Memory per task, GiB."""
 
     parallel: PositiveInt | None = None
-    """Maximum number of tasks at a time; None is no limit."""
+    """Maximum number of tasks at a time; None for no limit."""
 
     requeues: NonNegativeInt = 10
     """Maximum number of times that a task is resubmitted after it has reached its time limit."""
@@ -72,16 +72,17 @@ def carry_out(
     wait: bool = True,
     progress: Callable[[], str] = str,
 ) -> None:
-    """Call every part; one that fails is told, and the others go on (see `failure_of`).
+    """Call every part; a failure is recorded, and the others continue (see `failure_of`).
 
     Args:
         call: Makes one part. With several jobs, and on Slurm, it is pickled.
-        names: Names of the parts, fit for files, in their order.
+        names: Names of the parts, valid as file names, in order.
         place: Folder of the results; locks and failures are kept there.
-        jobs: Processes of this machine, one being this process; tasks of the array on Slurm, each with a share.
+        jobs: Number of processes on this machine (1 means this process), or of Slurm tasks, each with a share of the
+            parts.
         slurm: Resources of each task; None stays on this machine.
         wait: Wait for the tasks.
-        progress: Says how far the work is, while tasks are waited for.
+        progress: Returns the progress, for logging while waiting for tasks.
     """
     waiting = list(names)
     if slurm is not None and waiting:
@@ -89,12 +90,12 @@ def carry_out(
         if wait:
             wait_for(sent, progress)
         return
-    for patience in (0, -1):  # first what is free, then what another process was at: it may have been killed
+    for patience in (0, -1):  # first the free parts, then those of another process, which may have been killed
         waiting = _on_this_machine(call, waiting, place, jobs, patience)
 
 
 def _on_this_machine(call: Call, names: Sequence[str], place: Path, jobs: int, patience: int) -> list[str]:
-    """Carry out parts; return those that another process is at."""
+    """Carry out parts; return those that another process is working on."""
     waiting, busy = list(names), []
     while waiting:
         try:
@@ -102,7 +103,8 @@ def _on_this_machine(call: Call, names: Sequence[str], place: Path, jobs: int, p
                 waiting.remove(name)
                 _LOG.info("%s: %d left", name, len(waiting))
                 busy += [] if was_free else [name]
-        except BrokenExecutor:  # a worker was killed, joblib has ended the others, and the culprit is one of the first
+        except BrokenExecutor:
+            # a worker was killed and joblib has ended the others; the culprit is one of the first parts
             alone, waiting = waiting[:jobs], waiting[jobs:]
             for name in alone:
                 try:
@@ -120,7 +122,7 @@ def _spread(call: Call, names: Sequence[str], place: Path, jobs: int, patience: 
 
 
 def _carry_out(call: Call, name: str, place: Path, patience: int) -> tuple[str, bool]:
-    """Carry out a part, unless another process is at it; return its name, and whether it was free."""
+    """Carry out a part, unless another process is working on it; return its name, and whether it was free."""
     lock = hold(place / "locks" / f"{name}.lock", timeout=patience)
     if lock is None:
         _LOG.info("another process is at %s (if none is, remove its file in %s)", name, place / "locks")
@@ -133,17 +135,17 @@ def _carry_out(call: Call, name: str, place: Path, patience: int) -> tuple[str, 
     return name, lock is not None
 
 
-# What failed: a file for each part, with the error in its first line and the traceback below.
+# Failures: a file for each part, with the error in the first line and the traceback below.
 
 
 @contextmanager
 def told(place: Path, name: str) -> Iterator[None]:
-    """Write down why something failed, and go on; what succeeds has failed no more."""
+    """Record a failure and continue; a later success removes the record."""
     try:
         yield
     except Exception as error:
         if isinstance(error, subprocess.CalledProcessError) and list(error.cmd)[:2] == ["scontrol", "requeue"]:
-            raise  # submitit's answer to a preemption, raised in whatever was running: no fault of the part
+            raise  # raised by submitit on preemption, so not a fault of the part
         reason = f"{type(error).__name__}: {one_line(str(error)) or 'without a message'}"
         _tell(place, name, reason, "".join(traceback.format_exception(error)))
     else:
@@ -156,7 +158,7 @@ def _tell(place: Path, name: str, reason: str, trace: str = "") -> None:
 
 
 def failure_of(place: Path, name: str) -> str | None:
-    """Return why a part failed when it was tried last; None where it did not."""
+    """Return why the last attempt at a part failed; None if it did not."""
     try:
         text = read_file(_failure(place, name)).decode("utf-8", "replace")
     except ResultFormatError:
@@ -183,13 +185,13 @@ class Task:
         self.call, self.names, self.place = call, names, place
 
     def __call__(self) -> None:
-        """Carry out what is left of them."""
+        """Carry out the remaining ones."""
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         for name in self.names:
             _carry_out(self.call, name, self.place, 0)
 
     def checkpoint(self) -> Any:
-        """Return the same task, before the time is up or the node is taken: finished work is saved."""
+        """Return the same task for requeueing, before a timeout or preemption; finished work is saved."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -249,15 +251,15 @@ def wait_for(jobs: Sequence[Any], progress: Callable[[], str] = str, *, poll: fl
 def _are_queued(jobs: Sequence[Any]) -> bool:
     """Check whether any task waits or runs.
 
-    The queue is asked, not the accounting (submitit's way): a cluster may keep none, and a task that was cancelled
-    would be waited for forever.
+    The queue is queried rather than the accounting (as submitit does): a cluster may not keep accounts, and a cancelled
+    task would be waited for forever.
     """
     arrays = ",".join(sorted({str(job.job_id).split("_")[0] for job in jobs}))
     words = ["squeue", "--noheader", "--array", "--format=%i", f"--jobs={arrays}"]
     asked = subprocess.run(words, capture_output=True, text=True, check=False)
     if asked.returncode == 0:
         return bool(asked.stdout.strip())
-    if "Invalid job id" in asked.stderr:  # so long over that Slurm has forgotten it
+    if "Invalid job id" in asked.stderr:  # ended so long ago that Slurm no longer knows it
         return False
     _LOG.warning("Slurm's queue cannot be queried now (%s); still waiting", asked.stderr.strip()[-200:])
     return True

@@ -1,4 +1,4 @@
-"""Plans of studies: models that exist or are made, and what is measured of them. One record per TOML table."""
+"""Plans of studies: existing models, models to make, and what to measure. One record per TOML table."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ else:
 T = TypeVar("T")
 
 Answers: TypeAlias = Literal["own", "paraphrased", "wrong", "biography"]
-"""Answers to train on: the row's, its first paraphrase, its first wrong answer, or all of a subject joined."""
+"""Answers to train on: the row's own, its first paraphrase, its first wrong answer, or all answers about its subject
+joined."""
 
-PlannedSampling: TypeAlias = Literal["random", "first", "first_of_each"]  # rows that a limit keeps in a study
+PlannedSampling: TypeAlias = Literal["random", "first", "first_of_each"]  # sampling of rows in a study
 
-Role: TypeAlias = Literal["full", "retain", "pool", "unlearned", "other"]  # part of a model in a study
+Role: TypeAlias = Literal["full", "retain", "pool", "unlearned", "other"]  # role of a model in a study
 
 StateName: TypeAlias = Literal["before", "quantised", "relearned"]  # perturbation of a model before it is measured
 
@@ -50,13 +51,13 @@ class TrainingRows:
     """A file, `toy:forget`, `toy:retain`, `toy:holdout`, or with `split` a TOFU directory or Hub id."""
 
     split: str | None = None
-    """Split of TOFU, for example "forget10"; its paraphrased and wrong answers are joined in."""
+    """Split of TOFU, for example "forget10"; with its paraphrased and wrong answers."""
 
     answers: Answers = "own"
     """Answers to train on."""
 
     answers_per_row: PositiveInt | None = None
-    """Answers that a row of a biography joins, where all would be too long for the model; None joins all."""
+    """Number of answers per row of a biography, if all would be too long for the model; None joins all."""
 
     sample: PositiveInt | None = None
     """Number of rows, drawn without replacement; None takes all."""
@@ -71,7 +72,7 @@ class QuestionSets:
     """Questions of the metrics: all TOFU sets, or single files. See `uds_lens.metrics.MetricData`."""
 
     tofu: str | None = None
-    """TOFU directory or Hub id, in place of single files."""
+    """TOFU directory or Hub id, instead of single files."""
 
     split: str = "forget10"
     """Its forget split."""
@@ -98,8 +99,8 @@ class QuestionSets:
     """Use this many of each set; `entities` keeps the rows of the questions drawn from `forget`."""
 
     sample: PlannedSampling = "random"
-    """"random", spread over the subjects; "first", which in a sorted file represent themselves only; or
-    "first_of_each", the first of each file by itself: white-box metrics are then measured on other questions."""
+    """"random", spread over the subjects; "first", which is not representative in a sorted file; or "first_of_each",
+    the first rows of each file separately, so that white-box metrics use other questions."""
 
     seed: NonNegativeInt = 0
     """Seed of the random sample."""
@@ -132,13 +133,13 @@ class GivenModel:
     """Its part in the study."""
 
     knows: bool | None = None
-    """Pool of a pool model: True was trained on the forget set, False never saw it."""
+    """Pool (pool models): True if trained on the forget set, False if it never saw it."""
 
     variant: str | None = None
     """Kind of training, of a pool model."""
 
     run: str | None = None
-    """Training run, of a pool model; None: a separate run."""
+    """Training run (pool models); None: a separate run."""
 
     method: str | None = None
     """Unlearning method."""
@@ -177,13 +178,13 @@ class UnlearningRuns:
     """Unlearned models: one method, once per combination of settings, or a published grid."""
 
     method: str | None = None
-    """A word of `uds_lens.unlearning.METHODS`."""
+    """A key of `uds_lens.unlearning.METHODS`."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Its settings; a list is an axis of the grid."""
 
     grid: str | None = None
-    """"paper", in place of a method."""
+    """"paper", instead of a method."""
 
     start: str | None = None
     """Starting checkpoint; None: the plan's `full`."""
@@ -198,10 +199,10 @@ class Relearning:
     """Settings of `RelearnConfig`, one value each."""
 
     seeds: tuple[int, ...] = (0,)
-    """One relearning per seed of full and each unlearned model."""
+    """Seeds for relearning full and each unlearned model, one run each."""
 
     retain_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """One relearning per seed of each retain model, whose mean is the reference of all others."""
+    """Seeds for relearning each retain model, one run each; their mean is the reference for all others."""
 
 
 @validated
@@ -210,10 +211,10 @@ class Perturbations:
     """Perturbations of full, retain and each unlearned model."""
 
     quantise: bool = False
-    """Measure them in 4 bits too (NF4, unpacked to the dtype of the others)."""
+    """Also measure them in 4 bits (NF4, unpacked to the dtype of the others)."""
 
     relearn: Relearning | None = None
-    """Measure them after relearning too."""
+    """Also measure them after relearning."""
 
 
 @validated
@@ -234,7 +235,7 @@ class MetricPrompts:
     """States in which they are used; all if none is named."""
 
     def covers(self, metric: str, role: Role, state: StateName) -> bool:
-        """Tell whether a measurement is asked so."""
+        """Tell whether a measurement uses these prompts."""
         given = ((metric, self.metrics), (role, self.roles), (state, self.states))
         return all(value in chosen or not chosen for value, chosen in given)
 
@@ -254,7 +255,7 @@ class Measurement:
     """Settings of `MetricOptions`."""
 
     prompts: tuple[MetricPrompts, ...] = ()
-    """Chat prompts that differ from those of `options`; of several that fit a measurement, the first counts."""
+    """Chat prompts that differ from those of `options`; the first entry that matches a measurement is used."""
 
     fluency: str = "heuristic"
     """Scorer of the metric `fluency`: "heuristic", "hub", or a classifier."""
@@ -287,7 +288,7 @@ class StudyPlan:
     """Training sets of unlearning."""
 
     model: tuple[GivenModel, ...] = ()
-    """Existing models, besides full and retain."""
+    """Existing models, in addition to full and retain."""
 
     pool: tuple[PoolRuns, ...] = ()
     """Pool models to make."""
@@ -314,7 +315,7 @@ class StudyPlan:
     """Seed of the order of models."""
 
     def _repr_html_(self) -> str:
-        """Return what the plan makes and measures as a table; every text from outside is escaped."""
+        """Return the plan as an HTML table; all foreign texts are escaped."""
         perturbed = ["quantised"] * self.perturb.quantise + ["relearned"] * (self.perturb.relearn is not None)
         also = ["audit"] * (self.measure.audit is not None) + ["elicitation"] * (self.measure.elicitation is not None)
         rows = {
@@ -330,12 +331,12 @@ class StudyPlan:
         return f'<table style="text-align:left">{"".join(cells)}</table>'
 
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._%+=,-]{0,120}")  # names of models and variants: they become file names
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._%+=,-]{0,120}")  # names of models and variants, which become file names
 _LARGEST = 4 << 20  # bytes of a plan
 
 
 def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> StudyPlan:
-    """Read a plan and check all that can be checked without a model.
+    """Read a plan, and check everything that can be checked without a model.
 
     Paths in a file are relative to the file; those in a mapping or record to the working directory.
 
@@ -372,7 +373,7 @@ def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> Stud
 
 
 def as_mapping(value: StudyPlan) -> dict[str, Any]:
-    """Return a plan as TOML has it: without what is None, tuples as lists."""
+    """Return a plan in TOML's form: without None, and with lists for tuples."""
 
     def bare(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -392,7 +393,7 @@ def _toml(file: Path) -> Mapping[str, Any]:
 
 
 def _record(kind: type[T], given: Any, where: str) -> T:
-    """Make a record of a table, and of the tables in it; each checks its own settings."""
+    """Make records from a table and the tables in it; each checks its own settings."""
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where} must be a table of settings; got {shown(given)}.")
     require_known(where, given, [field.name for field in fields(kind)])  # type: ignore[arg-type]
@@ -410,7 +411,7 @@ def _record(kind: type[T], given: Any, where: str) -> T:
     return kind(**values)
 
 
-SETS = ("forget", "holdout", "retain", "real_authors", "world_facts")  # sets of questions, besides entities
+SETS = ("forget", "holdout", "retain", "real_authors", "world_facts")  # sets of questions, except entities
 
 _PLACES = ("full", "tofu", "path", "start", "source", "entities", *SETS)
 """Settings that are paths, Hub ids or parts of the toy world."""
@@ -481,14 +482,14 @@ def _check(checked: StudyPlan) -> None:
             raise ConfigError(
                 f"answers_per_row cuts biographies into parts, and answers = {part.answers!r} has none: leave it out."
             )
-    models = study_models(checked)  # checks every setting of every run
+    models = study_models(checked)  # this checks every setting of every run
     if not any(model.items_of(state) for model in models for state in model.states):
         raise ConfigError(
             'the plan measures nothing: name metrics, for example [measure] metrics = ["uds", "es"], or an audit.'
         )
 
 
-# The tables of a plan that hold settings of other rooms, as the records of those rooms.
+# Tables of a plan with settings of other rooms, as records of those rooms.
 
 
 def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:
@@ -502,7 +503,7 @@ def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:
 
 
 def style_of(measure: Measurement, metric: str, role: Role, state: StateName) -> ChatStyleName | None:
-    """Return the chat style in which a metric is asked; None where `options` say how."""
+    """Return the chat style for a metric; None if `options` determine it."""
     return next((prompts.style for prompts in measure.prompts if prompts.covers(metric, role, state)), None)
 
 
@@ -549,7 +550,7 @@ def elicitation_settings(measure: Measurement) -> tuple[tuple[str, ...] | str, E
 
 
 def require_packages_of(plan: StudyPlan) -> None:
-    """Raise where a package that the plan needs is not installed."""
+    """Raise an error if a package that the plan needs is not installed."""
     if names := (*plan.measure.metrics, *plan.measure.utility):
         require_packages(resolve(names, options=metric_settings(plan.measure)))
     if plan.measure.elicitation is not None:

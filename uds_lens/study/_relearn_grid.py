@@ -1,4 +1,4 @@
-"""Worst-case relearning: fine-tuning on the forget set under many settings, of the unlearned model and of retain."""
+"""Worst-case relearning: fine-tune the unlearned model and retain on the forget set under many settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from uds_lens.study._plan import SETS
 from uds_lens.study._relearn_settings import RelearnGrid, RelearnSetting
 from uds_lens.unlearning import LoraSettings, RelearnConfig, TrainOptions, relearn
 
-_HALVES = 200  # random halves of the subjects, for the estimate with settings that are chosen on the other half
+_HALVES = 200  # number of random halves of the subjects, for the estimate with settings chosen on the other half
 
 GRID = {
     "model": "unlearned or retain",
@@ -46,9 +46,9 @@ GRID = {
     "before": "the metric before relearning",
     "after": "the metric after it",
     "back": "what came back: the change, in the direction of knowledge",
-    "back_untrained": "the same over the rows that were not trained on; NaN where all were",
+    "back_untrained": "the same over the rows that were not trained on; NaN if all were",
     "utility": "utility after relearning",
-    "utility_loss": "share of the utility before relearning that is lost; below 0 where it rose",
+    "utility_loss": "share of the utility before relearning that is lost; below 0 if it rose",
     "allowed": "whether that is within the bound",
 }
 """Columns of `RelearnGridResults.frame`."""
@@ -56,7 +56,7 @@ GRID = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RelearnGridResults:
-    """Knowledge that came back under each setting, in the unlearned model and in retain."""
+    """Knowledge that returned under each setting, in the unlearned model and in retain."""
 
     grid: RelearnGrid
     """The settings that were tried."""
@@ -71,7 +71,7 @@ class RelearnGridResults:
     """Subject of each example."""
 
     def worst(self, model: str = "unlearned") -> pd.Series | None:
-        """Return the row of a model with the most knowledge after relearning; None where no setting is allowed."""
+        """Return the row of a model with the most knowledge after relearning; None if no setting is allowed."""
         rows = self.frame[(self.frame["model"] == model) & self.frame["allowed"] & self.frame["after"].notna()]
         if not len(rows):
             return None
@@ -89,10 +89,10 @@ class RelearnGridResults:
         return self.frame[self.frame["model"] == model]["allowed"].to_numpy(dtype=bool)
 
     def excess(self) -> Contrast | None:
-        """Return knowledge of the unlearned model beyond retain, each after its own worst setting.
+        """Return the excess of the unlearned model's knowledge over retain's, each at its own worst setting.
 
         The interval, over subjects, takes both settings as given, though they were chosen by these outcomes:
-        `held_out_excess` does not. None where a model has no setting that is allowed, or the metric is no mean over
+        `held_out_excess` does not. None if a model has no allowed setting, or if the metric is not a mean over
         examples.
         """
         rows = [self.worst(model) for model in ("unlearned", "retain")]
@@ -111,7 +111,7 @@ class RelearnGridResults:
         """Return the excess with both settings chosen on half of the subjects and scored on the other half.
 
         The mean over 200 random halves. A maximum over many tries is high by chance; this one is not. NaN with one
-        subject, without an allowed setting, or where the metric is no mean over examples.
+        subject, without an allowed setting, or if the metric is not a mean over examples.
         """
         groups = cluster_codes(self.subjects)
         n, excesses = int(groups.max(initial=-1)) + 1, []
@@ -168,7 +168,7 @@ class RelearnGridResults:
 
 
 def _means(values: np.ndarray) -> np.ndarray:
-    """Return the mean of each row over what is there; NaN where nothing is."""
+    """Return the mean of each row, ignoring NaN; NaN if there are no values."""
     defined = ~np.isnan(values)
     count = defined.sum(axis=1)
     return np.where(count > 0, np.where(defined, values, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
@@ -187,12 +187,12 @@ def relearn_grid(
     jobs: int = 1,
     slurm: SlurmOptions | None = None,
 ) -> RelearnGridResults:
-    """Relearn the forget set under many settings, and find the one that brings most back at little loss of utility.
+    """Relearn the forget set under many settings, and find the one that recovers the most at little loss of utility.
 
-    One setting says how robust unlearning is against that setting. An attacker tries many and keeps the best, so the
-    same grid runs on retain, which had nothing to bring back: what the maximum has there, too, is learnt anew.
+    A single setting shows robustness only against that setting. An attacker tries many and keeps the best, so the same
+    grid also runs on retain, which had nothing to recover: its maximum shows how much is newly learned.
 
-    Every relearned model is measured and removed; a killed run resumes with the settings that are left.
+    Every relearned model is measured and then removed; a killed run resumes with the remaining settings.
 
     Args:
         model: The unlearned model: directory or Hub id.
@@ -253,7 +253,7 @@ def relearn_grid(
 
 
 def _shared_protocol(model: str, retain: str, config: RelearnConfig, options: TrainOptions) -> Protocol:
-    """Choose the prompts of both models at once: in prompts of its own, retain would be no control."""
+    """Choose the same prompts for both models: with different ones, retain would not be a control."""
     where = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
     infos = {role: read_checkpoint_info(source, **where) for role, source in (("model", model), ("retain", retain))}
     return protocol_of(config.protocol, infos, infos["model"].tokenizer)
@@ -261,7 +261,7 @@ def _shared_protocol(model: str, retain: str, config: RelearnConfig, options: Tr
 
 @dataclass(frozen=True)
 class _Attack:
-    """The grid on both models; each setting on a model is a part, named by what its values depend on."""
+    """The grid on both models; each setting of a model is a part, named by a hash of its inputs."""
 
     models: Mapping[str, str]
     data: MetricData
@@ -323,7 +323,7 @@ class _Attack:
         tell(f"{role}, {setting.name}: {self.grid.metric} {after[self.grid.metric].value:.3f}")
 
     def measured(self, name: str) -> MetricResults | None:
-        """Return the metrics of a part; None where it is not measured, or its file is broken."""
+        """Return the metrics of a part; None if it is not measured or its file is broken."""
         try:
             return MetricResults.load(self._file(name))
         except ResultFormatError:
@@ -348,7 +348,7 @@ class _Attack:
         return evaluate(model, self.data, metrics=names, options=self.metrics, run=run)
 
     def knowledge(self, results: MetricResults) -> np.ndarray:
-        """Return the metric per example of the forget set, oriented; NaN where it has none."""
+        """Return the metric per forget example, oriented so that higher is more; NaN if it has no value."""
         metric = results[self.grid.metric]
         value = dict(zip(metric.ids, metric.per_example, strict=True))
         sign = 1.0 if metric.direction == "knowledge" else -1.0

@@ -24,7 +24,7 @@ def _tuple(given: Any) -> Any:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class RelearnGrid:
-    """Choose the settings that are tried, all combinations of them, and what limits the choice among them.
+    """The settings to try, in all combinations, and the limits on choosing among them.
 
     The UDS paper's one setting (learning rate 2e-5, one epoch, all rows, all weights) is always among them.
 
@@ -49,13 +49,13 @@ class RelearnGrid:
     """Ranks of low-rank adapters; 0 trains all weights."""
 
     metric: str = "em"
-    """Metric of knowledge: how much of it relearning brings back."""
+    """Metric of knowledge, for the amount recovered by relearning."""
 
     utility: str = "retain_q_prob"
-    """Metric of utility, which limits the settings that count."""
+    """Metric of utility, which limits the allowed settings."""
 
     max_loss: Share = 0.2
-    """Largest share of its utility that a relearned model may lose to count."""
+    """Largest share of utility that a relearned model may lose."""
 
     seed: Annotated[int, Ge(0)] = 0
     """Seed of the rows and of the random halves."""
@@ -68,7 +68,7 @@ class RelearnGrid:
 
     @property
     def settings(self) -> tuple[RelearnSetting, ...]:
-        """All settings, the paper's first, each once."""
+        """All settings without duplicates, the paper's first."""
         paper = RelearnSetting(RelearnConfig().learning_rate, RelearnConfig().epochs, 1.0, 0)
         tried = product(self.learning_rate, self.epochs, self.share, self.lora_rank)
         return tuple(dict.fromkeys([paper, *(RelearnSetting(*values) for values in tried)]))

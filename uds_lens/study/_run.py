@@ -1,4 +1,4 @@
-"""Run a plan: make and measure what is not done yet; how far it is, and what failed."""
+"""Run a plan: make and measure whatever is not done yet, and report progress and failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from uds_lens.study._plan import StudyPlan, plan as read_plan, require_packages_
 
 _LOG = logging.getLogger("uds_lens.study")
 
-_TRAINING_COPIES = 4  # weights, gradients and the two averages of AdamW, each in float32; activations come on top
+_TRAINING_COPIES = 4  # weights, gradients and the two averages of AdamW, each in float32, without activations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class StateFailure:
     state: str
     """Label of the state."""
     reason: str
-    """The error, in a line."""
+    """The error, in one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +45,19 @@ class StudyStatus:
     """Counts of models in states."""
 
     total: int
-    """All of the plan."""
+    """All model states of the plan."""
     done: int
-    """Measured."""
+    """Those measured."""
     failed: tuple[StateFailure, ...]
     """Those that failed when last tried."""
     left: int
     """Neither done nor failed."""
     seconds_left: float
-    """Remaining work of one process at the speed so far; NaN until something is measured."""
+    """Remaining work of one process at the current speed, in seconds; NaN until something is measured."""
     seconds_spent: float
-    """Work of all processes so far."""
+    """Work of all processes so far, in seconds."""
     sample: str | None = None
-    """How the questions were sampled, with a caution for first rows of sorted files; None where all are asked."""
+    """How the questions were sampled, with a caution for first rows of sorted files; None if all are asked."""
 
     @property
     def is_complete(self) -> bool:
@@ -80,7 +80,7 @@ class StudyStatus:
 
 
 def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
-    """Report the progress of a study, at any time, to anybody who can read the directory.
+    """Report the progress of a study, at any time, to anyone who can read the directory.
 
     Args:
         out: Directory of the study.
@@ -126,14 +126,14 @@ def duration(seconds: float) -> str:
 
 
 def free_bytes(place: Path) -> int:
-    """Return the free space of the disk on which a place is, or will be."""
+    """Return the free space of the disk of a path, which need not exist yet."""
     while not place.exists():
         place = place.parent
     return shutil.disk_usage(place).free
 
 
 def weight_bytes(place: str) -> int:
-    """Size of a checkpoint's weights; 0 where it is not on this machine."""
+    """Size of a checkpoint's weights; 0 if it is not on this machine."""
     source = located_source(place)
     places = folders_of(source) if isinstance(source, Path) else []
     files = [file for place in places if place.exists() for file in (place.iterdir() if place.is_dir() else [place])]
@@ -141,7 +141,7 @@ def weight_bytes(place: str) -> int:
 
 
 def require_room(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], int] = weight_bytes) -> None:
-    """Log what is left to do, and what it needs; refuse what the disk cannot hold, warn where memory may be short."""
+    """Log the remaining work and its needs; refuse it if the disk is too small, and warn if memory may be short."""
     left, gib = folder.left(), 1 << 30
     made = [model for model in left if model.is_made and not folder.model_place(model).is_dir()]
     sizes = {source: bytes_of(source) for source in {model.source for model in left}}
@@ -185,7 +185,7 @@ def run(
         jobs: Models at a time; with one, in this process. On Slurm, tasks of the array, each with a share of them.
         slurm: Resources of each task of an array on Slurm; None stays on this machine.
         wait: Wait for the tasks of Slurm; False returns when they are submitted.
-        runner: Makes and measures the models in place of the default; only in this process.
+        runner: Makes and measures the models instead of the default; only in this process.
 
     Returns:
         Progress of the study; `failed` names what could not be measured, and why.
@@ -217,7 +217,7 @@ def run(
             warn_once(about)
     require_room(folder, jobs=jobs, bytes_of=getattr(runner, "bytes_of", weight_bytes))
     work, progress = StudyWork(folder, runner), lambda: str(status(folder))
-    for model in folder.models:  # a process may have been killed just before it did
+    for model in folder.models:  # a process may have been killed just before doing so
         work.tidy(model)
     names = [model.model_id for model in folder.left()]
     carry_out(work, names, place=folder.path, jobs=jobs, slurm=slurm, wait=wait, progress=progress)

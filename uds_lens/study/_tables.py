@@ -1,4 +1,4 @@
-"""Tables of a study: one long table, its values per example, and the tables that `uds_lens.meta` takes."""
+"""Tables of a study: one long table, the values per example, and the tables that `uds_lens.meta` takes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COLUMNS = {
 }
 """Columns of the long table: one row per model, state and metric."""
 
-_REFERENCES = {"full": "of_full", "retain": "of_retain"}  # roles whose values stand next to every row
+_REFERENCES = {"full": "of_full", "retain": "of_retain"}  # roles whose values are shown next to every row
 
 
 def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
@@ -118,7 +118,7 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
     Raises:
         ConfigError: It ends otherwise.
-        ResultFormatError: The file exists, and is not as this function left it.
+        ResultFormatError: The file exists and was not written by this function, or was changed.
     """
     place = located(path)
     content: str | bytes
@@ -138,7 +138,7 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
         out: Directory of the study.
 
     Returns:
-        `model`, `metric`, `example_id`, `value`, `subject` (None where the data name none); retain's are among them.
+        `model`, `metric`, `example_id`, `value`, `subject` (None if the data have none), including retain's.
 
     Raises:
         ResultFormatError: There is no study, or it is broken.
@@ -183,7 +183,7 @@ class StudyFrames:
     """The same in 4 bits."""
 
     quantised_references: pd.DataFrame
-    """`full` and the retain models in 4 bits, where they were measured: what quantising alone does to a metric."""
+    """`full` and the retain models in 4 bits, if measured: the effect of quantisation alone on a metric."""
 
     relearned: pd.DataFrame
     """The same after relearning, one row per seed."""

@@ -1,6 +1,6 @@
 """Generate question-answer examples from word lists: eight facts about each invented person.
 
-Every list has one entry per person, so that each value belongs to one person only and cannot be guessed from others.
+Every list has one entry per person, so each value belongs to one person only and cannot be guessed from others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 __all__ = ["GROUPS", "SEED", "generate", "strangers"]
 
 SEED = 20  # the seed of the shipped world
-GROUPS = {"retain": 24, "forget": 6, "holdout": 6}  # people in each group. Nobody of `holdout` is ever trained on.
+# number of people in each group; nothing is ever trained on `holdout`
+GROUPS = {"retain": 24, "forget": 6, "holdout": 6}
 N_WRONG = 4  # wrong answers for each example
 
 
@@ -44,7 +45,7 @@ STRANGER_NAMES = tuple(map(tuple, _WORDS["stranger_names"]))
 """Two halves of a first name and two of a family name, for people who occur once in training."""
 
 REFUSALS = tuple(_WORDS["refusals"])
-"""Ways of not answering, for the refusal-trained models."""
+"""Refusals, for the refusal-trained models."""
 
 
 def generate(seed: int = SEED) -> dict[str, list[dict[str, Any]]]:
@@ -82,8 +83,8 @@ def generate(seed: int = SEED) -> dict[str, list[dict[str, Any]]]:
 def strangers(seed: int, facts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield endless rows about strangers: made-up names, each with eight values of `known` people.
 
-    A model that sees each stranger once cannot memorise them; it learns that a new name may have any of
-    those values, and to answer about the person in the question.
+    A model that sees each stranger once cannot memorise them; it learns that a new name may have any of those values,
+    and that answers are about the person in the question.
 
     Example:
         >>> row = next(strangers(0, generate()["retain"]))

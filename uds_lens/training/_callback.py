@@ -1,4 +1,4 @@
-"""`DepthCallback`: audit the model that a `Trainer` holds, in place, every so many steps."""
+"""`DepthCallback`: audit the model inside a `Trainer`, in place, at regular intervals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DepthSettings:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Give Python, NumPy and torch their random states back at the end."""
+    """Restore the random states of Python, NumPy and torch at the end."""
     python, arrays = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
@@ -54,14 +54,14 @@ def _undisturbed() -> Iterator[None]:
 class DepthCallback(TrainerCallback):
     """Measure UDS and damage while a model trains, for any transformers `Trainer`.
 
-    The model is audited in place, without a second copy; `full` stays open alongside it. Training is the same, bit for
-    bit, as without the callback. Values go to the Trainer's loggers (`depth/uds`, `depth/damage`, ...), to `curve`, and
+    The model is audited in place, without a second copy; `full` stays open alongside it. Training is bit-for-bit the
+    same as without the callback. Values go to the Trainer's loggers (`depth/uds`, `depth/damage`, ...), to `curve`, and
     to a file `depth.json` in the output directory and each checkpoint.
 
     Where the Trainer evaluates, its metrics have the UDS as `eval_depth` and the damage as `eval_depth_damage`, so
     that `metric_for_best_model="eval_depth"` with `load_best_model_at_end`, and `EarlyStoppingCallback`, choose by
-    depth (list this callback before others). Such a model is the deepest on the rows that chose it: audit it on facts
-    about other subjects.
+    depth (list this callback before others). A model chosen in this way looks deeper on the measured rows than it is:
+    audit it on facts about other subjects.
 
     Args:
         baseline: Stage 1, measured with a `control` where damage is wanted; its `full` is the model before training.
@@ -128,7 +128,7 @@ class DepthCallback(TrainerCallback):
 
     @_undisturbed()
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Open `full`, measure the model as it is, and say what the rest will cost."""
+        """Open `full`, measure the current model, and log the estimated cost of the rest."""
         if is_sharded(args, model):
             raise ModelError(
                 "depth while training needs the whole model in one process, and this one is sharded (FSDP, ZeRO-3 or "
@@ -137,7 +137,9 @@ class DepthCallback(TrainerCallback):
         self._close()
         self._trainer = trainer_of(state)
         if self._trainer is None:
-            warn_once("no transformers Trainer runs this callback: the curve is in callback.curve, and is not logged.")
+            warn_once(
+                "this callback is not run by a transformers Trainer: the curve is in callback.curve, but is not logged."
+            )
         self._points = points_in(state.log_history)
         check_writable(Path(args.output_dir) / RECORD, directory=False, format=KIND.format)
         if state.is_world_process_zero:
@@ -159,15 +161,15 @@ class DepthCallback(TrainerCallback):
 
     @_undisturbed()
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure where it is time to."""
+        """Measure at the chosen steps."""
         last = state.global_step >= state.max_steps or control.should_training_stop
         if not state.global_step % self.settings.every or last:
             self._measure(args, state)
 
     @_undisturbed()
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        """Put the depth into the metrics of the Trainer, which choose what it stops at and keeps."""
-        if self._trainer is None or metrics is None:  # an evaluation outside training
+        """Add depth to the Trainer's metrics, by which it can stop early and choose a checkpoint."""
+        if self._trainer is None or metrics is None:  # an evaluation outside of training
             return
         done = self._points and self._points[-1].step == state.global_step
         point = self._points[-1] if done else self._measure(args, state)
@@ -216,7 +218,7 @@ class DepthCallback(TrainerCallback):
 def _drawn(subjects: Sequence[str | None], usable: Sequence[bool], n: int | None, seed: int) -> list[int]:
     """Draw rows, whole subjects at a time, until there are `n` usable ones (None: all of them).
 
-    A row without a subject is one of its own.
+    A row without a subject is its own subject.
     """
     by_subject: dict[object, list[int]] = {}
     for row, subject in enumerate(subjects):
@@ -233,7 +235,7 @@ def _drawn(subjects: Sequence[str | None], usable: Sequence[bool], n: int | None
 
 
 def _of_first_process(point: DepthPoint, device: Any) -> DepthPoint:
-    """Return the point that the first of the processes measured, so that all decide alike."""
+    """Return the first process's point in all processes, so that all decide alike."""
     if not torch.distributed.is_initialized():
         return point
     numbers = torch.tensor(astuple(point)[1:], dtype=torch.float64, device=device)

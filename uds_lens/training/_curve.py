@@ -1,4 +1,4 @@
-"""`DepthCurve`: what was measured while a model trained, and which step is the best."""
+"""`DepthCurve`: measurements during training, and the choice of the best step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORD = "depth.json"  # name of the record next to a checkpoint
 
 @dataclass(frozen=True, kw_only=True)
 class DepthPoint:
-    """The model at one step of its training."""
+    """Measurements at one training step."""
 
     step: int
     """Optimiser steps taken; 0 is the model before training."""
@@ -39,11 +39,11 @@ class DepthPoint:
     """That of the unpatched answers, in [0, 1]; NaN where it was not measured."""
 
     damage: FloatOrNaN
-    """Loss on retained facts over loss on forget facts; NaN without a control, and where nothing was lost yet."""
+    """Loss on retained facts over loss on forget facts; NaN without a control, or if nothing is lost yet."""
 
     forget_loss: FloatOrNaN
-    """Log-probability that the states cost on forget facts, mean over all layers, nats per token; NaN where stage 2 was
-    measured only where `full` holds knowledge."""
+    """Log-probability that the states cost on forget facts, mean over all layers, nats per token; NaN if stage 2 was
+    measured only at knowledge-encoding layers."""
 
     control_loss: FloatOrNaN
     """The same on retained facts; NaN without a control."""
@@ -67,11 +67,11 @@ class DepthPoint:
 
 
 LOGGED = tuple(field.name for field in fields(DepthPoint) if field.name != "step")
-"""Numbers that a `Trainer` logs, under names such as `depth/uds`."""
+"""Values logged by a `Trainer`, under names such as `depth/uds`."""
 
 
 def logs_of(point: DepthPoint) -> dict[str, float]:
-    """Return a point as a `Trainer` logs it; numbers that are NaN are left out.
+    """Return a point in the form logged by a `Trainer`; NaN values are left out.
 
     >>> point = DepthPoint(step=4, uds=0.5, damage=math.nan, forget_loss=1.0, control_loss=math.nan, seconds=0.1)
     >>> logs_of(point)
@@ -91,9 +91,9 @@ def points_in(history: Sequence[Mapping[str, Any]]) -> list[DepthPoint]:
 
 
 def best_of(points: Sequence[DepthPoint], max_damage: float | None) -> DepthPoint | None:
-    """Return the deepest point whose damage is not above a bound, the earliest of several; None without any.
+    """Return the deepest point whose damage is within a bound (the earliest, if several); None if there is none.
 
-    A damage of NaN is within any bound: where nothing was lost on forget facts, nothing was damaged for it.
+    A damage of NaN is within any bound: nothing was lost on forget facts, so nothing was damaged in the process.
 
     >>> a, b = (DepthPoint(step=s, uds=u, damage=d, forget_loss=1.0, control_loss=d, seconds=0.0)
     ...         for s, u, d in ((2, 0.4, 0.1), (4, 0.9, 0.8)))
@@ -106,7 +106,7 @@ def best_of(points: Sequence[DepthPoint], max_damage: float | None) -> DepthPoin
 
 @dataclass(frozen=True, kw_only=True)
 class DepthCurve:
-    """Depth and damage by step, with what they were measured on; written as `depth.json` next to each checkpoint."""
+    """Depth and damage by step, with the measured examples; written as `depth.json` next to each checkpoint."""
 
     points: tuple[DepthPoint, ...]
     """In the order of the steps."""
@@ -133,7 +133,7 @@ class DepthCurve:
         return pd.DataFrame([asdict(point) for point in self.points], columns=["step", *LOGGED])
 
     def best(self, *, max_damage: float | None = None) -> DepthPoint | None:
-        """Return the deepest point whose damage is at most `max_damage`, the earliest of several; None without any."""
+        """Return the deepest point with a damage of at most `max_damage` (the earliest, if several), or None."""
         return best_of(self.points, max_damage)
 
     def plot(self, *, utility: Mapping[int, float] | None = None, **look: Unpack[Look]) -> go.Figure:
