@@ -1,6 +1,6 @@
-"""The data of a training run, in a seeded order: a retain answer next to each forget answer, padded, in batches.
+"""The data of a training run in seeded order: batches that pair each forget answer with a retain answer.
 
-Then what is prepared for it: tokens, the answers to prefer, and reference log-probabilities.
+Then its preparation: tokens, the answers to prefer, and reference log-probabilities.
 """
 
 from __future__ import annotations
@@ -47,45 +47,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingPair:
-    """One forget example in one epoch, with the answers that train next to it."""
+    """One forget example in one epoch, with the answers trained alongside it."""
 
     forget: AnswerSequence  # question with the answer to forget
-    winner: AnswerSequence | None  # the same question with the answer to prefer, for methods that have one
+    winner: AnswerSequence | None  # the same question with the answer to prefer, for methods that use one
     retain: AnswerSequence | None  # an example to keep
-    # Log-probability of the forget answer under `full`, nats; NaN where the method does not need it.
+    # Log-probability of the forget answer under `full`, nats; NaN if the method does not need it.
     forget_reference: float
     winner_reference: float  # log-probability of the winner under `full`
-    is_filler: bool = False  # whether it only fills up the last batch of an epoch, and is not counted
+    is_filler: bool = False  # whether it only fills up the last batch of an epoch and does not count
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Answers that a method trains on, as tokens."""
+    """Tokenised answers that a method trains on."""
 
     forget: Sequence[AnswerSequence]  # answers to forget
     retain: Sequence[AnswerSequence] = ()  # answers to keep
-    # Per forget example the answers to prefer; epochs take them in turn.
+    # For each forget example, the answers to prefer; epochs use them in turn.
     winners: Sequence[Sequence[AnswerSequence]] = ()
     forget_reference: Sequence[float] = ()  # log-probability of each forget answer under `full`, nats
     winner_reference: Sequence[Sequence[float]] = ()  # log-probability of each winner under `full`, nats
 
 
 class PairDataset(Dataset):
-    """All pairs of a training run, in an order that depends on the seed and on nothing else.
+    """All pairs of a training run, in an order that depends only on the seed.
 
-    Each epoch takes every forget example once, in an order of its own; the retain examples next to them cycle in the
-    same way, all of them before the first comes again. The index of a pair decides its content, so that a killed run
-    resumes with exactly the pairs that were left.
+    Each epoch uses every forget example once, in a new order; the retain examples cycle likewise, each being used once
+    before any is repeated. The index of a pair determines its content, so a killed run resumes with exactly the
+    remaining pairs.
 
-    An epoch ends with its last batch, however short: fillers, which are not counted, make it as long as the others. So
-    several processes get equally many pairs, too; accelerate would repeat the first ones, and count them twice.
+    An epoch ends with its last batch, however short: fillers, which do not count, make it as long as the others. So
+    several processes get equal numbers of pairs; accelerate would repeat the first ones and count them twice.
     """
 
     def __init__(self, data: TrainingData, *, epochs: int, seed: int, batch_size: int = 1) -> None:
         if not data.forget:
             raise DataError("there is no forget example to train on.")
         self._data, self._seed, self._epochs = data, seed, epochs
-        self._epoch = math.ceil(len(data.forget) / batch_size) * batch_size  # pairs of an epoch, fillers included
+        # number of pairs in an epoch, including fillers
+        self._epoch = math.ceil(len(data.forget) / batch_size) * batch_size
         self._orders: dict[tuple[str, int], list[int]] = {}
 
     def __len__(self) -> int:
@@ -96,7 +97,7 @@ class PairDataset(Dataset):
             raise IndexError(index)
         epoch, place = divmod(index, self._epoch)
         n = len(self._data.forget)
-        if place >= n:  # the last pair again: its loss is finite if the batch's is
+        if place >= n:  # repeat the last pair, whose loss is finite if the batch's is
             return replace(self._pair(epoch * n + n - 1), is_filler=True)
         return self._pair(epoch * n + place)
 
@@ -114,7 +115,7 @@ class PairDataset(Dataset):
         )
 
     def _at(self, side: str, index: int, n: int) -> tuple[int, int]:
-        """Return the epoch of one side at an index, and the row taken there."""
+        """Return the epoch and the row of one side at an index."""
         epoch, position = divmod(index, n)
         if (side, epoch) not in self._orders:
             seed = (self._seed * 1_000_003 + epoch) * 2 + (side == "retain")
@@ -124,13 +125,13 @@ class PairDataset(Dataset):
 
 
 class PairCollator:
-    """Collate pairs into padded batches, one per side. Fillers are left out, except where there is nothing else."""
+    """Collate pairs into padded batches, one per side. Fillers are left out unless there is nothing else."""
 
     def __init__(self, pad_token_id: int) -> None:
         self.pad_token_id = pad_token_id
 
     def __call__(self, pairs: Sequence[TrainingPair]) -> dict[str, dict[str, Tensor]]:
-        """Return `forget`, and `winner` and `retain` where there are any, with references next to the tokens.
+        """Return `forget`, and `winner` and `retain` if any, with references next to the tokens.
 
         Every side of a batch of fillers has `FILLER` next to its tokens.
         """
@@ -149,11 +150,11 @@ class PairCollator:
 
 
 def length_groups(batch: Mapping[str, Mapping[str, Tensor]], *, rows: int = 8) -> list[dict[str, dict[str, Tensor]]]:
-    """Split a batch into groups of rows of similar length, each without needless padding.
+    """Split a batch into groups of rows of similar length, to avoid padding.
 
     On a CPU padding costs as much as text, and random batches are nearly half padding. A forget answer and its winner
-    stay together; retain answers are grouped separately, so that they no longer stand next to the forget answer of
-    their pair. Means over the rows of a side, as in every objective of this package, change by rounding only.
+    stay together; retain answers are grouped separately, so they are no longer with the forget answer of their pair.
+    Means over the rows of a side, as in every objective of this package, change only by rounding.
 
     Example:
         >>> labels = torch.tensor([[-100, 5, 6, 2], [-100, 7, -100, -100]])
@@ -181,7 +182,7 @@ def _selected(values: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
 
 T = TypeVar("T")
 
-ALTERNATES = "alternates.json"  # name of the file next to a checkpoint
+ALTERNATES = "alternates.json"  # name of a file next to a checkpoint
 
 _ROUNDS, _HOTTER, _BATCH = 5, 0.5, 32
 
@@ -192,7 +193,7 @@ def pairs_of(examples: Sequence[ForgetExample]) -> list[tuple[str, str]]:
 
 
 def encoded(parent: Parent, config: MethodConfig, pairs: Sequence[tuple[str, str]]) -> list[AnswerSequence]:
-    """Tokenize questions with answers, in the prompts of a run."""
+    """Tokenise questions with answers, with the prompts of a run."""
     sequences = answer_sequences(
         parent.tokenizer,
         pairs,
@@ -206,7 +207,7 @@ def encoded(parent: Parent, config: MethodConfig, pairs: Sequence[tuple[str, str
 
 
 def preferred_answers(job: Job, parent: Parent, folder: Path) -> list[list[str]]:
-    """Return the answers to prefer to each forget answer; alternates are kept in `folder`, for a resumed run."""
+    """Return the preferred answers for each forget answer; alternates are kept in `folder`, for a resumed run."""
     if "refusals" in job.objective.needs:
         generator = torch.Generator().manual_seed(job.config.seed)
         drawn = torch.randint(len(job.refusals), (len(job.forget), job.config.epochs), generator=generator)
@@ -228,7 +229,7 @@ def preferred_answers(job: Job, parent: Parent, folder: Path) -> list[list[str]]
 
 
 def completed(data: TrainingData, job: Job, parent: Parent, winners: Sequence[Sequence[str]]) -> TrainingData:
-    """Add the answers to prefer, and reference log-probabilities where the objective needs them."""
+    """Add the answers to prefer, and reference log-probabilities if the objective needs them."""
     pairs = [(x.question, text) for x, row in zip(job.forget, winners, strict=True) for text in row]
     flat, lengths = encoded(parent, job.config, pairs), [len(row) for row in winners]
     data = replace(data, winners=_split(flat, lengths) if flat else ())
@@ -272,7 +273,7 @@ def load_refusals(path: str | os.PathLike[str] | None = None) -> tuple[str, ...]
             ) from error
     refusals = tuple(line.strip() for line in text.splitlines() if line.strip())
     if not refusals:
-        raise DataError(f"{os.fspath(path or 'refusals.txt')!r} holds no refusal: expected one per line.")
+        raise DataError(f"{os.fspath(path or 'refusals.txt')!r} holds no refusals: expected one per line.")
     return refusals
 
 
@@ -289,8 +290,8 @@ def sample_alternates(
 ) -> list[list[str]]:
     """Sample answers in the model's own style that differ from the one to forget.
 
-    A sample that gives away the true answer is drawn again, at a temperature 0.5 higher each time: one that contains
-    the entity, or nine tenths of the words of the answer.
+    A sample that gives away the true answer (it contains the entity, or nine tenths of the answer's words) is drawn
+    again, with the temperature raised by 0.5 each time.
     """
     drawn: list[list[str]] = [[] for _ in examples]
     size = _BATCH if _may_be_padded(model) else 1
@@ -357,7 +358,7 @@ def read_alternates(file: Path) -> list[list[str]]:
 
 
 def _may_be_padded(model: Any) -> bool:
-    """Tell whether transformers' `generate` gives a text the same next to others as alone."""
+    """Tell whether transformers' `generate` gives the same texts in a batch as alone."""
     if is_tested_family(model):
         return True
     with as_hooked(model) as view:
@@ -373,7 +374,7 @@ def _draw(
     ]
     rows = prompt_ids(tokenizer, prompts, protocol=protocol)
     ends = answer_ends(tokenizer, protocol=protocol, chat=config.chat)
-    embedded = len(model.get_input_embeddings().weight)  # a tokenizer may name a token for padding that is not
+    embedded = len(model.get_input_embeddings().weight)  # a tokenizer may name a padding token that is not
     pad = next((i for i in (tokenizer.pad_token_id, *ends[-1:]) if i is not None and i < embedded), 0)
     width = max(map(len, rows))
     sampled = model.generate(

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 class Parent:
     """The model a run starts from."""
 
-    model: PreTrainedModel  # on its device, in evaluation mode, in the dtype it is trained in
+    model: PreTrainedModel  # on its device, in evaluation mode, in the training dtype
     tokenizer: PreTrainedTokenizerFast  # its tokenizer
     name: str  # directory or Hub id, as given
-    fingerprint: str  # fingerprint of its weights, in the dtype they train in
-    protocol: Protocol | None = None  # prompts it was trained with, where its record names them
+    fingerprint: str  # fingerprint of its weights, in the training dtype
+    protocol: Protocol | None = None  # prompts it was trained with, if its record names them
 
     @property
     def pad_token_id(self) -> int:
@@ -48,7 +48,7 @@ class Parent:
         return longest_text(self.model.config)
 
     def runs_apart(self, sequences: Iterable[AnswerSequence]) -> bool:
-        """Tell whether a sequence is so long that its rotary frequencies depend on the longest row of a batch."""
+        """Tell whether a sequence is so long that its rotary frequencies depend on the batch's longest row."""
         limit = rope_limit(self.model.config)
         return limit is not None and any(len(sequence.ids) > limit.length for sequence in sequences)
 
@@ -73,14 +73,14 @@ def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent
     return Parent(model, tokenizer, name, fingerprint(model), recorded_protocol(source))
 
 
-RULES = 2  # raised when equal settings begin to give another model, so that older results are not taken for new ones
+RULES = 2  # incremented when equal settings start to give a different model, so that older results are not reused
 
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """Rows of which a run says how likely their answers are, before it and after it."""
+    """Rows whose answers' probabilities a run reports, before and after training."""
 
-    name: str  # where they come from
+    name: str  # their source
     rows: tuple[ForgetExample, ...]  # the rows
     trained: bool  # whether the run trains on them
 
@@ -93,8 +93,8 @@ class Job:
     objective: Objective  # its declaration
     source: str | os.PathLike[str]  # the model to start from
     forget: tuple[ForgetExample, ...]  # the forget set
-    retain: tuple[ForgetExample, ...] = ()  # the retain set, empty where the method does not use it
-    refusals: tuple[str, ...] = ()  # refusals, empty where the method does not use them
+    retain: tuple[ForgetExample, ...] = ()  # the retain set, empty if the method does not use it
+    refusals: tuple[str, ...] = ()  # refusals, empty if the method does not use them
     lora: LoraSettings | None = None  # adapters, or None
     options: TrainOptions  # how to run it
     out: Path  # directory of the result
@@ -103,14 +103,14 @@ class Job:
 
     @property
     def saves_adapter(self) -> bool:
-        """Whether the adapter alone is saved, without its base."""
+        """Whether only the adapter is saved, without its base."""
         return self.lora is not None and self.lora.save == "adapter"
 
     @property
     def sides(self) -> dict[str, dict[str, Any]]:
         """Number of rows and fingerprint of each kind of data, whatever file it came from.
 
-        Entities count where they decide what a valid alternate is.
+        Entities are included if they determine which alternates are valid.
         """
         entities = "alternates" in self.objective.needs
 
@@ -129,12 +129,12 @@ class Job:
         }
 
     def settled(self, parent: Parent) -> Job:
-        """Return the same job with the protocol that `auto` stands for with this model."""
+        """Return the same job with `auto` resolved to this model's protocol."""
         protocol = chosen_protocol(self.config.protocol, parent.tokenizer, parent.protocol)
         return replace(self, config=replace(self.config, protocol=protocol))
 
     def depends_on(self, parent: Parent, tokens: Sequence[AnswerSequence]) -> dict[str, Any]:
-        """Return what the result depends on by more than rounding, as plain values."""
+        """Return everything that affects the result by more than rounding, as plain values."""
         options = self.options
         parts: dict[str, Any] = {
             "rules": RULES,

@@ -230,7 +230,7 @@ def finetune(
 
 
 def _named(data: Examples | Mapping[str, Examples]) -> Mapping[str, Examples]:
-    """Return sets by name; one without a name is called after its file."""
+    """Return sets by name; a set without a name is named after its file."""
     if isinstance(data, Mapping):
         return data
     return {os.fspath(data) if isinstance(data, str | os.PathLike) else "data": data}
@@ -242,7 +242,7 @@ def _relearning_terms(config: RelearnConfig, passes: Passes) -> Terms:
 
 
 def _options(options: TrainOptions | None, out: str | os.PathLike[str]) -> TrainOptions:
-    """Return the options, once packages and files that logs need are there."""
+    """Return the options, after checking for the packages and files that logging needs."""
     with quiet_files(report=True):  # transformers' trainer imports bitsandbytes
         from uds_lens.unlearning._trainer import curve_file
 
@@ -256,7 +256,7 @@ def _options(options: TrainOptions | None, out: str | os.PathLike[str]) -> Train
 
 
 def _adapters(lora: LoraSettings | None) -> LoraSettings | None:
-    """Return the adapters' settings, once their package is there."""
+    """Return the adapters' settings, after checking for their package."""
     if lora is None:
         return None
     require_package("peft", needed_by="training adapters (LoRA) needs")
@@ -264,7 +264,7 @@ def _adapters(lora: LoraSettings | None) -> LoraSettings | None:
 
 
 def run(job: Job) -> Path:
-    """Train and save a job, or the rest of it, or nothing where its result is already there."""
+    """Train and save a job, or the rest of it, or nothing if its result already exists."""
     _require_base_elsewhere(job)
     with quiet_files(report=True):
         processes = JointProcesses.joined(job.options.device)
@@ -293,7 +293,7 @@ def run(job: Job) -> Path:
             kind = "" if job.record == FINETUNING_RECORD else " forget"
             tell(f"{asked.method} on {len(job.forget)}{kind}{beside} answers of {parent.name}, prompts: {words}")
         with place.opened() as folder:
-            if place.is_finished():  # another process has finished it since
+            if place.is_finished():  # another process has finished it in the meantime
                 return job.out
             base = {"name": parent.name, "fingerprint": parent.fingerprint}
             # an adapter may be opened in another dtype than it was trained in; training wraps the model
@@ -326,7 +326,8 @@ def _train(
     started = time.perf_counter()
     config, options = job.config, job.options
     set_seed(config.seed)
-    for mine in (processes.is_first, not processes.is_first):  # the first samples alternates, the others read them
+    # the first process samples alternates, the others read them
+    for mine in (processes.is_first, not processes.is_first):
         if mine:
             winners = preferred_answers(job, parent, folder)
             checkpoint = last_intact(folder)
@@ -341,7 +342,7 @@ def _train(
                 Setting("reduction", "answers"),
                 ".",
             )
-        options = replace(options, device_batch_size=1)  # each row alone, accumulated to the same batch
+        options = replace(options, device_batch_size=1)  # each row on its own, accumulated to the same batch
     checked = [(part, encoded(parent, config, pairs_of(_some(part.rows)))) for part in job.checked]
     before = [_prob(parent.model, rows, parent) for _, rows in checked]
     start = None if job.lora else _sampled(parent.model)
@@ -400,7 +401,7 @@ _FEW_STEPS, _HARDLY = 10, 1e-5
 
 
 def _caution(job: Job, *, steps: int, moved: float | None) -> None:
-    """Warn of a training that can have done little: few steps, or weights that moved by next to nothing."""
+    """Warn of training with little effect: few steps, or weights that hardly changed."""
     config, of = job.config, type(job.config).__name__
     if steps < _FEW_STEPS:
         many = f"{steps} optimiser step{' was' if steps == 1 else 's were'}"
@@ -439,7 +440,7 @@ def _moved(before: torch.Tensor, after: torch.Tensor) -> float:
 
 
 def _require_base_elsewhere(job: Job) -> None:
-    """Refuse to save an adapter in the place of the model that it needs."""
+    """Refuse to overwrite the model that an adapter needs with the adapter."""
     if not job.saves_adapter or not isinstance(job.source, str | os.PathLike):
         return
     out = job.out.resolve()
@@ -454,11 +455,11 @@ def _require_base_elsewhere(job: Job) -> None:
 
 
 _MOST_CHECKED = 100
-"""Rows of a set whose probability is measured."""
+"""Maximum number of rows per set for measuring probability."""
 
 
 def _some(rows: Sequence[ForgetExample]) -> list[ForgetExample]:
-    """Return the rows, or a sample of them in their order."""
+    """Return the rows, or a sample of them, in order."""
     chosen = random.Random(0).sample(range(len(rows)), min(len(rows), _MOST_CHECKED))
     return [rows[at] for at in sorted(chosen)]
 
@@ -471,7 +472,7 @@ def _prob(model: Any, rows: Sequence[AnswerSequence], parent: Parent) -> float:
 
 
 def _with_adapters(model: Any, settings: LoraSettings) -> Any:
-    """Wrap a model with PEFT, so that adapters train and its own weights do not."""
+    """Wrap a model with PEFT, so that only the adapters train."""
     from peft import LoraConfig, get_peft_model
 
     targets = settings.target_modules
@@ -484,13 +485,13 @@ def _with_adapters(model: Any, settings: LoraSettings) -> Any:
     )
     with quiet_wrapping():
         wrapped = get_peft_model(model, adapters)
-    for config in wrapped.peft_config.values():  # else PEFT looks there, and on the Hub, at every checkpoint
-        config.base_model_name_or_path = ""  # named at the end
+    for config in wrapped.peft_config.values():  # otherwise PEFT would look there, and on the Hub, at every checkpoint
+        config.base_model_name_or_path = ""  # set at the end
     return wrapped
 
 
 def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder: Path) -> None:
-    """Save a trained model, or its adapter, with tokenizer and record, complete or not at all.
+    """Save a trained model or its adapter atomically, with tokenizer and record.
 
     The fingerprint is that of the whole model as saved, read in the dtype it was trained in.
     """
@@ -504,7 +505,7 @@ def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder
     dtype, out = getattr(torch, job.options.save_dtype), job.out
     trained = trained.to("cpu")
     own = {UNLEARNING_RECORD, RELEARNING_RECORD, FINETUNING_RECORD}
-    with suppress(ResultFormatError):  # a damaged result of ours is replaced; anything else there stays
+    with suppress(ResultFormatError):  # a damaged result of ours is replaced; other files stay
         own |= {name.partition("/")[0] for name in read_record(out).get("files") or ()}
     with writing(out), atomic_directory(out, own=own) as place:
         if job.saves_adapter:
@@ -531,11 +532,11 @@ def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder
 
 
 def _seen_from(out: Path, source: str) -> str:
-    """Return the place of a model as an adapter names its base: relative to it, so that both can be moved."""
+    """Return an adapter's path to its base, relative if possible, so that both can be moved together."""
     if source.startswith(PACKAGE) or not is_local(source):
         return source
     place = place_of(source).resolve()
     try:
         return Path(os.path.relpath(place, out.resolve())).as_posix()
-    except ValueError:  # on another drive of Windows
+    except ValueError:  # on a different drive under Windows
         return str(place)

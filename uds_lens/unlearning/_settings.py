@@ -1,4 +1,4 @@
-"""Settings of training: of all methods, of relearning, of adapters, and of the run itself. Loads no torch."""
+"""Settings of training: for all methods, relearning, adapters, and the run itself. Loads no torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Reduction: TypeAlias = Literal["answers", "open_unlearning"]
 
 
 Save: TypeAlias = Literal["adapter", "merged"]
-"""What is saved of a model with low-rank adapters: these alone, or the whole model with them merged in."""
+"""What to save of a model with low-rank adapters: only these, or the whole model with them merged."""
 
 
 @validated
@@ -52,7 +52,8 @@ class MethodConfig:
     """Passes over the forget set; each ends with its last batch, however short."""
 
     batch_size: PositiveInt = 32
-    """Forget examples per optimiser step, over all devices and passes; as many retain examples where those are used."""
+    """Forget examples per optimiser step, over all devices and passes; with the same number of retain examples, if
+    used."""
 
     weight_decay: NonNegativeFloat = 0.01
     """Weight decay of AdamW."""
@@ -79,7 +80,7 @@ class MethodConfig:
     """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
 
     seed: NonNegativeInt = 0
-    """Seed of everything random: data order, dropout, and what the method draws (refusals, alternates, a vector)."""
+    """Seed for everything random: data order, dropout, and the method's draws (refusals, alternates, a vector)."""
 
     def __post_init__(self) -> None:
         self.chat.require(self.protocol)
@@ -93,7 +94,7 @@ class MethodConfig:
 
     @property
     def counts_padding(self) -> bool:
-        """Whether the loss includes padding, so that all passes of a batch must be as wide as the batch."""
+        """Whether the loss includes padding, so that all passes must be as wide as their batch."""
         return False
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,7 +117,7 @@ class ReducedConfig(RetainConfig):
     """Settings of KL, RMU and UNDIAL, whose means can be taken as in Open-Unlearning."""
 
     reduction: Reduction = "answers"
-    """Positions over which means run; `open_unlearning` reproduces published models, oddities included."""
+    """Positions to average over; `open_unlearning` reproduces published models, including their oddities."""
 
     @property
     def counts_padding(self) -> bool:
@@ -144,9 +145,9 @@ class RelearnConfig(MethodConfig):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(RelearnConfig):
-    """Plain fine-tuning that teaches: to make `full` and `retain` models.
+    """Plain fine-tuning for teaching, to make `full` and `retain` models.
 
-    The defaults bring small instruction models to recite some dozen to some hundred answers: ten epochs, 4 rows per
+    With the defaults, small instruction models learn dozens to hundreds of answers by heart: ten epochs, 4 rows per
     step, AdamW without weight decay, a learning rate that falls linearly after an epoch of warm-up.
     """
 
@@ -180,7 +181,7 @@ class LoraSettings:
     """Dropout before an adapter."""
 
     target_modules: str | tuple[str, ...] = "all-linear"
-    """Names of the adapted modules; "all-linear" takes every linear layer but the head."""
+    """Names of the adapted modules; "all-linear" means every linear layer except the head."""
 
     save: Save | None = None
     """What is saved: the `adapter` alone, a few MB that need their base, or a `merged` copy of the whole model. None
@@ -198,19 +199,19 @@ def _as_tuple(given: Any) -> Any:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Where and how to train. The method's configuration says what is learned; these change it by rounding only."""
+    """Where and how to train. What is learned depends on the method's configuration, and on these only by rounding."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes a GPU if there is one. Choose among several with CUDA_VISIBLE_DEVICES, use all with accelerate."""
+    """`auto` takes a GPU if there is one. Select GPUs with CUDA_VISIBLE_DEVICES; use several with accelerate."""
 
     dtype: DType = "float32"
-    """Dtype of the weights during training. In bfloat16 the small steps of unlearning are largely rounded away."""
+    """Dtype of the weights during training. In bfloat16, the small steps of unlearning are largely lost to rounding."""
 
     save_dtype: DType = "float32"
     """Dtype of the saved weights."""
 
     mixed_precision: Literal["no", "bfloat16", "float16"] = "no"
-    """Dtype of the arithmetic, with weights kept in `dtype`."""
+    """Dtype of the computation, with weights kept in `dtype`."""
 
     device_batch_size: PositiveInt | None = None
     """Forget examples per device and pass; the rest of a batch is accumulated. None takes the whole batch at once, on a

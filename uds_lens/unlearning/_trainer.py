@@ -31,10 +31,10 @@ WEIGHT = "uds_lens_weight"
 
 
 class UnlearningTrainer(OrderedTrainer):
-    """`Trainer` whose loss is an unlearning objective over a whole batch, in as many passes as fit.
+    """`Trainer` whose loss is an unlearning objective over a whole batch, in as many passes as needed.
 
-    Mixed precision, accumulation, checkpoints, resuming and logging are those of the base class. The frozen model is
-    copied from `model` as it is now, before the objective prepares it or any checkpoint is loaded into it.
+    Mixed precision, accumulation, checkpoints, resuming and logging are those of the base class. The frozen model is a
+    copy of `model`, made before the objective prepares it or any checkpoint is loaded into it.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class UnlearningTrainer(OrderedTrainer):
         known = isinstance(config, RelearnConfig) or config.method in OWN_WORDS
         groups = arguments.device.type == "cpu" and known and not config.counts_padding
         self._by_length: bool | None = None if groups else False
-        """None: not known yet whether a pass draws random numbers, which would depend on its rows."""
+        """Whether a pass draws random numbers, which would depend on its rows; None: not known yet."""
         self._totals: dict[str, SideTotals] = {}
         self._parts: dict[str, list[Tensor]] = defaultdict(list)
         self._n_batches = 0
@@ -82,7 +82,7 @@ class UnlearningTrainer(OrderedTrainer):
         self._totals = {side: SideTotals(*count.tolist()) for side, count in counts.items()}
 
     def _as_wide_as_the_batch(self, passes: list[Any]) -> list[Any]:
-        """Give all passes the padding they have where the batch is taken at once."""
+        """Give all passes the padding of the whole batch."""
         widths = {}
         for side in passes[0]:
             width = max(batch[side]["labels"].shape[1] for batch in passes)
@@ -95,7 +95,8 @@ class UnlearningTrainer(OrderedTrainer):
 
     def part_of_loss(self, model: nn.Module, inputs: Any) -> Tensor:
         """Return the objective's terms on one pass, weighted by their share of the batch."""
-        if self.args.world_size == 1 and all(FILLER in side for side in inputs.values()):  # others wait for its pass
+        # other processes wait for its pass
+        if self.args.world_size == 1 and all(FILLER in side for side in inputs.values()):
             return next(p for p in model.parameters() if p.requires_grad).sum() * 0.0
         if self._by_length is None:
             random = torch.get_rng_state()
@@ -130,7 +131,7 @@ class UnlearningTrainer(OrderedTrainer):
         kept[WEIGHT] = self._objective.reweigh(self._config, kept.get(WEIGHT), retained, done)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the parts of the loss; stop a run whose loss is not finite."""
+        """Log the parts of the loss; stop a run whose loss is not finite."""
         if "loss" in logs:
             for name, values in self._parts.items():
                 total = self.accelerator.reduce(torch.stack(values).sum(), "sum")
@@ -194,7 +195,7 @@ def training_arguments(
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
         # Buffers of language models (rotary tables) are constant, and groups by length make unequal numbers of passes:
-        # processes that send them before each pass would wait for one another.
+        # processes that sent them before each pass would wait for one another.
         ddp_broadcast_buffers=False,
     )
     arguments = one_device_each(arguments)
@@ -230,7 +231,7 @@ class _Reweighing(TrainerCallback):
 
 
 class _LastStep(TrainerCallback):
-    """Log the last step as a point of its own."""
+    """Log the last step as a separate point."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step >= state.max_steps - 1:
@@ -238,7 +239,7 @@ class _LastStep(TrainerCallback):
 
 
 class _Sealing(TrainerCallback):
-    """Seal a checkpoint once all of it is written, and only then remove the one before."""
+    """Mark a checkpoint as complete once all of it is written, and only then remove the previous one."""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if torch.distributed.is_initialized():
@@ -268,7 +269,7 @@ class _Bar(TrainerCallback):
 
 
 COLUMNS = ("step", "loss", "forget_loss", "retain_loss", "weight", "grad_norm", "learning_rate")
-"""Fields of a point of the loss curve, where the method has them."""
+"""Optional fields of a point of the loss curve."""
 
 
 def loss_curve(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -306,7 +307,7 @@ class _CsvLog(TrainerCallback):
 
 
 class _EndWandbRun(TrainerCallback):
-    """End the run at Weights & Biases that this training began, so that the next training begins another."""
+    """Finish this training's Weights & Biases run, so that the next training starts a new one."""
 
     def __init__(self) -> None:
         self._ours = getattr(sys.modules.get("wandb"), "run", None) is None

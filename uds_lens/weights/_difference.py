@@ -1,4 +1,4 @@
-"""`difference`: how far the weights of one checkpoint are from those of another, one tensor in memory at a time."""
+"""`difference`: compare the weights of two checkpoints, with one tensor in memory at a time."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _LAYER = re.compile(r"\.(\d+)\.(.+)")
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
 _EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings)\.weight$")
-"""Names of the head and of the input embedding, which a checkpoint that ties the two stores once."""
+"""Names of the head and of the input embedding, stored only once if they are tied."""
 _EXACT = 512
-"""Smaller side of a matrix up to which all singular values are computed."""
+"""All singular values are computed if a matrix's smaller side is at most this."""
 _PLAIN, _NO_WEIGHTS = ("F64", "F32", "F16", "BF16"), ("I64", "BOOL")
 """Dtypes of unquantised weights in safetensors files, and those of masks and positions, which are not compared."""
 
@@ -166,7 +166,7 @@ def difference(
 
     With the difference D = other - full of a tensor W: relative norm |D|_F / |W|_F, spectral norm |D|_2, stable rank
     |D|_F^2 / |D|_2^2 (at most the rank: that of a LoRA is at most r), and the cosine between D and retain - full, taken
-    as vectors. `full` is first rounded to the dtype of the other checkpoint, so that what did not train differs by 0.
+    as vectors. `full` is first rounded to the dtype of the other checkpoint, so that untrained weights differ by 0.
 
     Files are read one tensor at a time; no model is built. A stack of matrices (experts in one tensor) counts as one
     matrix, its first axes joined. The head of a checkpoint that ties it is its input embedding: against a model that
@@ -288,7 +288,7 @@ class _Weights:
         self.names = sorted(self._files)
 
     def tie(self, head: str) -> None:
-        """Take the input embedding for the head that another checkpoint stores, where this one stores none."""
+        """Use the input embedding as the head if only another checkpoint stores a head."""
         embeddings = [name for name in self.names if _EMBEDDING.search(name)]
         if head not in self._files and len(embeddings) == 1:
             self._stored_as[head] = embeddings[0]
@@ -305,7 +305,7 @@ class _Weights:
 
 
 def _folder(source: str) -> Path:
-    """Return the directory of a checkpoint; a Hub id is looked up among what was downloaded."""
+    """Return the directory of a checkpoint; a Hub id is looked up among downloaded models."""
     path = Path(source).expanduser()
     if path.is_dir():
         return path

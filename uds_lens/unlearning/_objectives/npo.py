@@ -16,7 +16,7 @@ from uds_lens.unlearning._settings import RetainConfig
 
 
 def npo(log_probs: Float[Tensor, "batch"], reference: Float[Tensor, "batch"], *, beta: float) -> Float[Tensor, ""]:
-    """Return the NPO loss: make answers less likely than under `full`, with a gradient that fades as they become so.
+    """Return the NPO loss: make answers less likely than under `full`, with a gradient that fades as this succeeds.
 
     `L = -(2 / beta) mean log sigmoid(-beta (log p - log p_full))`
 

@@ -1,4 +1,4 @@
-"""RMU: steer the states of one layer away on forget data, keep them on retain data."""
+"""RMU: steer the states of one layer away on forget data, and preserve them on retain data."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def summed_state_distance(
 
 
 def steering_vector(d_model: int, *, scale: float, seed: int, positive: bool = False) -> Float[Tensor, "d_model"]:
-    """Draw RMU's goal on forget data: a random direction of length `scale`, the same for one seed on every machine.
+    """Draw RMU's goal on forget data: a random vector of length `scale`, equal on every machine for a given seed.
 
     `g = c u`, with u uniform on the unit sphere.
 
@@ -130,7 +130,7 @@ def steering_vector(d_model: int, *, scale: float, seed: int, positive: bool = F
 
 @dataclass(frozen=True, kw_only=True)
 class RMUConfig(ReducedConfig):
-    """Steer the states of one layer to a random vector on forget data, keep them on retain data.
+    """Steer the states of one layer to a random vector on forget data, and preserve them on retain data.
 
     Layers `layer - 2` to `layer` train, the others are frozen.
     """

@@ -40,7 +40,7 @@ def undial(
     predict an answer.
 
     Open-Unlearning averages over every position but the last, prompt and padding included. There the label is -100,
-    which its code takes for an index from the end: at all those positions the token V - 100 of V is reduced.
+    which its code uses as an index from the end, so that at all those positions the token V - 100 of V is reduced.
 
     Args:
         logits: Unshifted logits of the model on the forget batch.
