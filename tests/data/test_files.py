@@ -104,7 +104,7 @@ def test_devices_and_huge_files_are_refused_before_they_are_read(tmp_path, monke
         (
             "a.jsonl",
             f'{LINE}\n{{"question": "Who?", "answer": "Bo.", "answer": "Cy."}}',
-            r"a\.jsonl, line 2: an object has the key 'answer' twice, and only one value could count: 'Bo.' or 'Cy.'",
+            r"a\.jsonl, line 2: an object has the key 'answer' twice, but can have only one value: 'Bo.' or 'Cy.'",
         ),
         ("a.json", '[{"id": 1, "id": 1}]', r"a\.json: an object has the key 'id' twice"),
         ("a.csv", " \n ", r"a\.csv is empty"),

@@ -189,7 +189,7 @@ def test_hub_failures(hub, monkeypatch):
     with pytest.raises(DataError, match=r"user/name: not a local file, and .* \(ConnectionError: offline\). Check the"):
         load_examples("user/name")
     for offline, reachable, words in (
-        (True, False, "and that it was downloaded before, being offline"),
+        (True, False, "and that it was downloaded before going offline"),
         (False, True, "and the connection"),
         (False, False, "and the connection: none to the Hub can be opened"),
     ):

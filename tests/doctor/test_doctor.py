@@ -58,7 +58,7 @@ def test_a_trio_and_data_that_will_do() -> None:
 
 
 def test_what_a_streamed_audit_reads_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the files that are read, which need not be all; each as often as its rows take turns."""
+    """Only the files that are read, which need not be all; each once for each group of rows."""
     from uds_lens.audit import _memory
 
     full = shutil.copytree(WORLD.full, tmp_path / "full")
@@ -75,7 +75,7 @@ def test_what_a_streamed_audit_reads_is_counted(tmp_path: Path, monkeypatch: pyt
     seconds = 100 * (stored + others) / stored
     assert f"each weight of 3 models once: about {environment._duration(seconds)} at this disk's rate" in told()
     monkeypatch.setattr(_memory, "_parts_that_fit", lambda sizes, room: tuple((n,) for n in range(len(sizes))))
-    turns = told().partition("as often as its rows take turns: full ")[2].split(",")[0]
+    turns = told().partition("once for each group of rows: full ")[2].split(",")[0]
     assert int(turns) > 1
     assert f"retain {turns}, unlearned {turns}: about {environment._duration(int(turns) * seconds)} at" in told()
 
@@ -96,7 +96,7 @@ def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     (quoted,) = [each.found for each in findings if each.what == "entities" and "quote" in each.found]
     assert quoted.startswith("2 directly after a quote or another mark, where prompts add a space: 0, 1")
     assert [each.found for each in findings if "copy them" in each.found] == [
-        "1 already occur in their question, or in the answer before them: so a model can copy them"
+        "1 already occur in their question, or in the answer before them, so a model can copy them"
     ]
     assert "roles" not in by_name(examine_inputs(TRIO))
 

@@ -74,7 +74,7 @@ def test_a_cache_serves_streamed_models(first_streamed, readings):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("rouge", r"forget \(generations\): text that is generated would read"),
+        ("rouge", r"forget \(generations\): generating text would read"),
         ("fisher_masked_0.01", r"fisher_spill \(fisher_spill\): gradients need"),
     ],
 )

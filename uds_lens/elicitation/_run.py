@@ -317,7 +317,7 @@ def chosen_probes(probes: Sequence[str | PromptProbe | Probe] | str) -> list[Pro
         raise ConfigError(f"no probes: name some, or a preset ({', '.join(PRESETS)}).")
     names = [probe.name for probe in chosen]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"two probes are called {twice!r}: results could not tell them apart.")
+        raise ConfigError(f"two probes are called {twice!r}: give each its own name.")
     return chosen
 
 

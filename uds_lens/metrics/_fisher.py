@@ -139,7 +139,7 @@ def _loss(model: HookedModel, rows: Sequence[TokenRow], batch: TokenBatch) -> Te
 
 
 def _alone(model: HookedModel, rows: Sequence[TokenRow], index: int, starts: _Starts, take: _Take) -> None:
-    """Take the gradients of one example by autograd."""
+    """Compute the gradients of one example by autograd."""
     batch = _batch(model, rows, [index])
     weights = [(layer, starts[layer][name], p) for layer in starts for name, p in _block_parameters(model, layer)]
     flat = [parameter for _, _, parameter in weights]
@@ -164,15 +164,15 @@ def _differentiable(parameters: Sequence[Tensor]) -> Iterator[None]:
 
 # Gradients of several examples from one forward and one backward pass over all of them.
 #
-# The pass makes gradients of states only, not of weights. Where a module maps states to states, token by token, the
-# gradient of its weights for one example follows from what entered it and from the gradient of what left it, at that
-# example's tokens; for a linear map it is `sum_t g_t x_t^T`. So padding and the other examples do not come into it.
+# The pass makes gradients of states only, not of weights. If a module maps states to states, token by token, the
+# gradient of its weights for one example follows from its input and the gradient of its output at that example's
+# tokens; for a linear map it is `sum_t g_t x_t^T`. So padding and the other examples do not matter.
 
 
 def _side_by_side(
     model: HookedModel, rows: Sequence[TokenRow], indices: Sequence[int], starts: _Starts, take: _Take
 ) -> None:
-    """Take the gradients of a batch; raise `_NotByToken` where a module does not map token by token, once."""
+    """Compute the gradients of a batch; raise `_NotByToken` if a module does not map each token exactly once."""
     batch = _batch(model, rows, indices)
     places: dict[nn.Module, tuple[int, dict[str, int]]] = {}  # of modules with weights of their own
     for layer in starts:
@@ -211,7 +211,7 @@ def _side_by_side(
 
 
 def _graph_from(model: HookedModel, layer: int) -> RemovableHandle:
-    """Let gradients flow from what enters a block on, in a `with`; nothing before it is differentiated."""
+    """Let gradients flow from the input of a block on, in a `with` block; nothing before it is differentiated."""
 
     def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden, rest, options = split_call(args, kwargs)
@@ -221,7 +221,7 @@ def _graph_from(model: HookedModel, layer: int) -> RemovableHandle:
 
 
 def _keeper(seen: dict[nn.Module, tuple[Tensor, Tensor]], batch: TokenBatch) -> Callable[..., None]:
-    """Return a hook that remembers what entered and what left each module."""
+    """Return a hook that records the input and output of each module."""
     shape = batch.input_ids.shape
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -254,7 +254,7 @@ def _scales_by_token(module: nn.Module, entered: Tensor, back: Tensor) -> list[t
 
 
 def _module_gradients(module: nn.Module, entered: Tensor, back: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield a module's gradients for one example, from what entered it and from the gradient of its output."""
+    """Yield a module's gradients for one example, from its input and the gradient of its output."""
     if type(module) is nn.Linear:
         yield "weight", back.flatten(0, -2).T @ entered.flatten(0, -2)
         if module.bias is not None:

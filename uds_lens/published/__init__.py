@@ -1,4 +1,4 @@
-"""Published models measured again: which exist, what was published about them, a plan, a comparison."""
+"""Measure published models again: the list of models, their published values, a plan, and a comparison."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""A run next to the published values: differences, what to expect of each, verdicts."""
+"""Compare a run with the published values: differences, their explanations, and verdicts."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ COMPARED = {
     "group": "models measured against the same full and retain",
     "model": "name on the authors' page",
     "metric": "name",
-    "measured": "value of the run; NaN where it has none",
+    "measured": "value of the run; NaN if it has none",
     "published": "value as printed",
-    "low": "smallest value that this may stand for",
+    "low": "smallest value that rounds to this",
     "high": "largest",
     "kind": "exact, rounded, capped, or by definition",
     "difference": "measured - published",
     "beyond": "distance from the range of the published value; 0 within",
     "margin": "distance that counts as agreement",
     "verdict": "agrees, differs, differs as expected, or no value",
-    "expect": "what differs between the two, and what is known of the published value",
+    "expect": "differences between the two measurements, and known problems of the published value",
 }
 """Columns of `Comparison.frame`."""
 
@@ -48,11 +48,11 @@ BY_METRIC = {
     "agree": "of these, within the margin",
     "differ": "beyond it, and nothing explains it",
     "expected": "beyond it, and explained by what was measured differently",
-    "spearman": "rank correlation of both; NaN below 3 models, or where one is constant",
+    "spearman": "rank correlation of both; NaN with fewer than 3 models, or if one is constant",
     "mean_difference": "mean of measured - published",
     "largest_difference": "the largest in size, with its sign",
     "largest_model": "its model",
-    "known": "what is known of the published values",
+    "known": "known problems of the published values",
 }
 """Columns of `Comparison.by_metric`."""
 
@@ -61,7 +61,7 @@ OF_POOLS = {
     "quantity": "auc (F), mean_p, mean_n, q, r",
     "measured": "value of the run",
     "published": "value as printed",
-    "beyond": "distance from what rounds to it",
+    "beyond": "distance from the values that round to it",
     "n": "models measured",
     "of": "models of the paper",
     "verdict": "agrees, differs, or incomplete",
@@ -69,7 +69,7 @@ OF_POOLS = {
 """Columns of `Comparison.of_pools`."""
 
 _POOL_MARGIN = 0.02  # distance that counts as agreement of F, means of the pools, Q and R; F moves in steps of 1/900
-_ROUNDING = 4  # margins that another dtype or last layer explains; other prompts or questions explain any difference
+_ROUNDING = 4  # margins for a different dtype or last layer; other prompts or questions explain any difference
 
 
 _COUNTED = {
@@ -78,12 +78,12 @@ _COUNTED = {
     "no value": ("is missing", "are missing"),
     "agrees": ("agrees", "agree"),
 }
-"""A verdict as it follows a count, of one value and of several."""
+"""Wording of a verdict after a count, for one value and for several."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Comparison:
-    """A run next to the published values; made by `compare`."""
+    """Comparison of a run with the published values; made by `compare`."""
 
     frame: pd.DataFrame
     """One row per model and metric with a published value, columns as in `uds_lens.published.COMPARED`."""
@@ -102,7 +102,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether something was measured, and nothing differs without a reason."""
+        """Whether something was measured and nothing differs without an explanation."""
         differs = (self.frame["verdict"] == "differs").any() or (self.of_pools["verdict"] == "differs").any()
         return not differs and bool(self.frame["measured"].notna().any() or len(self.of_pools))
 
@@ -117,11 +117,11 @@ class Comparison:
 
 
 def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None = None) -> Comparison:
-    """Compare what a run measured with what was published of the same models.
+    """Compare the values of a run with those published for the same models.
 
-    A published value that is rounded, capped at 1 or set by definition stands for a range: what lies in it does not
-    differ. Where a difference is beyond the margin, the row says whether the two were measured differently: other
-    prompts, references, tau or questions explain any difference, another dtype or last layer up to four margins.
+    A published value that is rounded, capped at 1 or set by definition stands for a range: a value within it does not
+    differ. If a difference is beyond the margin, the row says whether the two were measured differently: other prompts,
+    references, tau or questions explain any difference, another dtype or last layer up to four margins.
 
     Args:
         run: Folder of `run`, or of any study; run folders of the UDS paper's released script; Open-Unlearning's saves.
@@ -163,7 +163,7 @@ def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None 
 
 
 def _distance(rows: pd.DataFrame) -> pd.Series:
-    """Return how far measured values lie outside the ranges of the published ones; NaN without a value."""
+    """Return the distance of measured values from the ranges of the published ones; NaN without a value."""
     outside = np.maximum(rows["low"] - rows["measured"], rows["measured"] - rows["high"])
     return outside.clip(lower=0.0)
 
@@ -216,7 +216,7 @@ def _by_metric(both: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_pools(run: MeasuredRun) -> pd.DataFrame:
-    """Compare what was published of pools and of perturbed models, where the run has them."""
+    """Compare the published values of pools and perturbed models, if the run has them."""
     empty = pd.DataFrame(columns=list(OF_POOLS))
     if run.folder is None or not (run.frame["role"] == "pool").any():
         return empty
@@ -247,14 +247,14 @@ _MEASURED = "(measured)"
 
 
 def beside(run: str | os.PathLike[str]) -> Published:
-    """Put the models of a run next to the published ones, as `uds-lens rank` and `dashboard` take them.
+    """Add the models of a run to the published ones, in the form that `uds-lens rank` and `dashboard` take.
 
     Args:
         run: As for `compare`; models of other groups than tofu-1b are left out.
 
     Returns:
-        The table of `uds_lens.meta.read_published` with a row more for each measured model: its name and method end in
-        "(measured)", so that both are ranked in one table.
+        The table of `uds_lens.meta.read_published` with an additional row for each measured model: its name and method
+        end in "(measured)", so that both are ranked in one table.
 
     Raises:
         DataError: There is no run, or none of its models is a published one.

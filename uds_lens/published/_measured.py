@@ -1,6 +1,6 @@
-"""Read the values that a run measured of published models: a study, the released script, or Open-Unlearning.
+"""Read measured values of published models, from a study, the released script, or Open-Unlearning.
 
-First the run folders of the UDS paper's released script: `summary.json`, `results.json` and the other files.
+The first part reads run folders of the UDS paper's released script: `summary.json`, `results.json` and others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RUN = re.compile(r"\d{4}_\d{6}_tf_(.+)_layer")
 
 _DEFAULT_TAU, _CLOSE = 0.05, 1e-6
 
-_LONGEST, _LONGEST_PART = 2000, 255  # characters of a name, and bytes of a folder in it, that file systems take
+_LONGEST, _LONGEST_PART = 2000, 255  # maximum length of a path, and of a folder's name in bytes, on common file systems
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -47,7 +47,7 @@ class ReleasedRuns(ModelTable):
 
     layers: pd.DataFrame
     """`model`, `example_id`, `layer`, `s1_delta`, `s2_delta`: nats per token, as written (full log-probability minus
-    the patched one); NaN where the script wrote none."""
+    the patched one); NaN if the script wrote none."""
 
     settings: pd.DataFrame
     """`model`, `source`, `full`, `retain`, `dtype`, `tau`, `n_examples`, `n_skipped`, `complete` (False where the run
@@ -57,15 +57,15 @@ class ReleasedRuns(ModelTable):
 def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
     """Read what the UDS paper's released script wrote.
 
-    The score is the mean over the examples that have one, as the script's is; where none has, it wrote 0, which is NaN
-    here, with the reason. Scores are computed again from the layers and must agree with those that were written. A
+    As in the script, the score is the mean over the examples that have one; if none has, the script wrote 0, which is
+    NaN here, with a reason. Scores are computed again from the layers and must agree with those that were written. A
     run that was killed has no summary: its complete part is read, and a warning says so.
 
     Args:
         path: One run folder, or a folder with several below it.
 
     Returns:
-        One row per run. Models are called as on the authors' page where they are known (`find`), else as the run.
+        One row per run. Models are named as on the authors' page if known (`find`), else like the run.
 
     Raises:
         ResultFormatError: A file is broken, or holds what the script does not write.
@@ -109,7 +109,7 @@ def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
 
 
 def released_folders(path: str | os.PathLike[str]) -> list[Path]:
-    """List the run folders at or below a place; a lone `summary.json` may be anybody's, and is no run."""
+    """List the run folders at or below a path; a lone `summary.json` may be any file and is not a run."""
     top = Path(path)
     if not top.is_dir():
         return []
@@ -170,7 +170,7 @@ def _read(folder: Path) -> _Run:
 
 
 def _score(s1: Sequence[float], s2: Sequence[float], tau: float) -> float:
-    """Return UDS of one example, NaN where no layer has S1 above tau.
+    """Return the UDS of one example; NaN if no layer has S1 above tau.
 
     >>> _score([1.0, 3.0, 0.01], [0.5, 6.0, 0.0], 0.05)
     0.875
@@ -181,7 +181,7 @@ def _score(s1: Sequence[float], s2: Sequence[float], tau: float) -> float:
 
 
 def _source(given: Any, where: str) -> str:
-    """Check the model's Hub id or folder, which will be looked for on this machine; "" where there is none."""
+    """Check the model's Hub id or folder, which will be looked up on this machine; "" if there is none."""
     if given is None:
         return ""
     named = isinstance(given, str) and given.isprintable() and len(given) <= _LONGEST
@@ -198,7 +198,7 @@ def _from_name(folder: Path) -> str:
 
 
 def _examples(folder: Path, complete: bool) -> list[tuple[str, dict[str, Any], str]]:
-    """Return id, record and place of each example, from the most detailed file that is whole."""
+    """Return id, record and place of each example, from the most detailed complete file."""
     problems: list[ResultFormatError] = []
     readers = ((RESULTS, _from_results), (DETAILED, _from_lines), (LAYERS, _from_table))
     for name, read in readers:
@@ -229,7 +229,7 @@ def _from_lines(file: Path, complete: bool) -> list[tuple[Any, str]]:
         try:
             records.append((parse(line, where=here, expected=_EXPECTED), here))
         except ResultFormatError:
-            if complete or at < len(lines) or at == 1:  # the last line of a killed run may be cut
+            if complete or at < len(lines) or at == 1:  # the last line of a killed run may be truncated
                 raise
     return records
 
@@ -240,7 +240,7 @@ def _from_table(file: Path, complete: bool) -> list[tuple[Any, str]]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise ResultFormatError(f"{str(file)!r} is no CSV: {str(error)[:120]}.") from error
     if not complete:
-        table = table[:-1]  # the last row of a killed run may be cut
+        table = table[:-1]  # the last row of a killed run may be truncated
     examples: dict[str, dict[str, Any]] = {}
     for at, row in enumerate(table):
         here = f"{file}, row {at + 2}"
@@ -284,7 +284,7 @@ def _deltas(record: Mapping[str, Any], name: str, where: str) -> list[float]:
 
 
 def _layers(record: Mapping[str, Any], count: int, where: str) -> list[int]:
-    """The number of each layer; the script may have been asked for some of them only."""
+    """The number of each layer; the script may have measured only some."""
     numbers, parts = record.get("layers"), record.get("layer_records")
     if not numbers and isinstance(parts, list):
         numbers = [part.get("layer") for part in parts if isinstance(part, dict)]
@@ -325,7 +325,7 @@ class MeasuredRun:
     source: str  # where it was read
     kind: str  # who measured: study, released script, Open-Unlearning
     unknown: tuple[str, ...] = ()  # models of the run that are not among the published ones
-    folder: StudyFolder | None = field(default=None, repr=False)  # the study, where it is one
+    folder: StudyFolder | None = field(default=None, repr=False)  # the study, if it is one
 
 
 def read_run(run: str | os.PathLike[str]) -> MeasuredRun:
@@ -353,7 +353,7 @@ def read_run(run: str | os.PathLike[str]) -> MeasuredRun:
 
 
 def _require_each_once(run: MeasuredRun) -> None:
-    """Refuse two values of one number: nothing says which of them is meant."""
+    """Refuse a run with two values of the same metric and model."""
     before = run.frame[run.frame["state"] == "before"]
     for (_, model, metric), same in before.groupby(["group", "model", "metric"], sort=False):
         if len(same) > 1:
@@ -387,14 +387,14 @@ def _of_study(place: Path) -> MeasuredRun:
 
 
 def _by_name(name: str, group: str | None) -> PublishedModel | None:
-    """Find a copy by its name on the authors' page; full and retain are names that anybody may use."""
+    """Find a copy by its name on the authors' page, except full and retain, which anyone may use as names."""
     return None if name in ("full", "retain") else find(name, group=group)
 
 
 def _as_measured(
     folder: StudyFolder, model: PublishedModel, metric: str, role: Any, state: Any
 ) -> tuple[str, str, str, str]:
-    """Return prompts, dtype and last layer of a value, and what else was not as for the published one, in words."""
+    """Return prompts, dtype and last layer of a value, and other differences from the published one, in words."""
     plan, measure = folder.plan, folder.plan.measure
     audit = audit_settings(measure) if metric.startswith("uds") else None
     settings = audit or metric_settings(measure, style_of(measure, metric, role, state))
@@ -417,7 +417,7 @@ def _as_measured(
 
 
 def _references(full: str, retain: str, model: PublishedModel) -> str:
-    """Say which of a run's full and retain are not the published ones; "" is unknown, or not needed."""
+    """Say which of a run's full and retain are not the published ones; "" if unknown or not needed."""
     wanted = {"full": (full, model.group.full), "retain": (retain, model.group.retain)}
     return "; ".join(
         f"{role}: {given[-80:]} here, {there} there"

@@ -1,4 +1,4 @@
-"""A study plan of published models: each metric in the prompts of its published number."""
+"""A study plan for published models: each metric with the prompts of its published number."""
 
 from __future__ import annotations
 

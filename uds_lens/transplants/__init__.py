@@ -1,4 +1,4 @@
-"""Blocks of one model put into another: what an unlearned model answers when `retain`'s or `full`'s are put into it."""
+"""Transplants: the answers of an unlearned model with blocks of `retain` or `full` in place of its own."""
 
 import lazy_loader
 

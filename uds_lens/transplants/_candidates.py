@@ -1,4 +1,4 @@
-"""What is put into a host: bands of blocks, and the attention of all blocks."""
+"""The candidates for transplants: bands of blocks, and the attention of all blocks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _ATTENTION = ("self_attn", "attn", "attention", "self_attention", "self_attn_lay
 
 
 class Candidate(NamedTuple):
-    """Blocks of a donor that stand in the place of the host's."""
+    """Blocks of a donor that replace those of the host."""
 
     first: int
     """The first block, from 0."""
 
     width: int
-    """How many blocks; of `attention`, all of them."""
+    """Number of blocks; with `attention`, all of them."""
 
     attention: bool = False
-    """Only the attention of each block is the donor's."""
+    """Whether only the attention of each block is the donor's."""
 
     @property
     def last(self) -> int:
@@ -31,7 +31,7 @@ class Candidate(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The candidate in words.
+        """Name of the candidate.
 
         >>> Candidate(3, 1).label, Candidate(4, 2).label, Candidate(0, 8, attention=True).label
         ('block 3', 'blocks 4-5', 'attention')
