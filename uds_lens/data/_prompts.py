@@ -474,9 +474,10 @@ def answer_turn(
     answer: str,
     *,
     chat: ChatStyle | None = None,
+    opening: AnswerTurn | None = None,
 ) -> AnswerTurn:
-    """Render a conversation whose last turn, after `turns`, is an answer."""
-    turn = open_turn(tokenizer, turns, chat=chat)
+    """Render a conversation whose last turn, after `turns`, is an answer; `opening`: what `open_turn` says of them."""
+    turn = opening or open_turn(tokenizer, turns, chat=chat)
     whole = chat_text(tokenizer, [*turns, ("assistant", answer)], chat=chat, answer_next=False)
     for head in (turn.head, turn.asked):  # the latter if the answer contains a thought of its own
         if whole.startswith(head) and whole.endswith(turn.end):

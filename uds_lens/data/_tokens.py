@@ -417,7 +417,7 @@ def answer_sequences(
     check_choice("protocol", protocol, Protocol)
     if not pairs:
         return []
-    texts = [_question_and_answer(question, answer, protocol, tokenizer, chat) for question, answer in pairs]
+    texts = _questions_and_answers(pairs, protocol, tokenizer, chat)
     prompts, rests = [prompt for prompt, _ in texts], [rest for _, rest in texts]
     end = tokenizer.eos_token_id
     if end is None:
@@ -487,16 +487,21 @@ def answer_ends(
     return tuple(dict.fromkeys((*(token for token in opening if token in special), *end)))
 
 
-def _question_and_answer(
-    question: str, answer: str, protocol: Protocol, tokenizer: PreTrainedTokenizerBase, chat: ChatStyle | None
-) -> tuple[str, str]:
-    """Return the prompt, without spaces at its end, and the text after it: the answer and the end of its turn."""
+def _questions_and_answers(
+    pairs: Sequence[tuple[str, str]], protocol: Protocol, tokenizer: PreTrainedTokenizerBase, chat: ChatStyle | None
+) -> list[tuple[str, str]]:
+    """Return each prompt, without spaces at its end, and the text after it: the answer and the end of its turn."""
     if protocol == "raw":
-        prompt = answer_prompt(question)
-        return prompt, continuation_text(prompt, answer)
-    turn = answer_turn(tokenizer, [("user", question)], answer, chat=chat)
-    prompt = turn.head.rstrip(" ")
-    return prompt, turn.head[len(prompt) :] + turn.rest
+        asked = [answer_prompt(question) for question, _ in pairs]
+        return [(prompt, continuation_text(prompt, answer)) for prompt, (_, answer) in zip(asked, pairs, strict=True)]
+    turns = {question: [("user", question)] for question, _ in pairs}
+    openings = {question: open_turn(tokenizer, turn, chat=chat) for question, turn in turns.items()}
+    texts = []
+    for question, answer in pairs:  # many questions have several answers
+        turn = answer_turn(tokenizer, turns[question], answer, chat=chat, opening=openings[question])
+        prompt = turn.head.rstrip(" ")
+        texts.append((prompt, turn.head[len(prompt) :] + turn.rest))
+    return texts
 
 
 def _plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

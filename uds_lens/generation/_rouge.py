@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from uds_lens._optional_packages import require_package
@@ -52,9 +53,7 @@ def rouge_scorer(words: RougeWords, *, needed_by: str) -> Any:
     require_package("rouge_score", needed_by=needed_by)
     from rouge_score import rouge_scorer
 
-    return rouge_scorer.RougeScorer(
-        ["rougeL"], use_stemmer=True, tokenizer=_AnyScript() if words == "unicode" else None
-    )
+    return rouge_scorer.RougeScorer(["rougeL"], tokenizer=_AnyScript() if words == "unicode" else _Ascii())
 
 
 def has_words(reference: str, words: RougeWords) -> bool:
@@ -78,13 +77,29 @@ _UNSPACED = re.compile(
 """Characters of scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese."""
 
 
+@lru_cache(maxsize=1 << 16)  # stemming took most of the time of ROUGE, and texts about one subject repeat their words
+def _stem(word: str) -> str:
+    from nltk.stem.porter import PorterStemmer
+
+    return str(PorterStemmer().stem(word))
+
+
+class _Ascii:
+    """Split a text into words as rouge-score does by default, with its stemmer."""
+
+    stem = staticmethod(_stem)
+
+    def tokenize(self, text: str) -> list[str]:
+        from rouge_score import tokenize
+
+        return list(tokenize.tokenize(text, self))
+
+
 class _AnyScript:
     """Split a text into words of any script, for use as rouge-score's tokenizer."""
 
     def __init__(self) -> None:
-        from rouge_score.tokenizers import DefaultTokenizer
-
-        self._ascii = DefaultTokenizer(use_stemmer=True)
+        self._ascii = _Ascii()
 
     def tokenize(self, text: str) -> list[str]:
         words, word = list[str](), ""

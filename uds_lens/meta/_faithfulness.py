@@ -27,12 +27,11 @@ from uds_lens.meta._pools import (
     logit_interval,
     normal_quantile,
     split_pools,
-    t_quantile,
     wilson_interval,
 )
 from uds_lens.meta._tables import SETUP
 from uds_lens.results import holm
-from uds_lens.results._statistics import NO_INTERVAL, Interval
+from uds_lens.results._statistics import NO_INTERVAL, Interval, student
 
 _POWER = 0.8  # probability of detecting a difference of size `detectable`
 
@@ -152,7 +151,7 @@ def _by_runs_and_variants(order: Placements, draws: Draws, confidence: float) ->
     }
     if draws.problem is not None:
         return columns | {"cluster_reason": draws.problem}
-    low, high = _resampled(order, draws, t_quantile(confidence, draws.freedom))
+    low, high = _resampled(order, draws, student(confidence, draws.freedom))
     if math.isnan(low):
         return columns | {"cluster_reason": "F is the same in all resamples: they cannot show any spread"}
     return columns | {"cluster_low": low, "cluster_high": high}
@@ -427,7 +426,7 @@ def _pair(one: np.ndarray, other: np.ndarray, bootstrap: PoolBootstrap, confiden
 
 
 def _delong_test(difference: float, covariance: np.ndarray, confidence: float) -> dict[str, float]:
-    from scipy.stats import norm
+    from scipy.special import ndtr, ndtri
 
     variances = np.diag(covariance)
     variance = float(variances.sum() - 2 * covariance[0, 1])
@@ -440,20 +439,20 @@ def _delong_test(difference: float, covariance: np.ndarray, confidence: float) -
         "standard_error": error,
         "low": difference - z * error,
         "high": difference + z * error,
-        "p": float(2 * norm.sf(abs(difference) / error)),
-        "detectable": error * (z + float(norm.ppf(_POWER))),
+        "p": float(2 * ndtr(-abs(difference) / error)),
+        "detectable": error * (z + float(ndtri(_POWER))),
     }
 
 
 def _clustered_test(difference: float, error: float, freedom: int, confidence: float) -> dict[str, float]:
-    from scipy.stats import t
+    from scipy.special import stdtr
 
-    reach = t_quantile(confidence, freedom) * error
+    reach = student(confidence, freedom) * error
     return {
         "cluster_standard_error": error,
         "cluster_low": difference - reach,
         "cluster_high": difference + reach,
-        "cluster_p": float(2 * t.sf(abs(difference) / error, freedom)),
+        "cluster_p": float(2 * stdtr(freedom, -abs(difference) / error)),
     }
 
 

@@ -11,8 +11,7 @@ from jaxtyping import Float
 
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.meta._direction import Points, oriented
-from uds_lens.meta._pools import t_quantile
-from uds_lens.results._statistics import NO_INTERVAL, Interval
+from uds_lens.results._statistics import NO_INTERVAL, Interval, student
 
 EPSILON = 1e-10
 """Epsilon in the denominators of the symmetric forms, as published. It makes 0 / 0 count as unchanged: Q = R = 1."""
@@ -194,6 +193,6 @@ def _t_interval(values: list[float], confidence: float) -> Interval:
     if len(values) < 2:
         return NO_INTERVAL
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    reach = t_quantile(confidence, len(values) - 1) * error
+    reach = student(confidence, len(values) - 1) * error
     centre = float(np.mean(values))
     return Interval(centre - reach, centre + reach)

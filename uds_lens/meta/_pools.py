@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._tables import require_same_conditions
-from uds_lens.results._statistics import NO_INTERVAL, Interval
+from uds_lens.results._statistics import NO_INTERVAL, Interval, student
 
 SMALLEST = 5  # smallest total number of models in both pools
 
@@ -272,21 +272,14 @@ def clustered_interval(metric: Placements, positives: np.ndarray, negatives: np.
     if auc in (0.0, 1.0):
         return wilson_interval(auc, min(counts), normal_quantile(confidence))
     error = math.sqrt(variance)
-    return logit_interval(auc, error if error > 1e-9 else 0.0, t_quantile(confidence, sum(counts) - 2))
+    return logit_interval(auc, error if error > 1e-9 else 0.0, student(confidence, sum(counts) - 2))
 
 
 def normal_quantile(confidence: float) -> float:
     """Return the two-sided quantile of the normal distribution."""
-    from scipy.stats import norm
+    from scipy.special import ndtri  # importing scipy.stats takes a second
 
-    return float(norm.ppf(0.5 + confidence / 2))
-
-
-def t_quantile(confidence: float, freedom: float) -> float:
-    """Return the two-sided quantile of a t distribution."""
-    from scipy.stats import t
-
-    return float(t.ppf(0.5 + confidence / 2, freedom))
+    return float(ndtri(0.5 + confidence / 2))
 
 
 def logit_interval(auc: float, standard_error: float, quantile: float) -> Interval:
@@ -338,8 +331,6 @@ def clustered_mean(
     >>> clustered_mean(np.ones(3), ["a", "b", "c"], 0.95)[1]
     '3 clusters; an interval needs 5'
     """
-    from scipy.stats import t
-
     codes = np.unique(np.asarray(clusters), return_inverse=True)[1]
     size, n = np.bincount(codes), len(values)
     count = len(size)
@@ -355,7 +346,7 @@ def clustered_mean(
     error = math.sqrt(float((sums**2 / (1 - weight)).sum()))
     if error <= 1e-9:
         return NO_INTERVAL, "all clusters have the same mean"
-    return logit_interval(mean, error, float(t.ppf(1 - tail, _freedom(weight)))), None
+    return logit_interval(mean, error, student(confidence, _freedom(weight))), None
 
 
 def _freedom(weight: np.ndarray) -> float:
@@ -399,8 +390,6 @@ def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray, confi
     >>> str(most.cluster), round(most.share, 2), [round(end, 2) for end in most.interval]
     ('e', 0.8, [0.0, 0.63])
     """
-    from scipy.stats import beta
-
     names, codes = np.unique(np.asarray(clusters), return_inverse=True)
     mean, tail = float(values.mean()), 0.5 - confidence / 2
     away = np.bincount(codes, np.abs(values - (0.0 if mean < 0.5 else 1.0)))
@@ -409,6 +398,8 @@ def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray, confi
     share, n = float(away.max() / away.sum()), len(values) ** 2 / float((np.bincount(codes) ** 2).sum())
     if share <= min(1 / 2, max(1 / 3, 2.5 / n)):
         return None
+    from scipy.stats import beta
+
     hits, misses = n * mean, n * (1 - mean)
     ends = float(beta.ppf(tail, hits, misses + 1)), float(beta.ppf(1 - tail, hits + 1, misses))
     return Domination(names[away.argmax()], share, Interval(*ends))

@@ -89,12 +89,15 @@ class HubFluency:
         """
         if self._classifier is not None:
             return
-        from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+        from transformers import AutoConfig
 
         try:
             where = {"local_files_only": self.offline, "trust_remote_code": False}
             with LOADING, asking_the_hub():
                 config = AutoConfig.from_pretrained(self.model, **where)
+                # Seconds of imports, made only where there is a classifier.
+                from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
                 set_attention(config, "eager")  # it may name a kernel on the Hub, which is a program
                 head = AutoModelForSequenceClassification.from_pretrained(self.model, config=config, **where)
                 words = AutoTokenizer.from_pretrained(self.model, **where)

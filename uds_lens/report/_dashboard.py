@@ -31,8 +31,7 @@ from uds_lens.report._dashboard_tables import (
     metric_label,
     sources,
 )
-from uds_lens.report._page import fill
-from uds_lens.report._payload import jsonable, plain_figure
+from uds_lens.report._page import fill, jsonable, plain_figure
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
-from torch import Tensor
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a dashboard needs no torch
+    from jaxtyping import Float
     from jinja2 import Template
+    from torch import Tensor
 
 _PAGE = Path(__file__).parent / "page"
 
@@ -29,6 +29,21 @@ def safe_json(value: Any) -> str:
     """
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def plain_figure(figure: Any) -> dict[str, Any]:
+    """Return a figure without a title as JSON values without the template, which the page has once."""
+    spec = jsonable(figure)
+    for name in ("template", "title"):
+        spec["layout"].pop(name, None)
+    return spec
+
+
+def jsonable(part: Any) -> Any:
+    """Return a part of a figure as JSON values."""
+    from plotly.io.json import to_json_plotly
+
+    return json.loads(to_json_plotly(part))
 
 
 def floats(values: Float[Tensor, "..."]) -> str:

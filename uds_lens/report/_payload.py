@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -21,7 +20,7 @@ from uds_lens.metrics import LensComparison, MetricResults, MetricValue
 from uds_lens.plots._examples import row_order
 from uds_lens.plots._models import by_score
 from uds_lens.plots._style import LIGHT, number, recolouring
-from uds_lens.report._page import deltas, floats
+from uds_lens.report._page import deltas, floats, jsonable, plain_figure
 from uds_lens.results import DepthAudit, site_groups
 from uds_lens.results._settings import roles_of
 from uds_lens.results._verdict import LEVEL
@@ -204,21 +203,6 @@ def _cell(metric: MetricValue | None) -> dict[str, str]:
 
 
 # Figures as plain JSON in the light palette; the page recolours them for dark surroundings.
-
-
-def plain_figure(figure: Any) -> dict[str, Any]:
-    """Return a figure without a title as JSON values without the template, which the page has once."""
-    spec = jsonable(figure)
-    for name in ("template", "title"):
-        spec["layout"].pop(name, None)
-    return spec
-
-
-def jsonable(part: Any) -> Any:
-    """Return a part of a figure as JSON values."""
-    from plotly.io.json import to_json_plotly
-
-    return json.loads(to_json_plotly(part))
 
 
 def _model_figures(audit: DepthAudit, layers: pd.DataFrame) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from uds_lens.errors import ConfigError, Setting
-from uds_lens.results._statistics import NO_INTERVAL, Interval
+from uds_lens.results._statistics import NO_INTERVAL, Interval, student
 
 Floats: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.int64]
@@ -188,13 +188,6 @@ def _bca(scores: Floats, confidence: float, n_resamples: int, seed: int) -> Inte
         reach = bias + ndtri([(1 - confidence) / 2, (1 + confidence) / 2])
         ends = np.quantile(means, ndtr(bias + reach / (1 - acceleration * reach)))
     return Interval(float(ends[0]), float(ends[1]))
-
-
-def student(confidence: float, degrees_of_freedom: float) -> float:
-    """Return the quantile of Student's t for a two-sided interval."""
-    from scipy.special import stdtrit  # importing scipy.stats takes a second
-
-    return float(stdtrit(degrees_of_freedom, (1 + confidence) / 2))
 
 
 # The studentised bootstrap over clusters. A resample is a row of `times`, the number of times that each cluster was

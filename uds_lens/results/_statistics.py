@@ -19,6 +19,13 @@ class Interval(NamedTuple):
 NO_INTERVAL = Interval(math.nan, math.nan)  # the undefined interval
 
 
+def student(confidence: float, degrees_of_freedom: float) -> float:
+    """Return the quantile of Student's t for a two-sided interval."""
+    from scipy.special import stdtrit  # importing scipy.stats takes a second
+
+    return float(stdtrit(degrees_of_freedom, (1 + confidence) / 2))
+
+
 def holm(p: Sequence[float]) -> list[float]:
     """Adjust p-values by Holm's step-down method, which bounds the chance of any false rejection.
 
