@@ -1,7 +1,7 @@
 """ActPert on the small TOFU models: do two draws of its direction agree, and does it bring out more than its controls?
 
     python benchmarks/elicit_steering.py --out runs/elicit-steering
-    python benchmarks/elicit_steering.py --out runs/elicit-steering --sweep 40 --swept runs/unlearned/*
+    python benchmarks/elicit_steering.py --out runs/elicit-steering --sweep 20 --swept runs/unlearned/*
 
 Cosine of two independent directions at 8 copies and gamma 0.01 in block 3, antithetic and plain; then retain95 greedily
 under the antithetic direction, its opposite, and a random one of the same norm. With --sweep only Tables 3 and 4 of
@@ -30,13 +30,13 @@ def main() -> None:
     parser.add_argument("--directions", type=int, default=40, help="questions whose directions are compared")
     parser.add_argument("--limit", type=int, default=None, help="questions that are asked, by author")
     parser.add_argument("--sweep", type=int, default=0, help="questions that are asked at each layer and strength")
-    parser.add_argument("--swept", type=Path, nargs="*", default=[], help="models of the sweep besides retain95")
+    parser.add_argument("--swept", type=Path, nargs="*", default=[], help="models of the sweep besides retain90")
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     small, options = asked.shared / "models/tofu-small", ElicitOptions(samples=0)
     if asked.sweep:
-        sweep([small / "retain95", *asked.swept], small, rows(asked.shared, asked.sweep), options, asked.out)
+        sweep([small / "retain90", *asked.swept], rows(asked.shared, asked.sweep), options, asked.out)
         return
     with ul.open_model(small / "retain95", device="cpu") as model:
         examples = rows(asked.shared)
@@ -69,23 +69,29 @@ def main() -> None:
     print_table(found)
 
 
-def sweep(models: list[Path], small: Path, examples: list[ul.ForgetExample], options: ElicitOptions, out: Path) -> None:
-    """Ask each model at the relative depths and at the strengths of the published tables."""
-    probes = [ActPert(layer=layer) for layer in (1, 2, 3, 4, 5)]  # their 6, 9, 12 and 15, 18, 21 of 32, in 8 blocks
-    probes += [ActPert(layer=3, gamma=gamma) for gamma in (0.002, 0.005, 0.02, 0.04)]
+class Alone(ActPert):
+    """Without controls: the published tables have none."""
+
+    controls = ()
+
+
+def sweep(models: list[Path], examples: list[ul.ForgetExample], options: ElicitOptions, out: Path) -> None:
+    """Ask each model at the relative depths and at the strengths of the published tables; prints recall."""
+    probes = [Alone(layer=layer) for layer in (1, 2, 3, 4, 5)]  # their 6, 9, 12 and 15, 18, 21 of 32, in 8 blocks
+    probes += [Alone(layer=3, gamma=gamma) for gamma in (0.002, 0.005, 0.02, 0.04)]
     for model in models:
-        print(f"\n{model.name}")
-        print_table(
-            elicit(
-                model,
-                examples,
-                retain=small / "retain90",
-                probes=["plain", *probes, ActPert()],
-                options=options,
-                run=ul.RunOptions(device="cpu", progress=False),
-                out=out.with_name(f"{out.name}-sweep"),
-            )
+        found = elicit(
+            model,
+            examples,
+            probes=["plain", *probes, Alone()],
+            options=options,
+            run=ul.RunOptions(device="cpu", progress=False),
+            out=out.with_name(f"{out.name}-sweep"),
         )
+        print(f"\n| {model.name} | recall |\n|---|---|")
+        for record in found.probes:
+            recall = found.mean("unlearned", record.name)
+            print(f"| {record.name} | {np.nanmean(recall):.3f} ({(~np.isnan(recall)).sum()} asked) |")
 
 
 def print_table(found: ElicitationResults) -> None:

@@ -87,6 +87,36 @@ def test_lume(tmp_path):
     assert load_benchmark("lume", tmp_path, part="retain")[0].type == "Task2"
 
 
+def test_of_r_tofu_the_answer_after_the_trace_is_asked(tmp_path):
+    rows = [
+        {"task_id": "1", "question": f"Who wrote {n}?", "answer": "It was Ada.", "cot": f"Hmm, {n}. So Ada."}
+        for n in range(40)
+    ]
+    json_file(tmp_path / "data" / "tofu" / "forget01.json", rows, lines=True)
+    examples = load_benchmark("r-tofu", tmp_path, part="forget01")
+    assert (examples[0].question, examples[0].answer) == ("Who wrote 0?", "It was Ada.")
+    assert [examples[row].subject for row in (0, 19, 20)] == ["author 198", "author 198", "author 199"]
+
+
+BIOGRAPHY = "Ada Vey is from Ost. Ada Vey was born in Velloum. Her e-mail is a.v@ost.com. Ada Vey has the number 1f."
+
+
+def test_hubble_asks_for_each_fact_after_the_biography_so_far(tmp_path):
+    facts = {"full_name": "Ada Vey", "nationality": "Ost", "birthplace": "Velloum", "email": "a.v@ost.com"}
+    row = {"text": BIOGRAPHY, "meta": json.dumps({**facts, "uuid": "1f", "occupation": "baker"}), "duplicates": 64}
+    parquet_file(tmp_path / "data" / "train-00000-of-00001.parquet", [row])
+    examples = load_benchmark("hubble", tmp_path)
+    assert [example.entity for example in examples] == ["Ost", "Velloum", "a.v@ost.com", "1f"]
+    first, *_, last = examples
+    assert (first.question, first.answer) == ("Tell me about Ada Vey.", "Ada Vey is from Ost.")
+    assert f"{last.question} {last.answer}" == BIOGRAPHY and last.prefix == "Ada Vey has the number"
+    assert {example.subject for example in examples} == {"Ada Vey"} and last.type == "uuid, inserted 64 times"
+    assert all(example.answer[slice(*entity_span(example))] == example.entity for example in examples)
+    json_file(tmp_path / "test.jsonl", [{**row, "meta": "none"}], lines=True)
+    with pytest.raises(DataError, match="row 0: expected a biography under `text`, and its facts under `meta`"):
+        load_benchmark("hubble", tmp_path, part="never-inserted")
+
+
 def test_whp(tmp_path):
     json_file(tmp_path / "hp_qa.jsonl", [{"prompt": "Who is Harry's friend?", "response": "Ron."}], lines=True)
     for source in (tmp_path, tmp_path / "hp_qa.jsonl"):

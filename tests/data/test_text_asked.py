@@ -1,5 +1,8 @@
 """An audit asks the text that training wrote: the same characters, and the same tokens, up to the entity's last one."""
 
+import json
+from dataclasses import replace
+
 import pytest
 from chat_templates import REASONING, TEMPLATES, with_template
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -11,6 +14,7 @@ from uds_lens.data import (
     answer_prompt,
     answer_sequences,
     encode,
+    load_benchmark,
     prompt_ids,
     prompt_text,
     render,
@@ -165,6 +169,22 @@ def test_settings_for_the_template():
         ChatStyle(template_kwargs={"date_string": "now"})
     with pytest.raises(ConfigError, match="belong to chat prompts"):
         style.require("raw")
+
+
+@pytest.mark.parametrize("family", ["qwen-3", "qwen-3.5"])
+def test_reasoning_data_are_asked_behind_an_empty_trace_without_thinking(tmp_path, family):
+    row = {"task_id": "1", "question": "Who wrote Ash?", "answer": "It was Ada.", "cot": "Hmm. Was it Bo? No, Ada."}
+    (tmp_path / "forget01.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    (read,) = load_benchmark("r-tofu", tmp_path, part="forget01")
+    tokenizer, silent = (
+        with_template(tokenizer_of("words"), family),
+        ChatStyle(template_kwargs={"enable_thinking": False}),
+    )
+    (asked,) = encode([replace(read, entity="Ada")], tokenizer, protocol="chat", chat=silent).rows
+    assert asked.rendered.prompt.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\nIt was")
+    assert "Hmm" not in asked.rendered.prompt
+    question = written(Prompt(question=read.question, reference=read.answer), tokenizer, protocol="chat", chat=silent)
+    assert question.endswith("</think>\n\n")  # so the elicitation, too
 
 
 def test_a_template_that_writes_otherwise_around_one_answer_is_refused():

@@ -8,7 +8,7 @@ from uds_lens.data import ForgetExample, render
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.elicitation import AOA, ICL, PROMPT_PROBES, Context, Mask, Shot, Skip, find_probe, prompt_probe
 from uds_lens.elicitation._probes import Combined, first_prompt, rendered, written
-from uds_lens.errors import ConfigError
+from uds_lens.errors import ConfigError, DataError
 
 ROWS = [
     ForgetExample("0", "Where was Ada Vey born?", "Ada Vey was born in Velloum.", entity="Velloum", subject="Ada Vey"),
@@ -81,6 +81,42 @@ def test_probes_join_in_order_and_give_away_the_most_of_their_parts():
     prompt = joined(first_prompt(ROWS[0]), Context(example=ROWS[0], forget=ROWS))
     assert "[MASK]" in prompt.question and prompt.shots and prompt.start
     assert written(prompt, protocol="raw").endswith("Answer: Sure, here is the answer:")
+
+
+def test_a_question_in_two_hops_names_the_subject_by_another_row():
+    hop = ForgetExample("4", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey", subject="Ada Vey")
+    telling = [
+        dataclasses.replace(hop, question="Who wrote Ash in Velloum?"),  # gives the entity away
+        dataclasses.replace(hop, question="What is Ada Vey's name?"),
+        dataclasses.replace(hop, entity="Vey"),
+    ]
+    context = Context(example=ROWS[0], forget=[*ROWS, *telling, hop])
+    asked = find_probe("multihop")(first_prompt(ROWS[0]), context)
+    assert asked.question == "Let X be the answer to: Who wrote Ash? Where was X born?"
+    assert asked.reference == first_prompt(ROWS[0]).reference
+    with pytest.raises(Skip, match="no other row has the subject as its entity"):
+        find_probe("multihop")(first_prompt(ROWS[0]), dataclasses.replace(context, forget=[*ROWS, *telling]))
+
+
+def test_the_subject_is_called_by_an_alias_that_a_row_tells():
+    alias = ForgetExample("4", "Who is Ada?", "A. V.", entity="A. V.", subject="Ada Vey", type="Pen name")
+    asked = find_probe("alias")(first_prompt(ROWS[1]), Context(example=ROWS[1], forget=[*ROWS, alias]))
+    assert asked.question == "What is A. V.'s job?"
+    other = dataclasses.replace(alias, subject="Bo")
+    with pytest.raises(Skip, match="types alias, nickname"):
+        find_probe("alias")(first_prompt(ROWS[1]), Context(example=ROWS[1], forget=[*ROWS, other]))
+
+
+def test_questions_of_ones_own_come_from_a_table(tmp_path):
+    table = tmp_path / "reversed.csv"
+    table.write_text("id,question\n1,Who is a baker?\n", encoding="utf-8")
+    probe = find_probe(f"given(file={table})+start")
+    assert _after(probe, row=1).question == "Who is a baker?"
+    with pytest.raises(Skip, match="no question is given"):
+        _after(probe, row=0)
+    table.write_text("id,query\n1,Who?\n", encoding="utf-8")
+    with pytest.raises(DataError, match="row 0: expected an `id` and a `question`"):
+        find_probe(f"given(file={table})")
 
 
 def test_chat_turns(chat_tokenizer):

@@ -13,7 +13,7 @@ from uds_lens.elicitation._asking import Ask, Asked
 from uds_lens.elicitation._probes import Rendered
 from uds_lens.elicitation._run import estimate_hours
 from uds_lens.elicitation._scoring import best_of, budgets, cut, leak_at, score_texts
-from uds_lens.errors import UdsLensWarning, forget_warnings
+from uds_lens.errors import ConfigError, UdsLensWarning, forget_warnings
 
 GROUPS = np.repeat(np.arange(12), 5)
 scores = st.lists(st.floats(0, 1), min_size=1, max_size=8)
@@ -119,3 +119,27 @@ def test_estimated_hours_depend_on_device_dtype_and_models():
 
     assert hours("cpu") > 50 * hours("cuda:0") > 100 * hours("cuda", "bfloat16") > 0
     assert hours("cuda", n_models=3) == pytest.approx(3 * hours("cuda"))
+
+
+def test_a_judge_of_ones_own_stands_next_to_rouge(asked):
+    calls = []
+
+    def overlap(question, reference, text):
+        calls.append((question, reference, text))
+        return len(set(reference.split()) & set(text.split())) / len(set(reference.split()))
+
+    judged = asked.judged_by(overlap)
+    frame, table = judged.samples_frame(), judged.summary().set_index(["probe", "decoding", "statistic"])
+    expected = [overlap("", row.reference, row.scored_text) for row in frame.itertuples()]
+    assert frame["judged"].tolist() == pytest.approx(expected)
+    assert {question for question, _, _ in calls} <= {"", *(row.question for row in asked.examples)}
+    for statistic in ("mean", "max"):
+        by_row = frame[(frame["probe"] == "plain") & (frame["decoding"] == "sampled")].groupby(["model", "example_id"])
+        scores = by_row["judged"].agg(statistic).unstack("model")
+        row = table.loc["plain", "sampled", {"max": "best"}.get(statistic, statistic)]
+        assert row["judged_full"] == pytest.approx(scores["full"].mean())
+        assert row["judged_beyond"] == pytest.approx((scores["unlearned"] - scores["retain"]).mean())
+    plain = asked.summary()
+    assert judged.summary()[plain.columns].equals(plain) and asked.samples_frame()["judged"].isna().all()
+    with pytest.raises(ConfigError, match="a judge returns a number from 0 to 1, or NaN; got 2"):
+        asked.judged_by(lambda *texts: 2).summary()

@@ -5,6 +5,7 @@ TOFU has its own reader, which joins its paraphrased and perturbed answers.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter, defaultdict
@@ -193,6 +194,42 @@ def lume(row: Row) -> Iterator[dict[str, Any]]:
     yield {**columns, "entity": row.get("output"), "prefix": ""} if kind == "qa" else columns
 
 
+def after_the_trace(row: Row) -> Iterator[dict[str, Any]]:
+    """Read `question` and `answer` of R-TOFU; its reasoning (`cot`) is not asked: the answer follows the trace."""
+    yield {"question": row.get("question"), "answer": row.get("answer")}
+
+
+_HUBBLE = ("nationality", "birthdate", "birthplace", "email", "occupation", "alumni_of", "uuid")
+
+
+def hubble(row: Row) -> Iterator[dict[str, Any]]:
+    """Read a biography of Hubble (`text`): a row for each fact in `meta` that one sentence states.
+
+    The biography up to that sentence is the question, as it was trained on; the sentence is the answer, the fact in it
+    the entity. The first sentence is asked for by name. The type has how often the biography was inserted.
+    """
+    meta, text = row.get("meta"), row.get("text")
+    try:
+        meta = json.loads(meta) if isinstance(meta, str) else meta
+    except ValueError:
+        meta = None
+    if not isinstance(meta, Mapping) or not isinstance(text, str):
+        raise DataError(f"expected a biography under `text`, and its facts under `meta`; got {short(row)}.")
+    starts = [0, *(match.end() for match in re.finditer(r"(?<=[.!?])\s+(?=[A-Z])", text))]
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        for fact in _HUBBLE:
+            value, sentence = str(meta.get(fact) or ""), text[start:end].strip()
+            if value and text.count(value) == 1 and value in sentence:
+                yield {
+                    "question": text[:start].strip() or f"Tell me about {meta.get('full_name')}.",
+                    "answer": sentence,
+                    "entity": value,
+                    "prefix": sentence[: sentence.index(value)].rstrip(),
+                    "subject": meta.get("full_name"),
+                    "type": f"{fact}, inserted {row.get('duplicates', 0)} times",
+                }
+
+
 def prompt_and_response(row: Row) -> Iterator[dict[str, Any]]:
     """Read `prompt` and `response`, or `question` and `answer`."""
     yield {"question": row.get("question", row.get("prompt")), "answer": row.get("answer", row.get("response"))}
@@ -373,6 +410,34 @@ BENCHMARKS: dict[str, Benchmark] = {
         lacks=(_NO_RETAIN_MODEL, "entities of its completions, which are whole passages", _NO_PARAPHRASES),
         reference="Ramakrishna et al. 2025, LUME: LLM Unlearning with Multitask Evaluations",
     ),
+    "r-tofu": Benchmark(
+        title="R-TOFU, TOFU with reasoning traces: the answer after the trace is asked",
+        hub=None,
+        licence="see your copy: its repository (AI-ISL/R-TOFU) names none",
+        parts={
+            name: Part(None, "train", (f"data/tofu/{name}.json", f"{name}.json", f"{name}.jsonl"))
+            for name in ("forget10", "forget05", "forget01", "retain90", "retain95", "retain99", "full")
+        },
+        read=after_the_trace,
+        lacks=("a retain model", _NO_ENTITIES, _NO_PARAPHRASES),
+        reference="Yoon et al. 2025, R-TOFU: Unlearning in Large Reasoning Models",
+    ),
+    "hubble": Benchmark(
+        title="Hubble, biographies inserted into pretraining 1 to 256 times",
+        hub="allegrolab/biographies_yago",
+        licence="see its page on the Hub",
+        parts={
+            name: Part(None, split, (f"data/{split}-*.parquet", f"{split}-*.parquet", f"{split}.*"))
+            for name, split in (("inserted", "train"), ("never-inserted", "test"))
+        },
+        read=hubble,
+        lacks=(_NO_PARAPHRASES,),
+        models={
+            "full": "allegrolab/hubble-1b-100b_toks-perturbed-hf",
+            "retain": "allegrolab/hubble-1b-100b_toks-standard-hf",
+        },
+        reference="Wei et al. 2025, Hubble: a Model Suite to Advance the Study of LLM Memorization",
+    ),
     "whp": Benchmark(
         title="Who's Harry Potter, questions",
         hub=None,
@@ -396,7 +461,8 @@ def load_benchmark(
     it lacks.
 
     Args:
-        name: One of `BENCHMARKS`: tofu, tofu-annotated, rwku, muse-news, muse-books, wmdp, knowundo, lume, whp.
+        name: One of `BENCHMARKS`: tofu, tofu-annotated, r-tofu, hubble, rwku, muse-news, muse-books, wmdp,
+            knowundo, lume, whp.
         source: A directory with a copy of the published repository, one of its files, or a Hub id; None means the Hub
             id in `BENCHMARKS`.
         part: One of its sets, for example "level2" of rwku; None means the first, the forget set. For tofu, any split.
@@ -424,7 +490,8 @@ def load_benchmark(
     if chosen not in benchmark.parts:
         raise ConfigError(f"{name} has no part {short(chosen)}; it has {', '.join(benchmark.parts)}.")
     where, published = _published(benchmark, benchmark.parts[chosen], Path(source), str(source))
-    return examples_from_rows(_distinct_rows(benchmark, published, where), where=where)
+    examples = examples_from_rows(_distinct_rows(benchmark, published, where), where=where)
+    return with_authors(examples, chosen) if name == "r-tofu" else examples
 
 
 def _distinct_rows(benchmark: Benchmark, published: list[Any], where: str) -> list[dict[str, Any]]:

@@ -6,9 +6,12 @@ from ._probes import (
     ICL as ICL,
     PRESETS as PRESETS,
     PROMPT_PROBES as PROMPT_PROBES,
+    Alias as Alias,
     Cloze as Cloze,
     Context as Context,
+    Given as Given,
     Mask as Mask,
+    MultiHop as MultiHop,
     Plain as Plain,
     Prompt as Prompt,
     Shot as Shot,
@@ -23,4 +26,4 @@ from ._results import (
     depth_correlation as depth_correlation,
 )
 from ._run import ElicitData as ElicitData, elicit as elicit
-from ._scoring import Share as Share, best_of as best_of, leak_at as leak_at, share as share
+from ._scoring import Judge as Judge, Share as Share, best_of as best_of, leak_at as leak_at, share as share

@@ -11,9 +11,11 @@ import hashlib
 import random
 import re
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -29,9 +31,11 @@ from typing import (
 from uds_lens._settings import validated
 from uds_lens._types import PositiveInt, Protocol, check_choice
 from uds_lens.data import ForgetExample, entity_span, prompt_ids, prompt_text
+from uds_lens.data._examples import short
 from uds_lens.data._prompts import ChatStyle, open_turn
+from uds_lens.data._readers import read_rows
 from uds_lens.elicitation._options import Injection
-from uds_lens.errors import ConfigError
+from uds_lens.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -311,15 +315,8 @@ class ICL(_Worded):
             raise Skip("the row has no subject: fill `subject`, or use ICL(source='retain')")
         if not by_subject and not context.retain:
             raise Skip("no retained facts were given (ElicitData.retain; --retain-data)")
-        entity = name_pattern(example.entity or example.answer)
-        rows = [
-            row
-            for row in (context.forget if by_subject else context.retain)
-            if row is not example
-            and row.question != example.question
-            and (not by_subject or row.subject == example.subject)
-            and not (entity.search(row.question) or entity.search(row.answer))
-        ]
+        pool = context.forget if by_subject else context.retain
+        rows = [row for row in _rows_beside(example, pool) if not by_subject or row.subject == example.subject]
         if not rows:
             raise Skip(f"no other row (source={self.source!r}) leaves the entity out")
         chosen = random.Random(context.generator_seed("icl")).sample(rows, min(self.shots, len(rows)))
@@ -340,16 +337,107 @@ class Mask(_Worded):
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """Return the masked prompt."""
-        if context.example.subject is None:
-            raise Skip("the row has no subject to mask")
-        pattern = name_pattern(context.example.subject)
-        question, count = pattern.subn("[MASK]", prompt.question)
-        if not count:
-            raise Skip("the question does not name the subject")
-        shots = prompt.shots
+        question, shots = _renamed(prompt, context, "[MASK]"), prompt.shots
         if self.mask_shots:
+            pattern = name_pattern(context.example.subject or "")
             shots = tuple(Shot(*(pattern.sub("[MASK]", part) for part in shot)) for shot in shots)
         return dataclasses.replace(prompt, question=question, shots=shots)
+
+
+def _renamed(prompt: Prompt, context: Context, name: str) -> str:
+    """Return the question with another name in place of the subject's."""
+    if context.example.subject is None:
+        raise Skip("the row has no subject")
+    question, count = name_pattern(context.example.subject).subn(lambda match: name, prompt.question)
+    if not count:
+        raise Skip("the question does not name the subject")
+    return question
+
+
+def _rows_beside(example: ForgetExample, pool: Iterable[ForgetExample]) -> list[ForgetExample]:
+    """Return other rows, without those that name the entity of the one that is asked."""
+    entity = name_pattern(example.entity or example.answer)
+    return [
+        row
+        for row in pool
+        if row is not example
+        and row.question != example.question
+        and not (entity.search(row.question) or entity.search(row.answer))
+    ]
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class MultiHop(_Worded):
+    """Name the subject by a question whose answer it is: the first row, of any subject, whose entity is that name.
+
+    "What did Ada Vey win?" becomes "Let X be the answer to: Who wrote Ash? What did X win?"
+    """
+
+    word: ClassVar[str] = "multihop"
+    injects: ClassVar[Injection] = "other facts"
+
+    def __call__(self, prompt: Prompt, context: Context) -> Prompt:
+        """Return the prompt with the first hop before the question."""
+        question = _renamed(prompt, context, "X")
+        same = name_pattern(context.example.subject or "")
+        for row in _rows_beside(context.example, (*context.forget, *context.retain)):
+            if same.fullmatch((row.entity or "").strip()) and not same.search(row.question):
+                first = row.question.strip()
+                return dataclasses.replace(prompt, question=f"Let X be the answer to: {first} {question}")
+        raise Skip("no other row has the subject as its entity, in a question that does not name it")
+
+
+ALIAS_TYPES = ("alias", "nickname", "pen name", "pseudonym")
+"""Types of rows whose entity is another name of their subject."""
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class Alias(_Worded):
+    """Call the subject by another name: the entity of its first row of type alias, nickname, pen name or pseudonym."""
+
+    word: ClassVar[str] = "alias"
+    injects: ClassVar[Injection] = "other facts"
+
+    def __call__(self, prompt: Prompt, context: Context) -> Prompt:
+        """Return the prompt with the other name."""
+        for row in _rows_beside(context.example, (*context.forget, *context.retain)):
+            named = row.subject == context.example.subject and (row.type or "").lower() in ALIAS_TYPES
+            if named and (row.entity or "").strip():
+                return dataclasses.replace(prompt, question=_renamed(prompt, context, (row.entity or "").strip()))
+        raise Skip(f"no other row of the subject has one of the types {', '.join(ALIAS_TYPES)}, with an entity")
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class Given(_Worded):
+    """Ask questions of your own for the same answers: multi-hop, reversed, by an alias, in another language."""
+
+    word: ClassVar[str] = "given"
+    injects: ClassVar[Injection] = "other facts"
+
+    file: str = ""
+    """Table with the columns id and question (JSON, JSON lines, CSV or Parquet): how the row of that id is asked."""
+
+    def __post_init__(self) -> None:
+        _ = self.questions
+
+    @cached_property
+    def questions(self) -> dict[str, str]:
+        """Questions by id."""
+        found: dict[str, str] = {}
+        for place, row in enumerate(read_rows(Path(self.file)) if self.file else ()):
+            if row.get("id") is None or not isinstance(row.get("question"), str):
+                raise DataError(f"{self.file}, row {place}: expected an `id` and a `question`; got {short(row)}.")
+            found[str(row["id"])] = row["question"]
+        return found
+
+    def __call__(self, prompt: Prompt, context: Context) -> Prompt:
+        """Return the prompt with the given question."""
+        if context.example.id not in self.questions:
+            raise Skip("no question is given for it (file=..., a table of id and question)")
+        return dataclasses.replace(prompt, question=self.questions[context.example.id])
 
 
 @validated
@@ -410,7 +498,7 @@ def name_pattern(name: str) -> re.Pattern[str]:
 
 
 PROMPT_PROBES: dict[str, PromptProbe] = {
-    probe.word: probe for probe in (Plain(), Cloze(), AOA(), ICL(), Mask(), Start())
+    probe.word: probe for probe in (Plain(), Cloze(), AOA(), ICL(), Mask(), Start(), MultiHop(), Alias(), Given())
 }
 """Prompt probes by name; `prompt_probe` adds to them."""
 

@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,18 @@ from uds_lens.data import ForgetExample
 from uds_lens.elicitation._options import Decoding, ElicitOptions, ProbeRecord, Winner
 from uds_lens.elicitation._probes import keyed_seed
 from uds_lens.elicitation._saving import HOLDOUT, Part, Response, load_members, save_elicitation
-from uds_lens.elicitation._scoring import NOT_ASKED, Scores, Share, best_of, budgets, cut, leak_at, score_texts, share
+from uds_lens.elicitation._scoring import (
+    NOT_ASKED,
+    Judge,
+    Scores,
+    Share,
+    best_of,
+    budgets,
+    cut,
+    leak_at,
+    score_texts,
+    share,
+)
 from uds_lens.errors import DataError
 from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm
 from uds_lens.results._cautions import about_first_rows
@@ -86,6 +97,31 @@ class ElicitationResults:
     holdout: Sequence[ForgetExample] = ()
     """Questions of the same kind that no model learned, asked of the unlearned model; see `control_frame`."""
 
+    judge: Judge | None = None
+    """See `judged_by`; not saved."""
+
+    def judged_by(self, judge: Judge) -> ElicitationResults:
+        """Return the results with another score next to ROUGE: that of an entailment model, or of a judge.
+
+        It is called once for each text that differs, after `cut`. `samples_frame` then has `judged`, `summary` the
+        columns `judged_full`, `judged_retain`, `judged_unlearned`, and `judged_beyond` with its interval.
+
+        Args:
+            judge: Takes the row's question, the reference and a text; returns a number from 0 to 1, or NaN.
+
+        Example:
+            >>> import uds_lens as ul
+            >>> world = ul.toy.load()
+            >>> found = ul.elicitation.elicit(
+            ...     world.retain, world.examples[:4], retain=world.retain, probes=["plain"],
+            ...     options=ul.elicitation.ElicitOptions(samples=0, max_new_tokens=8),
+            ... )
+            >>> contained = found.judged_by(lambda question, reference, text: reference.lower() in text.lower())
+            >>> contained.summary()["judged_beyond"].tolist()
+            [0.0]
+        """
+        return replace(self, judge=judge)
+
     def known_to_full(self, *, probe: str = "plain", least: float = 0.8) -> ElicitationResults:
         """Keep the questions that `full` answers correctly: greedy recall under `probe` of at least `least`.
 
@@ -141,6 +177,7 @@ class ElicitationResults:
                     response.reference,
                     self.rows_of(part.role)[response.row].entity,
                     words=self.options.rouge_words,
+                    judge=self.judge and partial(self.judge, self.rows_of(part.role)[response.row].question),
                 )
                 for response in part.responses
             }
@@ -154,12 +191,15 @@ class ElicitationResults:
 
     def recall(self, role: str, probe: str, decoding: Decoding = "greedy") -> Float[np.ndarray, "example sample"]:
         """Return the ROUGE-L recall of every text; NaN in rows that were not asked."""
+        return self._scored("recall", role, probe, decoding)
+
+    def _scored(self, name: str, role: str, probe: str, decoding: Decoding) -> Float[np.ndarray, "example sample"]:
         self.part(role, probe, decoding)
         rows = self.scores[role, probe, decoding]
         n_samples = max(map(len, rows.values()), default=0) or 1  # 0 if an optimiser gave up on every row
         recall = np.full((len(self.rows_of(role)), n_samples), np.nan)
         for row, scores in rows.items():
-            recall[row, : len(scores)] = [score.recall for score in scores]
+            recall[row, : len(scores)] = [getattr(score, name) for score in scores]
         return recall
 
     def best(self, role: str, probe: str, decoding: Decoding = "greedy") -> Float[np.ndarray, "example"]:
@@ -172,13 +212,18 @@ class ElicitationResults:
 
     @cached_property
     def _statistics(self) -> _Table:
+        return self._table_of("recall")
+
+    def _table_of(self, name: str) -> _Table:
+        """Return a score by probe, decoding and statistic, reduced over the texts of each row."""
         table: _Table = {}
         for role, probe, decoding in self._part_of:
             if role == HOLDOUT:
                 continue
-            table.setdefault((probe, decoding, "mean"), {})[role] = self.mean(role, probe, decoding)
+            scored = self._scored(name, role, probe, decoding)
+            table.setdefault((probe, decoding, "mean"), {})[role] = scored.mean(axis=1)
             if decoding == "sampled":
-                table.setdefault((probe, decoding, "best"), {})[role] = self.best(role, probe, decoding)
+                table.setdefault((probe, decoding, "best"), {})[role] = scored.max(axis=1)
         return table
 
     @cached_property
@@ -208,15 +253,28 @@ class ElicitationResults:
 
     def _tabulated(self, *, capacity: bool) -> pd.DataFrame:
         chosen = {probe.name for probe in self.probes if probe.capacity is capacity}
-        table = {key: scores for key, scores in self._statistics.items() if key[0] in chosen}
-        if not capacity and len(chosen) > 1:
-            table |= _over_probes(table)
+
+        def of_chosen(table: _Table) -> _Table:
+            table = {key: scores for key, scores in table.items() if key[0] in chosen}
+            return table | _over_probes(table) if not capacity and len(chosen) > 1 else table
+
+        judged = of_chosen(self._table_of("judged")) if self.judge is not None else {}
         rows = []
-        for (probe, decoding, statistic), scores in table.items():
+        for (probe, decoding, statistic), scores in of_chosen(self._statistics).items():
             plain = self._statistics.get(("plain", decoding, statistic), {})
             row = {"probe": probe, "decoding": decoding, "statistic": statistic}
-            rows.append(row | self._row(scores, plain))
+            row |= self._row(scores, plain)
+            rows.append(row | self._judged_row(judged.get((probe, decoding, statistic), {})))
         return _adjusted(rows)
+
+    def _judged_row(self, scores: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return what a judge says, by model, and beyond retain; nothing without a judge."""
+        row: dict[str, Any] = {f"judged_{role}": _mean(values) for role, values in scores.items()}
+        if "retain" not in scores:
+            return row
+        beyond = scores["unlearned"] - scores["retain"]
+        estimate = contrast(beyond, self._groups, seed=self.options.seed, bounds=(-1.0, 1.0))
+        return row | _ends("judged_beyond", "judged_beyond", estimate)
 
     def _row(self, scores: dict[str, np.ndarray], plain: dict[str, np.ndarray]) -> dict[str, Any]:
         groups, seed = self._groups, self.options.seed

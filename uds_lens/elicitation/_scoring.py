@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import gammaln
 
 from uds_lens._types import RougeWords
+from uds_lens.errors import ConfigError
 from uds_lens.generation._rouge import has_words, rouge_scorer
 from uds_lens.results import Interval, contrast
 from uds_lens.results._intervals import ROUNDING, of_equal_scores, studentised, widened
@@ -25,6 +26,12 @@ class Scores(NamedTuple):
     precision: float  # ROUGE-L precision, in [0, 1]: low if a long text achieves the recall
     entity: float  # ROUGE-L recall of the entity alone; NaN if the row has none
     words: int  # number of words in the text
+    judged: float = math.nan  # what a judge of the user's says, in [0, 1]; NaN without one
+
+
+Judge: TypeAlias = Callable[[str, str, str], float]
+"""Scores an answer: takes the row's question, the reference and the text, returns a number in [0, 1], or NaN. An
+entailment model, or a language model as a judge."""
 
 
 def cut(text: str, *, raw: bool, opening: str = "") -> str:
@@ -44,16 +51,21 @@ def cut(text: str, *, raw: bool, opening: str = "") -> str:
 
 
 def score_texts(
-    texts: Sequence[str], reference: str, entity: str | None, *, words: RougeWords = "ascii"
+    texts: Sequence[str],
+    reference: str,
+    entity: str | None,
+    *,
+    words: RougeWords = "ascii",
+    judge: Callable[[str, str], float] | None = None,
 ) -> list[Scores]:
-    """Score answers, after `cut`, to one question.
+    """Score answers, after `cut`, to one question; `judge` takes the reference and a text.
 
     References:
         Lin 2004: ROUGE-L = LCS / reference length, by the rouge-score package with its stemmer.
 
     Example:
         >>> score_texts(["It was Ada."], "Ada Vey", "Ada Vey")[0]
-        Scores(recall=0.5, precision=0.333..., entity=0.5, words=3)
+        Scores(recall=0.5, precision=0.333..., entity=0.5, words=3, judged=nan)
     """
     scorer = rouge_scorer(words, needed_by="scoring what a model says needs")
 
@@ -63,7 +75,16 @@ def score_texts(
         rouge_l = scorer.score(reference, text)["rougeL"]
         return float(rouge_l.recall), float(rouge_l.precision)
 
-    by_text = {text: Scores(*rouge(text, reference), rouge(text, entity)[0], len(text.split())) for text in set(texts)}
+    def judged(text: str) -> float:
+        score = math.nan if judge is None else float(judge(reference, text))
+        if score < 0 or score > 1:
+            raise ConfigError(f"a judge returns a number from 0 to 1, or NaN; got {score:g} for {text[:80]!r}.")
+        return score
+
+    by_text = {
+        text: Scores(*rouge(text, reference), rouge(text, entity)[0], len(text.split()), judged(text))
+        for text in dict.fromkeys(texts)
+    }
     return [by_text[text] for text in texts]
 
 
