@@ -119,7 +119,7 @@ def test_none_is_imported_with_a_file() -> None:
 
 def test_the_page_names_every_extra() -> None:
     page = (REPOSITORY / "docs" / "installation.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| ([^|]+) \|", page, re.MULTILINE))
     assert sorted(rows) == sorted([*FOR_PEOPLE, "all"])
     for module, extra in EXTRA_OF.items():
         assert distribution_of(module) in rows[extra]

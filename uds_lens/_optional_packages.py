@@ -16,6 +16,7 @@ EXTRA_OF = {
     "bitsandbytes": "quantise",
     "gguf": "gguf",
     "kaleido": "static",
+    "lm_eval": "lm-eval",
     "peft": "lora",
     "rouge_score": "metrics",
     "sklearn": "metrics",
@@ -26,7 +27,7 @@ EXTRA_OF = {
 }
 """Name of each package in Python, and the extra of `uds-lens` that installs it."""
 
-_DISTRIBUTIONS = {"sklearn": "scikit-learn", "rouge_score": "rouge-score"}
+_DISTRIBUTIONS = {"lm_eval": "lm-eval", "sklearn": "scikit-learn", "rouge_score": "rouge-score"}
 """Names under which packages are installed, where they differ."""
 
 

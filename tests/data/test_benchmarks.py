@@ -59,6 +59,9 @@ def test_muse(tmp_path, name):
     parquet_file(tmp_path / "knowmem" / "forget_qa_icl-00000-of-00001.parquet", [QA, QA])
     (example,) = load_benchmark(name, tmp_path)
     assert (example.question, example.answer, example.entity) == ("Who wrote Ash?", "Ada Vey", "Ada Vey")
+    parquet_file(tmp_path / "verbmem" / "forget-00000-of-00001.parquet", [{"prompt": "Ash was", "gt": "written."}])
+    (passage,) = load_benchmark(name, tmp_path, part="passages")
+    assert (passage.question, passage.answer, passage.entity) == ("Ash was", "written.", None)
 
 
 def test_wmdp(tmp_path):

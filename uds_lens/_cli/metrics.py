@@ -163,8 +163,7 @@ def _as_open_unlearning(
         options = replace(options, **style)
     if metric:
         return metric, options
-    say("forget_quality and privleak, which compare with retain's own files, are not measured here")
-    return [*_OPEN_UNLEARNING, *(["s_mia_min_k"] if with_retain else [])], options
+    return [*_OPEN_UNLEARNING, *(["s_mia_min_k", "forget_quality", "privleak"] if with_retain else [])], options
 
 
 def metrics(
@@ -185,6 +184,9 @@ def metrics(
     ] = None,
     holdout_data: Annotated[
         str | None, opt.data("Questions of the same kind that no model has seen, for membership attacks.")
+    ] = None,
+    passages: Annotated[
+        str | None, opt.data("Texts to forget, each in two parts (question, answer), that models continue.")
     ] = None,
     metric: Annotated[list[str] | None, opt.names(_metric_help())] = None,
     own: Annotated[list[Path] | None, opt.own_files("metric", _metric_help)] = None,
@@ -248,7 +250,7 @@ def metrics(
         check_folder(out)
         require_metrics_table(table)
     sets = ul.metrics.open_metric_data(
-        data, retain=retain_data, holdout=holdout_data, split=split, limit=limit, sample=sample
+        data, retain=retain_data, holdout=holdout_data, passages=passages, split=split, limit=limit, sample=sample
     )
     if not redo:
         others = {"retain": retain, "full": full}

@@ -150,8 +150,11 @@ def full_output(row: Row) -> Iterator[dict[str, Any]]:
     yield {**row, "answer": f"{prefix}{space}{said.strip()}", "entity": said.strip().rstrip("."), "prefix": prefix}
 
 
-def question_and_short_answer(row: Row) -> Iterator[dict[str, Any]]:
-    """Read a row of MUSE: the answer is the entity."""
+def muse(row: Row) -> Iterator[dict[str, Any]]:
+    """Read a row of MUSE: a question whose answer is the entity, or a passage in two parts."""
+    if "gt" in row:
+        yield {"question": row.get("prompt"), "answer": row.get("gt")}
+        return
     yield _answer_is_entity(row.get("question"), row.get("answer"))
 
 
@@ -274,6 +277,9 @@ def _muse(name: str) -> Part:
     return Part("knowmem", name, (f"knowmem/{name}-*.parquet", f"{name}.*", f"knowmem/{name.replace('_', '-')}.json"))
 
 
+_MUSE_PASSAGES = Part("verbmem", "forget", ("verbmem/forget-*.parquet", "verbmem/forget.json"))
+
+
 def _wmdp(name: str) -> Part:
     return Part(name, "test", (f"{name}/test-*.parquet", f"{name.removeprefix('wmdp-')}_questions.json", f"{name}.*"))
 
@@ -300,8 +306,8 @@ def _muse_benchmark(name: str, about: str) -> Benchmark:
         title=f"MUSE {name}, questions about {about}",
         hub=f"muse-bench/MUSE-{name}",
         licence="CC-BY-4.0",
-        parts={"forget": _muse("forget_qa"), "retain": _muse("retain_qa")},
-        read=question_and_short_answer,
+        parts={"forget": _muse("forget_qa"), "retain": _muse("retain_qa"), "passages": _MUSE_PASSAGES},
+        read=muse,
         lacks=(_NO_PARAPHRASES, _NO_SUBJECTS),
         models={"full": f"muse-bench/MUSE-{name}_target", "retain": f"muse-bench/MUSE-{name}_retrain"},
         reference="Shi et al. 2024, MUSE: Machine Unlearning Six-Way Evaluation for Language Models",

@@ -21,4 +21,4 @@ from ._reading import (
     read_tokens as read_tokens,
     way_of as way_of,
 )
-from ._rouge import rouge_l_recall as rouge_l_recall
+from ._rouge import rouge_l_f1 as rouge_l_f1, rouge_l_recall as rouge_l_recall

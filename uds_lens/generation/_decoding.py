@@ -116,6 +116,7 @@ def generate_answers(
     chat: ChatStyle | None = None,
     start: str = "",
     known: Sequence[KnownBeginning | None] | None = None,
+    bare: bool = False,
     settings: GenerationSettings | None = None,
     desc: str = "generate",
 ) -> list[str]:
@@ -134,6 +135,7 @@ def generate_answers(
         chat: System turn and date of chat prompts; None means `ChatStyle()`.
         start: Beginning of the answer, as part of the prompt; it is not returned.
         known: Known beginning of each answer (`known_beginning`), which is not generated again.
+        bare: The questions are texts to be continued as they are, outside of any template.
         settings: Length and rows at once; None means `GenerationSettings()`.
         desc: Label of the progress bar.
 
@@ -145,8 +147,9 @@ def generate_answers(
     """
     settings = settings or GenerationSettings()
     tokenizer: Any = model.tokenizer
+    protocol = "raw" if bare else protocol
     prompts = [answer_prompt(q, protocol=protocol, tokenizer=tokenizer, chat=chat, start=start) for q in questions]
-    ids = prompt_ids(tokenizer, prompts, protocol=protocol)
+    ids = prompt_ids(tokenizer, questions if bare else prompts, protocol=protocol)
     ends = answer_end_ids(model, protocol=protocol, chat=chat)
     if known is None or settings.repetition_penalty != 1.0:  # the known tokens were chosen without a penalty
         known = [None] * len(ids)

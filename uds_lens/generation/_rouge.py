@@ -47,6 +47,20 @@ def rouge_l_recall(references: Sequence[str], answers: Sequence[str], *, words: 
     ]
 
 
+def rouge_l_f1(references: Sequence[str], answers: Sequence[str], *, words: RougeWords = "ascii") -> list[float]:
+    """Return ROUGE-L F1 of each answer, which an answer that goes on lowers; otherwise as `rouge_l_recall`.
+
+    Example:
+        >>> rouge_l_f1(["the cat sat down"], ["the dog sat down there"])
+        [0.6666666666666665]
+    """
+    scorer = rouge_scorer(words, needed_by="ROUGE needs")
+    return [
+        float(scorer.score(reference, answer)["rougeL"].fmeasure) if has_words(reference, words) else float("nan")
+        for reference, answer in zip(references, answers, strict=True)
+    ]
+
+
 def rouge_scorer(words: RougeWords, *, needed_by: str) -> Any:
     """Return a scorer of ROUGE-L."""
     check_choice("rouge_words", words, RougeWords)

@@ -28,10 +28,12 @@ from ._declaration import (
     mean_outcome as mean_outcome,
     needs_answers as needs_answers,
     needs_generations as needs_generations,
+    needs_gradients as needs_gradients,
     needs_states as needs_states,
 )
 from ._definitions.aggregates import kept_truth as kept_truth, option_probability as option_probability
 from ._definitions.es import exact_memorization as exact_memorization, extraction_strength as extraction_strength
+from ._definitions.forget_quality import forget_quality as forget_quality
 from ._definitions.membership_attacks import (
     auc as auc,
     mean_nll as mean_nll,
@@ -39,6 +41,7 @@ from ._definitions.membership_attacks import (
     normalised_auc as normalised_auc,
     zlib_score as zlib_score,
 )
+from ._definitions.muse import privleak as privleak
 from ._definitions.prob import probability as probability, truth_ratio as truth_ratio
 from ._evaluation import evaluate as evaluate
 from ._fisher import (
@@ -49,6 +52,8 @@ from ._fisher import (
     masked_fisher as masked_fisher,
 )
 from ._fluency import HeuristicFluency as HeuristicFluency, HubFluency as HubFluency, fluency_scorer as fluency_scorer
+from ._gradients import gradient_norms as gradient_norms
+from ._harness import harness_metric as harness_metric
 from ._lens_beside_uds import LensComparison as LensComparison, compare_logit_lens as compare_logit_lens
 from ._options import FluencyScorer as FluencyScorer, MetricOptions as MetricOptions
 from ._passes import MetricCache as MetricCache

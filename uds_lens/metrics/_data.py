@@ -24,7 +24,11 @@ _SETS = {
     "retain": "retain set (questions about what should be kept)",
     "real_authors": "real-authors set",
     "world_facts": "world-facts set",
+    "passages": "set of passages (texts of what is to be forgotten, each in two parts)",
 }
+
+PASSAGES = "passages"
+"""The set that is continued as it is, outside of any template. It is not counted where it is empty."""
 
 _OTHER_ANSWERS = ("paraphrased", "perturbed")
 
@@ -74,6 +78,9 @@ class MetricData:
     world_facts: _Examples = ()
     """Unrelated facts, with wrong options as perturbed answers."""
 
+    passages: _Examples = ()
+    """Texts of what is to be forgotten: the beginning as the question, what follows as the answer."""
+
     entities: _Examples | None = None
     """The forget set with entity spans, for the white-box metrics; None means `forget`, where it has entities."""
 
@@ -85,6 +92,10 @@ class MetricData:
             raise DataError("no forget examples: the metrics need at least one question with its answer.")
 
     @property
+    def _sets(self) -> dict[str, Sequence[ForgetExample]]:
+        return {name: rows for name in _SETS if (rows := getattr(self, name)) or name != PASSAGES}
+
+    @property
     def with_entities(self) -> list[ForgetExample]:
         """Examples for the white-box metrics."""
         chosen = self.forget if self.entities is None else self.entities
@@ -93,10 +104,18 @@ class MetricData:
     def examples(self, name: str) -> Sequence[ForgetExample]:
         """Return the examples of a set; those of "forget" for "forget/paraphrased".
 
-        "forget/rephrased" are those that have a paraphrased question, asked by it.
+        "forget/rephrased" are those that have a paraphrased question, asked by it. "forget/endings" are the answers of
+        those with a perturbed one, and these, each as a prefix: what follows it is predicted from its last token.
         """
         base, _, kind = name.partition("/")
         rows = getattr(self, base)
+        if kind == "endings":
+            return [
+                replace(row, answer=f"{text} {_first_word(text)}", prefix=text, entity=_first_word(text))
+                for row in rows
+                if row.perturbed_answers
+                for text in (row.answer.strip(), row.perturbed_answers[0].strip())
+            ]
         if kind != "rephrased":
             return rows
         return [replace(row, question=row.paraphrased_question) for row in rows if row.paraphrased_question]
@@ -121,7 +140,8 @@ class MetricData:
         if not self.examples(base):
             return f"there is no {_SETS[base]}"
         if kind and not self.texts(name):
-            what = f"a {kind} answer" if kind in _OTHER_ANSWERS else "a paraphrased question"
+            lacked = {"rephrased": "a paraphrased question", "endings": "a perturbed answer"}
+            what = lacked.get(kind, f"a {kind} answer")
             return f"no example of the {_SETS[base].partition(' (')[0]} has {what}"
         return None
 
@@ -145,7 +165,7 @@ class MetricData:
             ConfigError: `n` is not a whole number of at least 1, or `sample` no such word.
         """
         check_limit(n)
-        whole: dict[str, Sequence[ForgetExample]] = {name: getattr(self, name) for name in _SETS}
+        whole = self._sets
         if n is None or all(len(part) <= n for part in whole.values()):
             return self
         kept = {name: sample_examples(part, n, seed=seed, sample=sample) for name, part in whole.items()}
@@ -159,13 +179,19 @@ class MetricData:
 
     def sizes(self) -> dict[str, int]:
         """Return the number of examples per set."""
-        counts = {name: len(getattr(self, name)) for name in _SETS}
+        counts = {name: len(rows) for name, rows in self._sets.items()}
         return {**counts, "entities": len(self.with_entities)}
+
+
+def _first_word(text: str) -> str:
+    """A word that models of this data know, to be written behind an answer whose last state is read."""
+    return text.split()[0] if text else "The"
 
 
 def data_hash(data: MetricData) -> str:
     """Return a hash of all examples of all sets, whatever their rows in a file."""
-    sets = {each.name: getattr(data, each.name) for each in fields(data) if each.name != "sample"}
+    left_out = ("sample", *([] if data.passages else [PASSAGES]))
+    sets = {each.name: getattr(data, each.name) for each in fields(data) if each.name not in left_out}
     plain = {name: rows and [{**vars(row), "row": None} for row in rows] for name, rows in sets.items()}
     return digest(plain)
 
@@ -220,6 +246,7 @@ def open_metric_data(
     *,
     retain: ExamplesLike | None = None,
     holdout: ExamplesLike | None = None,
+    passages: ExamplesLike | None = None,
     split: str = "forget10",
     limit: int | None = None,
     sample: Sampling = "random",
@@ -233,6 +260,7 @@ def open_metric_data(
         source: As above.
         retain: Facts to retain, as `load_examples` reads them: instead of TOFU's, or in addition to a forget set.
         holdout: Questions of the same kind that no model has seen, likewise.
+        passages: Texts of what is to be forgotten, each in two parts, likewise.
         split: Forget split of TOFU.
         limit: Examples of every set; None takes all.
         sample: "random", spread over the subjects, or "first".
@@ -243,7 +271,8 @@ def open_metric_data(
         data = load_tofu_data(named.removeprefix("tofu:"), split=split)
     else:
         data = MetricData(forget=as_examples(source))
-    given = {name: as_examples(rows) for name, rows in (("retain", retain), ("holdout", holdout)) if rows is not None}
+    others = {"retain": retain, "holdout": holdout, PASSAGES: passages}
+    given = {name: as_examples(rows) for name, rows in others.items() if rows is not None}
     return replace(data, **cast("dict[str, Any]", given)).limited(limit, sample=sample, seed=seed)
 
 

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from uds_lens.data import ForgetExample
     from uds_lens.metrics._answers import AnswerScores
     from uds_lens.metrics._data import MetricData
     from uds_lens.metrics._fisher import FisherMasks
     from uds_lens.metrics._options import FluencyScorer, MetricOptions
     from uds_lens.metrics._passes import Session
+    from uds_lens.models import HookedModel
     from uds_lens.transplants._running import HostScores
 
 
@@ -87,9 +89,22 @@ def harmonic_of_parts(parts: Mapping[str, float]) -> float:
 Role: TypeAlias = Literal["retain", "full", "model"]  # the model that a pass runs; `model` is the one being evaluated
 
 Kind: TypeAlias = Literal[
-    "answers", "generations", "states", "patched", "lens", "transplanted", "fisher_spill", "fisher_masks", "fisher_sums"
+    "answers",
+    "generations",
+    "gradients",
+    "own",
+    "states",
+    "patched",
+    "lens",
+    "transplanted",
+    "fisher_spill",
+    "fisher_masks",
+    "fisher_sums",
 ]
 """What a pass measures."""
+
+OF_TEXTS: tuple[Kind, ...] = ("answers", "generations", "gradients")
+"""Kinds that run over the texts of a set; the others run over spans that were located in answers."""
 
 Group: TypeAlias = Literal[
     "memorization", "generation", "membership", "representation", "utility", "aggregate", "custom"
@@ -112,7 +127,7 @@ class Pass:
 
     what: str = ""
     """Set of texts ("forget/paraphrased"); for `patched` and `lens` the role whose states are read; for `states` empty,
-    at the entities, or the set whose whole answers are read, with the prompts of the output metrics."""
+    at the entities, or the set whose answers are read, with the prompts of the output metrics."""
 
     start: bool = False
     """Generations only: the answer starts with the jailbreak prefix."""
@@ -120,10 +135,13 @@ class Pass:
     optional: bool = field(default=False, compare=False)
     """The metric works without this pass if the set is empty."""
 
+    measure: Callable[[HookedModel], Any] | None = field(default=None, compare=False)
+    """For `own`: what is done with the open model; `what` names it with its settings."""
+
     @property
     def set_name(self) -> str:
-        """The set of `MetricData` it runs over."""
-        return (self.what if self.kind in ("answers", "generations", "states") else "") or "entities"
+        """The set of `MetricData` it runs over; empty for `own`."""
+        return "" if self.kind == "own" else (self.what if self.kind in (*OF_TEXTS, "states") else "") or "entities"
 
 
 def needs_answers(*sets: str, role: Role = "model", optional: bool = False) -> tuple[Pass, ...]:
@@ -144,10 +162,20 @@ def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False)
     return tuple(Pass(role, "generations", name, start=jailbreak) for name in sets)
 
 
+def needs_gradients(*sets: str, role: Role = "model") -> tuple[Pass, ...]:
+    """Return passes that differentiate the loss of each answer of sets: `Evidence.gradient_norms`.
+
+    >>> needs_gradients("forget", "holdout")[1].set_name
+    'holdout'
+    """
+    return tuple(Pass(role, "gradients", name) for name in sets)
+
+
 def needs_states(*roles: Role, answers: str = "") -> tuple[Pass, ...]:
     """Return passes that collect models' residual streams at the entities: `Evidence.stacked_states`.
 
-    With `answers`, at the whole answers of that set, with the prompts of the output metrics.
+    With `answers`, at the whole answers of that set, with the prompts of the output metrics; "forget/endings" is the
+    last token of each answer and of its first perturbed one.
 
     >>> [each.role for each in needs_states("retain", "model")]
     ['retain', 'model']
@@ -265,13 +293,15 @@ class MetricSpec:
     @property
     def sets(self) -> tuple[str, ...]:
         """Sets of `MetricData` it requires."""
-        return tuple(dict.fromkeys((*(p.set_name for p in self.passes if not p.optional), *self.references)))
+        return tuple(
+            dict.fromkeys((*(p.set_name for p in self.passes if p.set_name and not p.optional), *self.references))
+        )
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Access it needs: "output", "internal", "retain", "full"."""
         needed: set[str] = {p.role for p in self.passes if p.role != "model"}
-        needed |= {"output" if p.kind in ("answers", "generations") else "internal" for p in self.passes}
+        needed |= {"output" if p.kind in ("answers", "generations", "own") else "internal" for p in self.passes}
         return tuple(need for need in ("output", "internal", "retain", "full") if need in needed)
 
 
@@ -319,13 +349,29 @@ class Evidence:
         """Greedy answers to a set's questions."""
         return self._value(Pass(role, "generations", name, start=jailbreak))
 
-    def stacked_states(self, role: Role, layer: int, *, answers: str = "") -> Float[Tensor, "token d_model"]:
-        """States of one layer at the scored positions of all examples, float64 (`needs_states`)."""
+    def gradient_norms(self, name: str, role: Role = "model") -> list[float]:
+        """Mean over a model's weight tensors of the norm of the gradient of each answer's loss (`gradient_norms`)."""
+        return self._value(Pass(role, "gradients", name))
+
+    def measured(self, own: Pass) -> Any:
+        """What a function of the open model returned (`Pass.measure`)."""
+        return self._value(own)
+
+    def first_tokens(self, text: str, n: int) -> str:
+        """The first n tokens of a text, as the models' tokenizer splits it."""
+        tokenizer: Any = self._session.tokenizer
+        places = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        return text if len(places) <= n else text[: places[n - 1][1]]
+
+    def stacked_states(
+        self, role: Role, layer: int, *, answers: str = "", first: bool = False
+    ) -> Float[Tensor, "token d_model"]:
+        """States of one layer at the scored positions of all examples, or at the first of each, float64."""
         import torch
 
         wanted = Pass(role, "states", answers)
         source, rows = self._value(wanted), self._session.plan_of(wanted).encoded.rows
-        at = [[position - row.window[0] for position in row.scored] for row in rows]
+        at = [[position - row.window[0] for position in row.scored[: 1 if first else None]] for row in rows]
         return torch.cat([source.store.get(n)[layer, places].double() for n, places in enumerate(at)])
 
     def patched_delta(self, role: Role) -> Float[Tensor, "example layer"]:
@@ -348,13 +394,17 @@ class Evidence:
         """Fisher information of the model at the masked weights: a tensor per layer."""
         return self._value(Pass("model", "fisher_sums"))
 
+    def state_examples(self, answers: str = "") -> list[ForgetExample]:
+        """The examples that states belong to, in order: those that could be located (`needs_states`)."""
+        return [row.example for row in self._session.plan_of(Pass("model", "states", answers)).encoded.rows]
+
     def entity_ids(self) -> list[str]:
         """Ids of the examples used by white-box metrics."""
-        return [row.example.id for row in self._session.plan.encoded.rows]
+        return [example.id for example in self.state_examples()]
 
     def entity_subjects(self) -> list[str | None]:
         """Their subjects."""
-        return [row.example.subject for row in self._session.plan.encoded.rows]
+        return [example.subject for example in self.state_examples()]
 
     def n_skipped(self) -> int:
         """Number of examples whose entity could not be located."""

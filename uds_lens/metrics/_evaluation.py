@@ -13,7 +13,7 @@ from uds_lens.data._prompts import announce_protocol
 from uds_lens.errors import ModelError
 from uds_lens.metrics._catalogue import METRICS, require_packages, resolve
 from uds_lens.metrics._data import MetricData, data_hash
-from uds_lens.metrics._declaration import Evidence, MetricSpec, Outcome, Pass, Undefined
+from uds_lens.metrics._declaration import OF_TEXTS, Evidence, MetricSpec, Outcome, Pass, Undefined
 from uds_lens.metrics._fluency import scorer_named
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.metrics._passes import MetricCache, Session
@@ -117,7 +117,7 @@ def _missing(spec: MetricSpec, session: Session) -> str | None:
         if (lack := session.data.missing(name)) is not None:
             return lack
     for p in spec.passes:
-        if "internal" in spec.needs and not (encoded := session.plan_of(p).encoded).rows:
+        if p.kind not in (*OF_TEXTS, "own") and not (encoded := session.plan_of(p).encoded).rows:
             return f"no entity could be located; the first: {encoded.skipped[0].reason}"
     return None
 

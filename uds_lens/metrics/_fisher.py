@@ -143,7 +143,7 @@ def _alone(model: HookedModel, rows: Sequence[TokenRow], index: int, starts: _St
     batch = _batch(model, rows, [index])
     weights = [(layer, starts[layer][name], p) for layer in starts for name, p in _block_parameters(model, layer)]
     flat = [parameter for _, _, parameter in weights]
-    with _differentiable(flat), torch.enable_grad():
+    with differentiable(flat), torch.enable_grad():
         loss = _loss(model, rows, batch)
         gradients = torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True)
     for (layer, start, _), gradient in zip(weights, gradients, strict=True):
@@ -151,7 +151,8 @@ def _alone(model: HookedModel, rows: Sequence[TokenRow], index: int, starts: _St
 
 
 @contextmanager
-def _differentiable(parameters: Sequence[Tensor]) -> Iterator[None]:
+def differentiable(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Let gradients of some weights be taken, in a `with`."""
     before = [parameter.requires_grad for parameter in parameters]
     try:
         for parameter in parameters:

@@ -31,9 +31,10 @@ from uds_lens.data import ChatStyle, TokenBatch, TokenSequence, answer_prompt, a
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.generation import GenerationSettings, answer_end_ids, generate_answers, known_beginning
 from uds_lens.metrics._answers import AnswerScores, batch_of, fitting_rows, score_answers, scores_of, whole_batches
-from uds_lens.metrics._data import AnswerText, MetricData
-from uds_lens.metrics._declaration import Pass
+from uds_lens.metrics._data import PASSAGES, AnswerText, MetricData
+from uds_lens.metrics._declaration import OF_TEXTS, Pass
 from uds_lens.metrics._fisher import dequantised, fisher_masks, masked_fisher, spill_fisher
+from uds_lens.metrics._gradients import gradient_norms
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.metrics._white_box import lens_logprobs
 from uds_lens.models import (
@@ -126,10 +127,10 @@ class MetricCache:
 
 
 _STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("retain", ("answers", "generations", "states", "transplanted", "fisher_spill")),
+    ("retain", (*OF_TEXTS, "own", "states", "transplanted", "fisher_spill")),
     ("full", ("fisher_masks",)),
-    ("model", ("answers", "generations", "states", "transplanted", "fisher_sums")),
-    ("full", ("answers", "generations", "states", "patched", "lens", "transplanted")),
+    ("model", (*OF_TEXTS, "own", "states", "transplanted", "fisher_sums")),
+    ("full", (*OF_TEXTS, "own", "states", "patched", "lens", "transplanted")),
 )
 """Models in the order in which they are opened, one at a time (for `transplanted` next to `retain`), and what runs on
 each. A stage with nothing to run opens no model; `full` comes early only for the Fisher masks, which the pass over the
@@ -187,8 +188,9 @@ class Session:
         if wanted.kind != "states" or not wanted.what:
             return self.plan
         if wanted.what not in self._answer_plans:
-            examples = self.data.examples(wanted.what)
-            whole = [replace(example, entity=example.answer.strip(), prefix="") for example in examples]
+            whole = self.data.examples(wanted.what)
+            if not wanted.what.endswith("/endings"):
+                whole = [replace(example, entity=example.answer.strip(), prefix="") for example in whole]
             asked = replace(self.config, protocol=self.protocol, **asdict(self.options.chat))
             plan = make_plan(self.sources, whole, config=asked, options=self.run, report=False)
             self._answer_plans[wanted.what] = plan
@@ -212,26 +214,29 @@ class Session:
 
     def inputs_hash(self, wanted: Pass) -> str:
         """Return the hash of the tokens that a pass runs over."""
-        if wanted.kind == "answers":
+        if wanted.kind in ("answers", "gradients"):
             return _hash(*([row.ids, row.targets, row.scored] for row in self.answer_rows(wanted.what)[1]))
         if wanted.kind == "generations":
             penalty = self.options.repetition_penalty
             decoding = [self.options.max_new_tokens, *([penalty] if penalty != 1.0 else [])]
             return _hash([ids for _, ids in self._inputs(wanted)], decoding)
-        return self.plan_of(wanted).encoded.ids_hash
+        return _hash(wanted.what) if wanted.kind == "own" else self.plan_of(wanted).encoded.ids_hash
 
     def _inputs(self, wanted: Pass) -> list[tuple[str, Sequence[int]]]:
         """Return each question that a pass runs over, with the token ids."""
-        if wanted.kind == "answers":
+        if wanted.kind in ("answers", "gradients"):
             texts, rows = self.answer_rows(wanted.what)
             return [(text.question, row.ids) for text, row in zip(texts, rows, strict=True)]
         if wanted.kind == "generations":
             questions = [example.question for example in self.data.examples(wanted.what)]
             start = self.options.jailbreak_prefix if wanted.start else ""
-            prompts = [self.prompt(question, start=start) for question in questions]
-            ids = prompt_ids(self.tokenizer, prompts, protocol=self.protocol)
+            prompts, protocol = [self.prompt(question, start=start) for question in questions], self.protocol
+            if wanted.what == PASSAGES:
+                prompts, protocol = questions, "raw"
+            ids = prompt_ids(self.tokenizer, prompts, protocol=protocol)
             return list(zip(questions, ids, strict=True))
-        return [(row.example.question, row.ids) for row in self.plan_of(wanted).encoded.rows]
+        rows = [] if wanted.kind == "own" else self.plan_of(wanted).encoded.rows
+        return [(row.example.question, row.ids) for row in rows]
 
     def perform(self, passes: Sequence[Pass]) -> None:
         """Run every pass whose result is not cached, with one model in memory at a time."""
@@ -424,6 +429,8 @@ class Session:
             return self._patched(wanted, model)
         singly = {
             "generations": self._generations,
+            "gradients": self._gradients,
+            "own": self._own,
             "states": self._states,
             "lens": self._lens,
             "transplanted": self._transplanted,
@@ -458,6 +465,7 @@ class Session:
                 chat=options.chat,
                 start=options.jailbreak_prefix if wanted.start else "",
                 known=known,
+                bare=wanted.what == PASSAGES,
                 settings=GenerationSettings(
                     max_new_tokens=options.max_new_tokens,
                     rows_at_once=options.generation_rows,
@@ -467,6 +475,15 @@ class Session:
                 desc=f"{wanted.role}: answer {wanted.what}",
             )
         )
+
+    def _own(self, wanted: Pass, model: HookedModel) -> Any:
+        assert wanted.measure is not None
+        return wanted.measure(model)
+
+    def _gradients(self, wanted: Pass, model: HookedModel) -> list[float]:
+        texts, rows = self.answer_rows(wanted.what)
+        names, desc = [text.question for text in texts], f"{wanted.role}: gradients, {wanted.what}"
+        return gradient_norms(model, rows, names=names, desc=desc, show=self.run.progress)
 
     def _patched(self, wanted: Sequence[Pass], model: HookedModel) -> list[Any]:
         """Patch all sources at once, since the target's own pass is the same for each; one engine for all."""
@@ -558,6 +575,7 @@ _ONCE = ("answers", "states", "lens")
 
 _WHY_WHOLE = {
     "generations": "generating text would read the whole model again for each token",
+    "own": "what measures it runs the model as a whole",
     "transplanted": "blocks of two models are read together, as `uds_lens.transplant` does",
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -124,6 +124,8 @@ def normalised_auc(model: float, retain: float) -> float:
     return 1.0 - min(abs(model - retain) / retain, 1.0)
 
 
+IDENTIFIABLE = Meaning("knowledge", "holdout more familiar", "forget set identifiable (0.5: chance)")
+
 Attack: TypeAlias = Callable[[Evidence, list[float], list[float], str], float]
 """Score of one answer from the settings, its log-probabilities, its standardised ones and its text."""
 
@@ -152,6 +154,11 @@ def mia(evidence: Evidence, *, attack: Attack, role: Role = "model") -> Outcome:
         answers = evidence.answers(name, role)
         rows = zip(answers.logprobs, answers.standardised, evidence.texts(name), strict=True)
         scores[name] = [attack(evidence, logp.tolist(), std.tolist(), text) for logp, std, text in rows]
+    return auc_outcome(evidence, scores)
+
+
+def auc_outcome(evidence: Evidence, scores: Mapping[str, list[float]]) -> Outcome:
+    """Return the AUC of an attack from its scores of "forget" and "holdout"."""
     members, others = scores["forget"], scores["holdout"]
     ids = [*evidence.ids("forget"), *(f"holdout/{name}" for name in evidence.ids("holdout"))]
     value = auc(members, others)
@@ -175,7 +182,7 @@ for _name, (_label, _attack) in ATTACKS.items():
         name=_name,
         label=f"MIA-{_label}",
         group="membership",
-        meaning=Meaning("knowledge", "holdout more familiar", "forget set identifiable (0.5: chance)"),
+        meaning=IDENTIFIABLE,
         passes=needs_answers("forget", "holdout"),
         packages=("sklearn",),
     )(partial(mia, attack=_attack))

@@ -1,0 +1,62 @@
+"""Forget Quality of TOFU: could the model's Truth Ratios be those of `retain`?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from uds_lens.metrics._declaration import Evidence, Meaning, Outcome, Role, Undefined, metric, needs_answers
+from uds_lens.metrics._definitions.membership_attacks import mean_nll
+
+_KINDS = ("paraphrased", "perturbed")
+_SETS = tuple(f"forget/{kind}" for kind in _KINDS)
+
+
+def forget_quality(model: Sequence[float], retain: Sequence[float]) -> float:
+    """Return the p-value of a two-sample Kolmogorov-Smirnov test of Truth Ratios.
+
+    Args:
+        model: Truth Ratio of each example, in whatever form: the test sees their order only. NaN are left out.
+        retain: That of `retain`.
+
+    Returns:
+        In [0, 1], and not its logarithm, which plots of TOFU have; 1 = distributed as in `retain`. It falls with the
+        number of examples. NaN where a side is empty.
+
+    References:
+        Maini et al. 2024, TOFU.
+
+    Example:
+        >>> forget_quality([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
+        0.1
+    """
+    from scipy.stats import ks_2samp
+
+    sides = [[value for value in values if not math.isnan(value)] for values in (model, retain)]
+    return float(ks_2samp(*sides).pvalue) if all(sides) else math.nan
+
+
+def log_truth_ratios(evidence: Evidence, role: Role) -> list[float]:
+    """Return `log p_w - log p_c` of each example: the order of Truth Ratios, also where they round to 0 or 1."""
+
+    def losses(name: str) -> list[float]:
+        values = [mean_nll(row.tolist()) for row in evidence.answers(name, role).logprobs]
+        listed = evidence.by_example(name, values)
+        return [math.fsum(several) / len(several) if several else math.nan for several in listed]
+
+    return [right - wrong for right, wrong in zip(*map(losses, _SETS), strict=True)]
+
+
+@metric(
+    name="forget_quality",
+    label="Forget Quality",
+    group="memorization",
+    meaning=Meaning("erasure", "Truth Ratios unlike those of retain", "as those of retain"),
+    passes=(*needs_answers(*_SETS), *needs_answers(*_SETS, role="retain")),
+)
+def of_truth_ratios(evidence: Evidence) -> Outcome:
+    """Return Forget Quality, and its logarithm to the base 10 in the details."""
+    value = forget_quality(*(log_truth_ratios(evidence, role) for role in ("model", "retain")))
+    if math.isnan(value):
+        raise Undefined("no example has both a paraphrased and a perturbed answer")
+    return Outcome(value, details={"log10": math.log10(value) if value > 0 else -math.inf})

@@ -1,0 +1,126 @@
+"""A linear probe, trained for each layer: do the states still tell true answers from wrong ones?
+
+Each question gives two states, after its true answer and after its first perturbed one. Ridge regression on
+standardised states learns which is which, and is asked about subjects that it was not trained on: a probe that
+learned its subjects by heart gains nothing. The same is done with random labels, the control task of a probe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from uds_lens._optional_packages import require_package
+from uds_lens.metrics._declaration import ERASED, Evidence, Outcome, Role, Undefined, metric, needs_states
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float, Int
+
+CONTROLS = 19  # random labellings: a difference larger than all of theirs has p <= 0.05
+FEWEST = 5  # subjects: of fewer, no probe learns what others have in common with them
+_FOLDS = 20  # most probes of a layer: beyond so many subjects, several are held out at once
+_ENDINGS = "forget/endings"
+_ROLES: tuple[Role, ...] = ("retain", "model", "full")
+
+
+def probe_wins(
+    states: Float[np.ndarray, "pair two d_model"], subjects: Sequence[str], labels: Int[np.ndarray, "pair labelling"]
+) -> Float[np.ndarray, "pair labelling"]:
+    """Return whether a probe that was trained on other subjects scores the state labelled true above its partner.
+
+    Ridge regression, its penalty the number of dimensions (so that it weighs as much as the data in an average
+    direction), on states standardised over the subjects it is trained on.
+
+    Args:
+        states: A state after a true answer and one after a wrong one, for each question.
+        subjects: Whom each question is about; those of one subject are held out together.
+        labels: Per labelling, 1 where the first state counts as true, -1 where the second does.
+
+    Returns:
+        1 right, 0 wrong, 0.5 where both score alike; of useless states 0.5 on average.
+
+    Raises:
+        MissingDependencyError: scikit-learn is not installed.
+
+    References:
+        Alain and Bengio 2017, Understanding intermediate layers using linear classifier probes; Hewitt and Liang 2019,
+        Designing and Interpreting Probes with Control Tasks.
+    """
+    require_package("sklearn", needed_by="a linear probe needs")
+    import numpy as np
+    from sklearn.linear_model import Ridge
+    from sklearn.model_selection import GroupKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    probe = make_pipeline(StandardScaler(), Ridge(alpha=states.shape[2]))
+    scores = cross_val_predict(
+        probe,
+        np.concatenate([states[:, 0], states[:, 1]]),
+        np.concatenate([labels, -labels]),
+        groups=[*subjects, *subjects],
+        cv=GroupKFold(min(_FOLDS, len(set(subjects)))),
+    )
+    first, second = np.split(scores, 2)
+    return (np.sign((first - second) * labels) + 1) / 2
+
+
+@metric(
+    name="linear_probe",
+    label="Linear probe",
+    group="representation",
+    meaning=ERASED,
+    passes=needs_states(*_ROLES, answers=_ENDINGS),
+    packages=("sklearn",),
+)
+def linear_probe(evidence: Evidence) -> Outcome:
+    """Return the mean over layers of how far the probe's accuracy fell from `full`'s to `retain`'s, clipped to [0, 1].
+
+    Layers weigh as much as `full` exceeds `retain`; they count where it does so by more than in any layer under any of
+    the random labellings. The details have accuracies by layer (0.5 is chance) and, as `controls`, the mean accuracy
+    under random labels; their difference is the selectivity.
+    """
+    import numpy as np
+    import torch
+
+    from uds_lens.metrics._white_box import weighted_erasure
+
+    examples = evidence.state_examples(_ENDINGS)
+    places: dict[str, list[int]] = {}
+    for place, example in enumerate(examples):
+        places.setdefault(example.id, []).append(place)
+    pairs = [pair for pair in places.values() if len(pair) == 2]  # one half may be too long for the tokenizer
+    subjects = [examples[first].subject or examples[first].id for first, _ in pairs]
+    if (n_subjects := len(set(subjects))) < FEWEST:
+        raise Undefined(f"a probe needs {FEWEST} subjects with wrong answers or more; there are {n_subjects}")
+    labels = np.random.default_rng(0).choice([-1, 1], size=(len(pairs), 1 + CONTROLS))
+    labels[:, 0] = 1
+    accuracy = {
+        role: np.stack(
+            [
+                probe_wins(_states(evidence, role, layer)[np.array(pairs)], subjects, labels).mean(0)
+                for layer in range(evidence.n_layers())
+            ]
+        )
+        for role in _ROLES
+    }
+    lead, lost = accuracy["full"] - accuracy["retain"], accuracy["full"] - accuracy["model"]
+    counts = lead[:, 0] > lead[:, 1:].max()
+    weights = np.where(counts, lead[:, 0], 0.0)
+    erasure = np.where(counts, (lost[:, 0] / np.where(counts, lead[:, 0], 1.0)).clip(0.0, 1.0), math.nan)
+    value = weighted_erasure(torch.from_numpy(erasure), torch.from_numpy(weights))
+    details = {role: accuracy[role][:, 0].tolist() for role in _ROLES}
+    details |= {
+        "controls": {role: accuracy[role][:, 1:].mean(1).tolist() for role in _ROLES},
+        "erasure": erasure.tolist(),
+        "n_pairs": len(pairs),
+        "n_subjects": n_subjects,
+    }
+    reason = "no layer of full tells true answers from wrong ones better than retain, beyond chance"
+    return Outcome(value, reason if math.isnan(value) else None, details=details)
+
+
+def _states(evidence: Evidence, role: Role, layer: int) -> np.ndarray:
+    return evidence.stacked_states(role, layer, answers=_ENDINGS, first=True).numpy()
