@@ -310,7 +310,8 @@ def test_muse_runs_with_the_folder_names_of_its_script(tmp_path):
         content = {name: {"agg_value": value} for name, value in names.items()} | {"mia_min_k": EVAL["mia_min_k"]}
         write(folder)
         (folder / "MUSE_EVAL.json").write_text(json.dumps(content))
-        (folder / "MUSE_SUMMARY.json").write_text(json.dumps({**names, "privleak": 5.0, "mia_gradnorm": 0.1}))
+        others = {"privleak": 5.0, "mia_gradnorm": 0.125, "mia_recall": 0.1}
+        (folder / "MUSE_SUMMARY.json").write_text(json.dumps({**names, **others}))
 
     muse(tmp_path / "unlearn" / "NPO" / "evals", 0.3, 0.4)
     config = {"task_name": f"muse_{base}_News_NPO", "data_split": "News", "eval": {"muse": {"data_split": "Books"}}}
@@ -324,7 +325,7 @@ def test_muse_runs_with_the_folder_names_of_its_script(tmp_path):
     assert (row["base"], row["split"], row["method"]) == (base, "News", "npo")
     assert (row["forget_verbmem_rouge"], row["utility_rel"], row["s_mia_min_k"]) == (0.15, pytest.approx(0.8), 1)
     assert table.references["role"].tolist() == ["retain", "full"]
-    assert any("mia_gradnorm" in note for note in table.notes)
+    assert any("mia_recall" in note for note in table.notes) and row["mia_gradnorm"] == 0.125
     why = table.reasons.set_index(["model", "metric"])["reason"]
     assert why["unlearn/NPO", "model_utility"] == "not among the results of this run"
     parts = ScoreParts.preset("open_unlearning_muse")

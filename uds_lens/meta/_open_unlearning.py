@@ -42,6 +42,8 @@ _SHARED = {
     "mia_zlib": "mia_zlib",
     "mia_min_k": "mia_min_k",
     "mia_min_k_plus_plus": "mia_min_kpp",
+    "mia_reference": "mia_reference",
+    "mia_gradnorm": "mia_gradnorm",
     "privleak": "privleak",
 }
 NAMES = {
@@ -77,7 +79,7 @@ NAMES = {
 
 ATTACKS = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp")
 
-_NOT_BY_DEFAULT = {"em", "mia_loss", "mia_zlib", "mia_min_kpp", "fluency", "para_rouge"}
+_NOT_BY_DEFAULT = {"em", "fluency", "para_rouge", *ATTACKS, "mia_reference", "mia_gradnorm"} - {"mia_min_k"}
 """Not measured by Open-Unlearning unless its configuration is extended."""
 
 _SPELLING = {name.lower(): name for names in NAMES.values() for name in names}  # releases differ in capitalisation
