@@ -235,8 +235,8 @@ class Session:
                 prompts, protocol = questions, "raw"
             ids = prompt_ids(self.tokenizer, prompts, protocol=protocol)
             return list(zip(questions, ids, strict=True))
-        rows = [] if wanted.kind == "own" else self.plan_of(wanted).encoded.rows
-        return [(row.example.question, row.ids) for row in rows]
+        located = [] if wanted.kind == "own" else self.plan_of(wanted).encoded.rows
+        return [(row.example.question, row.ids) for row in located]
 
     def perform(self, passes: Sequence[Pass]) -> None:
         """Run every pass whose result is not cached, with one model in memory at a time."""

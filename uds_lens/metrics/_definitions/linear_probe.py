@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from uds_lens._optional_packages import require_package
 from uds_lens.metrics._declaration import ERASED, Evidence, Outcome, Role, Undefined, metric, needs_states
@@ -111,8 +111,8 @@ def linear_probe(evidence: Evidence) -> Outcome:
     weights = np.where(counts, lead[:, 0], 0.0)
     erasure = np.where(counts, (lost[:, 0] / np.where(counts, lead[:, 0], 1.0)).clip(0.0, 1.0), math.nan)
     value = weighted_erasure(torch.from_numpy(erasure), torch.from_numpy(weights))
-    details = {role: accuracy[role][:, 0].tolist() for role in _ROLES}
-    details |= {
+    details: dict[str, Any] = {
+        **{role: accuracy[role][:, 0].tolist() for role in _ROLES},
         "controls": {role: accuracy[role][:, 1:].mean(1).tolist() for role in _ROLES},
         "erasure": erasure.tolist(),
         "n_pairs": len(pairs),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from functools import partial
 
 from uds_lens.metrics._declaration import (
     KNOWN,
     USEFUL,
     Evidence,
+    Group,
     Meaning,
     Outcome,
     Undefined,
@@ -76,12 +78,13 @@ def rouge_f1(evidence: Evidence, *, name: str, tokens: int, ends: re.Pattern[str
     return mean_outcome(evidence.ids(name), rouge_l_f1(references, answers, words=evidence.options.rouge_words))
 
 
-_knowmem = partial(rouge_f1, tokens=32, ends=_NEXT_QUESTION)
-for _name, _set, _label, _group, _meaning, _score in (
+_TO_KNOW = partial(rouge_f1, tokens=32, ends=_NEXT_QUESTION)
+_ROUGES: tuple[tuple[str, str, str, Group, Meaning, Callable[..., Outcome]], ...] = (
     ("forget_verbmem_rouge", "passages", "VerbMem", "generation", KNOWN, partial(rouge_f1, tokens=128)),
-    ("forget_knowmem_rouge", "forget", "KnowMem", "generation", KNOWN, _knowmem),
-    ("retain_knowmem_rouge", "retain", "KnowMem, retain", "utility", USEFUL, _knowmem),
-):
+    ("forget_knowmem_rouge", "forget", "KnowMem", "generation", KNOWN, _TO_KNOW),
+    ("retain_knowmem_rouge", "retain", "KnowMem, retain", "utility", USEFUL, _TO_KNOW),
+)
+for _name, _set, _label, _group, _meaning, _score in _ROUGES:
     metric(
         name=_name,
         label=_label,
