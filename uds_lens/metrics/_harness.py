@@ -35,7 +35,7 @@ def harness_metric(
         task: Name of a task or group, such as "mmlu" or "wmdp".
         score: Which of its scores; with a filter other than "none" as "exact_match,strict-match".
         meaning: Meaning of a higher score; of WMDP, knowledge: `Meaning("knowledge", "nothing left", "all known")`.
-        tasks: Directory with tasks (YAML) of your own.
+        tasks: Directory with tasks (YAML) of your own, in place of the harness's.
         few_shot: Examples before each question; None is the task's own number.
         limit: Questions of each task, the first ones; None asks all.
         batch_size: Rows side by side.
@@ -99,14 +99,15 @@ def run_task(
     chat: bool,
     tasks: str | None,
 ) -> Mapping[str, Any]:
-    """Return what `lm_eval.simple_evaluate` says of an open model; the caller's random numbers stay as they are."""
+    """Return what `lm_eval.simple_evaluate` says of an open model; the seeds of the caller are not set anew."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    manager = TaskManager(include_path=tasks)
+    manager = TaskManager(include_path=tasks, include_defaults=tasks is None)
     if task not in manager.all_tasks:
-        raise ConfigError(f"lm-evaluation-harness has no task {task[:60]!r}: `lm-eval ls tasks` lists them.")
+        where = f" in {tasks}" if tasks else ""
+        raise ConfigError(f"lm-evaluation-harness has no task {task[:60]!r}{where}: `lm-eval ls tasks` lists its own.")
     tokenizer: Any = copy.deepcopy(model.tokenizer)  # whose padding it sets
     seeds = dict.fromkeys(("random_seed", "numpy_random_seed", "torch_random_seed"))
     found: Mapping[str, Any] = simple_evaluate(
