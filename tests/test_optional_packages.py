@@ -56,7 +56,7 @@ MISSED: list[tuple[str, str, Call]] = [
         lambda p: ul.unlearning.relearn(WORLD.full, FEW, out=p / "r", lora=ul.unlearning.LoraSettings()),
     ),
     ("rouge_score", "measuring rouge needs", lambda p: ul.metrics.evaluate(WORLD.full, FEW, metrics=["rouge"])),
-    ("rouge_score", "a model says needs", lambda p: ul.elicitation.elicit("none", FEW)),
+    ("rouge_score", "scoring texts needs", lambda p: ul.elicitation.elicit("none", FEW)),
     ("rouge_score", "elicitation needs", lambda p: studied(p, measure={**EM, "elicitation": {"probes": "quick"}})),
     ("rouge_score", "ROUGE needs", lambda p: ul.generation.rouge_l_recall(["a"], ["a"])),
     ("sklearn", "an ROC curve needs", lambda p: ul.metrics.auc([1.0], [2.0])),

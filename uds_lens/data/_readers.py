@@ -242,7 +242,7 @@ def load_examples(
 
     Raises:
         DataError: The source is missing, empty or broken, lacks a column or a cell, or repeats an id.
-        ConfigError: `limit` is not a positive whole number, or `sample` no such word.
+        ConfigError: `limit` is not a positive whole number, or `sample` is neither of these words.
 
     Example:
         >>> rows = [{"question": "Who wrote Ash?", "answer": "It was Ada Vey.", "entity": "Ada Vey"}]
@@ -437,7 +437,7 @@ def sample_examples(
         The sample, in the order of `examples`.
 
     Raises:
-        ConfigError: `limit` is not a whole number of at least 1, or `sample` no such word.
+        ConfigError: `limit` is not a whole number of at least 1, or `sample` is neither of these words.
         DataError: A row cannot be read.
 
     Example:

@@ -144,7 +144,7 @@ def elicit(
             Setting("stream", True, of="RunOptions"),
             " cannot elicit: generating text would read the whole model again for each token.",
         )
-    require_package("rouge_score", needed_by="scoring what a model says needs")
+    require_package("rouge_score", needed_by="scoring texts needs")
     data = examples if isinstance(examples, ElicitData) else ElicitData(forget=examples)  # type: ignore[arg-type]
     rows, holdout = (data.sample(some, seed=options.seed) for some in (data.forget, data.holdout))
     chosen = chosen_probes(probes)

@@ -67,7 +67,7 @@ def score_texts(
         >>> score_texts(["It was Ada."], "Ada Vey", "Ada Vey")[0]
         Scores(recall=0.5, precision=0.333..., entity=0.5, words=3, judged=nan)
     """
-    scorer = rouge_scorer(words, needed_by="scoring what a model says needs")
+    scorer = rouge_scorer(words, needed_by="scoring texts needs")
 
     def rouge(text: str, reference: str | None) -> tuple[float, float]:
         if not reference or not has_words(reference, words):

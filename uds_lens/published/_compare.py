@@ -262,7 +262,7 @@ def beside(run: str | os.PathLike[str]) -> Published:
     published, measured_run = read_published(), read_run(run)
     frame = measured_run.frame[(measured_run.frame["group"] == "tofu-1b") & (measured_run.frame["state"] == "before")]
     if not len(frame):
-        raise DataError(f"{measured_run.source[-200:]!r} holds none of the 1B models that the published values are of.")
+        raise DataError(f"{measured_run.source[-200:]!r} holds none of the 1B models with published values.")
     wide = frame.pivot(index="model", columns="metric", values="measured")
     frames = {}
     for name in ("frame", "references"):

@@ -52,7 +52,7 @@ def transplant(
         full: Trained on everything: directory, Hub id, transformers model or `TransformerBridge`.
         retain: Never saw the forget set. Several (a list) that differ in their seed: each is a donor. The base model
             may stand in (`AuditConfig(stand_in="base")`).
-        unlearned: `full` after an unlearning method, or another retain model, to see what a model reaches that really
+        unlearned: `full` after an unlearning method, or another retain model, to see the values of a model that really
             never saw the facts.
         examples: The forget set, with entity spans, in the forms that `DepthAudit.run` takes.
         control: Facts that `full` and `retain` both know: a transplant that costs them counts for nothing.
@@ -93,7 +93,7 @@ def transplant_all(
     options: RunOptions | None = None,
     baseline: Baseline | None = None,
 ) -> list[Transplant]:
-    """Measure several unlearned models; what depends on `full` and `retain` only is run once.
+    """Measure several unlearned models; everything that depends only on `full` and `retain` is run once.
 
     Args:
         full: As for `transplant`, as are all others.
