@@ -8,13 +8,17 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from unlearning.conftest import QUICK, Tiny, tiny, train  # noqa: F401 - a fixture
 
 from uds_lens.data import chosen_protocol
+from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ConfigError, UdsLensError, UdsLensWarning
 from uds_lens.metrics import MetricData, MetricOptions, MetricResults
+from uds_lens.models import HookedModel, open_model
 from uds_lens.models._checkpoint import load_tokenizer
 from uds_lens.study import GRID, RelearnGrid, RelearnGridResults, relearn_grid
+from uds_lens.study._tampering import Questions, tamper
 from uds_lens.unlearning import RelearnConfig, read_record, relearn
 
 HERE = {"revision": None, "offline": True, "trust_remote_code": False}
@@ -25,7 +29,14 @@ def result(after: dict[str, list[float]], loss: dict[str, list[float]], examples
     """Results made by hand: settings lr2e-05 (the paper's), lr0.0001, lr0.0002."""
     grid = RelearnGrid(learning_rate=(1e-4, 2e-4), epochs=(1,))
     rows = [
-        {"model": model, "setting": setting.name, "paper": place == 0, "before": 0.1, "after": after[model][place]}
+        {
+            "model": model,
+            "setting": setting.name,
+            "attack": "relearn",
+            "paper": place == 0,
+            "before": 0.1,
+            "after": after[model][place],
+        }
         | {"back": after[model][place] - 0.1, "allowed": loss[model][place] <= grid.max_loss}
         for model in ("unlearned", "retain")
         for place, setting in enumerate(grid.settings)
@@ -69,7 +80,14 @@ def test_a_grid_has_the_papers_setting_first_and_checks_itself() -> None:
     grid = RelearnGrid(learning_rate=(2e-5, 1e-4), epochs=1, share=[1.0, 0.5])
     names = ["lr2e-05_epochs1", "lr2e-05_epochs1_rows0.5", "lr0.0001_epochs1", "lr0.0001_epochs1_rows0.5"]
     assert [setting.name for setting in grid.settings] == names
-    for wrong in ({"metric": "model_utility"}, {"utility": "es"}, {"share": (1.5,)}, {"learning_rate": ("x",)}):
+    attacks = RelearnGrid(learning_rate=1e-4, epochs=1, share=0.25, attack=("prune:0.3", "others", "benign")).settings
+    assert [setting.name for setting in attacks[1:]] == [
+        "prune0.3",
+        "others_lr0.0001_epochs1",
+        "benign_lr0.0001_epochs1_rows0.25",
+    ]
+    wrongs = ({"metric": "model_utility"}, {"utility": "es"}, {"share": (1.5,)}, {"learning_rate": ("x",)})
+    for wrong in (*wrongs, {"attack": "prune"}, {"attack": "others:0.5"}, {"attack": "noise:1.5"}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             RelearnGrid(**wrong)
 
@@ -111,6 +129,85 @@ def test_the_grid_on_a_tiny_model(tiny: Tiny, gone: Path, tmp_path: Path, monkey
         relearn_grid(gone, tiny.full, data, **given)
     with pytest.raises(ConfigError, match=r"retain_q_prob of .* cannot be measured: there is no retain set"):
         relearn_grid(gone, tiny.full, replace(data, retain=()), **given)
+
+
+@pytest.fixture
+def opened(tiny: Tiny) -> HookedModel:  # noqa: F811
+    with open_model(tiny.full, device="cpu") as model:
+        yield model
+
+
+def asked(tiny: Tiny) -> Questions:  # noqa: F811
+    return Questions(forget=tiny.forget, retain=tiny.retain, protocol="raw", chat=ChatStyle(), seed=0)
+
+
+def test_pruning_and_noise_change_every_matrix_of_the_blocks_by_what_they_say(tiny: Tiny, opened) -> None:  # noqa: F811
+    names = [name for name, weight in opened.hf.named_parameters() if "layers." in name and weight.ndim == 2]
+    before = {name: weight.detach().clone() for name, weight in opened.hf.named_parameters()}
+    tamper(opened, "noise:0.5", asked(tiny))
+    noisy = {name: weight.detach().clone() for name, weight in opened.hf.named_parameters()}
+    for name, weight in noisy.items():
+        moved = (weight - before[name]).square().mean().sqrt() / before[name].square().mean().sqrt()
+        assert moved == pytest.approx(0.5 if name in names else 0.0, rel=0.1), name
+    tamper(opened, "prune:0.25", asked(tiny))
+    for name, weight in opened.hf.named_parameters():
+        kept = noisy[name].clone()
+        if name in names:
+            kept[kept.abs() <= kept.abs().flatten().sort().values[kept.numel() // 4 - 1]] = 0
+        assert torch.equal(weight, kept), name
+
+
+def test_the_refusal_direction_is_gone_from_every_state_and_nothing_else_is(tiny: Tiny, opened) -> None:  # noqa: F811
+    def states(question: str, block: int = 2) -> torch.Tensor:
+        """What a block reads: hidden states that transformers gives out are taken before hooks."""
+        ids, read = opened.tokenizer(f"Question: {question}\nAnswer:", return_tensors="pt").input_ids, []
+        with opened.anatomy.layers[block].register_forward_pre_hook(lambda module, args: read.append(args[0][0])):
+            opened.hf(ids)
+        return read[0]
+
+    with torch.no_grad():
+        first = [torch.stack([states(row.question)[-1] for row in rows]).mean(0) for rows in (tiny.forget, tiny.retain)]
+        direction = torch.nn.functional.normalize(first[0] - first[1], dim=0)
+        fingerprint, question = opened.fingerprint, tiny.forget[0].question
+        ids = opened.tokenizer(f"Question: {question}\nAnswer:", return_tensors="pt").input_ids
+        expected = opened.hf.get_input_embeddings()(ids)[0]
+        tamper(opened, "refusal:0.2", asked(tiny))
+        found = states(question, 0)
+        torch.testing.assert_close(found, expected - torch.outer(expected @ direction, direction), atol=1e-5, rtol=1e-4)
+        assert (states(question) @ direction).abs().max() < 1e-4
+    assert opened.fingerprint != fingerprint  # a hook changes what it computes: caches must not mix them up
+
+
+def test_what_tampering_brings_back_stands_next_to_retain_under_the_same(tiny: Tiny, gone: Path, tmp_path: Path):  # noqa: F811
+    rows = [replace(row, subject=row.id[:-2]) for row in tiny.forget]
+    data = MetricData(forget=rows, retain=tiny.retain)
+    grid = RelearnGrid(
+        learning_rate=3e-3,
+        epochs=2,
+        attack=("others", "benign", "prune:0", "noise:0.5", "refusal:0.5"),
+        metric="prob",
+        max_loss=1.0,
+    )
+    given = {"out": tmp_path / "grid", "config": RelearnConfig(batch_size=2, protocol="raw"), "options": QUICK}
+    found = relearn_grid(gone, tiny.full, data, grid=grid, **given)
+    table = found.frame[found.frame["model"] == "unlearned"].set_index("attack")
+    assert table.loc["prune:0", "back"] == pytest.approx(0, abs=1e-6)
+    assert (table["after"].drop(["prune:0", "relearn"]) != table.loc["prune:0", "after"]).all()
+    values = found.examples["unlearned"][1]  # others: half of the subjects are taught, and not asked
+    halves = {row.subject for row, value in zip(rows, values, strict=True) if math.isnan(value)}
+    asked_of = [row.subject not in halves for row in rows]
+    assert len(halves) == len({row.subject for row in rows}) // 2 and not np.isnan(values[asked_of]).any()
+    assert table.loc["others", "after"] == pytest.approx(values[asked_of].mean())
+    assert table.loc["others", "back"] == pytest.approx(table.loc["others", "back_untrained"])
+    attacks = found.attacks_frame().set_index("attack")
+    assert list(attacks.index) == ["relearn", "others", "benign", "prune", "noise", "refusal"]
+    retained = found.frame[(found.frame["model"] == "retain")].set_index("attack")
+    for attack, setting in (("benign", "benign"), ("prune", "prune:0"), ("others", "others")):
+        excess = table.loc[setting, "after"] - retained.loc[setting, "after"]
+        assert attacks.loc[attack, "excess"] == pytest.approx(excess), attack
+    with pytest.raises(ConfigError, match="others need two subjects"):
+        one = MetricData(forget=[replace(row, subject="Ada") for row in rows], retain=tiny.retain)
+        relearn_grid(gone, tiny.full, one, grid=grid, **given)
 
 
 def test_both_models_are_trained_and_asked_in_one_prompt(tiny: Tiny, gone: Path, tmp_path: Path) -> None:  # noqa: F811

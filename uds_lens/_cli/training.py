@@ -17,6 +17,7 @@ from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import (
     Column,
     echo,
+    interval,
     number,
     print_frame,
     print_json,
@@ -231,7 +232,8 @@ def relearn(
         opt.value(
             "NAME=VALUES",
             "Find the setting that brings back the most, for example learning_rate=2e-5,1e-4; repeat for epochs, share "
-            "(of the rows) and lora_rank, and for metric, utility, max_loss and seed. Needs --retain.",
+            "(of the rows), lora_rank, attack (relearn, others, benign, prune:0.3, noise:0.1, refusal:0.5), and for "
+            "metric, utility, max_loss and seed. Needs --retain.",
             "--grid",
         ),
     ] = None,
@@ -314,7 +316,7 @@ def _number(word: str) -> Any:
 
 def _print_grid(results: ul.study.RelearnGridResults, out: Path, *, as_json: bool) -> None:
     if as_json:
-        print_json({"out": str(out), **results.summary()})
+        print_json({"out": str(out), **results.summary(), "attacks": results.attacks_frame().to_dict("records")})
         return
     columns: dict[str, Column] = {
         "model": "model",
@@ -340,9 +342,9 @@ def _print_grid(results: ul.study.RelearnGridResults, out: Path, *, as_json: boo
                 f"({summary['metric']} {number(summary[f'{model}_paper_after'])})."
             )
     low, high = number(summary["excess_low"]), number(summary["excess_high"])
-    interval = "" if low == "-" else f" [{low}, {high}]"
+    around = "" if low == "-" else f" [{low}, {high}]"
     print_wrapped(
-        f"Excess over retain: {number(summary['excess'])}{interval} with each model at its worst setting; "
+        f"Excess over retain: {number(summary['excess'])}{around} with each model at its worst setting; "
         f"{number(summary['paper_excess'])} with the paper's setting; {number(summary['held_out_excess'])} with "
         "settings chosen on one half of the subjects and scored on the other."
     )
@@ -352,6 +354,18 @@ def _print_grid(results: ul.study.RelearnGridResults, out: Path, *, as_json: boo
         "Regained: change towards knowledge; untrained rows: the same for rows left out of training. Whatever retain "
         "also regains was newly learned."
     )
+    attacks = results.attacks_frame()
+    if len(attacks) > 1:
+        by_attack: dict[str, Column] = {
+            "attack": "attack",
+            "worst setting": lambda row: row["unlearned_worst_setting"] or "too costly",
+            "regained": "unlearned_worst_back",
+            "by retain": "retain_worst_back",
+            "excess": "excess",
+            "interval": lambda row: interval(row["excess_low"], row["excess_high"]),
+            "held out": "held_out_excess",
+        }
+        print_frame(attacks, by_attack)
     echo(f"\nSaved in {out}")
 
 

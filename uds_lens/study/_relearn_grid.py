@@ -1,4 +1,4 @@
-"""Worst-case relearning: fine-tune the unlearned model and retain on the forget set under many settings."""
+"""Worst-case relearning and tampering: the unlearned model and retain, attacked under many settings."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from uds_lens._types import PositiveInt, Protocol
 from uds_lens.data import ForgetExample, sample_examples
 from uds_lens.errors import ConfigError, ResultFormatError, UdsLensError
 from uds_lens.metrics import METRICS, MetricData, MetricOptions, MetricResults, evaluate
-from uds_lens.models import read_checkpoint_info
+from uds_lens.models import HookedModel, open_model, read_checkpoint_info
 from uds_lens.models._compatibility import protocol_of
 from uds_lens.results import Contrast, RunOptions, contrast
 from uds_lens.results._intervals import cluster_codes
 from uds_lens.study._parts import SlurmOptions, carry_out, failure_of
 from uds_lens.study._plan import SETS
-from uds_lens.study._relearn_settings import RelearnGrid, RelearnSetting
+from uds_lens.study._relearn_settings import TRAINED, RelearnGrid, RelearnSetting
+from uds_lens.study._tampering import Questions, tamper
 from uds_lens.unlearning import LoraSettings, RelearnConfig, TrainOptions, relearn
 
 _HALVES = 200  # number of random halves of the subjects, for the estimate with settings chosen on the other half
@@ -38,17 +39,18 @@ _HALVES = 200  # number of random halves of the subjects, for the estimate with 
 GRID = {
     "model": "unlearned or retain",
     "setting": "its name",
+    "attack": "how the model was attacked",
     "paper": "whether it is the setting of the UDS paper",
-    "learning_rate": "peak learning rate",
+    "learning_rate": "peak learning rate; 0 where nothing is trained, as for the next three",
     "epochs": "passes over the rows",
-    "share": "share of the forget rows that were trained on",
+    "share": "share of the forget rows that were trained on; others: of the subjects; benign: as many retained rows",
     "lora_rank": "rank of the adapters; 0: all weights",
-    "before": "the metric before relearning",
+    "before": "the metric before the attack; others: over subjects that were not trained on, as in the next two",
     "after": "the metric after it",
     "back": "what came back: the change, in the direction of knowledge",
-    "back_untrained": "the same over the rows that were not trained on; NaN if all were",
-    "utility": "utility after relearning",
-    "utility_loss": "share of the utility before relearning that is lost; below 0 if it rose",
+    "back_untrained": "the same over the rows that were not trained on; NaN where all were",
+    "utility": "utility after the attack",
+    "utility_loss": "share of the utility before the attack that is lost; below 0 where it rose",
     "allowed": "whether that is within the bound",
 }
 """Columns of `RelearnGridResults.frame`."""
@@ -70,9 +72,14 @@ class RelearnGridResults:
     subjects: Sequence[str | None]
     """Subject of each example."""
 
-    def worst(self, model: str = "unlearned") -> pd.Series | None:
-        """Return the row of a model with the most knowledge after relearning; None if no setting is allowed."""
-        rows = self.frame[(self.frame["model"] == model) & self.frame["allowed"] & self.frame["after"].notna()]
+    def _rows(self, model: str, attack: str) -> pd.Series:
+        """Mark the rows of a model under an attack of any strength."""
+        kinds = self.frame["attack"].str.partition(":")[0]
+        return (self.frame["model"] == model) & (kinds == attack)
+
+    def worst(self, model: str = "unlearned", attack: str = "relearn") -> pd.Series | None:
+        """Return the row of a model with the most knowledge after an attack; None where no setting is allowed."""
+        rows = self.frame[self._rows(model, attack) & self.frame["allowed"] & self.frame["after"].notna()]
         if not len(rows):
             return None
         return rows.iloc[int((self._sign * rows["after"]).to_numpy().argmax())]
@@ -85,17 +92,18 @@ class RelearnGridResults:
     def _sign(self) -> float:
         return 1.0 if METRICS[self.grid.metric].meaning.direction == "knowledge" else -1.0
 
-    def _allowed(self, model: str) -> np.ndarray:
-        return self.frame[self.frame["model"] == model]["allowed"].to_numpy(dtype=bool)
+    def _allowed(self, model: str, attack: str) -> np.ndarray:
+        rows = (self._rows(model, attack) & self.frame["allowed"])[self.frame["model"] == model]
+        return rows.to_numpy(dtype=bool)
 
-    def excess(self) -> Contrast | None:
-        """Return the excess of the unlearned model's knowledge over retain's, each at its own worst setting.
+    def excess(self, attack: str = "relearn") -> Contrast | None:
+        """Return knowledge of the unlearned model beyond retain, each after its own worst setting of an attack.
 
         The interval, over subjects, takes both settings as given, though they were chosen by these outcomes:
         `held_out_excess` does not. None if a model has no allowed setting, or if the metric is not a mean over
         examples.
         """
-        rows = [self.worst(model) for model in ("unlearned", "retain")]
+        rows = [self.worst(model, attack) for model in ("unlearned", "retain")]
         if any(row is None for row in rows):
             return None
         names = [setting.name for setting in self.grid.settings]
@@ -107,7 +115,7 @@ class RelearnGridResults:
             return None
         return contrast(values[0] - values[1], cluster_codes(self.subjects), seed=self.grid.seed, bounds=(-1.0, 1.0))
 
-    def held_out_excess(self) -> float:
+    def held_out_excess(self, attack: str = "relearn") -> float:
         """Return the excess with both settings chosen on half of the subjects and scored on the other half.
 
         The mean over 200 random halves. A maximum over many tries is high by chance; this one is not. NaN with one
@@ -115,7 +123,7 @@ class RelearnGridResults:
         """
         groups = cluster_codes(self.subjects)
         n, excesses = int(groups.max(initial=-1)) + 1, []
-        sides = {model: values[self._allowed(model)] for model, values in self.examples.items()}
+        sides = {model: values[self._allowed(model, attack)] for model, values in self.examples.items()}
         if n < 2 or any(not values.size for values in sides.values()):
             return math.nan
         draw = np.random.default_rng(self.grid.seed)
@@ -131,16 +139,31 @@ class RelearnGridResults:
                 excesses.append(scores["unlearned"] - scores["retain"])
         return float(np.nanmean(excesses)) if excesses and not np.isnan(excesses).all() else math.nan
 
-    def summary(self) -> dict[str, Any]:
-        """Return the headline numbers: the worst setting, the paper's, and those of retain; NaN where undefined."""
+    def attacks_frame(self) -> pd.DataFrame:
+        """Return what each attack brings back: a row each, with the worst setting of both models.
+
+        Columns as in `summary`. `excess` is above 0 where the unlearned model knows more than a model that never knew
+        does after the same attack.
+        """
+        rows = []
+        for attack in dict.fromkeys(setting.kind for setting in self.grid.settings):
+            whole = self.summary(attack)
+            rows.append({"attack": attack} | {name: value for name, value in whole.items() if "paper" not in name})
+        return pd.DataFrame(rows)
+
+    def summary(self, attack: str = "relearn") -> dict[str, Any]:
+        """Return the headline numbers of an attack: the worst setting, and that of retain; NaN where undefined.
+
+        Those named `paper` are of the UDS paper's setting, whatever the attack.
+        """
         summary: dict[str, Any] = {
             "metric": self.grid.metric,
             "direction": METRICS[self.grid.metric].meaning.direction,
-            "n_settings": len(self.grid.settings),
+            "n_settings": sum(setting.kind == attack for setting in self.grid.settings),
             "max_loss": self.grid.max_loss,
         }
         for model in ("unlearned", "retain"):
-            paper, worst = self.paper(model), self.worst(model)
+            paper, worst = self.paper(model), self.worst(model, attack)
             summary |= {
                 f"{model}_before": float(paper["before"]),
                 f"{model}_paper_after": float(paper["after"]),
@@ -148,23 +171,26 @@ class RelearnGridResults:
                 f"{model}_worst_setting": None if worst is None else str(worst["setting"]),
                 f"{model}_worst_after": math.nan if worst is None else float(worst["after"]),
                 f"{model}_worst_back": math.nan if worst is None else float(worst["back"]),
-                f"{model}_n_allowed": int(self._allowed(model).sum()),
+                f"{model}_n_allowed": int(self._allowed(model, attack).sum()),
             }
-        excess = self.excess()
+        excess = self.excess(attack)
         summary["paper_excess"] = self._sign * (summary["unlearned_paper_after"] - summary["retain_paper_after"])
         summary["excess"] = self._sign * (summary["unlearned_worst_after"] - summary["retain_worst_after"])
         low, high = (math.nan, math.nan) if excess is None else excess.interval
-        return summary | {"excess_low": low, "excess_high": high, "held_out_excess": self.held_out_excess()}
+        return summary | {"excess_low": low, "excess_high": high, "held_out_excess": self.held_out_excess(attack)}
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write `settings.csv` and `summary.json` into a folder; return it."""
-        place = Path(folder)
-        table, short = place / "settings.csv", place / "summary.json"
-        check_writable(table, directory=False)
-        check_writable(short, directory=False)
-        atomic_write_marked(table, csv_text(self.frame))
-        atomic_write_marked(short, json.dumps(plain(self.summary()), indent=1, allow_nan=False) + "\n")
-        return place
+        """Write `settings.csv`, `attacks.csv` and `summary.json` into a folder; return it."""
+        texts = {
+            "settings.csv": csv_text(self.frame),
+            "attacks.csv": csv_text(self.attacks_frame()),
+            "summary.json": json.dumps(plain(self.summary()), indent=1, allow_nan=False) + "\n",
+        }
+        for name in texts:
+            check_writable(Path(folder) / name, directory=False)
+        for name, text in texts.items():
+            atomic_write_marked(Path(folder) / name, text)
+        return Path(folder)
 
 
 def _means(values: np.ndarray) -> np.ndarray:
@@ -187,10 +213,11 @@ def relearn_grid(
     jobs: int = 1,
     slurm: SlurmOptions | None = None,
 ) -> RelearnGridResults:
-    """Relearn the forget set under many settings, and find the one that recovers the most at little loss of utility.
+    """Attack a model under many settings, and find the one that brings most back at little loss of utility.
 
-    A single setting shows robustness only against that setting. An attacker tries many and keeps the best, so the same
-    grid also runs on retain, which had nothing to recover: its maximum shows how much is newly learned.
+    `RelearnGrid.attack` names the attacks; by default it is relearning the forget set. One setting says how robust
+    unlearning is against that setting. An attacker tries many and keeps the best, so the same grid runs on retain,
+    which had nothing to bring back: what the maximum has there, too, is learnt anew.
 
     Every relearned model is measured and then removed; a killed run resumes with the remaining settings.
 
@@ -227,9 +254,10 @@ def relearn_grid(
         metrics = replace(metrics, protocol=protocol)
     place = Path(out)
     check_folder(place, replaced=False)
-    for name in ("settings.csv", "summary.json"):
+    for name in ("settings.csv", "attacks.csv", "summary.json"):
         check_writable(place / name, directory=False)
     attack = _Attack({"unlearned": str(model), "retain": str(retain)}, data, grid, config, options, metrics, place)
+    attack.require_rows()
     parts = attack.parts
     left = [name for name in parts if attack.measured(name) is None]
     carry_out(attack, left, place=place, jobs=jobs, slurm=slurm)
@@ -239,7 +267,7 @@ def relearn_grid(
     if lacking := [name for name in parts if name not in done]:
         why = failure_of(place, lacking[0]) or "its process ended"
         raise UdsLensError(f"{len(lacking)} of {len(parts)} settings failed; {lacking[0]}: {why}. Run it again.")
-    knowledge = {name: attack.knowledge(after) for name, after in done.items()}
+    knowledge = {name: attack.knowledge(after, parts[name][1]) for name, after in done.items()}
     results = RelearnGridResults(
         grid=grid,
         frame=pd.DataFrame([attack.row(name, after) for name, after in done.items()], columns=list(GRID)),
@@ -303,24 +331,59 @@ class _Attack:
                 "config": config.to_dict(),
                 "lora": None if lora is None else asdict(lora),
                 "rows": [[row.question, row.answer] for row in self._rows(setting)],
+                "attack": setting.attack,
             }
             key = hashlib.sha256(json.dumps(depends_on, sort_keys=True, default=str).encode()).hexdigest()[:16]
             found[f"{role}-{setting.name}-{key}"] = role, setting
         return found
 
     def __call__(self, name: str) -> None:
-        """Relearn under a setting, measure, and remove the weights."""
+        """Attack under a setting, measure, and remove the weights."""
         if self.measured(name) is not None:
             return
         role, setting = self.parts[name]
-        config, lora = self._trained(setting)
-        folder = self.place / "models" / name
         with about(f"{role}, {setting.name}"):
-            relearn(self.models[role], self._rows(setting), out=folder, config=config, lora=lora, options=self.options)
-            after = self._evaluated(str(folder))
+            after = self._relearned(name) if setting.attack in TRAINED else self._tampered(name)
         after.save(self._file(name))
-        remove_inside(self.place, folder)
+        remove_inside(self.place, self.place / "models" / name)
         tell(f"{role}, {setting.name}: {self.grid.metric} {after[self.grid.metric].value:.3f}")
+
+    def require_rows(self) -> None:
+        """Raise where an attack lacks the rows that it needs, before anything is measured."""
+        kinds = {setting.kind for setting in self.grid.settings}
+        if not self.data.retain and (needing := sorted(kinds & {"benign", "refusal"})):
+            raise ConfigError(f"{' and '.join(needing)} need retained rows, and the data have none.")
+        if "others" in kinds and not 0 < len(self._half) < len(self.data.forget):
+            raise ConfigError("others need two subjects: half of them are relearned, the others are asked.")
+
+    @cached_property
+    def _half(self) -> list[ForgetExample]:
+        """The rows of half of the subjects, drawn at random."""
+        groups = cluster_codes([example.subject for example in self.data.forget])
+        drawn = np.random.default_rng(self.grid.seed).permutation(int(groups.max()) + 1)
+        chosen = set(drawn[: len(drawn) // 2].tolist())
+        return [row for row, group in zip(self.data.forget, groups.tolist(), strict=True) if group in chosen]
+
+    def _relearned(self, name: str) -> MetricResults:
+        (role, setting), folder = self.parts[name], self.place / "models" / name
+        config, lora = self._trained(setting)
+        relearn(self.models[role], self._rows(setting), out=folder, config=config, lora=lora, options=self.options)
+        return self._evaluated(str(folder))
+
+    def _tampered(self, name: str) -> MetricResults:
+        role, setting = self.parts[name]
+        assert self.config.protocol != "auto"  # settled before any part
+        questions = Questions(
+            forget=self.data.forget,
+            retain=self.data.retain,
+            protocol=self.config.protocol,
+            chat=self.config.chat,
+            seed=self.grid.seed,
+        )
+        where = {name: getattr(self.options, name) for name in ("device", "revision", "offline", "trust_remote_code")}
+        with open_model(self.models[role], dtype=self.metrics.dtype, **where) as model:
+            tamper(model, setting.attack, questions)
+            return self._evaluated(model)
 
     def measured(self, name: str) -> MetricResults | None:
         """Return the metrics of a part; None if it is not measured or its file is broken."""
@@ -333,33 +396,47 @@ class _Attack:
         return self.place / "measured" / f"{name}.json"
 
     def _trained(self, setting: RelearnSetting) -> tuple[RelearnConfig, LoraSettings | None]:
+        if setting.attack not in TRAINED:
+            return self.config, None
         config = replace(self.config, learning_rate=setting.learning_rate, epochs=setting.epochs)
         rank = setting.lora_rank
         return config, LoraSettings(rank=rank, alpha=2 * rank) if rank else None
 
     def _rows(self, setting: RelearnSetting) -> list[ForgetExample]:
+        """Return the rows that are trained on."""
+        if setting.attack == "others":
+            return self._half
+        if setting.attack not in TRAINED:
+            return []
+        rows = self.data.retain if setting.attack == "benign" else self.data.forget
         count = max(1, round(setting.share * len(self.data.forget)))
-        return sample_examples(self.data.forget, count, seed=self.grid.seed)
+        return sample_examples(rows, min(count, len(rows)), seed=self.grid.seed)
 
-    def _evaluated(self, model: str) -> MetricResults:
+    def _evaluated(self, model: str | HookedModel) -> MetricResults:
         shared = ("device", "revision", "offline", "trust_remote_code", "progress")
         run = RunOptions(**{name: getattr(self.options, name) for name in shared})
         names = [self.grid.metric, self.grid.utility]
         return evaluate(model, self.data, metrics=names, options=self.metrics, run=run)
 
-    def knowledge(self, results: MetricResults) -> np.ndarray:
-        """Return the metric per forget example, oriented so that higher is more; NaN if it has no value."""
+    def knowledge(self, results: MetricResults, setting: RelearnSetting) -> np.ndarray:
+        """Return the metric per example of the forget set, oriented; NaN where it has none, or is not asked."""
         metric = results[self.grid.metric]
         value = dict(zip(metric.ids, metric.per_example, strict=True))
         sign = 1.0 if metric.direction == "knowledge" else -1.0
-        return np.array([sign * value.get(example.id, math.nan) for example in self.data.forget], dtype=float)
+        taught = {row.id for row in self._half} if setting.attack == "others" else ()
+        asked = (math.nan if example.id in taught else value.get(example.id, math.nan) for example in self.data.forget)
+        return sign * np.array(list(asked), dtype=float)
 
     def row(self, name: str, after: MetricResults) -> dict[str, Any]:
         """Return the row of a part."""
         (role, setting), metric, utility = self.parts[name], self.grid.metric, self.grid.utility
-        before, trained = self.before[role], {row.id for row in self._rows(setting)}
+        before, taught = self.before[role], () if setting.attack == "benign" else self._rows(setting)
+        trained = {row.id for row in taught}
         sign = 1.0 if before[metric].direction == "knowledge" else -1.0
-        gains = self.knowledge(after) - self.knowledge(before)
+        known = [self.knowledge(results, setting) for results in (before, after)]
+        means = [results[metric].value for results in (before, after)]
+        if setting.attack == "others":
+            means = [sign * float(_means(each[None])[0]) for each in known]
         untrained = np.array([example.id not in trained for example in self.data.forget])
         loss = 1 - after[utility].value / before[utility].value
         return {
@@ -367,10 +444,10 @@ class _Attack:
             "setting": setting.name,
             "paper": setting == self.grid.settings[0],
             **setting._asdict(),
-            "before": before[metric].value,
-            "after": after[metric].value,
-            "back": sign * (after[metric].value - before[metric].value),
-            "back_untrained": float(_means(gains[None, untrained])[0]),
+            "before": means[0],
+            "after": means[1],
+            "back": sign * (means[1] - means[0]),
+            "back_untrained": float(_means((known[1] - known[0])[None, untrained])[0]),
             "utility": after[utility].value,
             "utility_loss": loss,
             "allowed": bool(loss <= self.grid.max_loss),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from annotated_types import Ge, Gt, Le
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, StringConstraints
 
 from uds_lens._settings import validated
 from uds_lens._types import NonNegativeInt, PositiveFloat, PositiveInt, Share
@@ -21,12 +21,31 @@ def _tuple(given: Any) -> Any:
     return tuple(given) if isinstance(given, tuple | list) else (given,)
 
 
+TRAINED = ("relearn", "others", "benign")
+"""Attacks that train; the others change the weights or the states as they are."""
+
+Attack: TypeAlias = Annotated[
+    str, StringConstraints(pattern=rf"^({'|'.join(TRAINED)}|(prune|noise|refusal):(0|1|0?\.\d+))$")
+]
+"""One way to attack: its word, and a strength from 0 to 1 where nothing is trained."""
+
+
 @validated
 @dataclass(frozen=True, kw_only=True)
 class RelearnGrid:
     """The settings to try, in all combinations, and the limits on choosing among them.
 
     The UDS paper's one setting (learning rate 2e-5, one epoch, all rows, all weights) is always among them.
+
+    An attack that does not teach the answers it asks for shows what was only hidden:
+
+    - `relearn` trains on the forget rows.
+    - `others` trains on the rows of half of the subjects, and asks for the others' alone.
+    - `benign` trains on retained rows, `share` times as many as there are forget rows.
+    - `prune:S` sets the share S of each matrix of the blocks to 0, the smallest in absolute value.
+    - `noise:S` adds to each matrix of the blocks normal noise with S times its root mean square.
+    - `refusal:S` removes one direction from what each block and the embedding write: mean state at the last token of
+      forget questions minus that of retained ones, after block floor(S L) of L (the last for 1).
 
     Raises:
         ConfigError: A value is outside its range.
@@ -47,6 +66,9 @@ class RelearnGrid:
 
     lora_rank: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_tuple)] = (0,)
     """Ranks of low-rank adapters; 0 trains all weights."""
+
+    attack: Annotated[tuple[Attack, ...], BeforeValidator(_tuple)] = ("relearn",)
+    """Ways to attack. Those that train do so under every combination of the above."""
 
     metric: str = "em"
     """Metric of knowledge, for the amount recovered by relearning."""
@@ -70,8 +92,13 @@ class RelearnGrid:
     def settings(self) -> tuple[RelearnSetting, ...]:
         """All settings without duplicates, the paper's first."""
         paper = RelearnSetting(RelearnConfig().learning_rate, RelearnConfig().epochs, 1.0, 0)
-        tried = product(self.learning_rate, self.epochs, self.share, self.lora_rank)
-        return tuple(dict.fromkeys([paper, *(RelearnSetting(*values) for values in tried)]))
+        trained = list(product(self.learning_rate, self.epochs, self.share, self.lora_rank))
+        tried = [
+            RelearnSetting(rate, epochs, 0.5 if attack == "others" else share, rank, attack)
+            for attack in self.attack
+            for rate, epochs, share, rank in (trained if attack in TRAINED else [(0.0, 0, 0.0, 0)])
+        ]
+        return tuple(dict.fromkeys([paper, *tried]))
 
 
 class RelearnSetting(NamedTuple):
@@ -81,9 +108,19 @@ class RelearnSetting(NamedTuple):
     epochs: int
     share: float
     lora_rank: int
+    attack: str = "relearn"
+
+    @property
+    def kind(self) -> str:
+        """The word of the attack, without its strength."""
+        return self.attack.partition(":")[0]
 
     @property
     def name(self) -> str:
         """A name for files and tables."""
-        rows = "" if self.share == 1 else f"_rows{self.share:g}"
-        return f"lr{self.learning_rate:g}_epochs{self.epochs}{rows}" + (f"_lora{self.lora_rank}" * bool(self.lora_rank))
+        if self.attack not in TRAINED:
+            return self.attack.replace(":", "")
+        begin = "" if self.attack == "relearn" else f"{self.attack}_"
+        rows = "" if self.share == 1 or self.attack == "others" else f"_rows{self.share:g}"
+        trained = f"lr{self.learning_rate:g}_epochs{self.epochs}{rows}"
+        return begin + trained + (f"_lora{self.lora_rank}" * bool(self.lora_rank))

@@ -1,0 +1,110 @@
+"""Tampering that trains nothing: pruning, noise, and a direction removed from the residual stream.
+
+References:
+    Pruning by magnitude: Han et al. 2015 (arXiv 1506.02626). Noise: Tice et al. 2024 (arXiv 2412.01784).
+    Difference of means, ablated: Arditi et al. 2024 (arXiv 2406.11717), against unlearning Lucki et al. 2024
+    (arXiv 2409.18025). Attacks that train (`_relearn_settings.py`): benign rows, Qi et al. 2023 (arXiv 2310.03693);
+    some facts, tested on others, Deeb and Roger 2024 (arXiv 2410.08827).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from uds_lens._types import Protocol
+from uds_lens.data import ForgetExample, answer_prompt, prompt_ids
+from uds_lens.data._prompts import ChatStyle
+from uds_lens.errors import ModelError
+from uds_lens.models import HookedModel
+from uds_lens.patching._hooks import first_tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """What an attack may read besides the weights."""
+
+    forget: Sequence[ForgetExample]
+    retain: Sequence[ForgetExample]
+    protocol: Protocol
+    chat: ChatStyle
+    seed: int
+
+
+def matrices(model: HookedModel) -> list[nn.Parameter]:
+    """Return the matrices of the blocks; those of experts are stacked.
+
+    Raises:
+        ModelError: They are quantised.
+    """
+    found = [weight for weight in model.anatomy.layers.parameters() if weight.ndim >= 2]
+    if not all(weight.is_floating_point() for weight in found):
+        raise ModelError(f"{model.name!r} is quantised: its weights cannot be pruned, or given noise. Unpack it first.")
+    return found
+
+
+def prune(model: HookedModel, share: float, questions: Questions) -> None:
+    """Set `w = 0` where `|w|` is among the smallest `share` of its matrix."""
+    for weight in matrices(model):
+        count = round(share * weight.numel())
+        weight.view(-1)[weight.abs().flatten().argsort(stable=True)[:count]] = 0
+
+
+def noise(model: HookedModel, scale: float, questions: Questions) -> None:
+    """Add `scale rms(W) eta` to each matrix W, eta standard normal."""
+    generator = torch.Generator().manual_seed(questions.seed)
+    for weight in matrices(model):
+        eta = torch.randn(weight.shape, generator=generator).to(weight.device)
+        weight.add_((scale * weight.float().square().mean().sqrt() * eta).to(weight.dtype))
+
+
+def refusal(model: HookedModel, depth: float, questions: Questions) -> None:
+    """Project `h - (h r) r` everything that the embedding and each block write, r the unit difference of means."""
+    block = model.anatomy.layers[min(int(depth * model.n_layers), model.n_layers - 1)]
+    means = [_mean_state(model, block, rows, questions) for rows in (questions.forget, questions.retain)]
+    direction = means[0] - means[1]
+    direction = direction / direction.norm()
+
+    def remove(module: nn.Module, args: Any, output: Any) -> Any:
+        states = first_tensor(output)
+        along = direction.to(states)
+        new = states - (states @ along)[..., None] * along
+        return new if isinstance(output, Tensor) else type(output)((new, *output[1:]))
+
+    remove.__module__ = "tampering"  # hooks of ours count as no change of the model, this one is one
+    for module in (model.hf.get_input_embeddings(), *model.anatomy.layers):
+        module.register_forward_hook(remove)
+
+
+TAMPERING: dict[str, Callable[[HookedModel, float, Questions], None]] = {
+    "prune": prune,
+    "noise": noise,
+    "refusal": refusal,
+}
+"""Attacks by their word; each changes an open model, with a strength from 0 to 1."""
+
+
+def tamper(model: HookedModel, attack: str, questions: Questions) -> None:
+    """Change an open model: `prune:0.3`."""
+    word, _, strength = attack.partition(":")
+    with torch.no_grad(), model.held():
+        TAMPERING[word](model, float(strength), questions)
+
+
+def _mean_state(
+    model: HookedModel, block: nn.Module, rows: Sequence[ForgetExample], questions: Questions
+) -> Float[Tensor, "d_model"]:
+    """Return the mean state that leaves a block at the last token of the questions."""
+    tokenizer: Any = model.tokenizer
+    asked = {"protocol": questions.protocol, "tokenizer": tokenizer, "chat": questions.chat}
+    prompts = [answer_prompt(row.question, **asked) for row in rows]
+    last: list[Tensor] = []
+    with block.register_forward_hook(lambda module, args, output: last.append(first_tensor(output)[0, -1].float())):
+        for ids in prompt_ids(tokenizer, prompts, protocol=questions.protocol):
+            model.anatomy.base(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
+    return torch.stack(last).mean(0)
