@@ -56,7 +56,7 @@ def test_commands_after_audits_of_the_command_line_run_as_printed(folder: Path) 
     assert {command.split()[1] for command in commands} == {"audit", "metrics", "elicit", "report"}
     for command in commands:
         run(command)
-    run("uds-lens report audits-with-control --metrics metrics --elicitation elicited --out last.html")
+    run("uds-lens report audits-again --metrics metrics --elicitation elicited --out last.html")
     assert steps("last.html") == []
 
 

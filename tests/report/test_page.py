@@ -300,7 +300,10 @@ def test_commands_of_the_first_page_name_the_files_of_the_audits(audits):
     assert told.count("--examples 'my data/forget.csv'") == 3 and told.count("uds-lens report runs/npo --") == 2
     assert "forget.json" not in told and " audits " not in told and "..." not in told
     assert commands(replace(npo, provenance={"command": "mine.py it's"})).count("--examples forget.json") == 3
-    again = "uds-lens audit --examples 'my data/forget.csv' --tau 0.1 --control retained.json --out audits-with-control"
+    again = (
+        "uds-lens audit --examples 'my data/forget.csv' --tau 0.1 --control retained.json --transplant "
+        "--out audits-again"
+    )
     assert told.splitlines()[0] == again, "with the settings of the audit"
     facts = replace(npo, config=replace(npo.config, stand_in="counterfactual"), provenance={})
     assert "--retain " not in commands(facts) and "--stand-in counterfactual" in commands(facts)

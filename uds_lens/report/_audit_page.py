@@ -204,13 +204,15 @@ def next_steps(
     yours = "" if known else " (retained.json, a file of yours)"
     out = dict.fromkeys(_quoted(_given(audit, "--out") or "audits") for audit in own.values())
     report = f"uds-lens report {' '.join(out)}"
-    without = [audit for audit in own.values() if audit.control is None]
-    if without:
-        recorded = dict.fromkeys(filter(None, map(_as_recorded, without)))
-        again = list(recorded) or [f"uds-lens audit {full}{scale} {models} --examples {forget}"]
+    again = dict.fromkeys(
+        f"{_as_recorded(audit) or f'uds-lens audit {full}{scale} {models} --examples {forget}'}{lacking}"
+        for audit in own.values()
+        if (lacking := _lacking(audit, kept))
+    )
+    if again:
         yield Step(
-            f"Rule out damage: audit again with facts that should be retained{yours}.",
-            "\n".join(f"{command} --control {kept} --out audits-with-control" for command in again),
+            f"Rule out damage, with facts that should be retained{yours}, and hiding, with transplants: audit again.",
+            "\n".join(f"{command} --out audits-again" for command in again),
         )
     if not utility:
         yield Step(
@@ -225,6 +227,13 @@ def next_steps(
             f"uds-lens elicit {model} {full}{retain} --examples {forget} --out elicited\n"
             f"{report} --elicitation elicited",
         )
+
+
+def _lacking(audit: DepthAudit, kept: str) -> str:
+    """Return the options for a control and a transplant, as far as an audit has none."""
+    control = "" if audit.control is not None else f" --control {kept}"
+    has_blocks = audit.config.stand_in != "counterfactual"
+    return control + (" --transplant" if has_blocks and audit.transplant is None else "")
 
 
 def _words(audit: DepthAudit) -> list[str]:
