@@ -3,9 +3,9 @@
 Counted is what no way of patching saves, from embeddings to scored unembeddings. Norms, rotary positions, softmax,
 exponentials of the log-probabilities, padding, hashes and tokenising are not.
 
-Assumed: every row runs by itself (rows that begin alike could share that part), all layers of all rows are measured,
-and blocks are dense. A plain forward has some of what is not counted in its seconds: told in plain forwards, a share of
-100% is a plain forward's efficiency, and could be passed.
+Assumed: every row runs by itself (an audit runs what rows begin with alike once, and may pass this bound), all layers
+of all rows are measured, and blocks are dense. A plain forward has some of what is not counted in its seconds: told in
+plain forwards, a share of 100% is a plain forward's efficiency, and could be passed.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ import weakref
 
 import pytest
 import torch
-from tiny_models import each_family
+from tiny_models import EXAMPLES, build_tokenizer, each_family
 
+from uds_lens.data import TokenSequence, encode, make_batch
 from uds_lens.errors import UdsLensWarning
 from uds_lens.patching import choose_engine, open_target
 from uds_lens.patching._blocks import run_block
@@ -14,6 +15,7 @@ from uds_lens.patching._packing import PackedAttention
 from uds_lens.patching._plain import capture
 from uds_lens.patching._side_by_side import PACKED_FAMILIES, may_be_packable, packable
 from uds_lens.patching._states import SpanCache
+from uds_lens.patching._wave import own_passes
 
 
 @pytest.mark.parametrize("family", each_family())
@@ -21,7 +23,13 @@ def test_the_wavefront_gives_the_same_on_packed_and_on_padded_rows(opened, batch
     model = opened(family)
     assert packable(model)
     assert model.hf.config.get_text_config().model_type in PACKED_FAMILIES
-    for batch in (batch_of(), batch_of(side="right"), batch_of(indices=(2,))):
+    for batch in (
+        batch_of(),
+        batch_of(side="right"),
+        batch_of(indices=(2,)),
+        begun_alike("left"),
+        begun_alike("right"),
+    ):
         cache = probe(model, batch)
         packed, padded = (open_target(model, batch, packed=packed) for packed in (True, False))
         assert (packed.recording.windows is None, padded.recording.windows is None) == (False, True)
@@ -119,6 +127,34 @@ def test_the_self_check_sees_packed_rows_that_are_wrong(opened, batch_of, monkey
     monkeypatch.setattr(PackedAttention, "require_once", wrong)
     with pytest.warns(UdsLensWarning, match="does not reproduce"):
         assert choose_engine(model, batch, packed=True) == "naive"
+
+
+def begun_alike(side):
+    """Rows behind one beginning, longer than any sliding window; one row ends in another, two are the same text."""
+    rows = encode(EXAMPLES[:4], build_tokenizer()).rows
+    begun = [
+        TokenSequence(
+            ids=(1, *range(20, 31), *row.ids),
+            targets=row.targets,
+            scored=tuple(12 + place for place in row.scored),
+            patched=tuple(12 + place for place in row.patched),
+        )
+        for row in rows
+    ]
+    first, whole = begun[0], begun[2]
+    part = TokenSequence(ids=whole.ids[:20], targets=(9,), scored=(19,), patched=(18, 19))
+    other = TokenSequence(ids=first.ids, targets=first.targets[:1], scored=first.scored[:1], patched=first.patched[:1])
+    return make_batch([*begun, part, other], pad_token_id=3, padding_side=side)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_what_rows_begin_with_is_run_once(opened, side):
+    model, batch, tokens = opened("llama"), begun_alike(side), set()
+    hook = model.anatomy.layers[1].mlp.register_forward_hook(lambda block, args, out: tokens.add(args[0].shape[1]))
+    own_passes(model, [batch], keep_prefix=False, packed=True)
+    hook.remove()
+    texts = [ids[mask.bool()].tolist() for ids, mask in zip(batch.input_ids, batch.attention_mask, strict=True)]
+    assert tokens == {len({tuple(text[: end + 1]) for text in texts for end in range(len(text))})}
 
 
 def test_attention_is_as_it_was_after_an_error(opened, batch_of, monkeypatch):

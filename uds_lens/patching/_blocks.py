@@ -26,14 +26,17 @@ logger = logging.getLogger(__name__)
 
 
 class OwnPass:
-    """The model's own pass over whole rows, block by block: padded to one length, or packed end to end."""
+    """The model's own pass over whole rows, block by block: padded to one length, or packed end to end.
+
+    Packed, tokens that several rows begin with are run once.
+    """
 
     def __init__(
         self, model: HookedModel, batch: TokenBatch, *, keep_prefix: bool, by_bridge: bool, packed: bool
     ) -> None:
         batch = batch.to(model.device)
         anatomy = anatomy_of(model.bridge.original_model) if by_bridge else model.anatomy
-        self._packing = Packing.of(batch.attention_mask.bool()) if packed else None
+        self._packing = Packing.of_texts(batch.input_ids, batch.attention_mask.bool()) if packed else None
         self._keep_all, self._name, self._device = keep_prefix, model.name, model.device
         kept = KeptKeys([None] * anatomy.n_layers, [None] * anatomy.n_layers)
         kept.stop_at_last = not by_bridge and runs_plainly(model)

@@ -1,6 +1,7 @@
 """Pack rows of different lengths end to end into one long row, and compute attention for them.
 
 Everything in a decoder except attention works token by token and can run on packed rows; attention runs on padded ones.
+A token's state depends only on the tokens up to it: what several rows begin with is packed once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Packing:
 
     # Index in the packed row of each padded entry; padding points at the last token of its own row.
     order: Int[Tensor, "batch pos"]
-    places: Int[Tensor, "token"]  # index in the flattened padded rows of each packed token
+    places: Int[Tensor, "token"]  # index in the flattened padded rows of each packed token (of the first row with it)
     copies: int = 1  # number of copies of every row side by side in the padded form
     _repeated: dict[int, Packing] = field(default_factory=dict, repr=False)
 
@@ -51,6 +52,33 @@ class Packing:
         places = real.flatten().nonzero()[:, 0]
         count = (real.flatten().cumsum(0) - 1).unflatten(0, real.shape)
         return cls(torch.where(real, count, count.amax(1, keepdim=True)), places)
+
+    @classmethod
+    def of_texts(cls, ids: Int[Tensor, "batch pos"], real: Bool[Tensor, "batch pos"]) -> Packing:
+        """Pack the tokens that are real (at least one in each row), row after row; a common beginning only once.
+
+        Example:
+            >>> ids = torch.tensor([[0, 5, 6], [5, 6, 7], [5, 7, 7]])
+            >>> packing = Packing.of_texts(ids, torch.tensor([[False, True, True], [True] * 3, [True] * 3]))
+            >>> packing.pack(ids).tolist()
+            [[5, 6, 7, 7, 7]]
+            >>> packing.order.tolist()
+            [[1, 0, 1], [0, 1, 2], [0, 3, 4]]
+        """
+        numbers: dict[tuple[int, int], int] = {}  # of packed tokens, by the one before and the token's id
+        order, places = [], []
+        for row, (tokens, there) in enumerate(zip(ids.tolist(), real.tolist(), strict=True)):
+            last, own = -1, []
+            for place, token in enumerate(tokens):
+                if there[place]:
+                    key = (last, token)
+                    if key not in numbers:
+                        numbers[key] = len(places)
+                        places.append(row * len(tokens) + place)
+                    last = numbers[key]
+                own.append(last)
+            order.append([last if number < 0 else number for number in own])
+        return cls(torch.tensor(order, device=ids.device), torch.tensor(places, device=ids.device))
 
     @classmethod
     def of_copies(cls, real: Bool[Tensor, "batch pos"], chosen: Bool[Tensor, "batch copy"]) -> Packing:
