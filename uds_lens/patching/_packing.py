@@ -66,9 +66,11 @@ class Packing:
             [[1, 0, 1], [0, 1, 2], [0, 3, 4]]
         """
         numbers: dict[tuple[int, int], int] = {}  # of packed tokens, by the one before and the token's id
-        order, places = [], []
+        order: list[list[int]] = []
+        places: list[int] = []
         for row, (tokens, there) in enumerate(zip(ids.tolist(), real.tolist(), strict=True)):
-            last, own = -1, []
+            last = -1
+            own: list[int] = []
             for place, token in enumerate(tokens):
                 if there[place]:
                     key = (last, token)
