@@ -85,11 +85,10 @@ def test_no_formula_is_left_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_the_reference_opens_with_what_people_come_for(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = (REPOSITORY / "docs" / "api" / f"{room}.md").read_text(encoding="utf-8")
-    first = re.findall(r"\w+", source.partition("first: [")[2].partition("]")[0])
-    offered = getattr(ul, room).__all__
+    pages = hook("reference_pages", monkeypatch)
+    first, offered = pages.FIRST[room], getattr(ul, room).__all__
     assert first and set(first) <= set(offered)
-    page = filled("reference_pages", f"api/{room}.md", monkeypatch, first=first)
+    page = pages.page_of(room)
     named = re.findall(r"\w+", page.partition("members: [")[2].partition("]")[0])
     assert named[: len(first)] == first and sorted(named) == sorted(offered)
 

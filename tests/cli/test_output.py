@@ -9,7 +9,8 @@ import pytest
 import torch
 from synthetic_audits import synthetic_audit, with_control, with_retains
 
-from uds_lens._cli.terminal import print_audits, print_audits_as_json, score_in_words
+from uds_lens._cli.terminal import print_audits, print_audits_as_json
+from uds_lens.results._verdict import score_in_words
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from uds_lens._cli.terminal import (
     print_transplants,
     say,
     saying_what_is_saved,
-    score_in_words,
 )
 from uds_lens._compat.typer import missing_options
 from uds_lens.data._prompts import ChatStyle
@@ -211,6 +210,7 @@ def _all_of(
     """Audit the models not yet audited for these inputs; also return where each audit is saved."""
     from uds_lens.audit import _resume as folder
     from uds_lens.results._saving import directory_names
+    from uds_lens.results._verdict import score_in_words
 
     names = directory_names(models, given=given, reserved=[folder.BASELINE])
     named = dict(zip(names, models, strict=True))
@@ -310,6 +310,7 @@ def _as_they_appear(
     """Audit checkpoints until stopped; return all audits, earlier ones included, and whether none failed."""
     from uds_lens.audit import _resume as saved
     from uds_lens.results._saving import audits_in
+    from uds_lens.results._verdict import score_in_words
 
     saved.require_table(out)
     # the audits go into subdirectories, so --out must not be an audit itself

@@ -226,6 +226,8 @@ def _write(result: Judged, out: Path | None) -> None:
 
 
 def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
+    from uds_lens.results._other_cautions import significant_differences
+
     ordered = faithful.sort_values("auc", ascending=False, na_position="last")
     columns: dict[str, Column] = {
         "metric": "metric",
@@ -242,15 +244,7 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
     for reason in ordered["cluster_reason"].dropna().unique()[:1]:
         print_wrapped(f"! no clusters: {reason}")
     if pairs is not None and pairs["p_holm"].notna().any():
-        decided = pairs[pairs["p_holm"] < 0.05].to_dict("records")
-        order = [
-            f"{row['one']} over {row['other']}" if row["difference"] > 0 else f"{row['other']} over {row['one']}"
-            for row in decided
-        ]
-        print_wrapped(
-            f"{len(decided)} of {int(pairs['p_holm'].notna().sum())} differences are significant (Holm-adjusted p < "
-            "0.05)" + (f": {', '.join(order)}." if 0 < len(order) <= 12 else ".")
-        )
+        print_wrapped(significant_differences(pairs))
     print_wrapped(
         "\nF: probability that a model that knows ranks above one that does not; 0.5 is chance. Its intervals hold "
         "only for these variants; the last one is for new variants."
@@ -258,6 +252,8 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
 
 
 def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
+    from uds_lens.results._other_cautions import about_other_cut
+
     each_alone = robust[robust["models"] == "own"]
     filters = ("utility+threshold", "threshold", "utility", "none")
     chosen = next(name for name in filters if name in set(each_alone["filter"]))
@@ -280,12 +276,7 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
     _print_reasons(main.reset_index(), "q_reason", "r_reason", "interval_reason", "caution")
     for row in [] if ties is None else ties[ties["filter"] == chosen].to_dict("records"):
         if not row["chosen"]:
-            rank = row["rank_overall"]
-            place = f", rank {rank:.0f} by Overall" if row["overall"] == row["overall"] else ""
-            print_wrapped(
-                f"! {row['metric']}: with the equally good threshold {row['threshold']:.3g}: {row['n']:.0f} models, Q "
-                f"{number(row['q'])}, R {number(row['r'])}{place}; {row['first']} would be first"
-            )
+            print_wrapped(f"! {about_other_cut(row)}")
     clusters = main["clusters"].iloc[0]
     drawn = {
         "method": "clustered by method, so they hold for other methods",

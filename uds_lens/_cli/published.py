@@ -175,6 +175,8 @@ def _compare(run: str, out: Path | None, *, as_json: bool) -> None:
 
 
 def _print_comparison(comparison: ul.published.Comparison, out: Path | None) -> None:
+    from uds_lens.results._other_cautions import about_difference
+
     columns: dict[str, Column] = {
         "metric": "metric",
         "models": "n",
@@ -192,10 +194,7 @@ def _print_comparison(comparison: ul.published.Comparison, out: Path | None) -> 
         )
     problems = {row["metric"]: row["known"] for row in comparison.by_metric.to_dict("records") if row["known"]}
     for row in comparison.frame[comparison.frame["verdict"] == "differs"].head(10).to_dict("records"):
-        print_wrapped(
-            f"! {row['model']}, {row['metric']}: {row['measured']:.4f}, published {row['published']:.4f} "
-            f"({row['difference']:+.4f}). {row['expect'].removesuffix(problems.get(row['metric'], '')).rstrip('; ')}"
-        )
+        print_wrapped(f"! {about_difference(row, problems.get(row['metric'], ''))}")
     for metric, words in problems.items():
         print_wrapped(f"Known problems with the published {metric}: {words}.")
     ranges = comparison.frame["kind"].value_counts().drop("exact", errors="ignore")

@@ -229,6 +229,7 @@ _RESAMPLED = {"configurations": "each method's configurations", "examples": "the
 
 def _print(ranking: _Ranking) -> None:
     from uds_lens.meta._columns import BESIDE
+    from uds_lens.results._other_cautions import about_other_choice
 
     beside = {name.removesuffix("_depth"): name for name in BESIDE if name in ranking.methods.columns}
     ways = ranking.varying or tuple(ranking.p_first)[:1]  # where nothing can vary, one column of dashes
@@ -256,10 +257,7 @@ def _print(ranking: _Ranking) -> None:
             print_wrapped(f"! {row['method']}: {row['reason']}")
     for row in ranking.shifts.to_dict("records"):
         if row["moved"] is True:
-            print_wrapped(
-                f"If configurations were chosen by the score with depth, {row['method']} would be represented by "
-                f"{row['model_with']} (depth {row['depth_change']:+.3f})."
-            )
+            print_wrapped(about_other_choice(row))
     resampled = " or ".join(_RESAMPLED[way] for way in ranking.varying)
     how = f" P(first): share of resamples in first place, resampling {resampled}." if resampled else ""
     note = _BESIDE if beside else ""

@@ -268,17 +268,6 @@ def print_cautions(cautions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
         print_wrapped(f"{mark} {subject}: {sentence}")
 
 
-def score_in_words(audit: ul.DepthAudit) -> str:
-    """Write the score and its interval in one line."""
-    if math.isnan(audit.uds):
-        return "UDS NaN, no measurable example"
-    low, high = audit.uds_interval
-    interval = "" if math.isnan(low) else f", {audit.config.confidence * 100:g}% interval {low:.3f} to {high:.3f}"
-    sample = "" if audit.sample_error is None else f"; {audit.sample_error.words}"
-    output = "" if math.isnan(audit.output_depth) else f", output depth {audit.output_depth:.3f}"
-    return f"UDS {audit.uds:.3f}{interval}{sample}{output}{'; its verdict is withheld' if audit.fatal else ''}"
-
-
 def print_transplants(transplants: Mapping[str, ul.Transplant]) -> None:
     """Print the table of transplants with their warnings, or nothing if there are none."""
     if not transplants:

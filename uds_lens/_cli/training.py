@@ -315,6 +315,8 @@ def _number(word: str) -> Any:
 
 
 def _print_grid(results: ul.study.RelearnGridResults, out: Path, *, as_json: bool) -> None:
+    from uds_lens.results._other_cautions import about_relearning
+
     if as_json:
         print_json({"out": str(out), **results.summary(), "attacks": results.attacks_frame().to_dict("records")})
         return
@@ -329,25 +331,9 @@ def _print_grid(results: ul.study.RelearnGridResults, out: Path, *, as_json: boo
     }
     print_frame(results.frame, columns)
     summary = results.summary()
+    for text in about_relearning(summary):
+        print_wrapped(text)
     bound = f"{100 * summary['max_loss']:g}% of utility"
-    for model in ("unlearned", "retain"):
-        if summary[f"{model}_worst_setting"] is None:
-            print_wrapped(f"! {model}: every setting costs more than {bound}")
-        else:
-            print_wrapped(
-                f"{model}: relearning regains at most {number(summary[f'{model}_worst_back'])} "
-                f"({summary['metric']} {number(summary[f'{model}_worst_after'])}, "
-                f"{summary[f'{model}_worst_setting']}); the paper's setting regains "
-                f"{number(summary[f'{model}_paper_back'])} "
-                f"({summary['metric']} {number(summary[f'{model}_paper_after'])})."
-            )
-    low, high = number(summary["excess_low"]), number(summary["excess_high"])
-    around = "" if low == "-" else f" [{low}, {high}]"
-    print_wrapped(
-        f"Excess over retain: {number(summary['excess'])}{around} with each model at its worst setting; "
-        f"{number(summary['paper_excess'])} with the paper's setting; {number(summary['held_out_excess'])} with "
-        "settings chosen on one half of the subjects and scored on the other."
-    )
     print_wrapped(
         f"\nWorst setting: of {summary['n_settings']}, the one that regains the most and costs at most {bound}. It was "
         "chosen after seeing these outcomes: the interval ignores that choice, but the last number accounts for it. "

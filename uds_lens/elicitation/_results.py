@@ -34,16 +34,16 @@ from uds_lens.elicitation._scoring import (
 )
 from uds_lens.errors import DataError
 from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm
-from uds_lens.results._cautions import about_first_rows
 from uds_lens.results._comparing import by_group
-from uds_lens.results._intervals import (
-    FEW_CLUSTERS,
-    ROUNDING,
-    IntervalBasis,
-    cluster_codes,
-    interval_basis,
-    sample_error,
-    student,
+from uds_lens.results._intervals import ROUNDING, IntervalBasis, cluster_codes, interval_basis, sample_error, student
+from uds_lens.results._other_cautions import (
+    LITTLE,
+    about_asked,
+    about_known,
+    about_power,
+    about_probe,
+    about_subjects_asked,
+    without_retain,
 )
 from uds_lens.results._statistics import NO_INTERVAL, rank_correlation
 
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 ANY_PROBE = "any probe"
 """Name of the row with each example's highest score over all probes, for every model."""
 
-LITTLE = 0.3  # a probe is called weak if full scores less than this
 # number of other subjects' references to score a text against; the same references for every text of a row
 _REFERENCES = 8
 
@@ -395,63 +394,27 @@ class ElicitationResults:
         """Cautions about these results, in sentences."""
         table, cautions = self._summary, []
         if "retain" not in self.models:
-            cautions.append(
-                "No retain model: any model might score this high by chance, so nothing here is evidence of "
-                "knowledge on its own. control_frame() compares with the references of other subjects"
-                + (" and with questions that no model learned" if self.holdout else "")
-                + ", which is weaker."
-            )
+            cautions.append(without_retain(holdout=bool(self.holdout)))
         for row in table.itertuples():
             where = f"{row.probe} ({row.decoding}, {row.statistic})"
-            if str(row.share_reason).startswith("no power"):
-                cautions.append(
-                    f"{where} has no power here: full scores {row.full:.2f}, retain {row.retain:.2f}. That it extracts "
-                    "nothing says nothing about the unlearned model."
-                )
-            elif "full" in self.models and row.full < LITTLE and row.probe != ANY_PROBE:
-                beside = f" (retain {row.retain:.2f})" if "retain" in self.models else ""
-                cautions.append(
-                    f"{where} has little power here: even full scores only {row.full:.2f}{beside}. That it extracts "
-                    "little says little about the unlearned model."
-                )
+            none = str(row.share_reason).startswith("no power")
+            if none or ("full" in self.models and row.full < LITTLE and row.probe != ANY_PROBE):
+                retain = row.retain if "retain" in self.models else None
+                cautions.append(about_power(where, row.full, retain, none=none))
             if row.caution and row.p_holm < 0.05:
                 cautions.append(f"{where}: {row.caution[0].lower()}{row.caution[1:]}")
         for probe in self.probes:
             reasons = self._reasons(probe)
-            if probe.capacity:
-                cautions.append(
-                    f"{probe.name} gives the answer away: it measures capacity, not knowledge, and is left out."
-                )
-            if reasons and not any(response.texts for response in self.part("unlearned", probe.name).responses):
-                cautions.append(f"{probe.name} was not run: it applies to no row (first reason: {reasons[0]}).")
+            ran = any(response.texts for response in self.part("unlearned", probe.name).responses)
+            not_run = reasons[0] if reasons and not ran else None
+            cautions += about_probe(probe.name, capacity=probe.capacity, not_run=not_run)
         if kept := self.provenance.get("known_to_full"):
-            cautions.append(
-                f"Only the {len(self.examples)} of {kept['of']} questions that full answers correctly were scored "
-                f"({kept['probe']}, recall of {kept['least']:g} or more): chosen by an outcome, so power and shares "
-                "are larger than over all questions."
-            )
-        if self.provenance.get("sample") is not None:
-            cautions.append(self._about_sample(self.provenance["sample"]))
+            cautions.append(about_known(len(self.examples), kept))
+        if (sample := self.provenance.get("sample")) is not None:
+            cautions.append(about_asked(sample, table["beyond_sample_error"].max() if len(table) else math.nan))
         counts = table[["n_subjects", "effective_subjects"]].itertuples(index=False) if len(table) else ()
         most = max((IntervalBasis("subject", *row) for row in counts), key=lambda basis: basis.effective, default=None)
-        if most is not None and most.n == 1:
-            cautions.append("Only 1 subject: there are no intervals, p-values and shares.")
-        elif most is not None and most.n and most.few:
-            cautions.append(
-                f"Only {most.counted}: treat the intervals as rough ({FEW_CLUSTERS} or more subjects are needed)."
-            )
-        return tuple(cautions)
-
-    def _about_sample(self, sample: Mapping[str, Any]) -> str:
-        asked = f"{sample['limit']} of {sample['of']} rows"
-        if sample["sample"] != "random":
-            return f"Only the first {asked} were asked. {about_first_rows(sample.get('sorted_by', 'unknown'))}"
-        worst = self._summary["beyond_sample_error"].max() if len(self._summary) else math.nan
-        known = f" The standard error due to sampling is at most {worst:.3f}." if worst == worst else ""
-        return (
-            f"A random sample was asked: {asked} (seed {sample['seed']}).{known} The intervals "
-            "show how the results would vary over other subjects."
-        )
+        return (*cautions, *about_subjects_asked(most))
 
     def _reasons(self, probe: ProbeRecord) -> list[str]:
         """Return why rows were skipped, or why an optimiser gave up on them."""

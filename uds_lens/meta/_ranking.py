@@ -15,6 +15,7 @@ from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta._columns import RANKING, SHIFTS
 from uds_lens.meta._direction import Points, check_numbers, directions
 from uds_lens.meta._tables import harmonic_means, require_one_setup
+from uds_lens.results._other_cautions import about_scores, about_tie
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,14 +342,8 @@ def _row(method: str, scores: pd.DataFrame, rows: np.ndarray, by: View, min_util
     row |= {"n_tied": len(choice.tied), "margin": choice.margin}
     if len(choice.tied) > 1:
         row["tied"] = " ".join(str(scores["model"].iloc[at]) for at in choice.tied)
-        row["reason"] = (
-            f"{len(choice.tied)}-way tie at {float(chosen[f'score_{by}']):.3f}; the configuration shown is the "
-            "best in the other parts of the score"
-        )
+        row["reason"] = about_tie(len(choice.tied), float(chosen[f"score_{by}"]))
     return row
-
-
-FEW = 5  # with fewer models, ranks and their probabilities get a caution
 
 
 def empty_parts(frame: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame | None = None) -> dict[str, str | None]:
@@ -387,14 +382,6 @@ def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
     """
     scored = frame[list(parts.columns)].astype(float).dropna()
     n = len(scored)
-    cautions = []
-    if 0 < n < FEW:
-        models = "model has" if n == 1 else "models have"
-        cautions.append(
-            f"only {n} {models} a score: P(first) is about these models alone, and the order of methods is undecided"
-        )
-    for name in parts.columns if n > 1 else ():
-        values = scored[name].to_numpy()
-        if float(np.ptp(values)) <= TIE:
-            cautions.append(f"{name} is {values[0]:g} for all {n} models, so it cannot separate them")
-    return cautions
+    spread = scored.max() - scored.min()
+    constant = {name: float(scored[name].iloc[0]) for name in parts.columns if n > 1 and spread[name] <= TIE}
+    return list(about_scores(n, constant))

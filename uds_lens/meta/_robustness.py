@@ -30,6 +30,7 @@ from uds_lens.meta._perturbation import (
 from uds_lens.meta._pools import Placements, PoolBootstrap, check_resampling, clustered_mean, dominated_by, split_pools
 from uds_lens.meta._ranking import places
 from uds_lens.meta._tables import harmonic_means, require_same_conditions
+from uds_lens.results._other_cautions import about_dominated, about_robustness
 from uds_lens.results._statistics import rank_correlation
 
 _UTILITY = "utility_rel"  # column of the utility filter
@@ -126,7 +127,6 @@ _FILTERS = {
 }
 """Filter settings (by utility, by threshold)."""
 
-_FEW = 10  # with fewer models, a mean gets a caution
 _GRID = 101  # number of shifts across its interval at which mean R is computed, in addition to possible turning points
 _TURNS = 200  # maximum number of turning points that are examined; of more, every k-th
 
@@ -542,7 +542,7 @@ def _row(states: _States, setting: str, confidence: float) -> dict[str, Any]:
     row |= _quantisation(kept, confidence, cautions)
     row |= _relearning(kept, confidence, cautions)
     row["rob"] = float(harmonic_means(np.array([[row["q"], row["r"]]]))[0])
-    return row | {"caution": "; ".join(_cautions(row, kept, cautions)) or None}
+    return row | {"caution": "; ".join(about_robustness(row, kept.tied, cautions)) or None}
 
 
 def _quantisation(kept: _States, confidence: float, cautions: list[str]) -> dict[str, Any]:
@@ -626,12 +626,8 @@ def _intervals(
     if reason is not None:
         return columns | {"interval_reason": reason.replace("cluster", outer, 1)}
     if (most := dominated_by(values, codes, confidence)) is not None:
-        low, high = most.interval
-        cautions.append(
-            f"{most.share:.0%} of the distance of {prefix.upper()} from {0 if values.mean() < 0.5 else 1} comes from "
-            f"{outer} {kept.clusters[outer][most.cluster]}: its interval may be too short; if another {outer} can be "
-            f"anywhere between 0 and 1 it is {low:.2f} to {high:.2f}"
-        )
+        end, which = 0 if values.mean() < 0.5 else 1, kept.clusters[outer][most.cluster]
+        cautions.append(about_dominated(prefix.upper(), most.share, end, outer, which, *most.interval))
     return columns
 
 
@@ -646,29 +642,6 @@ def _pool_distance(faithful: pd.DataFrame | None, metric: str) -> float:
 
 def _constant(before: np.ndarray, after: np.ndarray) -> bool:
     return len(before) > 1 and float(np.ptp(np.concatenate([before, after]))) <= EPSILON
-
-
-def _cautions(row: Mapping[str, Any], kept: _States, about_intervals: Sequence[str]) -> list[str]:
-    cautions = []
-    if kept.tied:
-        low, high = min(kept.tied), max(kept.tied)
-        cautions.append(
-            f"{len(kept.tied)} cuts separate the pools equally well ({low:.3g} to {high:.3g}, the lowest is used): "
-            "the models, and so the numbers, depend on which is taken"
-        )
-    cautions += about_intervals
-    if row["n"] < _FEW:
-        cautions.append(f"only {row['n']} models pass the filters")
-    if row["n_q"] and 10 * row["unmoved_q"] >= row["n_q"]:
-        cautions.append(f"quantisation does not move {row['unmoved_q']} of {row['n_q']} models, which earn Q = 1")
-    if row["n_r"] and 10 * row["unmoved_r"] >= row["n_r"]:
-        cautions.append(f"relearning does not move {row['unmoved_r']} of {row['n_r']} models")
-    if row["n_shift"] == 1:
-        cautions.append("the shift of retain comes from a single relearning: R has no interval for it")
-    for name, count in (("quantised", row["n_q"]), ("relearned", row["n_r"])):
-        if count and count < row["n"]:
-            cautions.append(f"{row['n'] - count} models have no {name} value")
-    return cautions
 
 
 def _why_none_common(states: Sequence[_States]) -> str:

@@ -29,6 +29,7 @@ from uds_lens.meta._ranking import (
     utility_of,
 )
 from uds_lens.metrics import METRICS
+from uds_lens.results._other_cautions import about_resampling
 
 RETAIN = "retain"  # name of the reference model among the values per example
 HOLDOUT = "holdout/"  # prefix of the ids of examples that no model was trained on
@@ -333,36 +334,16 @@ def stability(
         split_half=pd.DataFrame(halves, columns=list(SPLIT_HALF)),
         reordered={rows[0]["resampled"]: share for rows, _, _, share in tables},
         fixed=fixed,
-        cautions=_cautions(candidates, fixed, parts, examples is not None),
+        cautions=tuple(
+            about_resampling(
+                [name for name, rows in candidates.items() if len(rows) == 1],
+                len(candidates),
+                (*fixed, parts.utility),
+                examples=examples is not None,
+                nothing=len(fixed) == len(parts.metrics),
+            )
+        ),
     )
-
-
-def _cautions(
-    candidates: Mapping[str, np.ndarray], fixed: tuple[str, ...], parts: ScoreParts, examples: bool
-) -> tuple[str, ...]:
-    """Say what the resamples do not vary."""
-    cautions = []
-    single = [name for name, rows in candidates.items() if len(rows) == 1]
-    if len(single) == len(candidates):
-        cautions.append(
-            "every method has one eligible configuration: resampling configurations changes nothing, and P(first) "
-            "over them is undefined"
-        )
-    elif single:
-        one = "one eligible configuration" if len(single) == 1 else "one eligible configuration each"
-        cautions.append(
-            f"{', '.join(single)}: {one}, whose score never changes when configurations are resampled; P(first) over "
-            "configurations is overconfident for these"
-        )
-    if examples and len(fixed) == len(parts.metrics):
-        cautions.append(
-            "no part of the score has values per example of every model: resampling examples changes nothing, and "
-            "P(first) over them is undefined"
-        )
-    elif examples:
-        left = ", ".join((*fixed, parts.utility))
-        cautions.append(f"resampling examples leaves {left} unchanged: P(first) over examples is overconfident")
-    return tuple(cautions)
 
 
 def _best(

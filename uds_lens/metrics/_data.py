@@ -16,7 +16,6 @@ from uds_lens._types import Sampling
 from uds_lens.data import ExamplesLike, ForgetExample, as_examples, load_tofu, sample_examples
 from uds_lens.data._readers import check_limit, sorted_by
 from uds_lens.errors import DataError, MissingSplitError, warn_once
-from uds_lens.results._cautions import about_first_rows
 
 _SETS = {
     "forget": "forget set",
@@ -301,25 +300,6 @@ def sample_record(
         },
     }
     return record if sample == "random" else record | {"sorted_by": sorted_by(whole["forget"])}
-
-
-def about_sample(sample: Mapping[str, Any]) -> str:
-    """Describe a record of `MetricData.sample`, with a caution where the first rows of a file were taken.
-
-    Example:
-        >>> about_sample({"limit": 2, "of": {"forget": 9}, "sample": "random", "seed": 0})
-        'Random sample of at most 2 examples per set (forget: of 9; seed 0).'
-    """
-    subjects = sample.get("subjects", {})
-    about = "" if "forget" not in subjects else ", {asked} of {of} subjects".format(**subjects["forget"])
-    forget = f"forget: of {sample['of']['forget']}{about}"
-    if sample["sample"] == "random":
-        return f"Random sample of at most {sample['limit']} examples per set ({forget}; seed {sample['seed']})."
-    text = f"Only the first rows of each set, at most {sample['limit']} ({forget})."
-    if sample["sample"] == "first_of_each":
-        few = "" if "entities" not in subjects else " ({asked} of {of} subjects)".format(**subjects["entities"])
-        text += f" Rows with entities are the first of their own file{few}, not those of the same questions."
-    return f"{text} {about_first_rows(sample.get('sorted_by', 'unknown'))}"
 
 
 def _of_questions(

@@ -19,13 +19,14 @@ from uds_lens._storage.results import Kind, Result
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ResultFormatError
 from uds_lens.metrics._catalogue import METRICS, Trust, resolve, studied
-from uds_lens.metrics._data import MetricData, about_sample, data_hash
+from uds_lens.metrics._data import MetricData, data_hash
 from uds_lens.metrics._declaration import Direction, Group
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.results import Interval, ModelRecord, RunOptions, bootstrap_interval
 from uds_lens.results._cautions import FEW
 from uds_lens.results._conditions import marks
-from uds_lens.results._intervals import FEW_CLUSTERS, IntervalBasis, SampleError, interval_basis, sample_error
+from uds_lens.results._intervals import IntervalBasis, SampleError, interval_basis, sample_error
+from uds_lens.results._other_cautions import about_few, about_sampled_metrics, about_trust
 from uds_lens.results._records import fingerprint_of
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ utility"}  # directions as a column of a table
 
 _SPEED = ("fisher_memory_gb", "generation_rows")  # options that do not affect the numbers
-
-_STUDY = "our study of 3.9M-parameter Llamas"
 
 
 class Cost(NamedTuple):
@@ -254,45 +253,18 @@ class MetricResults:
                 few.setdefault(metric.n, []).append(metric.label)
             if not math.isnan(metric.value) and (trust := studied().get(metric.name)) is not None:
                 trusts.append((metric.label, trust))
-        messages = [self._about_sample()] if self.provenance.get("sample") is not None else []
-        for basis, labels in sorted(few_subjects.items()):
-            rough = f"treat subject-level intervals as rough ({FEW_CLUSTERS} or more are needed)"
-            messages.append(
-                f"Only {basis.counted} behind {', '.join(labels)}: {'there is no interval' if basis.n == 1 else rough}."
-            )
-        for n, labels in sorted(few.items()):
-            messages.append(
-                f"Only {_count(n, 'example')} behind {', '.join(labels)}: {FEW} or more are needed for reliable "
-                "intervals."
-            )
-        if doubtful := [f"{label} ({trust})" for label, trust in trusts if trust.is_doubtful]:
-            messages.append(
-                f"Hardly better than chance (0.5) at telling models trained on the forget set from others in {_STUDY}: "
-                f"{', '.join(doubtful)}. Whether this holds for your model is unknown; report another metric with it "
-                "(docs: The other metrics)."
-            )
+        doubtful = [f"{label} ({trust})" for label, trust in trusts if trust.is_doubtful]
         failing = [
             f"{label} ({trust.worst:.2f}, 95% CI {trust.worst_low:.2f} to {trust.worst_high:.2f})"
             for label, trust in trusts
             if trust.fails_a_pair and not trust.is_doubtful
         ]
-        if failing:
-            messages.append(
-                f"In {_STUDY}, faithfulness was at or below chance (0.5) for at least one of nine pairings of a kind "
-                "of model that knows the facts with a kind that does not (F of the worst pairing, five runs each): "
-                f"{', '.join(failing)} (docs: The other metrics)."
-            )
-        return tuple(messages)
-
-    def _about_sample(self) -> str:
-        text = about_sample(self.provenance["sample"])
-        errors = {n: e.standard_error for n, e in self.sample_errors.items() if not math.isnan(e.standard_error)}
-        if not errors:
-            return text
-        worst = max(errors, key=lambda name: errors[name])
+        sample = self.provenance.get("sample")
+        errors = {self[name].label: error.standard_error for name, error in self.sample_errors.items()}
         return (
-            f"{text} As estimates for all examples, the means have a standard error of at most {errors[worst]:.3f} "
-            f"({self[worst].label}). The intervals also allow for subjects or examples that are not in the data."
+            *([] if sample is None else [about_sampled_metrics(sample, errors)]),
+            *about_few(few_subjects, few),
+            *about_trust(doubtful, failing),
         )
 
     def to_frame(self) -> pd.DataFrame:

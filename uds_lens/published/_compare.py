@@ -18,6 +18,7 @@ from uds_lens.meta._pools import SMALLEST
 from uds_lens.plots._style import count
 from uds_lens.published._measured import MeasuredRun, read_run, same_prompts
 from uds_lens.published._registry import KNOWN_PROBLEMS, MARGIN, MARGINS, models, pool_values, values
+from uds_lens.results._other_cautions import about_published
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -172,24 +173,15 @@ def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return the verdict on a value, and what to know about it."""
     if math.isnan(row["measured"]):
         return "no value", str(row["reason"] or "not measured")
-    reasons, anything = [], False
-    if not same_prompts(row["prompts"], row["prompts_published"]):
-        reasons.append(f"prompts: {row['prompts']} here, {row['prompts_published']} there")
-        anything = True
-    if row["dtype"] != "bfloat16":
-        reasons.append(f"dtype: {row['dtype'] or 'unknown'} here, bfloat16 there")
-    if row["metric"] == "uds" and row["last_layer"] != "post_norm":
-        reasons.append("last layer: the true residual stream here, the normed state there")
-    if row["otherwise"]:
-        reasons.append(row["otherwise"])
-        anything = True
-    if row["sampled"]:
-        reasons.append("measured on some of the questions")
-        anything = True
-    explained = anything or (bool(reasons) and row["beyond"] <= _ROUNDING * row["margin"])
-    verdict = "agrees" if row["beyond"] <= row["margin"] else "differs as expected" if explained else "differs"
-    notes = [*reasons, {"exact": "", "rounded": "printed with 3 decimals"}.get(row["kind"], row["kind"])]
-    return verdict, "; ".join(filter(None, [*notes, KNOWN_PROBLEMS.get(row["metric"], "")]))
+    prompts_differ = not same_prompts(row["prompts"], row["prompts_published"])
+    known = KNOWN_PROBLEMS.get(row["metric"], "")
+    words = about_published(row, prompts_differ=prompts_differ, known=known)
+    if row["beyond"] <= row["margin"]:
+        return "agrees", words
+    explained = prompts_differ or bool(row["otherwise"]) or bool(row["sampled"])
+    rounded = row["dtype"] != "bfloat16" or (row["metric"] == "uds" and row["last_layer"] != "post_norm")
+    explained = explained or (rounded and row["beyond"] <= _ROUNDING * row["margin"])
+    return "differs as expected" if explained else "differs", words
 
 
 def _by_metric(both: pd.DataFrame) -> pd.DataFrame:

@@ -19,10 +19,22 @@ from uds_lens._settings import validated
 from uds_lens._types import NonNegativeInt
 from uds_lens.errors import DataError, UdsLensError
 from uds_lens.meta import ModelTable, Points, Published, ScoreParts, Stability
-from uds_lens.meta._ranking import FEW, View, empty_parts, score_cautions
+from uds_lens.meta._ranking import View, empty_parts, score_cautions
 from uds_lens.meta._tables import require_one_setup
 from uds_lens.metrics import METRICS
 from uds_lens.plots._style import require
+from uds_lens.results._other_cautions import (
+    PUBLISHED,
+    about_missing_scores,
+    about_new_variants,
+    about_overlap,
+    about_ties,
+    few_filtered,
+    few_pool_models,
+    not_ranked,
+    sentence,
+    significant_differences,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +148,7 @@ def cautions(tables: Tables) -> list[str]:
         *_open_order(tables),
         *_few_models(tables),
         *_ties(tables),
-        *_published(tables),
+        *(PUBLISHED if tables.published else ()),
     ]
 
 
@@ -145,11 +157,8 @@ def _same_variants(tables: Tables) -> Iterator[str]:
     if "new_variants_low" not in metrics.columns or not metrics["new_variants_low"].notna().any():
         return
     top = metrics.loc[metrics["auc"].idxmax()]
-    yield (
-        "The intervals of F cover only further models of the variants (kinds of training) in the pools. For new "
-        f"variants (variants as clusters), the interval of {labels(metrics)[str(top['metric'])]} is "
-        f"{top['new_variants_low']:.2f} to {top['new_variants_high']:.2f}; click a metric for its interval."
-    )
+    label = labels(metrics)[str(top["metric"])]
+    yield about_new_variants(label, top["new_variants_low"], top["new_variants_high"])
 
 
 def _open_order(tables: Tables) -> Iterator[str]:
@@ -157,31 +166,18 @@ def _open_order(tables: Tables) -> Iterator[str]:
     if len(main) < 2 or main["auc"].notna().sum() < 2:
         return
     if tables.pairs is not None:
-        tested = tables.pairs[tables.pairs["p_holm"].notna()]
-        decided = int((tested["p_holm"] < 0.05).sum())
-        yield (
-            f"{decided or 'None'} of {len(tested)} tested differences in F {'are' if decided > 1 else 'is'} "
-            f"significant (Holm-adjusted p < 0.05); the order{' of the others' if decided else ''} is undecided."
-        )
+        yield significant_differences(tables.pairs, most=0)
         return
     top = main.sort_values("auc", ascending=False).iloc[:2].to_dict("records")
     if top[1]["high"] > top[0]["low"]:
         one, other = (f"{label[row['metric']]} {row['auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})" for row in top)
-        yield (
-            f"The intervals of the two highest F values overlap: {one}, {other}. A paired test needs the values of "
-            "the pool models, which are not in the released files: the order is undecided."
-        )
+        yield about_overlap(one, other)
 
 
 def _few_models(tables: Tables) -> Iterator[str]:
     rows = tables.robust[(tables.robust["filter"] == FULL_FILTER) & (tables.robust["models"] == "own")]
-    few, label = rows[rows["n"] < 20].sort_values("n"), labels(tables.metrics)
-    if len(few):
-        named = ", ".join(f"{label.get(r.metric, r.metric)} {r.n:.0f}" for r in few.head(6).itertuples())
-        yield (
-            f"With both filters each metric is judged on different models, some on only a few: {named}"
-            + (f" and {len(few) - 6} more below 20." if len(few) > 6 else ".")
-        )
+    label = labels(tables.metrics)
+    yield from few_filtered({label.get(row.metric, row.metric): float(row.n) for row in rows.itertuples()})
     if "caution" in rows.columns:
         for row in rows[rows["caution"].notna()].head(4).itertuples():
             yield f"{row.metric}: {row.caution}"
@@ -193,31 +189,12 @@ def _ties(tables: Tables) -> Iterator[str]:
     ranking = _ranking(tables, tables.options.select_by)
     ties = ranking[ranking["n_tied"] > 1].to_dict("records")
     if len(ties) > 2:
-        named = ", ".join(f"{method_name(row['method'])} {row['n_tied']:.0f}" for row in ties)
-        yield (
-            f"For {len(ties)} methods, several configurations have the same score and cannot be distinguished "
-            f"({named}); of these, the page shows the one that is best in the other parts of the score."
-        )
+        yield about_ties({method_name(row["method"]): int(row["n_tied"]) for row in ties})
     else:
         for row in ties:
             yield f"{method_name(row['method'])}: {row['reason']}."
     scores = tables.models["score_with"]
-    if zero := int((scores == 0).sum()):
-        yield f"{zero} of {len(scores)} scores are exactly 0: a harmonic mean is 0 as soon as one part is."
-    if missing := int(scores.isna().sum()):
-        yield f"No score for {count(missing, 'model')}, because a part of it has no value (see the model's row)."
-
-
-def _published(tables: Tables) -> Iterator[str]:
-    if tables.published:
-        yield (
-            "R compares the change of every model with that of one relearned retain model. The interval of retain's "
-            "change is not published; if that change is near 0, R is small whatever a model does."
-        )
-        yield (
-            "The intervals of F are computed from the sizes of the pools alone (Hanley and McNeil). Epochs of one run "
-            "are not independent models, so the true intervals are wider."
-        )
+    yield from about_missing_scores(int((scores == 0).sum()), int(scores.isna().sum()), len(scores))
 
 
 PUBLISHED_POOL = 30
@@ -364,21 +341,9 @@ def _scored(
         gaps.append(f"Methods are not ranked: {problem}")
         return unlearned, references, {}
     if unlearned["score_with"].isna().all():
-        empty = empty_parts(unlearned, parts, reasons)
-        without = ", ".join(f"{name} ({why})" if why else name for name, why in empty.items())
-        no_value = f"no model has a value for {without}, which the score needs."
-        gaps.append(f"Methods are not ranked: {no_value if without else 'no model has all parts of the score.'}")
+        gaps.append(not_ranked(empty_parts(unlearned, parts, reasons)))
     gaps += map(sentence, score_cautions(unlearned, parts))
     return unlearned, references, ways
-
-
-def sentence(text: str) -> str:
-    """Add a full stop; the first letter is unchanged, as it may be part of a name.
-
-    >>> sentence("es: constant")
-    'es: constant.'
-    """
-    return text if text.endswith(".") else f"{text}."
 
 
 def _judged(
@@ -406,11 +371,8 @@ def _judged(
         if isinstance(row["reason"], str)
     ]
     sizes = faithful[["n_p", "n_n"]].max()
-    if len(faithful) and sizes.min() < FEW:
-        gaps.append(
-            f"F is computed from {sizes['n_p']:.0f} models that know and {sizes['n_n']:.0f} that do not: too few to "
-            "rank the metrics."
-        )
+    if len(faithful):
+        gaps += few_pool_models(int(sizes["n_p"]), int(sizes["n_n"]))
     chosen = cuts[cuts["chosen"].astype(bool)].set_index("metric")
     faithful["threshold"] = faithful["metric"].map(chosen["threshold"])
     faithful["label"] = [metric_label(name) for name in faithful["metric"]]

@@ -199,6 +199,17 @@ def _decide(
     return "erased as far as tested", f"UDS and host depth reach {bound:.2f}, which {reach}."
 
 
+def score_in_words(audit: DepthAudit) -> str:
+    """Write the score and its interval in one line."""
+    if math.isnan(audit.uds):
+        return "UDS NaN, no measurable example"
+    low, high = audit.uds_interval
+    interval = "" if math.isnan(low) else f", {audit.config.confidence * 100:g}% interval {low:.3f} to {high:.3f}"
+    sample = "" if audit.sample_error is None else f"; {audit.sample_error.words}"
+    output = "" if math.isnan(audit.output_depth) else f", output depth {audit.output_depth:.3f}"
+    return f"UDS {audit.uds:.3f}{interval}{sample}{output}{'; its verdict is withheld' if audit.fatal else ''}"
+
+
 LEVEL = 0.05  # significance level for adjusted p-values
 
 

@@ -16,10 +16,10 @@ from uds_lens._types import ChatStyleName
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError
 from uds_lens.metrics._catalogue import resolve
-from uds_lens.metrics._data import about_sample
 from uds_lens.models import checkpoint_folders
 from uds_lens.models._checkpoint import place_of
 from uds_lens.results import AuditConfig
+from uds_lens.results._other_cautions import about_sample
 from uds_lens.study._models import (
     AUDIT,
     ELICITATION,

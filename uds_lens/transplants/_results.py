@@ -33,6 +33,7 @@ from uds_lens.results._cards import card, number
 from uds_lens.results._cautions import Caution
 from uds_lens.results._conditions import QUESTIONS, SCORE_SETTINGS, conditions_of, differing, mixed
 from uds_lens.results._intervals import ROUNDING, cluster_codes, interval_basis, studentised
+from uds_lens.results._other_cautions import about_transplant
 from uds_lens.results._stage_1 import LEAST_KNOWN, Spread, spread_of
 from uds_lens.results._statistics import NO_INTERVAL
 from uds_lens.results._verdict import ANSWERS
@@ -582,7 +583,9 @@ class Transplant:
     @cached_property
     def cautions(self) -> tuple[Caution, ...]:
         """Warnings to read before quoting the scores."""
-        return tuple(_cautions(self))
+        basis = interval_basis(self.output_depth_per_example, self.subjects)
+        controlled, n_retains = self.control is not None, len(self.retains)
+        return tuple(about_transplant(controlled=controlled, n_retains=n_retains, bound=HIDDEN_ABOVE, basis=basis))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -685,25 +688,3 @@ def transplants_frame(found: Mapping[str, Transplant]) -> pd.DataFrame:
 
 def _ratio_left(back: Float[Tensor, "example"], lost: Float[Tensor, "example"]) -> float:
     return 1 - float(back.sum() / lost.sum())
-
-
-def _cautions(found: Transplant) -> Sequence[Caution]:
-    cautions = []
-    if found.control is None:
-        text = (
-            "No control facts were given: a transplant that breaks the model cannot be told from one that finds "
-            "nothing."
-        )
-        cautions.append(Caution("caution", text, "no control"))
-    if len(found.retains) == 1:
-        text = (
-            "One retain model: how much of output depth a model that never learned the facts seems to hide is not "
-            f"known here, so only more than {HIDDEN_ABOVE:g} counts."
-        )
-        cautions.append(Caution("note", text, "one retain"))
-    basis = interval_basis(found.output_depth_per_example, found.subjects)
-    if basis.few:
-        text = f"Only {basis.counted}: intervals are rough or missing"
-        text += ", and blocks were chosen on other examples of the same subject." if basis.n == 1 else "."
-        cautions.append(Caution("caution", text, f"{basis.n} subjects"))
-    return cautions
