@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 import torch
 
 import uds_lens as ul
-from uds_lens.data import entity_span
+from uds_lens.data._examples import entity_span
 from uds_lens.results import bootstrap_interval
 
 UNLEARNED = ("full", "retain99", "retain95", "retain90")

@@ -22,7 +22,9 @@ from workloads import Workload, workload_parser, workloads
 
 import uds_lens as ul
 from uds_lens.audit._inputs import make_plan
-from uds_lens.data import TokenBatch, TokenRow, make_batch, plan_batches
+from uds_lens.data import TokenBatch, make_batch
+from uds_lens.data._batches import plan_batches
+from uds_lens.data._tokens import TokenRow
 
 
 def best_of(rounds: int, works: Mapping[str, Callable[[], object]]) -> dict[str, float]:

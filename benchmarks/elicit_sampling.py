@@ -18,9 +18,10 @@ import torch
 from elicit_models import rows
 
 import uds_lens as ul
-from uds_lens.data import answer_prompt, prompt_ids
+from uds_lens.data._tokens import answer_prompt, prompt_ids
 from uds_lens.elicitation._probes import keyed_seed
-from uds_lens.generation import SamplingSettings, answer_end_ids, sample_continuations
+from uds_lens.generation import SamplingSettings, sample_continuations
+from uds_lens.generation._decoding import answer_end_ids
 
 
 def main() -> None:

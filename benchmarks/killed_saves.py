@@ -10,7 +10,7 @@ from typing import NamedTuple
 from altered_results import KINDS, results, scratch
 from synthetic_audits import synthetic_audit
 
-from uds_lens._storage import atomic_write_text, generator
+from uds_lens._storage.files import atomic_write_text, generator
 from uds_lens.report import render
 
 

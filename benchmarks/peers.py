@@ -32,7 +32,8 @@ from torch import Tensor, nn
 from workloads import Proportions, Workload, random_llama, shared_parser, tofu_small
 
 import uds_lens as ul
-from uds_lens.data import TokenBatch, TokenRow
+from uds_lens.data import TokenBatch
+from uds_lens.data._tokens import TokenRow
 
 CLOSE = 2e-4
 """Nats a token, in float32. Batches differ between the ways, and so does the rounding."""

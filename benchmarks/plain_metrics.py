@@ -17,7 +17,8 @@ from audit_cost import whole_texts
 from reference import padded, replaced
 from torch import Tensor
 
-from uds_lens.data import Encoded, answer_prompt, answer_sequences
+from uds_lens.data import Encoded, answer_sequences
+from uds_lens.data._tokens import answer_prompt
 from uds_lens.generation import rouge_l_recall
 from uds_lens.metrics import (
     MetricData,

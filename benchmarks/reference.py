@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from uds_lens._compat.transformers import attention_replaced
-from uds_lens.data import TokenBatch, TokenRow
-from uds_lens.models import Anatomy
+from uds_lens.data import TokenBatch
+from uds_lens.data._tokens import TokenRow
+from uds_lens.models._anatomy import Anatomy
 from uds_lens.patching import target_logprobs
 
 

@@ -33,7 +33,7 @@ from toy_building.training import BASE, FACTS, learn, new_model
 from toy_building.unlearning import METHODS, unlearn
 from transformers import LlamaForCausalLM
 
-from uds_lens._storage import atomic_directory, atomic_write_text
+from uds_lens._storage.files import atomic_directory, atomic_write_text
 from uds_lens.toy._facts import SEED, generate
 from uds_lens.unlearning import config_name
 

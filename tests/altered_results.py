@@ -17,9 +17,11 @@ from safetensors.torch import load, save
 from synthetic_audits import synthetic_audit, with_control, with_retains
 from tiny_models import EXAMPLES
 
-from uds_lens._storage import checksum_of, plain, sha256_bytes, with_checksum
+from uds_lens._storage.files import sha256_bytes
+from uds_lens._storage.records import checksum_of, plain, with_checksum
 from uds_lens._storage.results import Result
-from uds_lens.audit import Baseline, DepthMap, MapCell
+from uds_lens.audit import Baseline, DepthMap
+from uds_lens.audit._map import MapCell
 from uds_lens.elicitation import ElicitationResults, ElicitOptions
 from uds_lens.elicitation._options import ProbeRecord
 from uds_lens.elicitation._saving import Part, Response, read_part, write_part

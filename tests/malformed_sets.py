@@ -152,7 +152,8 @@ def damaged(chance, content, path):
 
 def outcome(source):
     """What a reader made of it: "read", "refused", or the fault of the reader as text."""
-    from uds_lens.data import as_examples, load_examples
+    from uds_lens.data import load_examples
+    from uds_lens.data._readers import as_examples
     from uds_lens.errors import UdsLensError
 
     try:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from uds_lens.elicitation import ElicitationResults, ElicitOptions, ProbeRecord
+from uds_lens.elicitation import ElicitationResults, ElicitOptions
+from uds_lens.elicitation._options import ProbeRecord
 from uds_lens.elicitation._saving import Part, Response
 from uds_lens.results import DepthAudit
 

@@ -15,7 +15,7 @@ from tiny_models import EXAMPLES, FAMILIES, HYBRIDS, LONG_ROPE, each_family, loa
 from uds_lens._compat.transformers import longest_text
 from uds_lens.data import ForgetExample, answer_sequences, encode
 from uds_lens.generation import SamplingSettings, greedy, sample_continuations
-from uds_lens.metrics import score_answers
+from uds_lens.metrics._answers import score_answers
 from uds_lens.metrics._definitions.es import extraction_strength
 from uds_lens.metrics._definitions.prob import probability
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions

@@ -18,7 +18,8 @@ from check import NORMED, TOLERANCE, TRUE, score
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from uds_lens import toy
-from uds_lens.data import ForgetExample, render
+from uds_lens.data import ForgetExample
+from uds_lens.data._prompts import render
 
 TAU = 0.05
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 import uds_lens as ul
-from uds_lens.annotation import AnnotateOptions, annotate, language_model_prompts, words_of
-from uds_lens.annotation._annotate import best_run, span_of
-from uds_lens.data import entity_span
+from uds_lens.annotation import AnnotateOptions, annotate, language_model_prompts
+from uds_lens.annotation._annotate import best_run, span_of, words_of
+from uds_lens.data._examples import entity_span
 from uds_lens.errors import ConfigError, DataError, MissingDependencyError, ResultFormatError
 
 pytestmark = pytest.mark.usefixtures("trusted")

@@ -13,9 +13,10 @@ from accelerate import cpu_offload
 from tiny_models import EXAMPLES, build_model, build_tokenizer, each_family, load_plain, with_config
 
 from uds_lens.errors import ModelError, UdsLensWarning
-from uds_lens.models import open_model, pick_device
+from uds_lens.models import open_model
 from uds_lens.models._by_block import StreamedModel
 from uds_lens.models._checkpoint import move_checked
+from uds_lens.models._hooked import pick_device
 from uds_lens.results import DepthAudit, RunOptions
 
 AUTO = RunOptions(device="cpu", progress=False)

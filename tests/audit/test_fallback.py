@@ -11,11 +11,12 @@ from uds_lens.audit import _inputs, _runner
 from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._states import closeness, mean_over_tokens
 from uds_lens.audit._two_stage import lost_logprob
-from uds_lens.data import TokenSequence, encode, make_batch
+from uds_lens.data import encode, make_batch
+from uds_lens.data._tokens import TokenSequence
 from uds_lens.errors import UdsLensWarning
-from uds_lens.patching import WavefrontTarget, _plain, _wave, capture
+from uds_lens.patching import _plain, _wave, capture
 from uds_lens.patching._blocks import OwnPass
-from uds_lens.patching._engines import checked_rows
+from uds_lens.patching._engines import WavefrontTarget, checked_rows
 from uds_lens.patching._plain import capture_all
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 

@@ -8,7 +8,8 @@ from tiny_models import load_plain
 from torch.testing import assert_close
 
 import uds_lens as ul
-from uds_lens.audit import MapCell, depth_map
+from uds_lens.audit import depth_map
+from uds_lens.audit._map import MapCell
 from uds_lens.data import positions_of
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError
 from uds_lens.models import HookedModel

@@ -7,8 +7,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from uds_lens._compat import transformer_lens as ours
 from uds_lens._compat.torch import forward_hooks_of
-from uds_lens._storage import SpillFolder
-from uds_lens.models import bridge_on_shared_weights
+from uds_lens._storage.files import SpillFolder
+from uds_lens.models._hooked import bridge_on_shared_weights
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,9 @@ from tiny_models import EXAMPLES, build_tokenizer
 from tokenizers import Tokenizer, models, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from uds_lens.data import (
-    CHAT_STYLES,
-    ChatStyle,
-    answer_ends,
-    answer_prompt,
-    answer_sequences,
-    chat_style_named,
-    encode,
-    prompt_ids,
-)
+from uds_lens.data import CHAT_STYLES, answer_sequences, encode
+from uds_lens.data._prompts import ChatStyle, chat_style_named
+from uds_lens.data._tokens import answer_ends, answer_prompt, prompt_ids
 from uds_lens.errors import ConfigError, DataError
 
 PAIRS = [(example.question, example.answer) for example in EXAMPLES]

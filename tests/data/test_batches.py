@@ -7,7 +7,9 @@ from hypothesis import given, strategies as st
 from transformers import AutoTokenizer
 
 from uds_lens import data
-from uds_lens.data import TokenSequence, batch_from_texts, cheapest_cuts, make_batch, plan_batches, positions_of
+from uds_lens.data import batch_from_texts, make_batch, positions_of
+from uds_lens.data._batches import cheapest_cuts, plan_batches
+from uds_lens.data._tokens import TokenSequence
 from uds_lens.errors import ConfigError, DataError
 
 LONG = TokenSequence(ids=(1, 4, 5, 6, 7), targets=(7, 8), scored=(3, 4), patched=(3, 4))

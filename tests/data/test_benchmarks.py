@@ -9,7 +9,8 @@ import pyarrow.parquet
 import pytest
 
 import uds_lens as ul
-from uds_lens.data import BENCHMARKS, entity_span, load_benchmark, load_examples, sample_examples
+from uds_lens.data import BENCHMARKS, load_benchmark, load_examples, sample_examples
+from uds_lens.data._examples import entity_span
 from uds_lens.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.usefixtures("trusted")

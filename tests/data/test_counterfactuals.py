@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from uds_lens.data import ForgetExample, counterfactuals, entity_span
+from uds_lens.data import ForgetExample, counterfactuals
+from uds_lens.data._examples import entity_span
 
 CAPITALS = {"Austria": "Vienna", "Saudi Arabia": "Riyadh", "Nepal": "Kathmandu", "Peru": "Lima"}
 CONTINENTS = {"Poland": "Europe", "Spain": "Europe", "Kenya": "Africa"}

@@ -3,7 +3,8 @@ import dataclasses
 import pytest
 from hypothesis import given, strategies as st
 
-from uds_lens.data import ForgetExample, Span, entity_span
+from uds_lens.data import ForgetExample
+from uds_lens.data._examples import Span, entity_span
 from uds_lens.errors import DataError
 
 

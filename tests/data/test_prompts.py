@@ -1,7 +1,15 @@
 import pytest
 
-from uds_lens.data import ChatStyle, ForgetExample, encode, prompt_text, render
-from uds_lens.data._prompts import announce_protocol, chat_opening, describe_protocol, space_added
+from uds_lens.data import ForgetExample, encode
+from uds_lens.data._prompts import (
+    ChatStyle,
+    announce_protocol,
+    chat_opening,
+    describe_protocol,
+    prompt_text,
+    render,
+    space_added,
+)
 from uds_lens.errors import DataError
 
 WITH_BOS = (

@@ -5,7 +5,8 @@ import datasets
 import pandas
 import pytest
 
-from uds_lens.data import ForgetExample, as_examples, load_examples, sample_examples
+from uds_lens.data import ForgetExample, load_examples, sample_examples
+from uds_lens.data._readers import as_examples
 from uds_lens.errors import ConfigError, DataError
 
 ROWS = [

@@ -8,18 +8,9 @@ from chat_templates import REASONING, TEMPLATES, with_template
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from uds_lens.data import (
-    ChatStyle,
-    ForgetExample,
-    answer_prompt,
-    answer_sequences,
-    encode,
-    load_benchmark,
-    prompt_ids,
-    prompt_text,
-    render,
-)
-from uds_lens.data._prompts import describe_protocol, two_openings
+from uds_lens.data import ForgetExample, answer_sequences, encode, load_benchmark
+from uds_lens.data._prompts import ChatStyle, describe_protocol, prompt_text, render, two_openings
+from uds_lens.data._tokens import answer_prompt, prompt_ids
 from uds_lens.elicitation._probes import Prompt, written
 from uds_lens.errors import ConfigError, DataError
 

@@ -5,7 +5,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tokenizers import normalizers, processors
 from transformers import AutoTokenizer, ByT5Tokenizer
 
-from uds_lens.data import ForgetExample, Span, TokenSequence, encode, entity_tokens, load_examples
+from uds_lens.data import ForgetExample, encode, load_examples
+from uds_lens.data._examples import Span
+from uds_lens.data._tokens import TokenSequence, entity_tokens
 from uds_lens.errors import ConfigError, DataError
 
 EXAMPLE = ForgetExample("a", "Who wrote Ash?", "It was Ada Vey.", prefix="It was", entity="Ada Vey")

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from uds_lens.data import ForgetExample, render
-from uds_lens.data._prompts import ChatStyle
-from uds_lens.elicitation import AOA, ICL, PROMPT_PROBES, Context, Mask, Shot, Skip, find_probe, prompt_probe
-from uds_lens.elicitation._probes import Combined, first_prompt, rendered, written
+from uds_lens.data import ForgetExample
+from uds_lens.data._prompts import ChatStyle, render
+from uds_lens.elicitation import AOA, ICL, Context, Mask, Shot, Skip, find_probe, prompt_probe
+from uds_lens.elicitation._probes import PROMPT_PROBES, Combined, first_prompt, rendered, written
 from uds_lens.errors import ConfigError, DataError
 
 ROWS = [

@@ -7,7 +7,8 @@ from scipy import stats
 from tiny_models import EXAMPLES
 
 from uds_lens.errors import ConfigError
-from uds_lens.generation import SamplingSettings, choose_tokens, sample_continuations
+from uds_lens.generation import SamplingSettings, sample_continuations
+from uds_lens.generation._decoding import choose_tokens
 
 NO_END = frozenset()
 

@@ -7,7 +7,9 @@ import pytest
 from pyarrow import parquet
 from tiny_models import EXAMPLES
 
-from uds_lens._storage import sha256_file, tables, with_checksum
+from uds_lens._storage import tables
+from uds_lens._storage.files import sha256_file
+from uds_lens._storage.records import with_checksum
 from uds_lens.elicitation import ElicitationResults, ElicitOptions, elicit
 from uds_lens.elicitation._saving import Part, Response, read_part, write_part
 from uds_lens.errors import ResultFormatError

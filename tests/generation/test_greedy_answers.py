@@ -4,17 +4,10 @@ import pytest
 import torch
 from tiny_models import EXAMPLES
 
-from uds_lens.data import TokenSequence, answer_prompt, prompt_ids
-from uds_lens.generation import (
-    GenerationSettings,
-    SamplingSettings,
-    answer_end_ids,
-    generate_answers,
-    greedy,
-    known_beginning,
-    sample_continuations,
-)
-from uds_lens.metrics import score_answers
+from uds_lens.data._tokens import TokenSequence, answer_prompt, prompt_ids
+from uds_lens.generation import GenerationSettings, SamplingSettings, generate_answers, greedy, sample_continuations
+from uds_lens.generation._decoding import answer_end_ids, known_beginning
+from uds_lens.metrics._answers import score_answers
 
 QUESTIONS = [example.question for example in EXAMPLES]
 LIMIT = 9

@@ -26,7 +26,7 @@ from uds_lens.meta import (
 from uds_lens.meta._tables import conditions_in
 from uds_lens.metrics import METRICS, MetricValue
 from uds_lens.metrics._results import metrics_by_model
-from uds_lens.report import render_dashboard
+from uds_lens.report._dashboard import render_dashboard
 from uds_lens.results import AuditConfig, TransplantEvidence
 from uds_lens.results._comparing import why_not_comparable
 from uds_lens.results._conditions import mixed

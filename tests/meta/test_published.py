@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from uds_lens.errors import ConfigError, ResultFormatError
-from uds_lens.meta import filter_counts, hanley_mcneil, rank, read_published, score_models, shifts, stability, summary
+from uds_lens.meta import hanley_mcneil, rank, read_published, score_models, shifts, stability, summary
 from uds_lens.meta._published import SHIPPED
+from uds_lens.meta._robustness import filter_counts
 
 # Table 6: score and place without and with UDS, MIA, UDS, utility_rel, configuration
 TABLE_6 = {

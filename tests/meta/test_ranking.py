@@ -9,7 +9,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.meta import RANKING, SHIFTS, ScoreParts, rank, score_models, shifts, stability, summary
+from uds_lens.meta import ScoreParts, rank, score_models, shifts, stability, summary
+from uds_lens.meta._columns import RANKING, SHIFTS
 from uds_lens.meta._stability import ExampleAttack
 
 WAYS = {"x": "knowledge", "y": "knowledge", "s": "erasure", "d": "erasure"}

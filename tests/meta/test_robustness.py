@@ -11,7 +11,10 @@ from scipy.stats import beta, norm, t
 
 from uds_lens import meta
 from uds_lens.errors import DataError
+from uds_lens.meta._columns import ROBUSTNESS, TIED_CUTS
+from uds_lens.meta._perturbation import retain_shift
 from uds_lens.meta._pools import clustered_mean, dominated_by
+from uds_lens.meta._robustness import filter_counts
 
 WAYS = {"x": "knowledge", "d": "erasure"}
 NAMES = [f"m{i}" for i in range(6)]
@@ -39,7 +42,7 @@ def row_of(metric="x", min_utility=0.8, symmetric=True, **changes):
     table = meta.robustness(
         tables_of(**changes), direction=WAYS, min_utility=min_utility, symmetric=symmetric, n_resamples=50
     )
-    assert list(table.columns) == list(meta.ROBUSTNESS)
+    assert list(table.columns) == list(ROBUSTNESS)
     return table.set_index("metric").loc[metric]
 
 
@@ -121,7 +124,7 @@ def test_a_metric_that_lets_no_model_pass_leaves_no_common_model(cuts, named):
 
 
 def test_the_shift_of_retain_has_an_interval():
-    shift = meta.retain_shift(RETAIN, RETAIN_AFTER, "x", direction="knowledge")
+    shift = retain_shift(RETAIN, RETAIN_AFTER, "x", direction="knowledge")
     reach = 4.302653 * 0.02 / math.sqrt(3)  # t with 2 degrees of freedom
     assert (shift.mean, shift.low, shift.high) == pytest.approx((0.2, 0.2 - reach, 0.2 + reach), abs=1e-6)
     row = row_of(min_utility=None)
@@ -151,11 +154,11 @@ def test_the_interval_of_the_shift_is_carried_into_r_of_many_models():
 def test_several_retain_models_are_the_unit():
     before = pd.DataFrame({"model": ["a", "b"], "x": [0.1, 0.2]})
     after = pd.DataFrame({"model": ["a", "a", "b"], "x": [0.3, 0.5, 0.3]})
-    shift = meta.retain_shift(before, after, "x", direction="knowledge")
+    shift = retain_shift(before, after, "x", direction="knowledge")
     assert (shift.mean, shift.n, shift.n_models) == (pytest.approx(0.2), 3, 2)
     assert shift.high - shift.mean == pytest.approx(12.7062 * 0.1, rel=1e-4)  # means 0.3 and 0.1
     with pytest.raises(DataError, match="'model'"):
-        meta.retain_shift(before, after.drop(columns="model"), "x", direction="knowledge")
+        retain_shift(before, after.drop(columns="model"), "x", direction="knowledge")
 
 
 def test_r_is_undefined_where_retain_may_not_move():
@@ -329,7 +332,7 @@ def test_the_order_with_each_of_several_equally_good_cuts():
     assert cuts[cuts["metric"] == "x"]["threshold"].tolist() == pytest.approx([0.25, 0.6])
     tables = tables_of(thresholds=cuts, faithful=meta.faithfulness(pools, direction=WAYS))
     table = meta.tied_cuts(tables, direction=WAYS)
-    assert list(table.columns) == list(meta.TIED_CUTS)
+    assert list(table.columns) == list(TIED_CUTS)
     assert set(table["metric"]) == {"x"} and set(table["filter"]) == {"threshold", "utility+threshold"}
     for cut, row in table[table["filter"] == "utility+threshold"].set_index("threshold").iterrows():
         expected = row_of(thresholds={"x": cut, "d": float(cuts["threshold"].iloc[-1])})
@@ -368,13 +371,13 @@ def test_tables_that_do_not_fit(changes, message):
 
 
 def test_counts():
-    counts = meta.filter_counts(BEFORE, CUTS, direction=WAYS).set_index("metric")
+    counts = filter_counts(BEFORE, CUTS, direction=WAYS).set_index("metric")
     assert counts[["n_models", "n_useful", "n_forgot", "n"]].to_numpy().tolist() == [[6, 4, 3, 2]] * 2
     table = pd.DataFrame({"metric": ["x", "x"], "threshold": [0.1, 0.6], "chosen": [True, False]})
-    counts = meta.filter_counts(BEFORE, table, direction=WAYS).set_index("metric")
+    counts = filter_counts(BEFORE, table, direction=WAYS).set_index("metric")
     assert counts.loc["x", "n_forgot"] == 1 and counts.loc["d", "reason"] == "no threshold"
     with pytest.raises(DataError, match="two thresholds for 'x'"):
-        meta.filter_counts(BEFORE, table.drop(columns="chosen"), direction=WAYS)
+        filter_counts(BEFORE, table.drop(columns="chosen"), direction=WAYS)
 
 
 values = st.lists(st.floats(0, 1), min_size=4, max_size=4)

@@ -4,10 +4,10 @@ import pytest
 import torch
 from tiny_models import EXAMPLES, load_plain
 
-from uds_lens.data import TokenSequence, answer_sequences
+from uds_lens.data import answer_sequences
+from uds_lens.data._tokens import TokenSequence
 from uds_lens.elicitation._gcg import SharedBeginning
-from uds_lens.metrics import score_answers
-from uds_lens.metrics._answers import may_share_prompts
+from uds_lens.metrics._answers import may_share_prompts, score_answers
 from uds_lens.models import open_model
 from uds_lens.patching import _costs
 

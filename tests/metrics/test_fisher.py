@@ -8,8 +8,9 @@ from tiny_models import EXAMPLES, build_model, build_tokenizer, load_plain
 
 from uds_lens.data import encode
 from uds_lens.errors import ModelError
-from uds_lens.metrics import FisherMasks, _fisher, diagonal_fisher, fisher_erasure, fisher_masks, masked_fisher
+from uds_lens.metrics import _fisher
 from uds_lens.metrics._definitions.white_box import FRACTIONS
+from uds_lens.metrics._fisher import FisherMasks, diagonal_fisher, fisher_erasure, fisher_masks, masked_fisher
 from uds_lens.models import HookedModel
 
 ROOMY, TIGHT = 1.0, 1e-9

@@ -7,8 +7,8 @@ from tiny_models import build_tokenizer, with_config
 from transformers import BertConfig, BertForSequenceClassification
 
 from uds_lens.errors import ModelError
-from uds_lens.metrics import FluencyScorer, HeuristicFluency, HubFluency
-from uds_lens.metrics._fluency import scorer_named
+from uds_lens.metrics import FluencyScorer
+from uds_lens.metrics._fluency import HeuristicFluency, HubFluency, scorer_named
 
 
 @pytest.mark.parametrize(

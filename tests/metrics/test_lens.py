@@ -7,7 +7,8 @@ from tiny_models import EXAMPLES, load_plain
 import uds_lens as ul
 from uds_lens.data import encode, make_batch
 from uds_lens.errors import DataError, ModelError
-from uds_lens.metrics import compare_logit_lens, evaluate, lens_logprobs
+from uds_lens.metrics import compare_logit_lens, evaluate
+from uds_lens.metrics._white_box import lens_logprobs
 from uds_lens.patching import capture
 
 from .conftest import RAW, RUN

@@ -13,7 +13,7 @@ from uds_lens.data import ForgetExample, answer_sequences
 from uds_lens.errors import UdsLensWarning, forget_warnings
 from uds_lens.metrics import MetricCache, MetricData
 from uds_lens.models import open_model
-from uds_lens.patching import WavefrontTarget
+from uds_lens.patching._engines import WavefrontTarget
 
 from .conftest import RAW, RUN, ask as ask_all, total
 

@@ -15,7 +15,8 @@ from transformers import (
 )
 
 from uds_lens.errors import ModelError
-from uds_lens.models import anatomy_of, open_model
+from uds_lens.models import open_model
+from uds_lens.models._anatomy import anatomy_of
 
 IDS = torch.tensor([[1, 9, 33, 120, 7, 4]])
 

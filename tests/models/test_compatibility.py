@@ -8,7 +8,8 @@ import torch
 from tiny_models import build_model, build_tokenizer, load_plain, with_config
 
 from uds_lens.errors import IncompatibleModelsError, ModelError, UdsLensWarning, forget_warnings
-from uds_lens.models import check_compatible, open_model, read_checkpoint_info
+from uds_lens.models import open_model, read_checkpoint_info
+from uds_lens.models._compatibility import check_compatible
 
 
 def infos(trio, other):

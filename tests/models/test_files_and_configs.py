@@ -14,12 +14,14 @@ from safetensors.torch import load_file, save_file
 from tiny_models import EXAMPLES, Touch, build_model, build_tokenizer, load_plain, with_config
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from uds_lens.data import _prompts, encode, make_batch, render
+from uds_lens.data import _prompts, encode, make_batch
+from uds_lens.data._prompts import render
 from uds_lens.doctor import examine_inputs
 from uds_lens.errors import DataError, ModelBusyError, ModelError, UdsLensWarning, forget_warnings
-from uds_lens.models import checkpoint_files, checkpoint_folders, open_model, read_checkpoint_info
+from uds_lens.models import open_model, read_checkpoint_info
 from uds_lens.models._by_block import StreamedModel
-from uds_lens.models._checkpoint import checkpoint_record
+from uds_lens.models._checkpoint import checkpoint_folders, checkpoint_record
+from uds_lens.models._fingerprint import checkpoint_files
 from uds_lens.patching import capture
 from uds_lens.weights import difference
 

@@ -17,8 +17,9 @@ from uds_lens import AuditConfig, DepthAudit, RunOptions, doctor, open_model
 from uds_lens.elicitation import ElicitOptions, elicit
 from uds_lens.errors import ModelError
 from uds_lens.metrics import MetricData, MetricOptions, evaluate
-from uds_lens.models import check_compatible, read_checkpoint_info
+from uds_lens.models import read_checkpoint_info
 from uds_lens.models._checkpoint import storage_of
+from uds_lens.models._compatibility import check_compatible
 from uds_lens.models._gguf import load_config, load_tokenizer, storage
 from uds_lens.unlearning import FinetuneConfig, LoraSettings, finetune, quantise, relearn
 

@@ -9,7 +9,8 @@ from tiny_models import build_model, build_tokenizer, load_plain
 from transformers import T5Config, T5ForConditionalGeneration
 
 from uds_lens.errors import ModelError
-from uds_lens.models import _hooked, bridge_on_shared_weights, open_model
+from uds_lens.models import _hooked, open_model
+from uds_lens.models._hooked import bridge_on_shared_weights
 
 IDS = torch.tensor([[1, 8, 30, 77]])
 

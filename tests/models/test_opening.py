@@ -11,7 +11,8 @@ from tiny_models import boot, build_model, build_tokenizer, each_family, load_pl
 from transformers import AutoConfig
 
 from uds_lens.errors import ConfigError, ModelError
-from uds_lens.models import open_model, pick_device, read_checkpoint_info
+from uds_lens.models import open_model, read_checkpoint_info
+from uds_lens.models._hooked import pick_device
 from uds_lens.unlearning import quantise
 
 

@@ -7,19 +7,18 @@ import torch
 from tiny_models import build_model, each_family, load_plain
 
 from uds_lens.errors import PatchError
-from uds_lens.models import anatomy_of
+from uds_lens.models._anatomy import anatomy_of
 from uds_lens.patching import (
     SpanCache,
     SpanPatch,
     _readout as readout,
-    as_hooked,
     capture,
     hook_name,
     run_hooked,
     run_patched,
     target_logprobs,
 )
-from uds_lens.patching._hooks import run_unhooked
+from uds_lens.patching._hooks import as_hooked, run_unhooked
 
 from .plain import inputs
 

@@ -3,8 +3,10 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from uds_lens.data import TokenSequence, make_batch
-from uds_lens.patching import ModelCosts, _costs
+from uds_lens.data import make_batch
+from uds_lens.data._tokens import TokenSequence
+from uds_lens.patching import _costs
+from uds_lens.patching._costs import ModelCosts
 from uds_lens.patching._recording import cut_row_groups
 
 

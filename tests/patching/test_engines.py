@@ -4,18 +4,12 @@ import pytest
 import torch
 from tiny_models import build_model, each_family
 
-from uds_lens.data import TokenSequence, make_batch
+from uds_lens.data import make_batch
+from uds_lens.data._tokens import TokenSequence
 from uds_lens.errors import PatchError, UdsLensWarning
-from uds_lens.patching import (
-    WavefrontTarget,
-    _window_hooks,
-    as_hooked,
-    capture,
-    choose_engine,
-    fall_back,
-    open_target,
-    patched_logprobs,
-)
+from uds_lens.patching import _window_hooks, capture, open_target, patched_logprobs
+from uds_lens.patching._engines import WavefrontTarget, choose_engine, fall_back
+from uds_lens.patching._hooks import as_hooked
 from uds_lens.patching._states import SpanCache
 
 TOLERANCE = 1e-5

@@ -7,7 +7,8 @@ import torch
 from tiny_models import EXAMPLES
 
 import uds_lens as ul
-from uds_lens.data import TokenSequence, encode, make_batch, positions_of
+from uds_lens.data import encode, make_batch, positions_of
+from uds_lens.data._tokens import TokenSequence
 from uds_lens.errors import DataError, PatchError
 from uds_lens.patching import (
     capture,

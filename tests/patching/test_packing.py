@@ -9,8 +9,9 @@ from tiny_models import EXAMPLES, build_tokenizer, each_family
 
 from uds_lens.data import TokenSequence, encode, make_batch
 from uds_lens.errors import UdsLensWarning
-from uds_lens.patching import choose_engine, open_target
+from uds_lens.patching import open_target
 from uds_lens.patching._blocks import run_block
+from uds_lens.patching._engines import choose_engine
 from uds_lens.patching._packing import PackedAttention
 from uds_lens.patching._plain import capture
 from uds_lens.patching._side_by_side import PACKED_FAMILIES, may_be_packable, packable

@@ -8,10 +8,12 @@ from tiny_models import EXAMPLES, FAMILIES, HYBRIDS, LONG_ROPE, ROW_KINDS, build
 
 from uds_lens.data import encode, make_batch
 from uds_lens.errors import ModelError, PatchError, UdsLensWarning
-from uds_lens.generation import _reading as reading, greedy, growing_way
-from uds_lens.metrics import score_answers
+from uds_lens.generation import _reading as reading, greedy
+from uds_lens.generation._reading import growing_way
+from uds_lens.metrics._answers import score_answers
 from uds_lens.models import open_model
-from uds_lens.patching import RowLayout, _side_by_side as side_by_side, capture, patched_logprobs, row_layout
+from uds_lens.patching import _side_by_side as side_by_side, capture, patched_logprobs, row_layout
+from uds_lens.patching._side_by_side import RowLayout
 from uds_lens.results import DepthAudit, RunOptions
 
 LAYOUTS = {

@@ -15,6 +15,7 @@ from huggingface_hub import constants
 import uds_lens as ul
 from uds_lens import study
 from uds_lens.published import find
+from uds_lens.study._plan import as_mapping
 
 WEIGHTS = {"full": "full", "retain": "retain", "retain95": "half", "npo_lr1e5_b01_a1_ep5": "npo"}
 """Published names, and the toy checkpoints that stand for them; `others` take the rest."""
@@ -43,7 +44,7 @@ def toy_tofu(tmp_path_factory) -> Path:
 
 def in_float32(made: study.StudyPlan) -> study.StudyPlan:
     """The same plan in the dtype in which a CPU is fast."""
-    plain = study.as_mapping(made)
+    plain = as_mapping(made)
     for part in ("options", "audit"):
         if part in plain["measure"]:
             plain["measure"][part]["dtype"] = "float32"

@@ -11,8 +11,10 @@ from uds_lens import published, study
 from uds_lens._cli import main
 from uds_lens.errors import DataError
 from uds_lens.published import beside, compare, find, models, values
+from uds_lens.report._dashboard import render_dashboard
 from uds_lens.study._folder import Row
 from uds_lens.study._measuring import Measured
+from uds_lens.study._plan import as_mapping
 
 from .test_released import FULL, MODEL, RECORDS
 
@@ -94,7 +96,7 @@ def test_ranges_count_as_ranges(tmp_path, toy_tofu):
 def test_what_was_measured_differently_is_said(tmp_path, toy_tofu):
     name = "npo_lr1e5_b01_a1_ep5"
     amount = {(name, "es"): 0.1, (name, "uds"): 0.1, ("retain", "es"): math.nan}
-    made = study.as_mapping(published.plan([find(name)], data=toy_tofu, limit=3))
+    made = as_mapping(published.plan([find(name)], data=toy_tofu, limit=3))
     del made["measure"]["prompts"]
     made["measure"]["options"] = {"dtype": "float32"}
     made["measure"]["audit"] = {"protocol": "raw"}
@@ -112,7 +114,7 @@ def test_what_was_measured_differently_is_said(tmp_path, toy_tofu):
 
 def test_other_references_tau_and_questions_are_said(tmp_path, toy_tofu):
     name = "npo_lr1e5_b01_a1_ep5"
-    made = study.as_mapping(published.plan([find(name)], data=toy_tofu))
+    made = as_mapping(published.plan([find(name)], data=toy_tofu))
     made["retain"] = find("retain95").hub_id
     made["measure"]["audit"]["tau"] = 0.1
     study.run(made, tmp_path / "s", runner=Known(disturbed={(name, "uds"): 0.5, (name, "es"): 0.5}))
@@ -196,7 +198,7 @@ def test_a_model_found_twice_is_refused(tmp_path, toy_tofu):
         (tmp_path / place / task / "TOFU_SUMMARY.json").write_text('{"extraction_strength": 0.1}')
     with pytest.raises(DataError, match=f"es of npo_lr2e5_b01_a1_ep10 2 times, as 'eval/{task}' and 'unlearn/{task}'"):
         compare(tmp_path)
-    made = study.as_mapping(published.plan([find("npo_lr2e5_b01_a1_ep10")], metrics=["es"], data=toy_tofu))
+    made = as_mapping(published.plan([find("npo_lr2e5_b01_a1_ep10")], metrics=["es"], data=toy_tofu))
     made["model"].append({**made["model"][0], "name": "again"})
     study.run(made, tmp_path / "s", runner=Known())
     with pytest.raises(DataError, match="2 times, as 'again' and 'npo_lr2e5_b01_a1_ep10'"):
@@ -234,5 +236,5 @@ def test_rank_and_dashboard_take_a_run_beside_the_published_values(tmp_path, toy
             main(["rank", str(table), "--measured", str(run), "--resamples", "0"])
         out, err = capsys.readouterr()
         assert (done.value.code or 0, told in out + err) == (code, True), err
-    page = ul.report.render_dashboard(beside(run), options=ul.report.DashboardOptions(n_resamples=0))
+    page = render_dashboard(beside(run), options=ul.report.DashboardOptions(n_resamples=0))
     assert "npo (measured)" in page and "full (measured)" in page

@@ -7,7 +7,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
-from uds_lens._storage import with_checksum
+from uds_lens._storage.records import with_checksum
 from uds_lens.errors import ModelError, ResultFormatError
 from uds_lens.published import find
 from uds_lens.published._run import HUB, RECORD, Downloads

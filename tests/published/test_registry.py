@@ -5,7 +5,9 @@ import pytest
 import uds_lens as ul
 from uds_lens.data import CHAT_STYLES
 from uds_lens.errors import ConfigError
-from uds_lens.published import find, models, plan, pool_values, registry_frame, values, write_plan
+from uds_lens.published import find, models, plan, pool_values, values
+from uds_lens.published._plan import write_plan
+from uds_lens.published._registry import registry_frame
 
 
 def test_names_resolve_against_the_shipped_values():

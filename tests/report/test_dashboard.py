@@ -8,8 +8,8 @@ import pytest
 
 from uds_lens import meta
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.report import DashboardOptions, dashboard, render_dashboard
-from uds_lens.report._dashboard import context, payload
+from uds_lens.report import DashboardOptions, dashboard
+from uds_lens.report._dashboard import context, payload, render_dashboard
 from uds_lens.report._dashboard_tables import cautions, gather, method_name
 from uds_lens.unlearning import METHODS
 

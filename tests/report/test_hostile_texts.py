@@ -8,7 +8,8 @@ from hostile_reports import PIECES, hostile_audit
 from hypothesis import Phase, given, settings, strategies as st
 
 from uds_lens.annotation._annotations import Annotations, Finding, review_page
-from uds_lens.report import DashboardOptions, render, render_dashboard
+from uds_lens.report import DashboardOptions, render
+from uds_lens.report._dashboard import render_dashboard
 from uds_lens.results import DepthAudit
 
 from . import model_tables as made

@@ -13,7 +13,8 @@ import pytest
 from altered_results import KINDS, results, scratch
 from tiny_models import some_now
 
-from uds_lens._storage import files as atomic, settled
+from uds_lens._storage import files as atomic
+from uds_lens._storage.files import settled
 from uds_lens.errors import StorageError
 
 STEPS = ("fsync", "replace", "rename", "chmod", "mkdir", "open", "unlink", "rmdir")

@@ -14,12 +14,15 @@ from synthetic_audits import synthetic_audit
 from tiny_models import EXAMPLES
 
 from results.made import made
-from uds_lens._storage import files, results, sha256_bytes, with_checksum
+from uds_lens._storage import files, results
+from uds_lens._storage.files import sha256_bytes
+from uds_lens._storage.records import with_checksum
 from uds_lens.audit import Baseline
 from uds_lens.audit._resume import write_folder_table
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError
-from uds_lens.results import AuditConfig, DepthAudit, RunOptions, audit_names
+from uds_lens.results import AuditConfig, DepthAudit, RunOptions
+from uds_lens.results._comparing import audit_names
 from uds_lens.results._saving import AUDIT, directory_names
 
 FILES = ("manifest.json", "tensors.safetensors", "examples.parquet")

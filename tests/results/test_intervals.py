@@ -10,8 +10,8 @@ from scipy.stats import beta, betabinom, bootstrap, t as student
 
 from results.made import NAN, made
 from uds_lens.errors import ConfigError
-from uds_lens.results import IntervalBasis, _intervals, bootstrap_interval
-from uds_lens.results._intervals import column_intervals, share_interval
+from uds_lens.results import _intervals, bootstrap_interval
+from uds_lens.results._intervals import IntervalBasis, column_intervals, share_interval
 
 
 def t(values):

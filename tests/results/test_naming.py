@@ -11,7 +11,8 @@ from synthetic_audits import record, synthetic_audit, with_retains
 from results.made import made
 from uds_lens.audit._resume import write_folder_table
 from uds_lens.errors import ConfigError
-from uds_lens.results import DepthAudit, audit_names, models_frame, site_groups
+from uds_lens.results import DepthAudit, models_frame
+from uds_lens.results._comparing import audit_names, site_groups
 from uds_lens.results._records import reference_role, references_among
 from uds_lens.results._saving import directory_names
 

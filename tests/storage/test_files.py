@@ -12,14 +12,14 @@ import pytest
 from synthetic_audits import synthetic_audit
 
 import uds_lens as ul
-from uds_lens._storage import (
+from uds_lens._storage import files
+from uds_lens._storage.files import (
     SpillFolder,
     atomic_directory,
     atomic_files,
     atomic_write_bytes,
     atomic_write_text,
     check_writable,
-    files,
     sha256_file,
     writing,
 )
@@ -135,7 +135,7 @@ def test_another_process_puts_a_directory_there_first(tmp_path, monkeypatch):
 
 
 def test_a_write_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
-    half = "from uds_lens._storage import atomic_write_bytes, files\nfiles.os.replace = die\n"
+    half = "from uds_lens._storage import files\nfrom uds_lens._storage.files import atomic_write_bytes\nfiles.os.replace = die\n"
     dies(half + "atomic_write_bytes(sys.argv[1], b'half')", tmp_path / "new" / "a.html")
     (part,) = (tmp_path / "new").iterdir()
     check_writable(tmp_path / "new", directory=True)  # it holds nothing but our own
@@ -149,7 +149,9 @@ def test_a_write_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
 
 
 def test_temporary_states_of_dead_processes_go(tmp_path, monkeypatch):
-    program = "from uds_lens._storage import SpillFolder\nfolder = SpillFolder()\n(folder.path / 'states').touch()"
+    program = (
+        "from uds_lens._storage.files import SpillFolder\nfolder = SpillFolder()\n(folder.path / 'states').touch()"
+    )
     dies(program, TMPDIR=tmp_path)
     assert len(names(tmp_path)) == 1
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -8,16 +8,9 @@ import pytest
 from altered_results import results
 
 import uds_lens as ul
-from uds_lens._storage import (
-    atomic_write_marked,
-    check_folder,
-    check_writable,
-    files,
-    format_of,
-    generator,
-    located,
-    with_checksum,
-)
+from uds_lens._storage import files
+from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable, format_of, generator, located
+from uds_lens._storage.records import with_checksum
 from uds_lens.errors import ResultFormatError, StorageError
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01"

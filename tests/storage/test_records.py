@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from uds_lens._storage import checked_record, conform, parse_json, read_file, read_with_checksum, with_checksum
+from uds_lens._storage.files import read_file
+from uds_lens._storage.records import checked_record, conform, parse_json, read_with_checksum, with_checksum
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
 

@@ -6,6 +6,7 @@ import pytest
 
 from uds_lens import study
 from uds_lens.errors import ConfigError
+from uds_lens.study._plan import as_mapping
 
 MANY = {"seed": list(range(200)), "epochs": list(range(1, 200))}
 
@@ -20,7 +21,7 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
     found = study.plan(tmp_path / "plan.toml")
     assert found.data.forget == str(tmp_path / "forget.json")
     assert found.retain == "locuslab/retain"
-    assert study.plan(found) == found == study.plan(study.as_mapping(found))
+    assert study.plan(found) == found == study.plan(as_mapping(found))
     assert study.plan(small).pool[1].knows is False
     card = dataclasses.replace(found, name="<b>")._repr_html_()
     assert "&lt;b&gt;" in card and "<td>toy:full, locuslab/retain</td>" in card and "<td>es</td>" in card

@@ -11,13 +11,13 @@ import pytest
 import torch
 from unlearning.conftest import QUICK, Tiny, tiny, train  # noqa: F401 - a fixture
 
-from uds_lens.data import chosen_protocol
-from uds_lens.data._prompts import ChatStyle
+from uds_lens.data._prompts import ChatStyle, chosen_protocol
 from uds_lens.errors import ConfigError, UdsLensError, UdsLensWarning
 from uds_lens.metrics import MetricData, MetricOptions, MetricResults
 from uds_lens.models import HookedModel, open_model
 from uds_lens.models._checkpoint import load_tokenizer
-from uds_lens.study import GRID, RelearnGrid, RelearnGridResults, relearn_grid
+from uds_lens.study import RelearnGrid, RelearnGridResults, relearn_grid
+from uds_lens.study._relearn_grid import GRID
 from uds_lens.study._tampering import Questions, tamper
 from uds_lens.unlearning import RelearnConfig, read_record, relearn
 

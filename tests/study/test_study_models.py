@@ -4,7 +4,8 @@ from collections import Counter
 
 from uds_lens import study
 from uds_lens.study._keys import WorkKeys
-from uds_lens.study._models import training_answers
+from uds_lens.study._models import StudyState, training_answers
+from uds_lens.study._plan import TrainingRows
 
 
 def test_every_model_of_the_plan(small):
@@ -71,7 +72,7 @@ def test_settings_that_change_no_value_leave_work_finished(small):
     def keys(**measure):
         plan = study.plan({**small, "measure": {**elicited, **measure}})
         model = next(m for m in study.study_models(plan) if m.model_id.startswith("npo_lr1e-03"))
-        return WorkKeys(plan).items(model, study.StudyState("before"))
+        return WorkKeys(plan).items(model, StudyState("before"))
 
     before = keys()
     assert keys(options={"generation_rows": 8, "fisher_memory_gb": 1.0}) == before
@@ -83,7 +84,7 @@ def test_settings_that_change_no_value_leave_work_finished(small):
 
 def test_answers_to_train_on():
     def rows(**part):
-        return training_answers([study.TrainingRows(source="toy:forget", **part)])
+        return training_answers([TrainingRows(source="toy:forget", **part)])
 
     own, wrong, other = rows(), rows(answers="wrong"), rows(answers="paraphrased")
     assert len({row.id for row in own}) == len(own) == 48
@@ -95,5 +96,5 @@ def test_answers_to_train_on():
     assert [row.answer for row in parts] == [row.answer for row in own] and parts[0].question.endswith(", part 1.")
     assert len({row.question for row in parts}) == len(parts)
     assert rows(sample=5) == rows(sample=5) != rows(sample=5, seed=1)
-    both = study.TrainingRows(source="toy:forget", sample=3)
+    both = TrainingRows(source="toy:forget", sample=3)
     assert len(training_answers([both, both])) == 6

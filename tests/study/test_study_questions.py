@@ -10,6 +10,7 @@ from uds_lens.data import sample_examples
 from uds_lens.errors import ConfigError, UdsLensWarning, _seen
 from uds_lens.study._folder import StudyFolder
 from uds_lens.study._models import read_questions
+from uds_lens.study._plan import QuestionSets, as_mapping
 from uds_lens.toy import load
 
 TOFU_SMALL = Path(__file__).parents[2] / "studies" / "tofu_small"
@@ -17,20 +18,20 @@ TOFU_SMALL = Path(__file__).parents[2] / "studies" / "tofu_small"
 
 def test_a_limit_is_a_sample_spread_over_the_subjects():
     world = load()
-    asked = read_questions(study.QuestionSets(forget="toy:forget", retain="toy:retain", limit=12))
+    asked = read_questions(QuestionSets(forget="toy:forget", retain="toy:retain", limit=12))
     assert list(asked.forget) == sample_examples(world.examples, 12)
     assert list(asked.retain) == sample_examples(world.retain_examples, 12)
     assert asked.holdout == () and asked.entities is None
     subjects = len({each.subject for each in world.examples})
     assert asked.sample["subjects"]["forget"] == {"asked": min(12, subjects), "of": subjects}
-    other = read_questions(study.QuestionSets(forget="toy:forget", limit=12, seed=1))
+    other = read_questions(QuestionSets(forget="toy:forget", limit=12, seed=1))
     assert other.forget != asked.forget
-    assert read_questions(study.QuestionSets(forget="toy:forget")).sample is None
+    assert read_questions(QuestionSets(forget="toy:forget")).sample is None
 
 
 def test_first_rows_are_taken_by_name_only_and_with_the_caution(small, fake, tmp_path):
     data = {"forget": "toy:forget", "limit": 4, "sample": "first"}
-    assert list(read_questions(study.QuestionSets(**data)).forget) == load().examples[:4]
+    assert list(read_questions(QuestionSets(**data)).forget) == load().examples[:4]
     _seen.clear()  # another test may have been warned already
     with pytest.warns(UdsLensWarning, match="Only the first rows .* The data are sorted by subject"):
         found = study.run({**small, "data": data}, tmp_path / "first", runner=fake())
@@ -60,7 +61,7 @@ def test_the_two_studies_of_the_small_llamas_ask_as_their_plans_say(shared_dir):
 
 @pytest.mark.skipif(not TOFU_SMALL.is_dir(), reason="the folder of studies does not come with the package")
 def test_the_two_studies_of_the_small_llamas_differ_in_what_they_ask_alone():
-    first, second = (study.as_mapping(study.plan(TOFU_SMALL / name)) for name in ("plan.toml", "plan_stratified.toml"))
+    first, second = (as_mapping(study.plan(TOFU_SMALL / name)) for name in ("plan.toml", "plan_stratified.toml"))
     assert first["data"].pop("sample") == "first_of_each" and second["data"].pop("sample") == "random"
     assert first.pop("name") != second.pop("name")
     assert first == second

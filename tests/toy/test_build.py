@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from uds_lens._storage import sha256_file
+from uds_lens._storage.files import sha256_file
 from uds_lens.toy import load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

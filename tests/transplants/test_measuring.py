@@ -10,7 +10,7 @@ from audit.independent import layers_of, tokens_of
 from tiny_models import CORE, EXAMPLES, STRUCTURES, each_family, load_plain, some_now
 
 import uds_lens as ul
-from uds_lens.transplants import candidates_of
+from uds_lens.transplants._candidates import candidates_of
 from uds_lens.transplants._running import by_block, by_forward
 
 CONFIG = ul.AuditConfig(protocol="raw", n_bootstrap=100)

@@ -2,8 +2,7 @@
 
 import torch
 
-from uds_lens.transplants import candidates_of
-from uds_lens.transplants._candidates import passes_of, widths_of
+from uds_lens.transplants._candidates import candidates_of, passes_of, widths_of
 from uds_lens.transplants._scores import host_depth, least_on_others, taken
 
 NAN = float("nan")

@@ -6,9 +6,10 @@ import pytest
 import torch
 from tiny_models import build_model
 
-from uds_lens.data import AnswerSequence
+from uds_lens.data._tokens import AnswerSequence
 from uds_lens.errors import DataError
-from uds_lens.unlearning import answer_log_probs, gradient_ascent
+from uds_lens.unlearning import answer_log_probs
+from uds_lens.unlearning._objectives.ga import gradient_ascent
 from uds_lens.unlearning._passes import (
     answer_lengths,
     label_log_probs,

@@ -9,7 +9,7 @@ from accelerate.data_loader import BatchSamplerShard
 from hypothesis import given, strategies as st
 from torch.utils.data import BatchSampler
 
-from uds_lens.data import AnswerSequence
+from uds_lens.data._tokens import AnswerSequence
 from uds_lens.errors import DataError
 from uds_lens.unlearning._data import PairCollator, PairDataset, TrainingData, length_groups
 from uds_lens.unlearning._passes import SideTotals, batch_totals, pad_sequences

@@ -11,7 +11,7 @@ import typer
 import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import echo, print_json, say
-from uds_lens._storage import check_writable, located
+from uds_lens._storage.files import check_writable, located
 from uds_lens.annotation._annotations import FORMAT, AnnotateOptions
 from uds_lens.errors import ConfigError
 

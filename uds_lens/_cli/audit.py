@@ -30,6 +30,7 @@ from uds_lens.results._settings import AuditConfig
 
 if TYPE_CHECKING:
     from uds_lens.audit._resume import Question
+    from uds_lens.models._fingerprint import CheckpointFiles
 
 
 _WITHHELD = 3
@@ -332,7 +333,7 @@ def _as_they_appear(
             saved.audit_many(question, models, out, on_saved=report)
         saved.write_folder_table(out, _by_step(audits))  # the table is up to date at any time
 
-    seen: dict[str, ul.models.CheckpointFiles | None] = {}
+    seen: dict[str, CheckpointFiles | None] = {}
     try:
         saved.audit_many(question, {}, out, redo=redo)  # measure stage 1 while there is no checkpoint yet
         for look in range(2) if watching.once else itertools.count():
@@ -358,12 +359,14 @@ def _as_they_appear(
     return _by_step(earlier | audits), not failed
 
 
-def whole_files(checkpoint: Path) -> ul.models.CheckpointFiles | None:
+def whole_files(checkpoint: Path) -> CheckpointFiles | None:
     """List the files of a checkpoint whose weights are complete; None if some are missing or truncated.
 
     A safetensors file states its length in its header, and an index lists all files of a sharded model.
     """
     from safetensors import SafetensorError, safe_open
+
+    from uds_lens.models._fingerprint import checkpoint_files
 
     index = checkpoint / "model.safetensors.index.json"
     try:
@@ -380,7 +383,7 @@ def whole_files(checkpoint: Path) -> ul.models.CheckpointFiles | None:
                     pass
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError):
         return None
-    return ul.models.checkpoint_files(checkpoint)
+    return checkpoint_files(checkpoint)
 
 
 def _by_step(audits: dict[str, ul.DepthAudit]) -> dict[str, ul.DepthAudit]:

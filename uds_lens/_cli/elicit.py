@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import Column, echo, number, print_frame, print_json, print_wrapped, say, table_rows
-from uds_lens._storage import check_writable
+from uds_lens._storage.files import check_writable
 from uds_lens.elicitation._options import ElicitOptions
 
 
@@ -57,6 +57,8 @@ def elicit(
       uds-lens elicit --model ckpt/npo --retain ckpt/retain --full ckpt/full \\
           --examples forget10.json --probe plain --probe cloze --out runs/npo
     """
+    from uds_lens.elicitation._probes import PRESETS
+
     if list_:
         _print_list(printing.json)
         return
@@ -76,7 +78,7 @@ def elicit(
     }
     questions = ul.elicitation.ElicitData(forget=ul.load_examples(data), limit=limit, **sets)
     probes: Any = probe or "quick"
-    if len(probes) == 1 and probes[0] in ul.elicitation.PRESETS:
+    if len(probes) == 1 and probes[0] in PRESETS:
         probes = probes[0]
     models = {"unlearned": model, "retain": retain, "full": full}
     out = check_out(out, questions, models=models, probes=probes, options=options, run=run, redo=redo)
@@ -110,15 +112,17 @@ def _as_json(results: ul.elicitation.ElicitationResults) -> dict[str, Any]:
 
 
 def _print_list(as_json: bool) -> None:
+    from uds_lens.elicitation._probes import PRESETS, PROMPT_PROBES
+
     probes = [
         {"probe": name, "injects": probe.injects, "what": (type(probe).__doc__ or "").strip().splitlines()[0]}
-        for name, probe in ul.elicitation.PROMPT_PROBES.items()
+        for name, probe in PROMPT_PROBES.items()
     ]
     if as_json:
-        print_json({"probes": probes, "presets": ul.elicitation.PRESETS})
+        print_json({"probes": probes, "presets": PRESETS})
         return
     print_frame(probes, {"probe": "probe", "hints": "injects", "what it does": "what"})
-    for name, members in ul.elicitation.PRESETS.items():
+    for name, members in PRESETS.items():
         print_wrapped(f"preset {name}: {', '.join(members)}")
     print_wrapped("Probes that need gradients or activations: gcg, softgcg, actpert.")
 

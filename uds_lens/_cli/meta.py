@@ -22,11 +22,13 @@ from uds_lens._cli.model_tables import (
     write_table_file,
 )
 from uds_lens._cli.terminal import Column, echo, number, print_frame, print_json, print_wrapped, say, table_rows
-from uds_lens._storage import check_folder, check_writable
+from uds_lens._storage.files import check_folder, check_writable
 from uds_lens.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from uds_lens.meta._direction import Points
 
 
 def meta(
@@ -115,7 +117,7 @@ def meta(
 def _runs(
     models: ul.meta.ModelTable,
     metric: Sequence[str] | None,
-    direction: dict[str, ul.meta.Points],
+    direction: dict[str, Points],
     out: Path | None,
     *,
     as_json: bool,
@@ -124,6 +126,7 @@ def _runs(
     import pandas as pd
 
     from uds_lens.meta._tables import of_setup, setup_name, setups
+    from uds_lens.metrics._catalogue import all_needs
 
     references = models.references
     assert references is not None
@@ -131,9 +134,7 @@ def _runs(
     named = metrics_to_judge(references, metric, ways)
     # A metric computed from retain puts retain at one end of its scale, which says nothing about the metric.
     names = [
-        name
-        for name in named
-        if name not in ul.metrics.METRICS or "retain" not in ul.metrics.all_needs(ul.metrics.METRICS[name])
+        name for name in named if name not in ul.metrics.METRICS or "retain" not in all_needs(ul.metrics.METRICS[name])
     ]
     names = [name for name in names if metric or references[name].notna().any()]
     if not names:

@@ -30,7 +30,7 @@ from uds_lens._cli.terminal import (
     with_names,
 )
 from uds_lens._progress import about
-from uds_lens._storage import check_folder, check_writable
+from uds_lens._storage.files import check_folder, check_writable
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ModelError
 from uds_lens.metrics._catalogue import METRICS
@@ -156,7 +156,7 @@ def _as_open_unlearning(
     metric: list[str] | None, options: MetricOptions, with_retain: bool
 ) -> tuple[list[str], MetricOptions]:
     """Return Open-Unlearning's default metrics (unless others were named) and options with its prompts."""
-    from uds_lens.data import chat_style_named
+    from uds_lens.data._prompts import chat_style_named
 
     style, given = asdict(chat_style_named("open_unlearning")), asdict(ChatStyle())
     if all(getattr(options, name) == value for name, value in given.items()) and options.protocol != "raw":
@@ -225,6 +225,8 @@ def metrics(
       uds-lens metrics --model ckpt/npo --retain ckpt/retain --full ckpt/full \\
           --examples tofu:data/tofu --out runs/npo-metrics.json
     """
+    from uds_lens.metrics._fluency import fluency_scorer
+
     if list_:
         print_list(as_json=printing.json)
         return
@@ -258,7 +260,7 @@ def metrics(
         require_nothing_lost(asked, metric or None, data=sets, options=options, run=run)
     cache = ul.metrics.MetricCache()
     try:
-        ul.metrics.fluency_scorer(options, metrics=metric or None, offline=run.offline)
+        fluency_scorer(options, metrics=metric or None, offline=run.offline)
     except ModelError as error:
         if metric or options.fluency != "hub":
             raise

@@ -15,13 +15,14 @@ import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import echo, grouped
 from uds_lens._quoting import csv_text
-from uds_lens._storage import atomic_write_marked, check_writable, did_you_mean
+from uds_lens._storage.files import atomic_write_marked, check_writable, did_you_mean
 from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from uds_lens.meta._direction import Points
     from uds_lens.meta._open_unlearning import UtilityParts
 
 Metric: TypeAlias = Annotated[
@@ -207,7 +208,7 @@ class Perturbed:
         return {name: None if path is None else ul.meta.read_csv(path).frame for name, path in vars(self).items()}
 
 
-def parse_directions(words: Sequence[str] | None) -> dict[str, ul.meta.Points]:
+def parse_directions(words: Sequence[str] | None) -> dict[str, Points]:
     """Read the values of `--direction`.
 
     Raises:
@@ -217,18 +218,16 @@ def parse_directions(words: Sequence[str] | None) -> dict[str, ul.meta.Points]:
         >>> parse_directions(["mine=erasure"])
         {'mine': 'erasure'}
     """
-    directions: dict[str, ul.meta.Points] = {}
+    directions: dict[str, Points] = {}
     for word in words or ():
         name, _, way = word.partition("=")
         if not name or way not in ("knowledge", "erasure"):
             raise ConfigError(f"--direction must be NAME=knowledge or NAME=erasure; got {word!r}.")
-        directions[name] = cast("ul.meta.Points", way)
+        directions[name] = cast("Points", way)
     return directions
 
 
-def metrics_to_judge(
-    frame: pd.DataFrame, metric: Sequence[str] | None, direction: Mapping[str, ul.meta.Points]
-) -> list[str]:
+def metrics_to_judge(frame: pd.DataFrame, metric: Sequence[str] | None, direction: Mapping[str, Points]) -> list[str]:
     """Return the requested metrics, or all columns whose direction is known."""
     known = {
         name
@@ -257,8 +256,8 @@ def metrics_to_judge(
 
 
 def score_directions(
-    frame: pd.DataFrame, parts: ul.meta.ScoreParts, direction: Mapping[str, ul.meta.Points]
-) -> dict[str, ul.meta.Points] | None:
+    frame: pd.DataFrame, parts: ul.meta.ScoreParts, direction: Mapping[str, Points]
+) -> dict[str, Points] | None:
     """Return the directions of a score's parts if some were given; None means those of the declarations."""
     names = list(dict.fromkeys(parts.metrics))
     if not direction and not set(names) - set(metrics_to_judge(frame, None, {})):

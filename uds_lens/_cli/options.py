@@ -23,7 +23,7 @@ import typer
 import uds_lens as ul
 from uds_lens._compat.typer import set_help
 from uds_lens._settings import described
-from uds_lens._storage import did_you_mean, located
+from uds_lens._storage.files import did_you_mean, located
 from uds_lens._types import ChatStyleName, DType as _DType, Sampling as _Sampling
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.data._readers import SUFFIXES
@@ -155,7 +155,7 @@ def _record(record: type[Any], given: dict[str, Any]) -> Any:
     """Build a record from options; those left out keep its defaults."""
     style = given.pop("chat_style", None)
     if style is not None:
-        from uds_lens.data import chat_style_named
+        from uds_lens.data._prompts import chat_style_named
 
         plain = asdict(ChatStyle())
         given |= {k: v for k, v in asdict(chat_style_named(style)).items() if given[k] == plain[k]}

@@ -111,7 +111,9 @@ def _chosen(
 
 
 def _list(chosen: list[ul.published.PublishedModel], *, as_json: bool) -> None:
-    table = ul.published.registry_frame()
+    from uds_lens.published._registry import registry_frame
+
+    table = registry_frame()
     table = table[table["hub_id"].isin({model.hub_id for model in chosen})]
     if as_json:
         print_json(table_rows(table))
@@ -134,11 +136,13 @@ def _plan(
     *,
     as_json: bool,
 ) -> None:
-    asked = None if metrics == ["all"] else metrics or ul.published.DEFAULT_METRICS
+    from uds_lens.published._plan import DEFAULT_METRICS, write_plan
+
+    asked = None if metrics == ["all"] else metrics or DEFAULT_METRICS
     made = ul.published.plan(chosen, metrics=asked, **given)
     opt.require_options({"--out": out}, "uds-lens published plan --method npo --out plan.toml")
     assert out is not None
-    ul.published.write_plan(made, out)
+    write_plan(made, out)
     n = len({model.hub_id for model in chosen} | {made.full, made.retain})
     if as_json:
         print_json({"plan": str(out), "models": n})

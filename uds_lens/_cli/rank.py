@@ -26,11 +26,13 @@ from uds_lens._cli.model_tables import (
 )
 from uds_lens._cli.terminal import Column, echo, number, print_frame, print_json, print_wrapped, say, table_rows, width
 from uds_lens._quoting import csv_text, markdown, printable
-from uds_lens._storage import atomic_write_marked, check_writable, located
+from uds_lens._storage.files import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from uds_lens.meta._direction import Points
 
 
 View: TypeAlias = Literal["with", "without"]
@@ -129,7 +131,7 @@ def _ranking(
     resamples: int,
     score: Score,
     references: Runs,
-    direction: dict[str, ul.meta.Points],
+    direction: dict[str, Points],
 ) -> _Ranking:
     """Rank the models of one base model and split."""
     from uds_lens.meta._columns import BESIDE

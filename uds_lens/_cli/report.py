@@ -23,7 +23,7 @@ from uds_lens._cli.model_tables import (
     parse_directions,
 )
 from uds_lens._cli.terminal import echo, print_json, print_wrapped, say
-from uds_lens._storage import check_writable, did_you_mean, format_of
+from uds_lens._storage.files import check_writable, did_you_mean, format_of
 from uds_lens.errors import ConfigError, ResultFormatError
 
 
@@ -130,12 +130,14 @@ def report(
       uds-lens report runs/npo runs/rmu --out report.html
       uds-lens report runs --metrics metrics --short-paths --out report.html
     """
+    from uds_lens.results._comparing import audit_names
+
     say(f"reading {', '.join(map(str, directories))} ...")
     places = _audits_in(directories)  # before torch is loaded
     from uds_lens.transplants._results import with_saved
 
     loaded = [ul.DepthAudit.load(place) for place in places]
-    audits = dict(zip(ul.results.audit_names(loaded, places=places), loaded, strict=True))
+    audits = dict(zip(audit_names(loaded, places=places), loaded, strict=True))
     lens = [ul.metrics.MetricResults.load(file) for file in logit_lens or []]
     asked = [ul.elicitation.ElicitationResults.load(place) for place in elicitation or []]
     measured = [ul.metrics.MetricResults.load(file) for file in _metrics_in(metrics or [])]

@@ -29,7 +29,7 @@ import typer
 import uds_lens as ul
 from uds_lens._progress import shortened
 from uds_lens._quoting import printable
-from uds_lens._storage import plain
+from uds_lens._storage.records import plain
 
 if TYPE_CHECKING:
     import pandas as pd

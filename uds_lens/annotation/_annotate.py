@@ -23,12 +23,16 @@ from uds_lens.annotation._annotations import AnnotateOptions, Annotations, Findi
 from uds_lens.annotation._language_model import by_reply, read_replies
 from uds_lens.annotation._prompt_types import prompt_type
 from uds_lens.audit._inputs import where_of
-from uds_lens.data import Encoded, ForgetExample, Span, as_examples, encode, make_batch
+from uds_lens.data import Encoded, ForgetExample, encode, make_batch
+from uds_lens.data._examples import Span
 from uds_lens.data._prompts import announce_protocol
+from uds_lens.data._readers import as_examples
 from uds_lens.errors import ConfigError, DataError, MissingDependencyError, Setting
-from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, pick_device, read_checkpoint_info
-from uds_lens.models._compatibility import deciding_record, protocol_of, require_embedded
-from uds_lens.patching import ModelCosts, capture, row_layout, target_logprobs
+from uds_lens.models import HookedModel, open_model, read_checkpoint_info
+from uds_lens.models._compatibility import check_compatible, deciding_record, protocol_of, require_embedded
+from uds_lens.models._hooked import ModelSource, pick_device
+from uds_lens.patching import capture, row_layout, target_logprobs
+from uds_lens.patching._costs import ModelCosts
 from uds_lens.results import RunOptions
 
 if TYPE_CHECKING:

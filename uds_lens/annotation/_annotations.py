@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from uds_lens._settings import validated
-from uds_lens._storage import atomic_write_text, check_writable, generator
+from uds_lens._storage.files import atomic_write_text, check_writable, generator
 from uds_lens._types import AnswerProtocol, DType, TemplateKwargs
-from uds_lens.data import ForgetExample, entity_span
+from uds_lens.data import ForgetExample
+from uds_lens.data._examples import entity_span
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 
 if TYPE_CHECKING:

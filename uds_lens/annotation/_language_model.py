@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage import atomic_write_text, check_writable
-from uds_lens.data import ForgetExample, Span, as_examples
-from uds_lens.data._examples import given_away, short
-from uds_lens.data._readers import read_rows
+from uds_lens._storage.files import atomic_write_text, check_writable
+from uds_lens.data import ForgetExample
+from uds_lens.data._examples import Span, given_away, short
+from uds_lens.data._readers import as_examples, read_rows
 from uds_lens.errors import DataError
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from uds_lens.data import ForgetExample, entity_span
+from uds_lens.data import ForgetExample
+from uds_lens.data._examples import entity_span
 
 _AWARD = re.compile(r"\b(awards?|prizes?|medals?|laureate|honou?rs?|fellowship)\b", re.I)
 _AWARD_ASKED = re.compile(r"\b(awards?|prizes?|medals?|accolades?|honou?r(s|ed)?|recognitions?)\b", re.I)

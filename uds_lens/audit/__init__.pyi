@@ -1,3 +1,3 @@
-from ._baseline import Baseline as Baseline, RecordedBaseline as RecordedBaseline
-from ._map import DepthMap as DepthMap, MapCell as MapCell, depth_map as depth_map
+from ._baseline import Baseline as Baseline
+from ._map import DepthMap as DepthMap, depth_map as depth_map
 from ._precision import limit_for as limit_for

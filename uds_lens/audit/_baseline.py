@@ -15,16 +15,18 @@ from torch import Tensor
 
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
-from uds_lens._storage import digest
+from uds_lens._storage.records import digest
 from uds_lens.audit._counterfactual import mean_of_models, origin_of_draws
 from uds_lens.audit._inputs import AuditInputs, Plan, Source, make_plan, sources_of, where_of
 from uds_lens.audit._kept import states_kept
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Target, read_source, read_sources
-from uds_lens.data import Encoded, ExamplesLike
+from uds_lens.data import Encoded
+from uds_lens.data._readers import ExamplesLike
 from uds_lens.errors import ModelError, warn_once
-from uds_lens.models import ModelSource, RetainSource, check_compatible, read_checkpoint_info
-from uds_lens.models._compatibility import recorded_protocol
+from uds_lens.models import read_checkpoint_info
+from uds_lens.models._compatibility import check_compatible, recorded_protocol
+from uds_lens.models._hooked import ModelSource, RetainSource
 from uds_lens.results._comparing import STAGE_1_SETTINGS
 from uds_lens.results._depth_audit import DepthAudit
 from uds_lens.results._records import ModelRecord, provenance

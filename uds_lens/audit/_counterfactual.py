@@ -14,7 +14,7 @@ from torch import Tensor
 from uds_lens.audit._inputs import CounterfactualPlan, Plan, Source
 from uds_lens.audit._runner import read_source, read_sources
 from uds_lens.audit._states import SourceStates
-from uds_lens.models import ModelSource
+from uds_lens.models._hooked import ModelSource
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 if TYPE_CHECKING:

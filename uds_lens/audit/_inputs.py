@@ -17,25 +17,24 @@ from uds_lens._progress import tell
 from uds_lens._types import Engine, PaddingSide, Protocol, Site
 from uds_lens.data import (
     Encoded,
-    ExamplesLike,
     ForgetExample,
     SkippedExample,
     TokenBatch,
-    TokenRow,
-    as_examples,
     counterfactuals,
     encode,
     make_batch,
     sample_examples,
 )
 from uds_lens.data._prompts import announce_protocol, describe_protocol, two_openings
-from uds_lens.data._readers import sorted_by
+from uds_lens.data._readers import ExamplesLike, as_examples, sorted_by
+from uds_lens.data._tokens import TokenRow
 from uds_lens.errors import ConfigError, DataError, ModelError, Setting
-from uds_lens.models import HookedModel, ModelSource, RetainSource, check_compatible, pick_device, read_checkpoint_info
-from uds_lens.models._compatibility import deciding_record, protocol_of, require_embedded
-from uds_lens.patching import ModelCosts, choose_reading, fall_back, row_layout
-from uds_lens.patching._costs import FASTER, bfloat16_gain
-from uds_lens.patching._engines import tried_once
+from uds_lens.models import HookedModel, read_checkpoint_info
+from uds_lens.models._compatibility import check_compatible, deciding_record, protocol_of, require_embedded
+from uds_lens.models._hooked import ModelSource, RetainSource, pick_device
+from uds_lens.patching import row_layout
+from uds_lens.patching._costs import FASTER, ModelCosts, bfloat16_gain
+from uds_lens.patching._engines import choose_reading, fall_back, tried_once
 from uds_lens.patching._side_by_side import may_be_packable
 from uds_lens.results._settings import AuditConfig, RunOptions
 

@@ -23,12 +23,13 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from uds_lens._storage import IN_TEMPORARY, atomic_directory, atomic_write_text, digest, sha256_file, writing
+from uds_lens._storage.files import IN_TEMPORARY, atomic_directory, atomic_write_text, sha256_file, writing
+from uds_lens._storage.records import digest
 from uds_lens.audit._inputs import Plan
 from uds_lens.audit._states import SourceStates, StateStore
 from uds_lens.errors import StorageError, warn_once
-from uds_lens.models import pick_device
 from uds_lens.models._by_block import files_of
+from uds_lens.models._hooked import pick_device
 from uds_lens.results._records import ModelRecord, versions
 from uds_lens.results._settings import AuditConfig, RunOptions
 

@@ -22,12 +22,14 @@ from uds_lens.audit._inputs import Plan, forget_set, make_plan
 from uds_lens.audit._memory import GIB, run_halving
 from uds_lens.audit._runner import opened
 from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head
-from uds_lens.data import ExamplesLike, ForgetExample, TokenBatch
+from uds_lens.data import ForgetExample, TokenBatch
 from uds_lens.data._batches import mentions
+from uds_lens.data._readers import ExamplesLike
 from uds_lens.errors import ResultFormatError
-from uds_lens.models import HookedModel, ModelSource
-from uds_lens.patching import capture, choose_engine, open_target, row_layout
-from uds_lens.patching._engines import checked_rows
+from uds_lens.models import HookedModel
+from uds_lens.models._hooked import ModelSource
+from uds_lens.patching import capture, open_target, row_layout
+from uds_lens.patching._engines import checked_rows, choose_engine
 from uds_lens.results import bootstrap_interval, contrast, holm
 from uds_lens.results._intervals import cluster_codes
 from uds_lens.results._records import ModelRecord

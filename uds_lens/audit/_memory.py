@@ -18,8 +18,9 @@ from uds_lens._compat.transformers import largest_entry
 from uds_lens._progress import tell
 from uds_lens.audit._inputs import Plan, where_of
 from uds_lens.errors import ModelError, Setting, warn_once
-from uds_lens.models import ModelSource, anatomy_of, pick_device
+from uds_lens.models._anatomy import anatomy_of
 from uds_lens.models._checkpoint import LOADING, load_config
+from uds_lens.models._hooked import ModelSource, pick_device
 from uds_lens.patching._costs import SCORES_AT_ONCE, ModelCosts, logits_at_once
 from uds_lens.patching._side_by_side import why_not_streamed
 from uds_lens.results._settings import AuditConfig, RunOptions

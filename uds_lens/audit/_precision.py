@@ -7,10 +7,9 @@ from dataclasses import replace
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
 from uds_lens.audit._two_stage import measure_stages
-from uds_lens.data import ExamplesLike
-from uds_lens.data._readers import as_examples
+from uds_lens.data._readers import ExamplesLike, as_examples
 from uds_lens.errors import ConfigError, Setting
-from uds_lens.models import ModelSource, RetainSource
+from uds_lens.models._hooked import ModelSource, RetainSource
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from uds_lens._progress import about, tell
 from uds_lens._quoting import csv_text
-from uds_lens._storage import atomic_write_marked, check_folder, check_writable, refuse_to_replace
+from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable, refuse_to_replace
 from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import AuditInputs, Plan, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._kept import states_kept
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import opened
 from uds_lens.errors import ConfigError, ResultFormatError, warn_once
-from uds_lens.models import check_compatible, read_checkpoint_info
+from uds_lens.models import read_checkpoint_info
+from uds_lens.models._compatibility import check_compatible
 from uds_lens.results._comparing import STAGE_1_SETTINGS
 from uds_lens.results._conditions import conditions_of, marks
 from uds_lens.results._depth_audit import DepthAudit

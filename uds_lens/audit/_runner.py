@@ -28,11 +28,19 @@ from uds_lens.audit._kept import keep_record, keeping, kept_place, load_kept
 from uds_lens.audit._memory import GIB, memory_of_audit, run_halving
 from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head
 from uds_lens.errors import ConfigError, ModelBusyError, ModelError, Setting, warn_once
-from uds_lens.models import HookedModel, ModelSource, open_model, pick_device
+from uds_lens.models import HookedModel, open_model
 from uds_lens.models._by_block import StreamedModel
-from uds_lens.patching import SpanCache, WavefrontTarget, choose_engine, fall_back, open_target, row_layout
+from uds_lens.models._hooked import ModelSource, pick_device
+from uds_lens.patching import SpanCache, open_target, row_layout
 from uds_lens.patching._costs import SCORES_AT_ONCE
-from uds_lens.patching._engines import checked_rows, patch_on_the_way, tried_once
+from uds_lens.patching._engines import (
+    WavefrontTarget,
+    checked_rows,
+    choose_engine,
+    fall_back,
+    patch_on_the_way,
+    tried_once,
+)
 from uds_lens.patching._plain import capture_all
 from uds_lens.patching._readout import own_logprobs as logprobs_of
 from uds_lens.patching._side_by_side import embed_tokens_of, packable, why_not_streamed

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from uds_lens._storage import IN_TEMPORARY, SpillFolder, writing
+from uds_lens._storage.files import IN_TEMPORARY, SpillFolder, writing
 from uds_lens._types import HookSite, LastLayer
 from uds_lens.data import TokenBatch
 from uds_lens.errors import DataError, ModelError, StorageError, warn_once

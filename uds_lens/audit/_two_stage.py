@@ -23,9 +23,9 @@ from uds_lens.audit._kept import states_kept
 from uds_lens.audit._memory import settled
 from uds_lens.audit._runner import Patched, Target, read_sources
 from uds_lens.audit._states import SourceStates, closeness, mean_over_tokens, require_same_full
-from uds_lens.data import ExamplesLike
+from uds_lens.data._readers import ExamplesLike
 from uds_lens.errors import ModelError, Setting
-from uds_lens.models import ModelSource, RetainSource
+from uds_lens.models._hooked import ModelSource, RetainSource
 from uds_lens.patching import SpanCache, capture
 from uds_lens.patching._states import PatchEngine
 from uds_lens.results._depth_audit import DepthAudit

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from uds_lens._compat.huggingface_hub import asking_the_hub, is_reachable
-from uds_lens._storage import did_you_mean, tables
+from uds_lens._storage import tables
+from uds_lens._storage.files import did_you_mean
 from uds_lens._storage.tables import LargeTableError, column_names, read_parquet
 from uds_lens._types import Sampling, check_choice
 from uds_lens.data._columns import KNOWN, examples_from_list, examples_from_rows, with_rows_read

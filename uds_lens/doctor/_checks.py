@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from uds_lens._optional_packages import EXTRA_OF, distribution_of, install_command
-from uds_lens._storage import weight_files
+from uds_lens._storage.weights import weight_files
 from uds_lens.errors import IncompatibleModelsError, ModelError, Setting, UdsLensError, UdsLensWarning
 from uds_lens.results import AuditConfig, RunOptions
 
@@ -233,7 +233,8 @@ def examine_inputs(
 
 def _model(role: str, model: str, options: RunOptions, infos: dict[str, CheckpointInfo]) -> Iterator[Finding]:
     from uds_lens.audit._inputs import where_of
-    from uds_lens.models import checkpoint_folders, read_checkpoint_info
+    from uds_lens.models import read_checkpoint_info
+    from uds_lens.models._checkpoint import checkpoint_folders
 
     try:
         info = read_checkpoint_info(model, **where_of(options))
@@ -284,7 +285,7 @@ def _pickled(what: str, file: Path) -> Finding:
 
 
 def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
-    from uds_lens.models import check_compatible
+    from uds_lens.models._compatibility import check_compatible
 
     try:
         tokenizer = check_compatible(infos)
@@ -302,7 +303,7 @@ def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
 
 def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
     """Report roles filled by the same checkpoint: without two references there is no scale."""
-    from uds_lens.models import checkpoint_folders
+    from uds_lens.models._checkpoint import checkpoint_folders
 
     places = {
         role: tuple(os.path.realpath(f) if os.path.exists(f) else str(f) for f in checkpoint_folders(model))
@@ -361,7 +362,7 @@ _SLOWER = 4.0
 
 def _speed(config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
     """Time matrix products in the requested dtype and another: not all CPUs have instructions for bfloat16."""
-    from uds_lens.models import pick_device
+    from uds_lens.models._hooked import pick_device
     from uds_lens.patching._costs import FASTER, bfloat16_gain, product_rate
 
     device = pick_device(options.device)
@@ -519,8 +520,8 @@ def _costs(
 
     `turns` says how often each model is read, once for each group of rows.
     """
-    from uds_lens.models import pick_device
     from uds_lens.models._by_block import weight_files_of
+    from uds_lens.models._hooked import pick_device
     from uds_lens.patching._costs import product_rate
 
     files = {

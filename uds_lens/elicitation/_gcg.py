@@ -26,8 +26,9 @@ from uds_lens._compat.transformers import keeps_plain_keys, shared_cached_row
 from uds_lens._progress import progress
 from uds_lens._settings import validated
 from uds_lens._types import PositiveFloat, PositiveInt, Protocol
-from uds_lens.data import continuation_text, prompt_ids
 from uds_lens.data._batches import pad_rows
+from uds_lens.data._prompts import continuation_text
+from uds_lens.data._tokens import prompt_ids
 from uds_lens.elicitation._asking import Answers, Ask, Asking, changed_output, groups_of_one_length
 from uds_lens.elicitation._options import Access, Injection
 from uds_lens.elicitation._probes import Context, Prompt, Skip, keyed_seed, name_with_settings, written_with_space

@@ -30,10 +30,11 @@ from typing import (
 
 from uds_lens._settings import validated
 from uds_lens._types import PositiveInt, Protocol, check_choice
-from uds_lens.data import ForgetExample, entity_span, prompt_ids, prompt_text
-from uds_lens.data._examples import short
-from uds_lens.data._prompts import ChatStyle, open_turn
+from uds_lens.data import ForgetExample
+from uds_lens.data._examples import entity_span, short
+from uds_lens.data._prompts import ChatStyle, open_turn, prompt_text
 from uds_lens.data._readers import read_rows
+from uds_lens.data._tokens import prompt_ids
 from uds_lens.elicitation._options import Injection
 from uds_lens.errors import ConfigError, DataError
 
@@ -261,7 +262,7 @@ class Cloze(_Worded):
     injects: ClassVar[Injection] = "answer prefix"
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
-        """Return the prompt of `uds_lens.data.render`."""
+        """Return the prompt of `uds_lens.data._prompts.render`."""
         example = context.example
         span = entity_span(example)
         if isinstance(span, str):

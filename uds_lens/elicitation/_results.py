@@ -33,8 +33,8 @@ from uds_lens.elicitation._scoring import (
     share,
 )
 from uds_lens.errors import DataError
-from uds_lens.results import Contrast, DepthAudit, Interval, ModelRecord, contrast, holm
-from uds_lens.results._comparing import by_group
+from uds_lens.results import DepthAudit, Interval, ModelRecord, contrast, holm
+from uds_lens.results._comparing import Contrast, by_group
 from uds_lens.results._intervals import ROUNDING, IntervalBasis, cluster_codes, interval_basis, sample_error, student
 from uds_lens.results._other_cautions import (
     LITTLE,

@@ -18,11 +18,13 @@ from pydantic import PlainValidator
 from uds_lens._compat.transformers import longest_text
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import as_settings, shown, validated
-from uds_lens._storage import check_writable, program_digest, refuse_to_replace
+from uds_lens._storage.files import check_writable, refuse_to_replace
+from uds_lens._storage.records import program_digest
 from uds_lens._types import PositiveInt, Protocol
 from uds_lens.audit._inputs import where_of
-from uds_lens.data import ForgetExample, as_examples, sample_examples
+from uds_lens.data import ForgetExample, sample_examples
 from uds_lens.data._prompts import announce_protocol
+from uds_lens.data._readers import as_examples
 from uds_lens.elicitation._act_pert import ActPert
 from uds_lens.elicitation._asking import Asked, Asking, ByPrompt, Probe, ask_rows
 from uds_lens.elicitation._gcg import GCG, SoftGCG
@@ -31,9 +33,11 @@ from uds_lens.elicitation._probes import PRESETS, PromptProbe, find_probe, with_
 from uds_lens.elicitation._results import ElicitationResults
 from uds_lens.elicitation._saving import HOLDOUT, KIND, Part, Response, part_key, parts_folder, read_part, write_part
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
-from uds_lens.generation import answer_end_ids, growing_way
-from uds_lens.models import HookedModel, ModelSource, check_compatible, open_model, read_checkpoint_info
-from uds_lens.models._compatibility import deciding_record, protocol_of, require_embedded
+from uds_lens.generation._decoding import answer_end_ids
+from uds_lens.generation._reading import growing_way
+from uds_lens.models import HookedModel, open_model, read_checkpoint_info
+from uds_lens.models._compatibility import check_compatible, deciding_record, protocol_of, require_embedded
+from uds_lens.models._hooked import ModelSource
 from uds_lens.results import ModelRecord, RunOptions
 from uds_lens.results._records import fingerprint_of, provenance
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage import check_writable, conform, digest, located
+from uds_lens._storage.files import check_writable, located
+from uds_lens._storage.records import conform, digest
 from uds_lens._storage.results import Columns, Kind, Result, Row
 from uds_lens._types import Protocol
 from uds_lens.elicitation._options import Decoding, ElicitOptions, ProbeRecord

@@ -19,8 +19,8 @@ from torch import Tensor
 from uds_lens._progress import progress
 from uds_lens._settings import validated
 from uds_lens._types import NonNegativeFloat, PositiveFloat, PositiveInt, Protocol
-from uds_lens.data import ChatStyle, TokenSequence, answer_prompt, prompt_ids
-from uds_lens.data._tokens import answer_ends
+from uds_lens.data._prompts import ChatStyle
+from uds_lens.data._tokens import TokenSequence, answer_ends, answer_prompt, prompt_ids
 from uds_lens.errors import ConfigError
 from uds_lens.generation._reading import Way, generate, texts_growing, way_of
 from uds_lens.models import HookedModel

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from uds_lens._compat.torch import is_out_of_memory
 from uds_lens._compat.transformers import keep_cached_rows
-from uds_lens.data import TokenBatch, TokenSequence, make_batch
+from uds_lens.data import TokenBatch, make_batch
 from uds_lens.data._batches import pad_rows
+from uds_lens.data._tokens import TokenSequence
 from uds_lens.errors import ModelBusyError, ModelError, Setting, warn_once
-from uds_lens.models import Anatomy, HookedModel
+from uds_lens.models import HookedModel
+from uds_lens.models._anatomy import Anatomy
 from uds_lens.patching import row_layout
 from uds_lens.patching._costs import logits_at_once
 from uds_lens.patching._hooks import run_decoder

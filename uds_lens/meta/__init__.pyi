@@ -1,25 +1,5 @@
-from ._columns import (
-    FAITHFULNESS as FAITHFULNESS,
-    LEAVE_ONE_OUT as LEAVE_ONE_OUT,
-    MODELS as MODELS,
-    PAIRS as PAIRS,
-    POINTS as POINTS,
-    PUBLISHED as PUBLISHED,
-    RANKING as RANKING,
-    REASONS as REASONS,
-    REFERENCES as REFERENCES,
-    ROBUSTNESS as ROBUSTNESS,
-    SCORES as SCORES,
-    SHIFTS as SHIFTS,
-    SPLIT_HALF as SPLIT_HALF,
-    STABILITY as STABILITY,
-    SUMMARY as SUMMARY,
-    SWAPS as SWAPS,
-    THRESHOLDS as THRESHOLDS,
-    TIED_CUTS as TIED_CUTS,
-    VARIANTS as VARIANTS,
-)
-from ._direction import Points as Points, directions as directions, oriented as oriented
+from ._columns import COLUMNS as COLUMNS
+from ._direction import directions as directions
 from ._faithfulness import (
     compare as compare,
     compare_all as compare_all,
@@ -32,10 +12,8 @@ from ._faithfulness import (
 from ._open_unlearning import read_open_unlearning as read_open_unlearning
 from ._our_results import join_audits as join_audits, read_audits as read_audits, read_metrics as read_metrics
 from ._perturbation import (
-    RetainShift as RetainShift,
     one_directional_quantisation as one_directional_quantisation,
     one_directional_relearning as one_directional_relearning,
-    retain_shift as retain_shift,
     symmetric_quantisation as symmetric_quantisation,
     symmetric_relearning as symmetric_relearning,
 )
@@ -43,7 +21,6 @@ from ._published import hanley_mcneil as hanley_mcneil, read_published as read_p
 from ._ranking import ScoreParts as ScoreParts, rank as rank, score_models as score_models, shifts as shifts
 from ._robustness import (
     Tables as Tables,
-    filter_counts as filter_counts,
     perturbation_points as perturbation_points,
     robustness as robustness,
     robustness_by_filter as robustness_by_filter,

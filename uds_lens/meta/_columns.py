@@ -326,3 +326,26 @@ PUBLISHED = {
     "overall_printed": "Overall there",
 }
 """Columns of `Published.metrics`."""
+
+COLUMNS = {
+    "models": MODELS,
+    "reasons": REASONS,
+    "faithfulness": FAITHFULNESS,
+    "references": REFERENCES,
+    "pairs": PAIRS,
+    "variants": VARIANTS,
+    "leave_one_out": LEAVE_ONE_OUT,
+    "thresholds": THRESHOLDS,
+    "points": POINTS,
+    "robustness": ROBUSTNESS,
+    "summary": SUMMARY,
+    "ranking": RANKING,
+    "shifts": SHIFTS,
+    "tied_cuts": TIED_CUTS,
+    "stability": STABILITY,
+    "scores": SCORES,
+    "swaps": SWAPS,
+    "split_half": SPLIT_HALF,
+    "published": PUBLISHED,
+}
+"""The columns of each table, by its name."""

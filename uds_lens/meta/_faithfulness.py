@@ -67,7 +67,7 @@ def faithfulness(
         seed: Of the bootstraps.
 
     Returns:
-        One row per metric, columns as in `uds_lens.meta.FAITHFULNESS`. NaN with `reason` where a pool has no value;
+        One row per metric, columns as in `COLUMNS["faithfulness"]`. NaN with `reason` where a pool has no value;
         no interval with `reason` where all pairs are tied or a pool has one model.
 
     Raises:
@@ -175,7 +175,7 @@ def variant_table(
     adjusted for that. Arguments and errors are those of `faithfulness`, with the columns `variant` and `run`.
 
     Returns:
-        One row per metric and pair of variants, columns as in `uds_lens.meta.VARIANTS`; `auc` is NaN where one of
+        One row per metric and pair of variants, columns as in `COLUMNS["variants"]`; `auc` is NaN where one of
         the two has no value, the interval where one of them has a single run.
 
     Example:
@@ -216,7 +216,7 @@ def leave_one_variant_out(
     Arguments and errors are those of `variant_table`.
 
     Returns:
-        One row per metric and variant, columns as in `uds_lens.meta.LEAVE_ONE_OUT`; `auc` is NaN if nothing is left of
+        One row per metric and variant, columns as in `COLUMNS["leave_one_out"]`; `auc` is NaN if nothing is left of
         a pool.
 
     Example:
@@ -260,7 +260,7 @@ def thresholds(
     errors are those of `faithfulness`; `models` are unlearned ones, of which those at or below each cut are counted.
 
     Returns:
-        One row per metric and best cut, columns as in `uds_lens.meta.THRESHOLDS`; a row with NaN and a reason where
+        One row per metric and best cut, columns as in `COLUMNS["thresholds"]`; a row with NaN and a reason where
         no cut is better than chance.
 
     Example:
@@ -332,7 +332,7 @@ def compare(
     the same variants. Arguments and errors are those of `faithfulness`.
 
     Returns:
-        A row as in `uds_lens.meta.PAIRS`; no p value, with a reason, where both metrics order all pairs alike.
+        A row as in `COLUMNS["pairs"]`; no p value, with a reason, where both metrics order all pairs alike.
 
     Raises:
         ConfigError: `one` is `other`.
@@ -368,7 +368,7 @@ def compare_all(
     The intervals are not adjusted. Arguments and errors are those of `compare`.
 
     Returns:
-        One row per pair, columns as in `uds_lens.meta.PAIRS`.
+        One row per pair, columns as in `COLUMNS["pairs"]`.
 
     Raises:
         ConfigError: Fewer than two metrics, or one of them twice.
@@ -470,7 +470,7 @@ def references_apart(
         direction: What a higher value means, for columns that are not metrics of ours.
 
     Returns:
-        One row per metric, columns as in `uds_lens.meta.REFERENCES`.
+        One row per metric, columns as in `COLUMNS["references"]`.
 
     Raises:
         DataError: A column is missing, or no setup has both references.

@@ -112,7 +112,8 @@ def read_audits(
             ...
         uds_lens.errors.DataError: expected at least one result; got none.
     """
-    from uds_lens.results import DepthAudit, audit_names
+    from uds_lens.results import DepthAudit
+    from uds_lens.results._comparing import audit_names
     from uds_lens.results._saving import audits_in, is_audit
     from uds_lens.transplants._results import with_saved
 

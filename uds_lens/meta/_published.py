@@ -93,7 +93,7 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
 
     Returns:
         The tables: `frame` (unlearned models), `references` (`full`, `retain`), `metrics` (columns of
-        `uds_lens.meta.PUBLISHED`), `reasons`.
+        `COLUMNS["published"]`), `reasons`.
 
     Raises:
         ResultFormatError: A file is missing or malformed.

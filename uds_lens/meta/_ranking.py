@@ -206,7 +206,7 @@ def rank(
         parts: Columns of the score; default those of the UDS paper.
 
     Returns:
-        One row per method, best first, columns as in `uds_lens.meta.RANKING`. A method without an eligible
+        One row per method, best first, columns as in `COLUMNS["ranking"]`. A method without an eligible
         configuration comes last, with NaN and a reason.
 
     Raises:
@@ -241,7 +241,7 @@ def shifts(frame: pd.DataFrame, *, min_utility: float | None = None, parts: Scor
     Arguments and errors are those of `rank`.
 
     Returns:
-        One row per method in order of appearance, columns as in `uds_lens.meta.SHIFTS`.
+        One row per method in order of appearance, columns as in `COLUMNS["shifts"]`.
 
     Example:
         >>> import pandas as pd

@@ -207,7 +207,7 @@ def robustness(
         seed: Of these.
 
     Returns:
-        One row per metric, columns as in `uds_lens.meta.ROBUSTNESS`.
+        One row per metric, columns as in `COLUMNS["robustness"]`.
 
     Raises:
         DataError: A column is missing or not numeric; a perturbed model is not in `before`.
@@ -256,7 +256,7 @@ def robustness_by_filter(
     ignored for this; if a metric lets no model pass, there are no common models, and the reason names it.
 
     Returns:
-        One row per filter setting, kind of models (own, common) and metric; columns as in `uds_lens.meta.ROBUSTNESS`.
+        One row per filter setting, kind of models (own, common) and metric; columns as in `COLUMNS["robustness"]`.
 
     Example:
         >>> import pandas as pd
@@ -302,7 +302,7 @@ def perturbation_points(
     Arguments and errors are those of `robustness`.
 
     Returns:
-        One row per metric and model, columns as in `uds_lens.meta.POINTS`; NaN where a state was not measured.
+        One row per metric and model, columns as in `COLUMNS["points"]`; NaN where a state was not measured.
 
     Example:
         >>> import pandas as pd
@@ -336,7 +336,7 @@ def tied_cuts(
 
     Returns:
         One row per filter setting with a threshold, metric with several best cuts, and cut; columns as in
-        `uds_lens.meta.TIED_CUTS`.
+        `COLUMNS["tied_cuts"]`.
 
     Example:
         >>> import pandas as pd
@@ -526,7 +526,7 @@ def _clusters(
 
 
 def _row(states: _States, setting: str, confidence: float) -> dict[str, Any]:
-    """Judge one metric under one filter setting: a row as in `uds_lens.meta.ROBUSTNESS`, without `p_first`."""
+    """Judge one metric under one filter setting: a row as in `COLUMNS["robustness"]`, without `p_first`."""
     kept = states.only(states.kept)
     n, outer = len(kept.models), next(iter(kept.clusters))
     row: dict[str, Any] = {**dict.fromkeys(ROBUSTNESS, math.nan), "metric": states.metric, "filter": setting}
@@ -745,7 +745,7 @@ def summary(
         decimals: Of the comparison.
 
     Returns:
-        One row per metric of `faithful`, columns as in `uds_lens.meta.SUMMARY`; higher is better everywhere. Places
+        One row per metric of `faithful`, columns as in `COLUMNS["summary"]`; higher is better everywhere. Places
         count only metrics that have the number.
 
     Raises:

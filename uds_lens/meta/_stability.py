@@ -215,16 +215,16 @@ class Stability:
     """A ranking under resampling of configurations and of examples."""
 
     ranks: pd.DataFrame
-    """Probability of each place for each method: columns of `uds_lens.meta.STABILITY`."""
+    """Probability of each place for each method: columns of `COLUMNS["stability"]`."""
 
     scores: pd.DataFrame
-    """Score of each method with its interval: columns of `uds_lens.meta.SCORES`."""
+    """Score of each method with its interval: columns of `COLUMNS["scores"]`."""
 
     swaps: pd.DataFrame
-    """Probability that one method is above another: columns of `uds_lens.meta.SWAPS`."""
+    """Probability that one method is above another: columns of `COLUMNS["swaps"]`."""
 
     split_half: pd.DataFrame
-    """The optimism of choosing and scoring on the same examples: columns of `uds_lens.meta.SPLIT_HALF`; empty
+    """The optimism of choosing and scoring on the same examples: columns of `COLUMNS["split_half"]`; empty
     without examples."""
 
     reordered: Mapping[str, float]

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from uds_lens._quoting import read_quoted
-from uds_lens._storage import read_file
+from uds_lens._storage.files import read_file
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, warn_once
 from uds_lens.meta import _hydra as hydra
 from uds_lens.meta._columns import MODELS, REASONS
@@ -29,7 +29,7 @@ class ModelTable:
 
     frame: pd.DataFrame
     """One row per model: `model`, metrics by the names of `uds_lens.metrics.METRICS`, and what is known of `method`,
-    `config`, `lr`, `epochs`, `utility_rel` and the rest of `uds_lens.meta.MODELS`."""
+    `config`, `lr`, `epochs`, `utility_rel` and the rest of `COLUMNS["models"]`."""
 
     reasons: pd.DataFrame
     """Why values are NaN: `model`, `metric`, `reason`."""
@@ -57,7 +57,7 @@ class Published(ModelTable):
     """Tables that the UDS paper's repository publishes."""
 
     metrics: pd.DataFrame
-    """The paper's judgement of 22 metrics: columns of `uds_lens.meta.PUBLISHED`."""
+    """The paper's judgement of 22 metrics: columns of `COLUMNS["published"]`."""
 
     references: pd.DataFrame
     """The models `full` and `retain`; `frame` holds the unlearned ones only."""
@@ -273,7 +273,7 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
 
     Args:
         path: The file. It needs a column `model`; `knows`, `variant`, `run`, `method`, `config`, `lr`, `epochs` and
-            `utility_rel` mean what `uds_lens.meta.MODELS` says; other columns of numbers are metrics.
+            `utility_rel` mean what `COLUMNS["models"]` says; other columns of numbers are metrics.
 
     Returns:
         The table; empty cells of metrics have a reason.
@@ -492,7 +492,7 @@ def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLi
 
 
 def reasons_frame(reasons: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
-    """Return the reasons for NaN values as a table with the columns of `uds_lens.meta.REASONS`."""
+    """Return the reasons for NaN values as a table with the columns of `COLUMNS["reasons"]`."""
     rows = [(model, metric, why) for model, by_metric in reasons.items() for metric, why in by_metric.items()]
     return pd.DataFrame(rows, columns=list(REASONS))
 

@@ -18,11 +18,19 @@ from torch import Tensor
 
 from uds_lens._compat.transformers import keep_cached_rows, keeps_plain_keys, longest_text
 from uds_lens._progress import progress
-from uds_lens.data import TokenBatch, TokenSequence, make_batch
-from uds_lens.generation import growing_way, normed_at_window, raise_not_finite, read_tokens
-from uds_lens.generation._reading import cached_pass, padded
+from uds_lens.data import TokenBatch, make_batch
+from uds_lens.data._tokens import TokenSequence
+from uds_lens.generation._reading import (
+    cached_pass,
+    growing_way,
+    normed_at_window,
+    padded,
+    raise_not_finite,
+    read_tokens,
+)
 from uds_lens.models import HookedModel
-from uds_lens.patching import ModelCosts, row_layout
+from uds_lens.patching import row_layout
+from uds_lens.patching._costs import ModelCosts
 
 _CACHED = 4  # limit of a batch's cached tokens, with prompts repeated for each answer, as a multiple of its budget
 

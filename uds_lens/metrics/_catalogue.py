@@ -16,22 +16,13 @@ import uds_lens.metrics._definitions  # noqa: F401 - declares ours
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import shown
 from uds_lens.errors import ConfigError
-from uds_lens.metrics._declaration import (
-    DECLARED,
-    MetricSpec,
-    add_metric,
-    metric,
-    needs_generations,
-    needs_states,
-    withdraw_metric,
-)
+from uds_lens.metrics._declaration import DECLARED, MetricSpec, needs_generations, needs_states
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from uds_lens.metrics._options import MetricOptions
 
-__all__ = ["METRICS", "add_metric", "metric", "withdraw_metric"]  # a custom metric comes after ours
 
 METRICS: Mapping[str, MetricSpec] = DECLARED
 """All metrics by name, each after those it is computed from; custom ones come last."""

@@ -11,10 +11,10 @@ from typing import Annotated, Any, TypeAlias, cast
 from pydantic import PlainValidator
 
 from uds_lens._settings import validated
-from uds_lens._storage import digest
+from uds_lens._storage.records import digest
 from uds_lens._types import Sampling
-from uds_lens.data import ExamplesLike, ForgetExample, as_examples, load_tofu, sample_examples
-from uds_lens.data._readers import check_limit, sorted_by
+from uds_lens.data import ForgetExample, load_tofu, sample_examples
+from uds_lens.data._readers import ExamplesLike, as_examples, check_limit, sorted_by
 from uds_lens.errors import DataError, MissingSplitError, warn_once
 
 _SETS = {

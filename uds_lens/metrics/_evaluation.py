@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from uds_lens._settings import as_settings
-from uds_lens.data import as_examples
 from uds_lens.data._prompts import announce_protocol
+from uds_lens.data._readers import as_examples
 from uds_lens.errors import ModelError
 from uds_lens.metrics._catalogue import METRICS, require_packages, resolve
 from uds_lens.metrics._data import MetricData, data_hash
@@ -18,7 +18,7 @@ from uds_lens.metrics._fluency import scorer_named
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.metrics._passes import MetricCache, Session
 from uds_lens.metrics._results import Cost, MetricResults, MetricValue
-from uds_lens.models import ModelSource
+from uds_lens.models._hooked import ModelSource
 from uds_lens.results import RunOptions
 from uds_lens.results._records import provenance
 

@@ -20,13 +20,15 @@ from torch.utils.hooks import RemovableHandle
 
 from uds_lens._compat.bitsandbytes import is_4bit_layer, plain_weight
 from uds_lens._progress import progress
-from uds_lens._storage import IN_TEMPORARY, SpillFolder, writing
-from uds_lens.data import TokenBatch, TokenRow, make_batch
+from uds_lens._storage.files import IN_TEMPORARY, SpillFolder, writing
+from uds_lens.data import TokenBatch, make_batch
+from uds_lens.data._tokens import TokenRow
 from uds_lens.errors import ModelError
-from uds_lens.generation import normed_at_window, raise_not_finite
+from uds_lens.generation._reading import normed_at_window, raise_not_finite
 from uds_lens.metrics._definitions.white_box import FRACTIONS
-from uds_lens.models import HookedModel, clone_sharing_weights
-from uds_lens.patching import ModelCosts
+from uds_lens.models import HookedModel
+from uds_lens.models._hooked import clone_sharing_weights
+from uds_lens.patching._costs import ModelCosts
 from uds_lens.patching._hooks import split_call
 
 logger = logging.getLogger(__name__)

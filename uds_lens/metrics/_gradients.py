@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from uds_lens._progress import progress
-from uds_lens.data import TokenSequence
-from uds_lens.generation import normed_at_window, raise_not_finite
+from uds_lens.data._tokens import TokenSequence
+from uds_lens.generation._reading import normed_at_window, raise_not_finite
 from uds_lens.metrics._answers import batch_of, fitting_rows
 from uds_lens.metrics._fisher import dequantised, differentiable
 from uds_lens.models import HookedModel

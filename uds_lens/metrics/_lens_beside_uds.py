@@ -14,7 +14,7 @@ from uds_lens.metrics._data import MetricData
 from uds_lens.metrics._declaration import Pass, Role
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.metrics._passes import MetricCache, Session
-from uds_lens.models import ModelSource
+from uds_lens.models._hooked import ModelSource
 from uds_lens.results import DepthAudit, RunOptions, ke_mask, layer_erasure_ratio, uds_per_example
 from uds_lens.results._conditions import PROMPT_SETTINGS
 

@@ -19,8 +19,7 @@ from uds_lens._types import (
     Share,
     TemplateKwargs,
 )
-from uds_lens.data import ChatStyle
-from uds_lens.data._prompts import CHAT_DATE, chat_style_named
+from uds_lens.data._prompts import CHAT_DATE, ChatStyle, chat_style_named
 
 
 @runtime_checkable

@@ -27,9 +27,12 @@ from uds_lens.audit._memory import GIB
 from uds_lens.audit._runner import Target, is_streamed, opened, read_source
 from uds_lens.audit._states import SourceStates, StateStore
 from uds_lens.audit._two_stage import PatchScores, patch_sources
-from uds_lens.data import ChatStyle, TokenBatch, TokenSequence, answer_prompt, answer_sequences, prompt_ids
+from uds_lens.data import TokenBatch, answer_sequences
+from uds_lens.data._prompts import ChatStyle
+from uds_lens.data._tokens import TokenSequence, answer_prompt, prompt_ids
 from uds_lens.errors import ConfigError, Setting
-from uds_lens.generation import GenerationSettings, answer_end_ids, generate_answers, known_beginning
+from uds_lens.generation import GenerationSettings, generate_answers
+from uds_lens.generation._decoding import answer_end_ids, known_beginning
 from uds_lens.metrics._answers import AnswerScores, batch_of, fitting_rows, score_answers, scores_of, whole_batches
 from uds_lens.metrics._data import PASSAGES, AnswerText, MetricData
 from uds_lens.metrics._declaration import OF_TEXTS, Pass
@@ -37,17 +40,11 @@ from uds_lens.metrics._fisher import dequantised, fisher_masks, masked_fisher, s
 from uds_lens.metrics._gradients import gradient_norms
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.metrics._white_box import lens_logprobs
-from uds_lens.models import (
-    CheckpointInfo,
-    HookedModel,
-    ModelSource,
-    check_compatible,
-    checkpoint_files,
-    checkpoint_folders,
-    open_model,
-    read_checkpoint_info,
-)
-from uds_lens.models._compatibility import deciding_record, protocol_of, require_embedded
+from uds_lens.models import CheckpointInfo, HookedModel, open_model, read_checkpoint_info
+from uds_lens.models._checkpoint import checkpoint_folders
+from uds_lens.models._compatibility import check_compatible, deciding_record, protocol_of, require_embedded
+from uds_lens.models._fingerprint import checkpoint_files
+from uds_lens.models._hooked import ModelSource
 from uds_lens.patching import row_layout
 from uds_lens.patching._blocks import OwnPass, WholeRows
 from uds_lens.patching._plain import cache_of

@@ -14,7 +14,7 @@ import torch
 from pydantic import AfterValidator
 
 from uds_lens._quoting import csv_text
-from uds_lens._storage import atomic_write_marked, check_writable, format_of, refuse_to_replace
+from uds_lens._storage.files import atomic_write_marked, check_writable, format_of, refuse_to_replace
 from uds_lens._storage.results import Kind, Result
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ResultFormatError

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from uds_lens.models import Anatomy
+from uds_lens.models._anatomy import Anatomy
 from uds_lens.patching import target_logprobs
 
 _EPSILON = 1e-12

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from uds_lens._compat.glibc import give_back_memory
 from uds_lens._compat.transformers import QUANTISED_ENTRY, WEIGHTS_ENTRY, empty_model, fill_weights
 from uds_lens._progress import tell
-from uds_lens._storage import ALONE, INDEX, weight_files
+from uds_lens._storage.weights import ALONE, INDEX, weight_files
 from uds_lens.errors import ModelError
 from uds_lens.models._anatomy import set_plain_outputs
 from uds_lens.models._checkpoint import (

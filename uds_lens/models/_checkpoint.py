@@ -44,7 +44,8 @@ from uds_lens._compat.transformers import (
 )
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
-from uds_lens._storage import did_you_mean, require_blocks, weight_files
+from uds_lens._storage.files import did_you_mean
+from uds_lens._storage.weights import require_blocks, weight_files
 from uds_lens.data._examples import short
 from uds_lens.errors import ModelError, Setting, UdsLensError, warn_once
 from uds_lens.models import _gguf as gguf

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
-from uds_lens._storage import digest
+from uds_lens._storage.records import digest
 from uds_lens._types import AnswerProtocol, Protocol
-from uds_lens.data import chosen_protocol
+from uds_lens.data._prompts import chosen_protocol
 from uds_lens.errors import IncompatibleModelsError, ModelError, Setting, warn_once
 from uds_lens.models._checkpoint import (
     checkpoint_record,

@@ -37,7 +37,7 @@ from uds_lens._compat.torch import (
 from uds_lens._compat.transformer_lens import boot, is_bridge, is_own_hook
 from uds_lens._compat.transformers import attention_of, forget_longer_texts, is_plain_decoder
 from uds_lens._progress import tell
-from uds_lens._storage import SpillFolder
+from uds_lens._storage.files import SpillFolder
 from uds_lens._types import DType, check_choice
 from uds_lens.errors import ModelBusyError, ModelError, Setting, warn_once
 from uds_lens.models._anatomy import Anatomy, anatomy_of, require_plain_outputs, set_plain_outputs

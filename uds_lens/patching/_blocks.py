@@ -14,8 +14,8 @@ from torch import Tensor
 from uds_lens._compat.torch import is_out_of_memory
 from uds_lens.data import TokenBatch
 from uds_lens.errors import PatchError, Setting
-from uds_lens.models import Anatomy, HookedModel, anatomy_of
-from uds_lens.models._anatomy import forward_replaced
+from uds_lens.models import HookedModel
+from uds_lens.models._anatomy import Anatomy, anatomy_of, forward_replaced
 from uds_lens.patching._hooks import first_tensor, run_decoder, split_call
 from uds_lens.patching._packing import LOCK, PackedAttention, Packing, PrefixKept, attending, configs_of
 from uds_lens.patching._recording import BlockCall, KeptKeys, Recording

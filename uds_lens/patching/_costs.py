@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from uds_lens.data import BatchCost, TokenSequence, cut_batches, plan_batches
+from uds_lens.data._batches import BatchCost, cut_batches, plan_batches
+from uds_lens.data._tokens import TokenSequence
 
 SCORES_AT_ONCE = 1 << 26  # attention scores of one block held at a time (256 MiB in float32)
 

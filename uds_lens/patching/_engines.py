@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from uds_lens._compat.torch import is_out_of_memory
 from uds_lens._types import Engine, HookSite, check_choice
-from uds_lens.data import TokenBatch, TokenSequence
+from uds_lens.data import TokenBatch
+from uds_lens.data._tokens import TokenSequence
 from uds_lens.errors import ModelBusyError, PatchError, Setting, warn_once
 from uds_lens.models import HookedModel
 from uds_lens.patching._hooks import as_hooked, chosen_combinations, chosen_layers

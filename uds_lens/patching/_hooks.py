@@ -18,7 +18,8 @@ from torch.utils.hooks import RemovableHandle
 from uds_lens._types import HookSite, check_choice
 from uds_lens.data import TokenBatch
 from uds_lens.errors import ModelError, PatchError, Setting
-from uds_lens.models import Anatomy, HookedModel, open_model
+from uds_lens.models import HookedModel, open_model
+from uds_lens.models._anatomy import Anatomy
 
 Hook: TypeAlias = Callable[..., "Tensor | None"]
 """Takes an activation and `hook=`, and returns the one to use, or None to leave it unchanged."""

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from uds_lens._compat.torch import forward_hooks_of
 from uds_lens.data import TokenBatch
-from uds_lens.models import Anatomy, HookedModel
+from uds_lens.models import HookedModel
+from uds_lens.models._anatomy import Anatomy
 from uds_lens.patching import _costs as costs
 from uds_lens.patching._states import SpanCache
 

@@ -14,8 +14,9 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from uds_lens._compat.transformers import key_value_cache
-from uds_lens.data import TokenBatch, cheapest_cuts
-from uds_lens.models import Anatomy
+from uds_lens.data import TokenBatch
+from uds_lens.data._batches import cheapest_cuts
+from uds_lens.models._anatomy import Anatomy
 from uds_lens.patching import _costs as costs
 from uds_lens.patching._packing import Packing, PrefixKept
 

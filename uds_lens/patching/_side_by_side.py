@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from uds_lens._compat.accelerate import is_placed
 from uds_lens._compat.transformers import RopeLimit, attention_of, is_plain_decoder, rope_limit, upcasts_attention
 from uds_lens._types import PaddingSide
-from uds_lens.data import TokenBatch, TokenSequence, make_batch
+from uds_lens.data import TokenBatch, make_batch
+from uds_lens.data._tokens import TokenSequence
 from uds_lens.errors import ModelError, PatchError, warn_once
-from uds_lens.models import HookedModel, ModelSource
+from uds_lens.models import HookedModel
 from uds_lens.models._by_block import why_not_streamed as why_not_read_by_block
 from uds_lens.models._checkpoint import load_config
-from uds_lens.models._hooked import behaviour_changes
+from uds_lens.models._hooked import ModelSource, behaviour_changes
 from uds_lens.patching._hooks import run_decoder
 from uds_lens.patching._packing import configs_of
 

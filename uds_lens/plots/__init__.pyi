@@ -41,5 +41,5 @@ from ._models import (
     utility_frontier as utility_frontier,
 )
 from ._multiples import small_multiples as small_multiples
-from ._style import Look as Look, Theme as Theme, template as template
+from ._style import Look as Look, template as template
 from ._transplants import host_depths as host_depths, recovered_by_band as recovered_by_band

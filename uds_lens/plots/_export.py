@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uds_lens._optional_packages import require_package
-from uds_lens._storage import atomic_write_bytes, atomic_write_text, check_writable, generator, located
+from uds_lens._storage.files import atomic_write_bytes, atomic_write_text, check_writable, generator, located
 from uds_lens.errors import ConfigError, MissingDependencyError, ResultFormatError, UdsLensError
 from uds_lens.plots._style import WIDTH
 

@@ -13,7 +13,8 @@ import pandas as pd
 
 from uds_lens import meta, plots, study
 from uds_lens.errors import DataError, warn_once
-from uds_lens.meta import REASONS, Published, read_published
+from uds_lens.meta import Published, read_published
+from uds_lens.meta._columns import REASONS
 from uds_lens.meta._pools import SMALLEST
 from uds_lens.plots._style import count
 from uds_lens.published._measured import MeasuredRun, read_run, same_prompts

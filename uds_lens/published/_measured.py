@@ -18,10 +18,12 @@ from typing import Any
 import pandas as pd
 
 from uds_lens import meta, study
-from uds_lens._storage import read_file
-from uds_lens.data import CHAT_STYLES, ChatStyle
+from uds_lens._storage.files import read_file
+from uds_lens.data import CHAT_STYLES
+from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import DataError, ResultFormatError, warn_once
-from uds_lens.meta import REASONS, ModelTable
+from uds_lens.meta import ModelTable
+from uds_lens.meta._columns import REASONS
 from uds_lens.meta._hydra import task_folder
 from uds_lens.meta._tables import kind, member, number, origin, parse, read_object
 from uds_lens.metrics import METRICS

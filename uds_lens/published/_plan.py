@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from uds_lens import study
-from uds_lens._storage import atomic_write_marked, check_writable, located
+from uds_lens._storage.files import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError
 from uds_lens.metrics import METRICS
 from uds_lens.published._registry import PublishedModel, metrics_published
 from uds_lens.results import AuditConfig
 from uds_lens.study import StudyPlan
+from uds_lens.study._plan import as_mapping
 
 DEFAULT_METRICS = ("uds", "es")
 
@@ -140,7 +141,7 @@ def write_plan(plan: StudyPlan, path: str | os.PathLike[str]) -> Path:
         ResultFormatError: Something else is there.
     """
     place = check_writable(located(path), directory=False)
-    atomic_write_marked(place, _BEGINS + "\n" + _toml(study.as_mapping(plan)))
+    atomic_write_marked(place, _BEGINS + "\n" + _toml(as_mapping(plan)))
     return place
 
 

@@ -14,15 +14,16 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from uds_lens import study
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import is_offline
-from uds_lens._storage import remove_inside
+from uds_lens._storage.files import remove_inside
 from uds_lens._storage.results import Kind, Result
 from uds_lens.errors import ConfigError, ModelError, Setting
 from uds_lens.models._checkpoint import not_on_the_hub
 from uds_lens.published._registry import find
-from uds_lens.study import StudyModel, StudyPlan, StudyStatus
+from uds_lens.study import StudyPlan, StudyStatus
 from uds_lens.study._folder import StudyFolder
 from uds_lens.study._keys import located_source
 from uds_lens.study._measuring import ModelRunner, Weights
+from uds_lens.study._models import StudyModel
 from uds_lens.study._plan import require_packages_of
 from uds_lens.study._run import free_bytes, weight_bytes
 

@@ -1,6 +1,2 @@
 from ._audit_page import model_card as model_card, render as render, write as write
-from ._dashboard import (
-    DashboardOptions as DashboardOptions,
-    dashboard as dashboard,
-    render_dashboard as render_dashboard,
-)
+from ._dashboard import DashboardOptions as DashboardOptions, dashboard as dashboard

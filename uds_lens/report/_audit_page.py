@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._progress import tell
-from uds_lens._storage import atomic_write_text, check_writable, located
+from uds_lens._storage.files import atomic_write_text, check_writable, located
 from uds_lens.data._columns import check_unique
 from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
-from uds_lens.plots import Theme
-from uds_lens.plots._style import count, number, palette
+from uds_lens.plots._style import Theme, count, number, palette
 from uds_lens.report._page import fill, template
 from uds_lens.report._payload import (
     LensSource,
@@ -32,10 +31,10 @@ from uds_lens.report._payload import (
     transplants_among,
     utility_metric,
 )
-from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, audit_names, compare_all, site_groups
+from uds_lens.results import AuditConfig, DepthAudit, ModelRecord, compare_all
 from uds_lens.results._cards import number as score
 from uds_lens.results._cautions import LEVELS, Level, cautions_between, damage_signs
-from uds_lens.results._comparing import references_of
+from uds_lens.results._comparing import audit_names, references_of, site_groups
 from uds_lens.results._frames import thirds_in_words
 from uds_lens.results._hub import model_card as model_card
 from uds_lens.results._settings import Roles, roles_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens import meta, plots
 from uds_lens._progress import tell
-from uds_lens._storage import atomic_write_text, check_writable, located
+from uds_lens._storage.files import atomic_write_text, check_writable, located
 from uds_lens.errors import ConfigError
 from uds_lens.meta import ModelTable
 from uds_lens.meta._columns import BESIDE

@@ -18,7 +18,9 @@ from uds_lens import meta
 from uds_lens._settings import validated
 from uds_lens._types import NonNegativeInt
 from uds_lens.errors import DataError, UdsLensError
-from uds_lens.meta import ModelTable, Points, Published, ScoreParts, Stability
+from uds_lens.meta import ModelTable, Published, ScoreParts, Stability
+from uds_lens.meta._columns import REASONS, ROBUSTNESS, SUMMARY
+from uds_lens.meta._direction import Points
 from uds_lens.meta._ranking import View, empty_parts, score_cautions
 from uds_lens.meta._tables import require_one_setup
 from uds_lens.metrics import METRICS
@@ -131,7 +133,7 @@ def judged(tables: Tables, setting: str, models: str = "own") -> pd.DataFrame:
 
     rows = tables.robust[(tables.robust["filter"] == setting) & (tables.robust["models"] == models)]
     if not len(tables.main) or not len(rows):
-        return pd.DataFrame(columns=list(meta.SUMMARY))
+        return pd.DataFrame(columns=list(SUMMARY))
     return meta.summary(tables.main, rows)
 
 
@@ -230,7 +232,7 @@ class Tables:
     references: pd.DataFrame  # `full`, `retain`: the same columns
     # One row per metric: `metric`, `label`, `tags`, `family`, F with its intervals, means of the pools.
     metrics: pd.DataFrame
-    robust: pd.DataFrame  # Q, R, Rob and n of each metric at each filter setting: columns of `uds_lens.meta.ROBUSTNESS`
+    robust: pd.DataFrame  # Q, R, Rob and n of each metric at each filter setting: columns of `COLUMNS["robustness"]`
     pools: pd.DataFrame | None  # models that know and models that do not
     cuts: pd.DataFrame | None  # thresholds between them
     pairs: pd.DataFrame | None  # differences between metrics
@@ -268,12 +270,12 @@ def gather(
     options = options or DashboardOptions()
     table = models if isinstance(models, ModelTable) else None
     frame: Any = models if table is None else table.frame
-    require(frame, ["model"], source="a table of models (uds_lens.meta.MODELS)")
+    require(frame, ["model"], source="a table of models (uds_lens.meta.COLUMNS['models'])")
     if frame["model"].duplicated().any():
         twice = frame["model"][frame["model"].duplicated()].iloc[0]
         raise DataError(f"the model {str(twice)!r} occurs twice: one row per model.")
     gaps: list[str] = []
-    reasons = pd.DataFrame(columns=list(meta.REASONS)) if table is None else table.reasons
+    reasons = pd.DataFrame(columns=list(REASONS)) if table is None else table.reasons
     unlearned, references, pooled = _split(frame)
     if table is not None and table.references is not None:
         references = pd.concat([references, table.references], ignore_index=True)
@@ -291,7 +293,7 @@ def gather(
         models=unlearned,
         references=references,
         metrics=_with_families(metrics),
-        robust=pd.DataFrame(columns=list(meta.ROBUSTNESS)) if robust is None else robust,
+        robust=pd.DataFrame(columns=list(ROBUSTNESS)) if robust is None else robust,
         pools=pools,
         cuts=cuts,
         pairs=pairs,
@@ -426,7 +428,7 @@ def _published_robustness(published: Published) -> pd.DataFrame:
         frame["n"] = frame["n"].where(frame["q"].notna())
         frames.append(frame)
     joined = pd.concat(frames, ignore_index=True).assign(models="own")
-    joined = joined.reindex(columns=list(meta.ROBUSTNESS))
+    joined = joined.reindex(columns=list(ROBUSTNESS))
     return joined.assign(rob=meta.summary(joined.assign(metric=joined.index, auc=1.0))["rob"].to_numpy())
 
 

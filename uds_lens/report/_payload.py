@@ -13,7 +13,7 @@ from torch import Tensor
 
 from uds_lens import plots
 from uds_lens._progress import progress
-from uds_lens._storage import plain
+from uds_lens._storage.records import plain
 from uds_lens.elicitation import ElicitationResults
 from uds_lens.errors import ConfigError
 from uds_lens.metrics import LensComparison, MetricResults, MetricValue
@@ -21,7 +21,8 @@ from uds_lens.plots._examples import row_order
 from uds_lens.plots._models import by_score
 from uds_lens.plots._style import LIGHT, number, recolouring
 from uds_lens.report._page import deltas, floats, jsonable, plain_figure
-from uds_lens.results import DepthAudit, site_groups
+from uds_lens.results import DepthAudit
+from uds_lens.results._comparing import site_groups
 from uds_lens.results._settings import roles_of
 from uds_lens.results._verdict import LEVEL
 from uds_lens.transplants import Transplant

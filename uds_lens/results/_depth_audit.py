@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from uds_lens import plots
-from uds_lens.data import ExamplesLike
+from uds_lens.data._readers import ExamplesLike
 from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.results import _frames
 from uds_lens.results._cards import audit_card
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from typing_extensions import Unpack
 
-    from uds_lens.models import ModelSource, RetainSource
+    from uds_lens.models._hooked import ModelSource, RetainSource
     from uds_lens.plots import Look
     from uds_lens.plots._examples import Order
     from uds_lens.plots._layers import Value

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from uds_lens._compat.transformers import is_offline
 from uds_lens._quoting import markdown, printable
-from uds_lens._storage import SpillFolder
+from uds_lens._storage.files import SpillFolder
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError, UdsLensError
 from uds_lens.results._cards import number
 

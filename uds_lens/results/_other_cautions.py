@@ -299,7 +299,7 @@ def about_robustness(row: Mapping[str, Any], tied: Sequence[float], dominated: I
     """Say what Q and R of one metric rest on.
 
     Args:
-        row: As in `uds_lens.meta.ROBUSTNESS`.
+        row: As in `uds_lens.meta.COLUMNS["robustness"]`.
         tied: The cuts that separate the pools equally well, if there are several.
         dominated: What `about_dominated` says of its intervals.
     """
@@ -331,7 +331,7 @@ def about_dominated(name: str, share: float, end: int, cluster: str, which: str,
 
 
 def about_other_cut(row: Mapping[str, Any]) -> str:
-    """Say what another, equally good threshold would change: a row of `uds_lens.meta.TIED_CUTS`."""
+    """Say what another, equally good threshold would change: a row of `uds_lens.meta.COLUMNS["tied_cuts"]`."""
     place = f", rank {row['rank_overall']:.0f} by Overall" if row["overall"] == row["overall"] else ""
     return (
         f"{row['metric']}: with the equally good threshold {row['threshold']:.3g}: {row['n']:.0f} models, Q "
@@ -381,7 +381,7 @@ def not_ranked(empty: Mapping[str, str | None]) -> str:
 
 
 def about_other_choice(row: Mapping[str, Any]) -> str:
-    """Say which configuration stands for a method if depth chooses: a row of `uds_lens.meta.SHIFTS`."""
+    """Say which configuration stands for a method if depth chooses: a row of `uds_lens.meta.COLUMNS["shifts"]`."""
     return (
         f"If configurations were chosen by the score with depth, {row['method']} would be represented by "
         f"{row['model_with']} (depth {row['depth_change']:+.3f})."

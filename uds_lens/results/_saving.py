@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import torch
 
-from uds_lens._storage import conform, format_of, located
+from uds_lens._storage.files import format_of, located
+from uds_lens._storage.records import conform
 from uds_lens._storage.results import Columns, Kind, Result, Row, Shape
 from uds_lens._types import NonNegativeFloat, Sampling
 from uds_lens.data import ForgetExample, SkippedExample

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uds_lens._storage import atomic_write_marked, check_folder, check_writable
+from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable
 from uds_lens.results._hub import EVAL_RESULTS, eval_results_yaml
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain
+from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable
+from uds_lens._storage.records import plain
 from uds_lens.results._hub import shared_name
 from uds_lens.results._records import versions
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain
+from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable
+from uds_lens._storage.records import plain
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 from uds_lens.errors import ConfigError, ResultFormatError, Setting
 from uds_lens.meta import _hydra as hydra

@@ -12,7 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from uds_lens._storage import check_writable, digest, located, remove_inside
+from uds_lens._storage.files import check_writable, located, remove_inside
+from uds_lens._storage.records import digest
 from uds_lens._storage.results import Columns, Kind, Result
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError

@@ -10,14 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from uds_lens._storage import digest, sha256_file
+from uds_lens._storage.files import sha256_file
+from uds_lens._storage.records import digest
 from uds_lens._storage.results import Kind, Result
 from uds_lens._types import ChatStyleName
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError
 from uds_lens.metrics._catalogue import resolve
-from uds_lens.models import checkpoint_folders
-from uds_lens.models._checkpoint import place_of
+from uds_lens.models._checkpoint import checkpoint_folders, place_of
 from uds_lens.results import AuditConfig
 from uds_lens.results._other_cautions import about_sample
 from uds_lens.study._models import (

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from uds_lens._storage import atomic_directory, remove_inside, writing
+from uds_lens._storage.files import atomic_directory, remove_inside, writing
 from uds_lens._types import ChatStyleName
 from uds_lens.audit import Baseline
 from uds_lens.elicitation import ElicitationResults, ElicitData, elicit

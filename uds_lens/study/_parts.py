@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import validated
-from uds_lens._storage import atomic_write_text, read_file
+from uds_lens._storage.files import atomic_write_text, read_file
 from uds_lens._storage.locks import hold
 from uds_lens._types import NonNegativeInt, PositiveFloat, PositiveInt
 from uds_lens.errors import ConfigError, ResultFormatError, Setting

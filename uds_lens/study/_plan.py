@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_t
 
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import require_known, shown, validated
-from uds_lens._storage import did_you_mean, read_file
+from uds_lens._storage.files import did_you_mean, read_file
 from uds_lens._types import ChatStyleName, NonNegativeInt, PositiveInt
-from uds_lens.data import ChatStyle, chat_style_named
+from uds_lens.data._prompts import ChatStyle, chat_style_named
 from uds_lens.elicitation import ElicitOptions
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.metrics import METRICS, MetricOptions

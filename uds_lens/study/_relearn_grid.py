@@ -19,14 +19,16 @@ import pandas as pd
 from uds_lens._progress import about, tell
 from uds_lens._quoting import csv_text
 from uds_lens._settings import as_settings, check_value
-from uds_lens._storage import atomic_write_marked, check_folder, check_writable, plain, remove_inside
+from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable, remove_inside
+from uds_lens._storage.records import plain
 from uds_lens._types import PositiveInt, Protocol
 from uds_lens.data import ForgetExample, sample_examples
 from uds_lens.errors import ConfigError, ResultFormatError, UdsLensError
 from uds_lens.metrics import METRICS, MetricData, MetricOptions, MetricResults, evaluate
 from uds_lens.models import HookedModel, open_model, read_checkpoint_info
 from uds_lens.models._compatibility import protocol_of
-from uds_lens.results import Contrast, RunOptions, contrast
+from uds_lens.results import RunOptions, contrast
+from uds_lens.results._comparing import Contrast
 from uds_lens.results._intervals import cluster_codes
 from uds_lens.study._parts import SlurmOptions, carry_out, failure_of
 from uds_lens.study._plan import SETS
@@ -64,7 +66,7 @@ class RelearnGridResults:
     """The settings that were tried."""
 
     frame: pd.DataFrame
-    """One row per model and setting, columns as in `uds_lens.study.GRID`."""
+    """One row per model and setting, columns as in `GRID`."""
 
     examples: Mapping[str, np.ndarray]
     """Knowledge per example after each setting, `[setting, example]`, higher is more, by model; NaN without a value."""

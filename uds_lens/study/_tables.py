@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from uds_lens._quoting import csv_text
-from uds_lens._storage import atomic_write_marked, check_writable, located
+from uds_lens._storage.files import atomic_write_marked, check_writable, located
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.meta import Tables
 from uds_lens.meta._tables import harmonic_means

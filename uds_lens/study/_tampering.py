@@ -18,8 +18,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from uds_lens._types import Protocol
-from uds_lens.data import ForgetExample, answer_prompt, prompt_ids
+from uds_lens.data import ForgetExample
 from uds_lens.data._prompts import ChatStyle
+from uds_lens.data._tokens import answer_prompt, prompt_ids
 from uds_lens.errors import ModelError
 from uds_lens.models import HookedModel
 from uds_lens.patching._hooks import first_tensor

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GROUPS", "SEED", "generate", "strangers"]
-
 SEED = 20  # the seed of the shipped world
 # number of people in each group; nothing is ever trained on `holdout`
 GROUPS = {"retain": 24, "forget": 6, "holdout": 6}

@@ -14,8 +14,6 @@ from uds_lens.data._examples import ForgetExample
 from uds_lens.data._readers import load_examples
 from uds_lens.errors import DataError
 
-__all__ = ["World", "load"]
-
 MANIFEST = "world.json"
 
 

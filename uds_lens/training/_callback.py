@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from uds_lens._compat.transformers_trainer import is_sharded, log_beside, trainer_of
 from uds_lens._progress import quiet, tell
 from uds_lens._settings import as_settings, validated
-from uds_lens._storage import check_writable
+from uds_lens._storage.files import check_writable
 from uds_lens._types import NonNegativeInt, PositiveInt
 from uds_lens.audit import Baseline
 from uds_lens.errors import DataError, ModelError, warn_once

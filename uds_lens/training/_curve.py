@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage import located
+from uds_lens._storage.files import located
 from uds_lens._storage.results import Kind, Result
 from uds_lens._types import FloatOrNaN
 from uds_lens.results import DepthAudit

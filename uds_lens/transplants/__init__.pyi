@@ -1,4 +1,3 @@
-from ._candidates import Candidate as Candidate, candidates_of as candidates_of
 from ._measuring import transplant as transplant, transplant_all as transplant_all
 from ._results import (
     Answers as Answers,

@@ -17,9 +17,10 @@ from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import Plan, Source, audit_inputs, make_plan, retain_sources, sources_of, where_of
 from uds_lens.audit._memory import memory_of_audit
 from uds_lens.audit._runner import require_streamable
-from uds_lens.data import ExamplesLike
+from uds_lens.data._readers import ExamplesLike
 from uds_lens.errors import ConfigError, Setting
-from uds_lens.models import HookedModel, ModelSource, RetainSource, pick_device, read_checkpoint_info
+from uds_lens.models import HookedModel, read_checkpoint_info
+from uds_lens.models._hooked import ModelSource, RetainSource, pick_device
 from uds_lens.patching._side_by_side import why_not_streamed
 from uds_lens.results import AuditConfig, ModelRecord, RunOptions
 from uds_lens.results._comparing import STAGE_1_SETTINGS

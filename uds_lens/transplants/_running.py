@@ -24,7 +24,8 @@ from uds_lens.audit._runner import is_streamed, opened
 from uds_lens.audit._states import mean_over_tokens, require_finite_head
 from uds_lens.data import TokenBatch
 from uds_lens.errors import ModelError, warn_once
-from uds_lens.models import HookedModel, ModelSource
+from uds_lens.models import HookedModel
+from uds_lens.models._hooked import ModelSource
 from uds_lens.patching import row_layout
 from uds_lens.patching._blocks import learn_calls
 from uds_lens.patching._engines import checked_rows

@@ -1,19 +1,13 @@
-from ._data import load_refusals as load_refusals
 from ._objectives.altpo import AltPOConfig as AltPOConfig
 from ._objectives.ceu import CEUConfig as CEUConfig
-from ._objectives.ga import GAConfig as GAConfig, gradient_ascent as gradient_ascent
+from ._objectives.ga import GAConfig as GAConfig
 from ._objectives.graddiff import GradDiffConfig as GradDiffConfig
 from ._objectives.idkdpo import IdkDPOConfig as IdkDPOConfig, dpo as dpo
 from ._objectives.idknll import IdkNLLConfig as IdkNLLConfig
 from ._objectives.kl import KLConfig as KLConfig, kl_to_reference as kl_to_reference
 from ._objectives.npo import NPOConfig as NPOConfig, npo as npo
 from ._objectives.pdu import PDUConfig as PDUConfig
-from ._objectives.rmu import (
-    RMUConfig as RMUConfig,
-    state_distance as state_distance,
-    steering_vector as steering_vector,
-    summed_state_distance as summed_state_distance,
-)
+from ._objectives.rmu import RMUConfig as RMUConfig
 from ._objectives.rmulat import RMULATConfig as RMULATConfig
 from ._objectives.rr import RRConfig as RRConfig
 from ._objectives.satimp import SatImpConfig as SatImpConfig
@@ -22,7 +16,6 @@ from ._objectives.undial import UNDIALConfig as UNDIALConfig, undial as undial
 from ._objectives.undo import UNDOConfig as UNDOConfig
 from ._objectives.wga import WGAConfig as WGAConfig
 from ._passes import (
-    FrozenModel as FrozenModel,
     Mean as Mean,
     Passes as Passes,
     Terms as Terms,

@@ -23,19 +23,14 @@ from torch.utils.data import Dataset
 
 from uds_lens._progress import progress
 from uds_lens._storage.results import Kind, Result
-from uds_lens.data import (
-    AnswerSequence,
-    ForgetExample,
-    answer_ends,
-    answer_prompt,
-    answer_sequences,
-    chosen_protocol,
-    prompt_ids,
-)
+from uds_lens.data import ForgetExample, answer_sequences
+from uds_lens.data._prompts import chosen_protocol
+from uds_lens.data._tokens import AnswerSequence, answer_ends, answer_prompt, prompt_ids
 from uds_lens.errors import DataError, ResultFormatError, UdsLensWarning
-from uds_lens.generation import growing_way
+from uds_lens.generation._reading import growing_way
 from uds_lens.models._compatibility import require_embedded
-from uds_lens.patching import as_hooked, row_layout
+from uds_lens.patching import row_layout
+from uds_lens.patching._hooks import as_hooked
 from uds_lens.patching._side_by_side import is_tested_family
 from uds_lens.unlearning._job import Job, Parent
 from uds_lens.unlearning._passes import FILLER, answer_log_probs, pad_sequences

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from uds_lens._compat.transformers import has_torch_attention, longest_text, rope_limit
-from uds_lens._storage import digest
+from uds_lens._storage.records import digest
 from uds_lens._types import Protocol
-from uds_lens.data import AnswerSequence, ForgetExample, chosen_protocol
+from uds_lens.data import ForgetExample
+from uds_lens.data._prompts import chosen_protocol
+from uds_lens.data._tokens import AnswerSequence
 from uds_lens.errors import ModelError
-from uds_lens.models import fingerprint, pick_device
+from uds_lens.models import fingerprint
 from uds_lens.models._checkpoint import load_tokenizer, load_weights
 from uds_lens.models._compatibility import recorded_protocol
+from uds_lens.models._hooked import pick_device
 from uds_lens.unlearning._registry import Objective
 from uds_lens.unlearning._settings import LoraSettings, MethodConfig, TrainOptions
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from uds_lens._compat.peft import has_adapters, without_wrappers
 from uds_lens._compat.transformers import forget_longer_texts
-from uds_lens.data import AnswerSequence
+from uds_lens.data._tokens import AnswerSequence
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.models import anatomy_of
+from uds_lens.models._anatomy import anatomy_of
 from uds_lens.patching._side_by_side import layout_of_config
 from uds_lens.unlearning._settings import RetainConfig
 

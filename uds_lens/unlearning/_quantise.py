@@ -13,19 +13,18 @@ import torch
 
 from uds_lens._compat.transformers import set_attention
 from uds_lens._optional_packages import require_package
-from uds_lens._storage import (
+from uds_lens._storage.files import (
     IN_TEMPORARY,
     SpillFolder,
     atomic_directory,
     check_writable,
     located,
     refuse_to_replace,
-    weight_files,
     writing,
 )
 from uds_lens._storage.results import Kind, Result
+from uds_lens._storage.weights import weight_files
 from uds_lens.errors import ModelError, ResultFormatError
-from uds_lens.models import pick_device
 from uds_lens.models._checkpoint import (
     LOADING,
     PACKAGE,
@@ -38,6 +37,7 @@ from uds_lens.models._checkpoint import (
     require_complete,
 )
 from uds_lens.models._gguf import SUFFIX
+from uds_lens.models._hooked import pick_device
 from uds_lens.results._records import versions
 from uds_lens.unlearning._run_folder import file_sums
 

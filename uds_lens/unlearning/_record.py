@@ -12,7 +12,8 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from uds_lens._storage import atomic_write_bytes, conform, located, plain, read_with_checksum, with_checksum
+from uds_lens._storage.files import atomic_write_bytes, located
+from uds_lens._storage.records import conform, plain, read_with_checksum, with_checksum
 from uds_lens._types import FloatOrNaN
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.results._records import versions

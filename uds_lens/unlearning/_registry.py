@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 from uds_lens._settings import require_known, shown, validated
-from uds_lens._storage import program_digest
+from uds_lens._storage.records import program_digest
 from uds_lens._types import check_choice
 from uds_lens.errors import ConfigError, Setting
 from uds_lens.unlearning._settings import MethodConfig

@@ -13,16 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from uds_lens._storage import (
-    atomic_write_text,
-    digest,
-    is_scratch,
-    parse_json,
-    read_file,
-    refuse_to_replace,
-    sha256_file,
-)
+from uds_lens._storage.files import atomic_write_text, is_scratch, read_file, refuse_to_replace, sha256_file
 from uds_lens._storage.locks import hold
+from uds_lens._storage.records import digest, parse_json
 from uds_lens.errors import ConfigError, ResultFormatError, UdsLensWarning
 from uds_lens.training._curve import RECORD
 from uds_lens.unlearning._data import ALTERNATES

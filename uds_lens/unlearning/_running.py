@@ -23,9 +23,10 @@ from uds_lens._compat.transformers import forget_longer_texts
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
 from uds_lens._settings import as_settings
-from uds_lens._storage import atomic_directory, check_writable, located, writing
-from uds_lens.data import AnswerSequence, ForgetExample, load_examples
+from uds_lens._storage.files import atomic_directory, check_writable, located, writing
+from uds_lens.data import ForgetExample, load_examples
 from uds_lens.data._prompts import describe_protocol
+from uds_lens.data._tokens import AnswerSequence
 from uds_lens.errors import ConfigError, ModelError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.models import fingerprint
 from uds_lens.models._checkpoint import (

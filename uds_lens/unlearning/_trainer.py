@@ -18,7 +18,7 @@ from transformers import TrainerCallback, TrainingArguments
 from uds_lens._compat.transformers_trainer import OrderedTrainer, checkpoint_activations, one_device_each
 from uds_lens._progress import progress
 from uds_lens._quoting import csv_text
-from uds_lens._storage import atomic_write_marked
+from uds_lens._storage.files import atomic_write_marked
 from uds_lens.errors import ConfigError, ModelError, Setting, UdsLensWarning
 from uds_lens.unlearning._data import PairCollator, PairDataset, length_groups
 from uds_lens.unlearning._passes import FILLER, FrozenModel, Passes, SideTotals, batch_totals, widened

@@ -1,5 +1,1 @@
-from ._difference import (
-    TensorDifference as TensorDifference,
-    WeightDifference as WeightDifference,
-    difference as difference,
-)
+from ._difference import WeightDifference as WeightDifference, difference as difference

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from uds_lens._progress import progress
-from uds_lens._storage import ALONE, weight_files
+from uds_lens._storage.weights import ALONE, weight_files
 from uds_lens.errors import IncompatibleModelsError, ModelError
 
 if TYPE_CHECKING:

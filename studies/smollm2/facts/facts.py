@@ -143,7 +143,7 @@ def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def entity_log_prob(model: ul.models.HookedModel, row: ul.data.TokenRow) -> float:
+def entity_log_prob(model: ul.models.HookedModel, row: TokenRow) -> float:
     """Mean log-probability of the entity's tokens."""
     logits = model.hf(torch.tensor([row.ids], device=model.device)).logits[0, list(row.scored)].float()
     return float(logits.log_softmax(-1).gather(-1, torch.tensor(row.targets)[:, None]).mean())

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.unlearning import state_distance, steering_vector
+from uds_lens.unlearning._objectives.rmu import state_distance, steering_vector
 
 
 def test_distances_by_hand_and_identity() -> None:
