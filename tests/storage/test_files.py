@@ -135,8 +135,8 @@ def test_another_process_puts_a_directory_there_first(tmp_path, monkeypatch):
 
 
 def test_a_write_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
-    half = "from uds_lens._storage import files\nfrom uds_lens._storage.files import atomic_write_bytes\nfiles.os.replace = die\n"
-    dies(half + "atomic_write_bytes(sys.argv[1], b'half')", tmp_path / "new" / "a.html")
+    half = "from uds_lens._storage import files\nfiles.os.replace = die\n"
+    dies(half + "files.atomic_write_bytes(sys.argv[1], b'half')", tmp_path / "new" / "a.html")
     (part,) = (tmp_path / "new").iterdir()
     check_writable(tmp_path / "new", directory=True)  # it holds nothing but our own
     foreign = [".a.html.part", ".a.html.abcdefgh.uds_lens.part", ".a.html.01234567.uds_lens.part", ".b" + part.name]
