@@ -132,3 +132,15 @@ def test_public_files_hold_promises_only():
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     ]
     assert {name.rsplit(".", 1)[0] for name in loose} <= {"uds_lens.errors"}
+
+
+@pytest.mark.parametrize(
+    ("made", "places"),
+    [
+        (r"\bCaution\(\s*[\w\"]", {"uds_lens.results._cautions", "uds_lens.results._other_cautions"}),
+        (r"\b(Soft)?FileLock\(\w", {"uds_lens._storage.locks"}),
+    ],
+    ids=["warnings about results", "locks"],
+)
+def test_one_place_makes(made: str, places: set[str]):
+    assert {name for name, path in modules().items() if re.search(made, path.read_text("utf-8"))} == places

@@ -11,7 +11,6 @@ import shutil
 import stat
 import tempfile
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,8 +18,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn, TypeAlias, TypeVar
 
-from filelock import BaseFileLock, FileLock
+from filelock import BaseFileLock
 
+from uds_lens._storage.locks import hold
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError
 
 Place: TypeAlias = str | os.PathLike[str]
@@ -219,16 +219,15 @@ def _prefix(path: Path) -> str:
     return f".{name}."
 
 
-def _held(path: Path) -> tuple[Path, BaseFileLock]:
+def _held(path: Path) -> tuple[Path, BaseFileLock | None]:
     """Make a new hidden directory next to `path`, ours as long as its lock is held."""
     _sweep(path)
     for _ in range(_TRIES):
         place = path.parent / f"{_prefix(path)}{secrets.token_hex(4)}{_PART}"
         os.mkdir(place, 0o700)
-        lock: BaseFileLock = FileLock(place / _LOCK, thread_local=False)
-        with suppress(OSError, NotImplementedError), warnings.catch_warnings():  # without locks, no process cleans up
-            warnings.simplefilter("ignore")  # filelock reports that it falls back to a soft lock
-            lock.acquire(timeout=1)
+        lock = None
+        with suppress(OSError, NotImplementedError):  # without locks, no process cleans up
+            lock = hold(place / _LOCK, timeout=1)
         if place.exists():  # it was not cleaned up just before it was locked
             return place, lock
     raise StorageError(f"{_short(path)} is being written by other processes: save somewhere else.")
@@ -239,9 +238,11 @@ def _sweep(path: Path) -> None:
     for name in _listed(path.parent):
         if (match := _SCRATCH.fullmatch(name)) and match[1] == _prefix(path):
             place = path.parent / name
-            with suppress(OSError, NotImplementedError), FileLock(place / _LOCK, timeout=0):
-                _restore(place, path, ())
-                _remove(place)
+            with suppress(OSError, NotImplementedError):
+                if (lock := hold(place / _LOCK, timeout=0)) is not None:
+                    _restore(place, path, ())
+                    _remove(place)
+                    lock.release()
 
 
 @contextmanager
@@ -255,7 +256,8 @@ def _scratch(path: Path, own: Collection[str] = ()) -> Iterator[Path]:
         with suppress(OSError):  # the next process that writes here will clean it up
             _restore(place, path, own)
             _remove(place)
-        lock.release()
+        if lock is not None:
+            lock.release()
 
 
 def settled(path: Place) -> Path:
@@ -342,10 +344,11 @@ class SpillFolder:
         self.close()
 
 
-def _drop(place: Path, lock: BaseFileLock, pid: int) -> None:
+def _drop(place: Path, lock: BaseFileLock | None, pid: int) -> None:
     if os.getpid() == pid:  # not when a forked child process exits
         _remove(place)
-        lock.release()
+        if lock is not None:
+            lock.release()
 
 
 def atomic_write_bytes(path: Place, content: bytes) -> None:

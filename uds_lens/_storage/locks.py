@@ -14,7 +14,7 @@ def hold(file: Path, *, timeout: float) -> BaseFileLock | None:
     On file systems without locks (some Lustre, FUSE and Drive mounts), a file `soft.NAME` with machine and process
     number is used instead; only a process on the same machine can tell that its holder died.
     """
-    lock: BaseFileLock = FileLock(file)
+    lock: BaseFileLock = FileLock(file, thread_local=False)
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -29,4 +29,4 @@ def hold(file: Path, *, timeout: float) -> BaseFileLock | None:
         except (OSError, NotImplementedError):
             if isinstance(lock, SoftFileLock):
                 raise
-            lock = SoftFileLock(file.with_name(f"soft.{file.name}"))
+            lock = SoftFileLock(file.with_name(f"soft.{file.name}"), thread_local=False)

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock
 
 from uds_lens._storage.files import IN_TEMPORARY, atomic_directory, atomic_write_text, sha256_file, writing
+from uds_lens._storage.locks import hold
 from uds_lens._storage.records import digest
 from uds_lens.audit._inputs import Plan
 from uds_lens.audit._states import SourceStates, StateStore
@@ -37,7 +38,7 @@ _RECORD, _LOCK = "record.json", "lock"
 _FORGOTTEN = 7 * 24 * 3600
 """Seconds after which unused states are removed."""
 
-_held: ContextVar[dict[Path, FileLock] | None] = ContextVar("uds_lens_kept_states", default=None)
+_held: ContextVar[dict[Path, BaseFileLock] | None] = ContextVar("uds_lens_kept_states", default=None)
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def states_kept() -> Iterator[None]:
     if _held.get() is not None:
         yield
         return
-    held: dict[Path, FileLock] = {}
+    held: dict[Path, BaseFileLock] = {}
     token = _held.set(held)
     try:
         yield
@@ -87,17 +88,16 @@ def kept_place(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, 
         if top.is_symlink() or getattr(top.stat(), "st_uid", user) != user:
             raise PermissionError(errno.EPERM, "it belongs to another user")
         for other in top.iterdir():
-            with suppress(OSError):  # an audit is using them, or has removed them
-                if time.time() - other.stat().st_mtime > _FORGOTTEN:
-                    with FileLock(other / _LOCK, timeout=0):
-                        shutil.rmtree(other, ignore_errors=True)
+            with suppress(OSError):  # an audit has removed them
+                forgotten = time.time() - other.stat().st_mtime > _FORGOTTEN
+                if forgotten and (old := hold(other / _LOCK, timeout=0)) is not None:
+                    shutil.rmtree(other, ignore_errors=True)
+                    old.release()
         place.mkdir(mode=0o700, exist_ok=True)
-        lock = FileLock(place / _LOCK)
-        with suppress(Timeout):  # another audit is using the same states, and will remove them when it is done
-            lock.acquire(timeout=0)
+        if (lock := hold(place / _LOCK, timeout=0)) is not None:
             held[place] = lock
             return place / "states"
-    return None
+    return None  # another audit is using the same states, and will remove them when it is done
 
 
 def load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
