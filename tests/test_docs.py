@@ -190,12 +190,6 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).is_file(), target
 
 
-def test_every_picture_has_one_for_dark_surroundings() -> None:
-    pictures = {path.name for path in (DOCS / "images").iterdir() if path.suffix in (".png", ".svg")}
-    light = {name for name in pictures if "_dark." not in name}
-    assert pictures - light == {name.replace(".", "_dark.") for name in light}
-
-
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
     for page in DOCS.rglob("*.md"):

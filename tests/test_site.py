@@ -100,3 +100,13 @@ def test_pictures_come_light_and_dark_where_there_are_both(monkeypatch: pytest.M
         "![A page](../images/report.png#only-light)![A page](../images/report_dark.png#only-dark)"
         " and ![none](../images/none.png)"
     )
+
+
+def test_every_picture_has_one_for_dark_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = {path.name: path for path in (REPOSITORY / "docs" / "images").glob("*.*") if path.suffix != ".py"}
+    light = {name for name in pictures if "_dark." not in name}
+    made = hook("dark_pictures", monkeypatch)
+    assert {name for name in light if not made.has_dark(pictures[name])} == set()
+    assert pictures.keys() - light <= {name.replace(".", "_dark.") for name in light}
+    drawn = made.recoloured(pictures["results_audit.svg"].read_text("utf-8"))
+    assert "rgb(255, 255, 255)" not in drawn and "fill: rgb(20, 23, 28)" in drawn, "the paper is dark"

@@ -26,13 +26,19 @@ def photograph(page: Path, picture: Path, *, theme: str = "light", width: int = 
 
 
 def draw(name: str, figure: Callable[..., go.Figure], *, for_phones: bool = True) -> None:
-    """Draw a figure for light and for dark surroundings, and for phones: without a title, which the page has."""
+    """Draw a figure for light and for dark surroundings, and for phones: without a title, which the page has.
+
+    Of a drawing without dots (SVG) the site makes the dark one, see `docs/building/dark_pictures.py`.
+    """
     for theme in ("light", "dark"):
-        wide = figure(theme=theme, width=760)
-        ul.plots.save_figure(wide, HERE / beside(name, theme), scale=1.25, overwrite=True)
+        drawn = {name: figure(theme=theme, width=760)}
         if for_phones:
-            small = figure(theme=theme, width=390, title=None)
-            ul.plots.save_figure(small, HERE / beside(narrow(name), theme), scale=2, overwrite=True)
+            drawn[narrow(name)] = figure(theme=theme, width=390, title=None)
+        for file, each in drawn.items():
+            light = HERE / file
+            if theme == "light" or light.suffix != ".svg" or "data:image" in light.read_text("utf-8"):
+                scale = 1.25 if file == name else 2
+                ul.plots.save_figure(each, HERE / beside(file, theme), scale=scale, overwrite=True)
 
 
 def beside(picture: str, theme: str) -> str:
