@@ -38,7 +38,7 @@ from uds_lens.toy._facts import SEED, generate
 from uds_lens.unlearning import config_name
 
 TRIO = ("full", "retain", "half")
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 class Builder:
@@ -95,6 +95,7 @@ class Builder:
     def store(self, model: LlamaForCausalLM, name: str, place: str) -> None:
         copy.deepcopy(model).to(torch.bfloat16).save_pretrained(self.path / place)
         (self.path / place / "model.safetensors").chmod(0o644)
+        (self.path / place / "generation_config.json").unlink()  # it says what the configuration says
         self.store_tokenizer(self.path / place)
         self.checkpoints[name] = place
         self.say(name)
@@ -105,7 +106,7 @@ class Builder:
             for file in TOKENIZER_FILES:
                 shutil.copyfile(full / file, place / file)
             return
-        self.tokenizer.save_pretrained(place)
+        self.tokenizer.save_pretrained(place, save_jinja_files=False)
         core = place / "tokenizer.json"
         core.write_text(json.dumps(json.loads(core.read_text("utf-8")), separators=(",", ":")), "utf-8")
 

@@ -11,9 +11,9 @@ from hypothesis import given, strategies as st
 
 from uds_lens import metrics as m
 from uds_lens.metrics import MetricOptions
-from uds_lens.metrics._declaration import Evidence, Undefined
+from uds_lens.metrics._declaration import Evidence, Undefined, harmonic_mean
 from uds_lens.metrics._definitions.membership_attacks import ATTACKS, mia, s_mia
-from uds_lens.metrics._white_box import weighted_erasure
+from uds_lens.metrics._white_box import cka_erasure, weighted_erasure
 
 HITS = st.lists(st.booleans(), min_size=2, max_size=12)
 SCORES = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=8)
@@ -125,7 +125,7 @@ def test_linear_cka_against_hsic_and_under_rotation_scale_and_shift(n):
 def test_cka_erasure_identities_clip_and_weights():
     c_fr = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64)
     for c_ur, expected in ((torch.ones_like(c_fr), 1), (c_fr, 0), (c_fr - 0.1, 0), ((1 + c_fr) / 2, 0.5)):
-        assert m.cka_erasure(c_fr, c_ur).tolist() == pytest.approx([expected] * 3)
+        assert cka_erasure(c_fr, c_ur).tolist() == pytest.approx([expected] * 3)
     erasure = torch.tensor([1.0, 0.25, math.nan])
     assert weighted_erasure(erasure, torch.tensor([1.0, 3.0, 0.0])) == pytest.approx(0.4375)
     assert weighted_erasure(erasure, torch.tensor([1.0, -3.0, math.nan])) == 1.0
@@ -147,7 +147,7 @@ def test_aggregates_of_the_papers_models_follow_from_their_published_parts(share
         known = [row for row in models if None not in [row.get(name) for name in (aggregate, *names)]]
         assert len(known) > 100
         for row in known:
-            expected = m.harmonic_mean([row[name] for name in names])
+            expected = harmonic_mean([row[name] for name in names])
             assert row[aggregate] == pytest.approx(expected, abs=1e-3), row["model"]
 
 

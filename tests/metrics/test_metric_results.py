@@ -13,6 +13,7 @@ import uds_lens as ul
 from uds_lens import metrics as m
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ResultFormatError
+from uds_lens.metrics._catalogue import Trust
 from uds_lens.metrics._evaluation import _subjects
 from uds_lens.metrics._results import write_metrics_table
 from uds_lens.results import bootstrap_interval
@@ -165,7 +166,7 @@ def test_trust_is_what_the_table_of_the_study_gives():
     [(0.8, 0.95, False), (0.7, 0.75, False), (0.7, 0.7499, True), (0.5, 0.9, True), (0.501, 0.9, False)],
 )
 def test_a_metric_is_doubtful_below_three_quarters_or_where_chance_is_not_ruled_out(low, high, doubtful):
-    assert m.Trust((low + high) / 2, low, high, 1.0, math.nan).is_doubtful is doubtful
+    assert Trust((low + high) / 2, low, high, 1.0, math.nan).is_doubtful is doubtful
 
 
 def test_results_warn_of_metrics_that_did_not_separate_models(monkeypatch):

@@ -8,6 +8,8 @@ import pytest
 
 from uds_lens import metrics as m
 from uds_lens.errors import ConfigError
+from uds_lens.metrics._catalogue import all_needs, resolve
+from uds_lens.metrics._declaration import MetricSpec, add_metric
 
 from .conftest import ask
 
@@ -41,9 +43,9 @@ def test_all_are_there_once_after_their_parts_and_without_torch_whatever_came_fi
 
 def test_needs_and_the_table():
     assert m.METRICS["es"].needs == ("output",)
-    assert m.all_needs(m.METRICS["s_mia_loss"]) == ["output", "retain"]
+    assert all_needs(m.METRICS["s_mia_loss"]) == ["output", "retain"]
     assert m.METRICS["uds"].needs == ("internal", "retain", "full")
-    assert m.all_needs(m.METRICS["overall"]) == ["output", "retain", "full"]
+    assert all_needs(m.METRICS["overall"]) == ["output", "retain", "full"]
     frame = m.metrics_frame().set_index("name")
     assert list(frame.index) == list(m.METRICS)
     assert frame.loc["uds", "direction"] == "erasure" and frame.loc["es", "direction"] == "knowledge"
@@ -54,12 +56,12 @@ def test_needs_and_the_table():
 
 def test_names_bring_their_parts():
     parts = ["es", "em", "paraprob", "truth_ratio", "memorization"]
-    assert [spec.name for spec in m.resolve(["memorization"])] == parts
-    assert [spec.name for spec in m.resolve(["uds", "es"])] == ["es", "uds"]
-    assert "uds" not in {spec.name for spec in m.resolve(["privacy"])}
-    assert "uds" in {spec.name for spec in m.resolve(["privacy_uds"])}
+    assert [spec.name for spec in resolve(["memorization"])] == parts
+    assert [spec.name for spec in resolve(["uds", "es"])] == ["es", "uds"]
+    assert "uds" not in {spec.name for spec in resolve(["privacy"])}
+    assert "uds" in {spec.name for spec in resolve(["privacy_uds"])}
     with pytest.raises(ConfigError, match=r"no metric 'bleu'\. The \d+ metrics \(METRICS\) are es, em"):
-        m.resolve(["bleu"])
+        resolve(["bleu"])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_a_custom_metric_is_measured_listed_saved_and_loaded(first_token, trio, 
         assert loaded["first_token"] == found["first_token"]
         assert "first_token" not in m.METRICS
     finally:
-        m.add_metric(spec)
+        add_metric(spec)
 
 
 def test_a_metric_reads_what_it_declares_whatever_else_is_measured(trio, data):
@@ -145,7 +147,7 @@ def test_a_notebooks_cell_may_run_twice_but_names_are_not_taken(first_token):
     ):
         with pytest.raises(ConfigError, match=said):
             m.metric(name=name, **same, **more)(function)
-    m.add_metric(m.MetricSpec(name="sum", group="custom", score=len, uses=("first_token",), **same))
+    add_metric(MetricSpec(name="sum", group="custom", score=len, uses=("first_token",), **same))
     with pytest.raises(ConfigError, match="'sum' uses 'first_token': withdraw that first"):
         m.withdraw_metric("first_token")
     m.withdraw_metric("sum")

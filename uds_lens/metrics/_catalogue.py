@@ -16,13 +16,19 @@ import uds_lens.metrics._definitions  # noqa: F401 - declares ours
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import shown
 from uds_lens.errors import ConfigError
-from uds_lens.metrics._declaration import DECLARED, MetricSpec, needs_generations, needs_states
+from uds_lens.metrics._declaration import (  # after ours are declared
+    DECLARED,
+    MetricSpec,
+    metric as metric,
+    needs_generations,
+    needs_states,
+    withdraw_metric as withdraw_metric,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from uds_lens.metrics._options import MetricOptions
-
 
 METRICS: Mapping[str, MetricSpec] = DECLARED
 """All metrics by name, each after those it is computed from; custom ones come last."""

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 import uds_lens as ul
+from uds_lens.data._tokens import TokenRow
 from uds_lens.generation import GenerationSettings, generate_answers
 
 RELATIONS: dict[str, tuple[str, str, str]] = {
