@@ -16,6 +16,7 @@ from uds_lens import unlearning as u
 from uds_lens.data import answer_sequences
 from uds_lens.errors import ConfigError, DataError, MissingDependencyError, ModelError, UdsLensWarning
 from uds_lens.models import open_model
+from uds_lens.unlearning._data import load_refusals
 from uds_lens.unlearning._record import recorded_config
 from uds_lens.unlearning._trainer import training_arguments, training_logs
 
@@ -96,7 +97,7 @@ def test_refusals_come_from_the_given_file(tiny: Tiny, tmp_path: Path, shared_di
     for place, words in ((file, "holds no refusal"), (tmp_path / "none.txt", r"cannot read .*none\.txt")):
         with pytest.raises(DataError, match=words):
             u.unlearn(tiny.full, tiny.forget, tiny.retain, out=tmp_path / "p", refusals=place, **given)
-    ours = u.load_refusals()
+    ours = load_refusals()
     assert len({text.casefold() for text in ours}) == len(ours) == 100
     assert all(text[-1] == "." and text == text.strip() for text in ours)
     theirs = (shared_dir / "data" / "tofu" / "tofu_idontknow.txt").read_text(encoding="utf-8").splitlines()

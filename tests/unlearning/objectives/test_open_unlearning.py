@@ -9,6 +9,7 @@ from tests.unlearning.test_all_objectives import passes  # noqa: F401 - a fixtur
 from tests.unlearning.test_likelihood import doubles
 from uds_lens import unlearning as u
 from uds_lens.errors import ConfigError, DataError
+from uds_lens.unlearning._objectives.rmu import state_distance, steering_vector, summed_state_distance
 from uds_lens.unlearning._registry import objective_named
 
 THEIRS = "open_unlearning"
@@ -75,20 +76,20 @@ def test_undial_turns_down_the_hundredth_token_from_the_end() -> None:
 def test_rmu_takes_the_mean_of_sums_times_the_mean_of_inverse_lengths() -> None:
     states, kept = doubles(3, 5, 4), doubles(3, 5, 4).detach().flip(1)
     for goal in (kept, kept[0, 0]):
-        ours = u.summed_state_distance(states, goal, LABELS != -100)
+        ours = summed_state_distance(states, goal, LABELS != -100)
         agree(ours, distance_by_hand(states, goal, LABELS), states)
     even = torch.tensor([[True, True, False, False, False]] * 3)
-    torch.testing.assert_close(u.summed_state_distance(states, kept, even), u.state_distance(states, kept, even))
+    torch.testing.assert_close(summed_state_distance(states, kept, even), state_distance(states, kept, even))
     with pytest.raises(DataError, match="the mask of a row is empty"):
-        u.summed_state_distance(states, kept, torch.zeros(3, 5, dtype=torch.bool))
+        summed_state_distance(states, kept, torch.zeros(3, 5, dtype=torch.bool))
 
 
 def test_their_steering_vectors_lie_in_the_positive_orthant() -> None:
-    one, other = (u.steering_vector(4096, scale=3.0, seed=seed, positive=True) for seed in (0, 1))
+    one, other = (steering_vector(4096, scale=3.0, seed=seed, positive=True) for seed in (0, 1))
     assert bool((one >= 0).all())
     assert one.norm().item() == pytest.approx(3.0, abs=1e-4)
     assert (one @ other).item() / 9 == pytest.approx(0.75, abs=0.02)
-    assert bool((u.steering_vector(64, scale=3.0, seed=0) < 0).any())
+    assert bool((steering_vector(64, scale=3.0, seed=0) < 0).any())
 
 
 @pytest.mark.parametrize("method", ["kl", "rmu", "undial"])
@@ -105,7 +106,7 @@ def test_objectives_on_a_model(method: str, passes) -> None:  # noqa: F811
                 passes.logits("forget"), passes.frozen_logits("forget"), passes.labels("forget"), 10.0
             )
         else:
-            goal, kept = u.steering_vector(64, scale=5.0, seed=0, positive=True), passes.frozen_states("retain", 2)
+            goal, kept = steering_vector(64, scale=5.0, seed=0, positive=True), passes.frozen_states("retain", 2)
             forget = distance_by_hand(passes.states("forget", 2), goal, passes.labels("forget"))
             retain = 3.0 * distance_by_hand(passes.states("retain", 2), kept, passes.labels("retain"))
         torch.testing.assert_close(found.forget.value, forget, rtol=1e-4, atol=1e-6)
