@@ -209,9 +209,8 @@ def write_base(at: Place, model: str) -> None:
 # Measurements.
 
 
-def write(at: Place, name: str, content: Any) -> None:
+def write(file: Path, content: Any) -> None:
     """Write one file of numbers."""
-    file = at.results / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(content, indent=None, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -274,8 +273,7 @@ def measure_after(at: Place, name: str) -> None:
         shutil.rmtree(again)
     n = len(real["forget"])
     write(
-        at,
-        f"after/{name}",
+        at.out / f"after/{name}.json",
         {
             "forget_ids": [row.id for row in real["forget"]],
             "held_ids": [row.id for row in real["held"]],
@@ -333,7 +331,7 @@ def measure_scales(at: Place, study: str, wanted: Sequence[str]) -> None:
             "record": dict(stage.provenance.get("counterfactual", {})),
             "seconds": round(time.perf_counter() - started, 1),
         }
-        write(at, file.stem, known)
+        write(file, known)
     if first is None:
         return
     known.setdefault("ids", [example.id for example in first.examples])
@@ -348,7 +346,7 @@ def measure_scales(at: Place, study: str, wanted: Sequence[str]) -> None:
     for name, place in {"full": full, **{name: unlearned[name] for name in missing}}.items():
         if name not in probability:
             probability[name] = [round(p, 5) for p, _ in said(at, place, list(first.examples))]
-    write(at, file.stem, known)
+    write(file, known)
 
 
 def _rounded(values: torch.Tensor) -> Any:
@@ -384,6 +382,9 @@ def run_all(at: Place, given: argparse.Namespace) -> None:
     together(["make", name] for name in made if not (at.out / name).exists())
     after = [["after", name] for name in ("c/full", *made) if name[0] == "c"] if "c" in given.studies else []
     together([*after, *(["audit", study] for study in given.studies)])
+    if after:
+        files = sorted((at.out / "after" / "c").glob("*.json"))
+        write(at.results / "after-c.json", {file.stem: json.loads(file.read_text("utf-8")) for file in files})
 
 
 def main() -> None:
@@ -412,7 +413,7 @@ def main() -> None:
         makers(at)[given.name](at.out / given.name)
     elif given.step == "audit":
         measure_scales(at, given.name, given.scales)
-    elif not (at.results / f"after/{given.name}.json").exists():
+    elif not (at.out / f"after/{given.name}.json").exists():
         measure_after(at, given.name)
 
 

@@ -315,7 +315,7 @@ def study_b(results: Path, measured: Path) -> Iterator[str]:
 def study_c(results: Path) -> Iterator[str]:
     """Yield the page of the facts that the model knows."""
     study = Study(results, "c")
-    after = {file.stem: json.loads(file.read_text()) for file in sorted((results / "after" / "c").glob("*.json"))}
+    after = json.loads((results / "after-c.json").read_text(encoding="utf-8"))
     full = after["full"]
     forgotten = [i for i, id_ in enumerate(study.ids) if id_ in set(full["forget_ids"])]
     held = [i for i, id_ in enumerate(study.ids) if id_ in set(full["held_ids"])]
