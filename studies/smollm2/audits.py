@@ -84,7 +84,7 @@ def write_tables(out: Path) -> None:
     pd.DataFrame(models).round(5).to_csv(out / "models.csv", index=False)
     pd.concat(examples).round(5).to_csv(out / "examples.csv", index=False)
     long = pd.concat(layers).astype({"s1_delta": "float32", "s2_delta": "float32", "layer": "int16"})
-    long.to_parquet(out / "layers.parquet", index=False)
+    long.to_parquet(out / "layers.parquet", compression="zstd", compression_level=19, use_dictionary=False, index=False)
 
 
 def main() -> None:

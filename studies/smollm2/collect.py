@@ -89,7 +89,8 @@ def main() -> None:
             return
         table = pd.concat(kept, ignore_index=True) if isinstance(kept[0], pd.DataFrame) else pd.DataFrame(kept)
         if name.endswith(".parquet"):
-            table.astype({"value": "float32"}).to_parquet(given.out / name, index=False)
+            small = {"compression": "zstd", "compression_level": 19, "use_dictionary": False}
+            table.astype({"value": "float32"}).to_parquet(given.out / name, index=False, **small)
         else:
             table.round(6).to_csv(given.out / name, index=False)
         print(f"{name}: {len(table)} rows")

@@ -32,6 +32,8 @@ STUDIES = {"first": "plan.toml", "all_authors": "plan_stratified.toml"}
 Rule: TypeAlias = Literal["without", "with"]
 """Which score chooses the configuration of a method."""
 
+SMALL = {"compression": "zstd", "compression_level": 19, "use_dictionary": False}  # how tables are written
+
 FEW = {
     "metric": "metric",
     "auc": "F",
@@ -319,9 +321,9 @@ def main() -> None:
     ruled = verdicts(found)
     asked.out.mkdir(parents=True, exist_ok=True)
     for name, table in (("first", long), ("all_authors", second_long)):
-        table.to_parquet(asked.out / f"table_{name}.parquet", compression="zstd", index=False)
+        table.to_parquet(asked.out / f"table_{name}.parquet", index=False, **SMALL)
     both = pd.concat([values.assign(study="first"), second_values.assign(study="all_authors")], ignore_index=True)
-    both.to_parquet(asked.out / "values.parquet", compression="zstd", index=False)
+    both.to_parquet(asked.out / "values.parquet", index=False, **SMALL)
     frames = found.frames
     measurements = long.groupby(["model_id", "state", "seed"], dropna=False).ngroups
     told = (
