@@ -11,6 +11,7 @@ from tiny_models import load_plain
 from metrics.conftest import ask
 from uds_lens import metrics as m
 from uds_lens.errors import ConfigError, MissingDependencyError
+from uds_lens.metrics._catalogue import resolve
 
 QUESTIONS = [
     ("Who wrote the Ash Ledger?", ["Ada Veylin", "Bram Tolley"], 0),
@@ -87,4 +88,4 @@ def test_without_the_extra_it_says_so_before_a_model_is_opened(data, tasks, monk
     from uds_lens.metrics._catalogue import require_packages
 
     with pytest.raises(MissingDependencyError, match=r'lm-eval: pip install "uds-lens\[lm-eval\]"'):
-        require_packages(m.resolve([name]))
+        require_packages(resolve([name]))

@@ -10,6 +10,7 @@ from tests.unlearning.conftest import EXTRA, Tiny, train, weights
 from tests.unlearning.test_all_objectives import passes  # noqa: F401 - a fixture
 from uds_lens import unlearning as u
 from uds_lens.errors import ConfigError, DataError
+from uds_lens.unlearning._objectives.rmu import steering_vector
 from uds_lens.unlearning._objectives.rmulat import latent_attack
 from uds_lens.unlearning._objectives.rr import rerouting, state_norm_distance
 from uds_lens.unlearning._objectives.undo import damaged
@@ -92,7 +93,7 @@ def test_the_adversary_brings_answers_back_and_rmu_answers_it(passes) -> None:  
         spin = core.rotary_emb(plain, torch.arange(plain.shape[1])[None])
         state = core.layers[3](plain, attention_mask=mask, position_embeddings=spin)
         state = state[0] if isinstance(state, tuple) else state
-        goal = u.steering_vector(64, scale=5.0, seed=0)
+        goal = steering_vector(64, scale=5.0, seed=0)
         at = torch.nn.functional.pad(batch["labels"][:, 1:] != -100, (0, 1))
         expected = ((state - goal) ** 2).mean(-1)[at].mean()
     torch.testing.assert_close(found.forget.value, expected, rtol=1e-4, atol=1e-5)
