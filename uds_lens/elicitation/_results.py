@@ -35,7 +35,7 @@ from uds_lens.elicitation._scoring import (
 from uds_lens.errors import DataError
 from uds_lens.results import DepthAudit, Interval, ModelRecord, contrast, holm
 from uds_lens.results._comparing import Contrast, by_group
-from uds_lens.results._intervals import ROUNDING, IntervalBasis, cluster_codes, interval_basis, sample_error, student
+from uds_lens.results._intervals import ROUNDING, IntervalBasis, cluster_codes, interval_basis, sample_error
 from uds_lens.results._other_cautions import (
     LITTLE,
     about_asked,
@@ -45,7 +45,7 @@ from uds_lens.results._other_cautions import (
     about_subjects_asked,
     without_retain,
 )
-from uds_lens.results._statistics import NO_INTERVAL, rank_correlation
+from uds_lens.results._statistics import NO_INTERVAL, rank_correlation, student
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
