@@ -7,7 +7,8 @@ import pytest
 import torch
 from tiny_models import EXAMPLES, build_tokenizer, each_family
 
-from uds_lens.data import TokenSequence, encode, make_batch
+from uds_lens.data import encode, make_batch
+from uds_lens.data._tokens import TokenSequence
 from uds_lens.errors import UdsLensWarning
 from uds_lens.patching import open_target
 from uds_lens.patching._blocks import run_block
