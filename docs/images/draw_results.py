@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from photograph import draw
 
 import uds_lens as ul
-from uds_lens.plots._style import palette, style
+from uds_lens.plots._style import palette, panel_heading, panels, put, style
 
 HERE = Path(__file__).parent
 TABLES = HERE.parent / "results" / "tables"
@@ -160,12 +160,50 @@ def refused(**look: Any) -> go.Figure:
     return ul.plots.patch_heatmap(rows[["layer", "lost"]].assign(cell=cells), **look)
 
 
-def transplants(world: str = "small-0", **look: Any) -> go.Figure:
-    """Output depth and host depth of the fresh models of the study of transplants."""
-    rows = pd.read_csv(HERE.parents[1] / "studies" / "transplant" / "results" / f"{world}.csv")
-    rows = rows[~rows["model"].str.contains("-by-")]
-    known = rows["kind"].isin(["reference", "made: retain", "made: removed"])
-    return ul.plots.host_depths(rows, references=rows.loc[known, "model"].tolist(), **{"title": None, **look})
+WORLDS = {
+    "small-0": "small Llamas (1)",
+    "small-1": "small Llamas (2)",
+    "smollm2": "SmolLM2, adapters",
+    "smollm2-full": "SmolLM2, all weights",
+}
+
+
+def transplants(**look: Any) -> go.Figure:
+    """Output depth against host depth of the models of the study of transplants, a panel for each world."""
+    folder, colours = HERE.parents[1] / "studies" / "transplant" / "results", palette(look["theme"])
+    tables = {told: pd.read_csv(folder / f"{w}.csv") for w, told in WORLDS.items() if (folder / f"{w}.csv").exists()}
+    columns = 1 if look["width"] < 500 else 3 if len(tables) == 3 else 2
+    height = -(-len(tables) // columns)
+    figure = panels([1] * height, columns=columns, gap=0.28 / height, space=0.05)
+    groups = {  # of models with and without a spoiled block, by what relearning on other subjects brings back
+        "at least half comes back": (lambda rows: rows["returned"] >= 0.5, colours.unlearned),
+        "between": (lambda rows: rows["returned"].between(0.2, 0.5, inclusive="neither"), colours.below),
+        "at most a fifth": (lambda rows: rows["returned"] <= 0.2, colours.retain),
+    }
+    for place, (told, rows) in enumerate(tables.items()):
+        at = {"row": place // columns + 1, "column": place % columns + 1}
+        rows = rows[(rows["output_depth"] >= 0.15) & rows["returned"].notna()]
+        line = {"color": colours.faint, "width": 1, "dash": "dot"}
+        put(figure, go.Scatter(x=[0, 1], y=[0, 1], mode="lines", line=line, showlegend=False, hoverinfo="skip"), **at)
+        spoiled = rows["kind"] == "made: spoiled"
+        for name, (belongs, colour) in groups.items():
+            for part, symbol in ((rows[~spoiled], "circle"), (rows[spoiled], "x-open")):
+                points = part[belongs(part)]
+                marker = {"color": colour, "size": 9, "symbol": symbol, "line": {"width": 1.5, "color": colour}}
+                dots = go.Scatter(
+                    x=points["output_depth"], y=points["host_depth"], mode="markers", marker=marker, name=name,
+                    text=points["model"], hovertemplate="%{text}<extra></extra>", legendgroup=name,
+                    showlegend=place == 0 and symbol == "circle",
+                )  # fmt: skip
+                put(figure, dots, **at)
+        panel_heading(figure, told, **at)
+    ticks = {"range": [-0.05, 1.05], "dtick": 0.5, "tickformat": ".2~f"}
+    figure.update_xaxes(**ticks)
+    figure.update_yaxes(**ticks)
+    figure.update_xaxes(title_text="output depth")
+    figure.update_yaxes(title_text="host depth", selector=lambda axis: axis.showticklabels is not False)
+    figure.update_layout(legend_y=1 + 0.12 / height)
+    return style(figure, "", tall=120 + 250 * height, room=34, **{**look, "title": None})
 
 
 FIGURES = {
@@ -178,7 +216,7 @@ FIGURES = {
     "results_smollm2.svg": smollm2_models,
     "results_smollm2_layers.svg": smollm2_layers,
     "results_refusal.svg": refused,
-    "transplants_small.svg": transplants,
+    "transplants.svg": transplants,
 }
 
 

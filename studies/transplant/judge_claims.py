@@ -51,11 +51,12 @@ def read() -> pd.DataFrame:
 
 def auc(table: pd.DataFrame, score: str) -> float:
     """Return the probability that a hiding model scores above a forgotten one; NaN without both."""
-    rows = table.dropna(subset=["is_hiding", score])
-    hiding = rows["is_hiding"].to_numpy() == 1
+    values = table[["is_hiding", score]].to_numpy(dtype=float)
+    values = values[~np.isnan(values).any(1)]
+    hiding = values[:, 0] == 1
     if not hiding.any() or hiding.all():
         return math.nan
-    ranks = rankdata(rows[score])
+    ranks = rankdata(values[:, 1])
     n = hiding.sum()
     return float((ranks[hiding].sum() - n * (n + 1) / 2) / (n * (~hiding).sum()))
 
@@ -64,6 +65,7 @@ def resampled(table: pd.DataFrame, statistic: Callable[[pd.DataFrame], float]) -
     """Return the 95 % interval of a statistic over resamples of the units, within world."""
     rng = np.random.default_rng(0)
     table = table.reset_index(drop=True)
+    numbers = table.select_dtypes("number")
     places = [
         [world.index.to_numpy()[rows] for rows in world.groupby("unit").indices.values()]
         for _, world in table.groupby("world")
@@ -71,7 +73,7 @@ def resampled(table: pd.DataFrame, statistic: Callable[[pd.DataFrame], float]) -
     values = []
     for _ in range(RESAMPLES):
         drawn = [units[i] for units in places for i in rng.integers(len(units), size=len(units))]
-        values.append(statistic(table.loc[np.concatenate(drawn)]))
+        values.append(statistic(numbers.take(np.concatenate(drawn))))
     found = np.array(values)
     found = found[~np.isnan(found)]
     return (float(np.quantile(found, 0.025)), float(np.quantile(found, 0.975))) if len(found) else (math.nan, math.nan)
@@ -145,7 +147,7 @@ def verdicts(table: pd.DataFrame, small_worlds: Sequence[str] = SMALL) -> list[V
     shown = ", ".join(f"{row.world} O {row.output_depth:.2f}, h {row.host_depth:.2f}" for row in removed.itertuples())
     out.append(Verdict("d: what was exactly removed stays", word, shown or "not measured"))
     spoiled = table[table["counts"] & table["model"].str.match(r"(noised-1-at|rotated|ablated)")]
-    seen = spoiled["hidden_difference"] > spoiled["world"].map(largest)
+    seen = spoiled["hidden_difference"] > spoiled["world"].map(largest).astype(float)
     words = {
         True: "supported",
         False: "contradicted" if (seen.groupby(spoiled["world"]).mean() < 0.5).any() else "undecided",
