@@ -8,7 +8,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from tiny_models import GEMMA3N, GEMMA4, build_model, with_config
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import (
     AttentionInterface,
     AutoTokenizer,
@@ -165,6 +165,13 @@ def test_a_tokenizer_that_is_built_anew_follows_its_file(tmp_path) -> None:
     assert ours.follow_file(built, str(tmp_path), **where)
     assert built.tokenize("19") == ["1", "9"]
     assert not ours.follow_file(built, str(tmp_path), **where)
+    written.model = models.BPE(vocab={digit: n for n, digit in enumerate([*"1234567890", "56"])}, merges=[("5", "6")])
+    written.pre_tokenizer = pre_tokenizers.Split(Regex(r"\d{1,5}"), "isolated")  # as GPT-2 up to five digits
+    written.save(str(tmp_path / "tokenizer.json"))
+    built = AutoTokenizer.from_pretrained(tmp_path)
+    assert built.tokenize("123456") == ["1", "2", "3", "4", "56"]
+    assert ours.follow_file(built, str(tmp_path), **where)
+    assert built.tokenize("123456") == list("123456")
     (tmp_path / "tokenizer.json").unlink()
     assert not ours.follow_file(built, str(tmp_path), **where)
     assert not ours.follow_file(built, "nobody/has-this", **where)

@@ -175,6 +175,10 @@ def test_metrics_with_other_options_or_examples_are_marked(tmp_path):
     assert read_metrics([one, fast]).notes == ()  # speed alone
     cases = {
         "max_new_tokens": other_options(other, max_new_tokens=7),
+        "cka_scope": other_options(other, cka_scope="answers"),
+        "para_rouge": other_options(other, para_rouge="questions"),
+        "repetition_penalty": other_options(other, repetition_penalty=1.1),
+        "rouge_words": other_options(other, rouge_words="unicode"),
         "examples of forget": replace(other, provenance=other.provenance | {"data_hash": "other"}),
         "questions": replace(other, provenance=other.provenance | {"ids_hash": "other"}),
         "retain": replace(other, models=other.models | {"retain": record("r", "2" * 32, 4)}),

@@ -285,6 +285,12 @@ def test_what_the_reader_leaves_out_is_entered_or_refused(tiny: Tiny, tmp_path: 
 
     halved = load_config(made("linear", entries={"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}))
     assert halved.rope_parameters == {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0}
+    for name, entry in {"no-type": "rope.scaling.factor", "early": "rope.scale_linear"}.items():
+        assert load_config(made(name, entries={entry: 2.0})).rope_parameters == halved.rope_parameters
+    for name, scaling in {"none": "none", "by-1": "linear"}.items():
+        factor = {"rope.scaling.factor": 2.0 if scaling == "none" else 1.0}
+        unscaled = load_config(made(name, entries={"rope.scaling.type": scaling, **factor}))
+        assert unscaled.rope_parameters["rope_type"] == "default"
     half = load_config(tiny_file := made("plain")).head_dim // 2
     assert load_config(tiny_file).rope_parameters["rope_type"] == "default"
     ones = made("ones", tensors={"rope_freqs.weight": np.ones(half, np.float32)})

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from uds_lens import study
+from uds_lens import metrics, study
 from uds_lens.study._keys import WorkKeys
 from uds_lens.study._models import StudyState, training_answers
 from uds_lens.study._plan import TrainingRows
@@ -80,6 +80,27 @@ def test_settings_that_change_no_value_leave_work_finished(small):
     changed = keys(options={"tau": 0.1})
     assert {item for item, key in changed.items() if key != before[item]} == {"uds", "privacy_uds"}
     assert keys(elicitation={"probes": ["plain"], "seed": 1})["elicitation"] != before["elicitation"]
+
+
+def test_an_edited_metric_is_another_metric(small):
+    """Measuring again into the same folder would return the values of the program before the edit."""
+
+    def key(text):
+        space = {"__name__": "mine"}
+        exec(compile(text, "<nowhere>", "exec"), space)
+        meaning = metrics.Meaning("knowledge", "no", "yes")
+        metrics.metric(name="mine", label="Mine", meaning=meaning, passes=metrics.needs_answers("forget"))(
+            space["mine"]
+        )
+        plan = study.plan({**small, "measure": {**small["measure"], "metrics": ["mine", "es"]}})
+        model = next(m for m in study.study_models(plan) if m.model_id.startswith("npo_lr1e-03"))
+        return WorkKeys(plan).items(model, study.StudyState("before"))
+
+    try:
+        first, again, edited = map(key, [text := "def mine(evidence): return 1.0", text, text.replace("1", "2")])
+    finally:
+        metrics.withdraw_metric("mine")
+    assert first == again and first["es"] == edited["es"] and first["mine"] != edited["mine"]
 
 
 def test_answers_to_train_on():

@@ -323,7 +323,10 @@ def dequantised(model: Any) -> Any:
     return plain
 
 
-_TEXT = "Question, it's (1990) or 12:45?\n\nÜber «Ada  Vey»\t$3.50 e\u0301 — don't_I 你好 x=7."
+_TEXT = (
+    "Question, it's (1990) or 12:45?\n\nÜber «Ada  Vey»\t$3.50 e\u0301 — don't_I 你好 x=7. WE'LL 1234567890, ２³ ½ "
+    "camelCase snake_case\n    indented \r\n\n\n он ปีที่ हिन्दी 日本の年 a.b@c.org/d?e#f !!! ... ﬁ \uff21\u00a0Vey"
+)
 """Kinds of characters that pre-tokenizers treat differently."""
 
 

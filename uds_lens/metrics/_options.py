@@ -21,6 +21,9 @@ from uds_lens._types import (
 )
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle, chat_style_named
 
+AT_DEFAULT_LEFT_OUT = ("repetition_penalty", "cka_scope", "para_rouge")
+"""Settings that earlier releases did not know."""
+
 
 @runtime_checkable
 class FluencyScorer(Protocol):
@@ -137,7 +140,7 @@ class MetricOptions:
         Settings that earlier releases did not know are left out at their defaults: their results are the same.
         """
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("repetition_penalty", "cka_scope", "para_rouge"):
+        for name in AT_DEFAULT_LEFT_OUT:
             if settings[name] == getattr(MetricOptions, name):
                 del settings[name]
         return settings | {"fluency": getattr(self.fluency, "name", self.fluency)}

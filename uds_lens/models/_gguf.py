@@ -217,8 +217,12 @@ def _complete(config: Any, content: _Content, name: str) -> None:
     if "partial_rotary_factor" in rope and rope["rope_type"] == "default":
         heads = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         rope["partial_rotary_factor"] = content.stated.get("rope.dimension_count", heads) / heads
-    scaling, factor = content.stated.get("rope.scaling.type", "none"), content.stated.get("rope.scaling.factor")
-    if scaling == "linear" and rope.get("rope_type") == "default" and factor:
+    # llama.cpp scales linearly where a file gives a factor without a type; early files name the factor differently
+    scaling = content.stated.get("rope.scaling.type", "linear")
+    factor = content.stated.get("rope.scaling.factor", content.stated.get("rope.scale_linear")) or 1.0
+    if scaling == "linear" and factor == 1:
+        scaling = "none"
+    if scaling == "linear" and rope.get("rope_type") == "default":
         rope |= {"rope_type": "linear", "factor": shortest(factor)}
     elif scaling not in ("none", rope.get("rope_type")):
         raise ModelError(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from uds_lens._storage.files import sha256_file
-from uds_lens._storage.records import digest
+from uds_lens._storage.records import digest, program_digest
 from uds_lens._storage.results import Kind, Result
 from uds_lens._types import ChatStyleName
 from uds_lens.data import ForgetExample
@@ -168,7 +168,9 @@ class WorkKeys:
             return digest([asked[0], asdict(_with_defaults(asked[1], _NO_VALUE[ELICITATION]))])
         tau = () if self._depends_on_tau(item) else ("tau",)
         options = _with_defaults(metric_settings(measure, style), (*_NO_VALUE["metrics"], *tau))
-        return digest({**options.to_dict(), "fluency": measure.fluency})
+        own = [spec for spec in resolve([item], options=options) if not spec.is_ours]
+        sources = {"sources": [program_digest(getattr(spec.score, "func", spec.score)) for spec in own]} if own else {}
+        return digest({**options.to_dict(), "fluency": measure.fluency, **sources})
 
     def audit_key(self, model: StudyModel, state: StudyState, config: AuditConfig) -> str | None:
         """Return the key of the audit without the settings in `RESCORED`; None if other settings differ."""
