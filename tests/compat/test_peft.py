@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import build_model
 
 from uds_lens._compat import peft as ours
+from uds_lens.errors import ModelError
 
 
 @pytest.fixture
@@ -50,6 +51,15 @@ def test_an_adapter_that_does_not_fit_is_an_error(adapter) -> None:
             "PeftModel.from_pretrained no longer warns of 'missing adapter keys': find out how it says that an adapter "
             "does not fit, and raise on that in uds_lens/_compat/peft.py"
         )
+
+
+def test_an_adapter_that_peft_would_leave_out_is_an_error() -> None:
+    """Of trainable tokens and LoRA on the head that is tied to them, PEFT merges one without a word."""
+    settings = LoraConfig(r=2, target_modules=["lm_head"], trainable_token_indices=[5], init_lora_weights=False)
+    with ours.quiet_wrapping():
+        model = get_peft_model(build_model("llama-tied"), settings)
+    with pytest.raises(ModelError, match="PEFT cannot merge all adapters: one of two at 'lm_head"):
+        ours.merge_adapters(model)
 
 
 @pytest.fixture(scope="module")

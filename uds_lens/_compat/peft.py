@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from uds_lens.errors import ModelError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -33,11 +35,20 @@ def merge_adapters(model: Any) -> Any:
 
     If an adapter is on a weight shared by several modules (as with a tied head), each gets its own copy first, because
     the adapter changes only one of them.
+
+    Raises:
+        ModelError: PEFT leaves an adapter out.
     """
     if not hasattr(model, "merge_and_unload"):
         return model
     _untie(model.get_base_model())
-    return model.merge_and_unload()
+    plain = model.merge_and_unload()
+    if (left := next((name for name, module in plain.named_modules() if is_adapted(module)), None)) is not None:
+        raise ModelError(
+            f"PEFT cannot merge all adapters: one of two at {left!r} is left out (trainable tokens next to another "
+            "adapter, for example). Use the live model as it is, or train one adapter for each weight."
+        )
+    return plain
 
 
 def _untie(model: Any) -> None:
