@@ -22,3 +22,12 @@ def test_audits_of_other_models_are_not_joined(tmp_path: Path) -> None:
     layers = (STUDIES / "smollm2" / "measured" / "layers.parquet").read_bytes()
     (tmp_path / "layers.parquet").write_bytes(layers)
     assert study(results, "b", tmp_path).n > 0
+
+
+def test_no_model_is_named_like_a_missing_value() -> None:
+    """Names that pandas reads as missing ("null", "NA") drop their rows from every table that groups by model."""
+    tables = [file for file in STUDIES.rglob("*.csv") if "model" in pd.read_csv(file, nrows=0)]
+    assert STUDIES / "where" / "results" / "maps.csv" in tables
+    for file in tables:
+        names, written = (pd.read_csv(file, usecols=["model"], keep_default_na=keep)["model"] for keep in (True, False))
+        assert names[written != ""].notna().all(), file

@@ -94,7 +94,7 @@ def test_an_edited_metric_is_another_metric(small):
         )
         plan = study.plan({**small, "measure": {**small["measure"], "metrics": ["mine", "es"]}})
         model = next(m for m in study.study_models(plan) if m.model_id.startswith("npo_lr1e-03"))
-        return WorkKeys(plan).items(model, study.StudyState("before"))
+        return WorkKeys(plan).items(model, StudyState("before"))
 
     try:
         first, again, edited = map(key, [text := "def mine(evidence): return 1.0", text, text.replace("1", "2")])
