@@ -1,9 +1,11 @@
 """Fine-tuning that teaches, and adapters that are saved alone: where they load, and where they must not."""
 
+import hashlib
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from uds_lens._cli.training import print_training
 from uds_lens.data import ForgetExample
 from uds_lens.errors import ConfigError, ModelError
 from uds_lens.models import fingerprint, open_model
+from uds_lens.models._fingerprint import computing_entries, named_weights
 from uds_lens.unlearning import FinetuneConfig, LoraSettings, finetune, quantise, read_record, unlearn
 from uds_lens.unlearning._record import recorded_config
 from uds_lens.unlearning._settings import Save
@@ -71,6 +74,30 @@ def test_only_the_adapter_is_saved_and_it_moves_with_its_base(taught: Path, tmp_
     for dtype in ("float32", "bfloat16"):
         with pytest.raises(ModelError, match=r"trained on weights with fingerprint .* another model, or has changed"):
             open_model(spoilt / "taught", device="cpu", dtype=dtype)
+
+
+def test_records_that_name_a_base_by_the_former_hash_still_hold(taught: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(taught, tmp_path / "moved")
+
+    def blake2b(data: bytes) -> Any:
+        return hashlib.blake2b(data, digest_size=16)
+
+    with open_model(moved / "base", device="cpu") as base:
+        entries = json.dumps(computing_entries(base.hf.config.to_dict()), sort_keys=True, default=str)
+        former = blake2b(entries.encode()).digest()
+        for name, weight in named_weights(base.hf):
+            head = f"{name}|{tuple(weight.shape)}|{weight.dtype}|".encode()
+            former += blake2b(head + weight.numpy().tobytes()).digest()
+    file = moved / "taught" / "finetuning.json"
+    record = json.loads(file.read_text())
+    record["parent"]["fingerprint"] = blake2b(former).hexdigest()
+    file.write_text(json.dumps(record))
+    with open_model(moved / "taught", device="cpu") as model:
+        assert model.fingerprint == record["fingerprint"]
+    record["parent"]["fingerprint"] = blake2b(former + b"x").hexdigest()
+    file.write_text(json.dumps(record))
+    with pytest.raises(ModelError, match="trained on weights with fingerprint"):
+        open_model(moved / "taught", device="cpu")
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT reads an old name in transformers

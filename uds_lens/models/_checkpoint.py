@@ -50,7 +50,7 @@ from uds_lens.data._examples import short
 from uds_lens.errors import ModelError, Setting, UdsLensError, warn_once
 from uds_lens.models import _gguf as gguf
 from uds_lens.models._anatomy import set_plain_outputs
-from uds_lens.models._fingerprint import fingerprint, rounded_fingerprint
+from uds_lens.models._fingerprint import fingerprint, former_fingerprint, rounded_fingerprint
 from uds_lens.models._gguf import SUFFIX, gguf_file, storage
 
 if TYPE_CHECKING:
@@ -439,15 +439,15 @@ def require_its_base(source: Place, base: PreTrainedModel) -> None:
         return
     trained, opened = options.get("dtype"), str(base.dtype).removeprefix("torch.")
     expected: object = parent["fingerprint"]
-    if trained == opened:
-        actual = fingerprint(base)
-    else:
+    dtype = None
+    if trained != opened:
         lower = trained if opened == "float32" else opened
         expected = parent.get(f"fingerprint_{lower}")
         if lower not in _LOWER or not isinstance(expected, str):  # the record of an earlier release has none
             return
-        actual = rounded_fingerprint(base, _LOWER[lower])
-    if actual != expected:
+        dtype = _LOWER[lower]
+    actual = fingerprint(base) if dtype is None else rounded_fingerprint(base, dtype)
+    if actual != expected and former_fingerprint(base, dtype) != expected:
         raise ModelError(
             f"the adapter {os.fspath(source)!r} was trained on weights with fingerprint "
             f"{str(expected)[:32]!r}, and its base {base_folder(source)!r} has {actual!r}: it is "

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from os import cpu_count
@@ -151,6 +151,19 @@ def rounded_fingerprint(model: nn.Module, dtype: torch.dtype) -> str:
     return fingerprint_of_digests(model, {n: _digest_offloaded(model, n, tensor, dtype) for n, tensor in weights})
 
 
+def former_fingerprint(model: nn.Module, dtype: torch.dtype | None = None) -> str:
+    """Hash a model with BLAKE2b, as `fingerprint` (or `rounded_fingerprint`, with a dtype) once did.
+
+    Adapters of that time record their base by it.
+    """
+    weights = named_weights(model)
+    return fingerprint_of_digests(model, {n: _digest_offloaded(model, n, t, dtype, _blake2b) for n, t in weights})
+
+
+def _blake2b(data: bytes) -> Any:
+    return hashlib.blake2b(data, digest_size=16)
+
+
 def digests_of(weights: Mapping[str, Tensor]) -> dict[str, bytes]:
     """Hash weights by name, in parallel."""
     with ThreadPoolExecutor(max_workers=min(16, cpu_count() or 1)) as pool:
@@ -168,7 +181,13 @@ def fingerprint_of_digests(model: nn.Module, digests: Mapping[str, bytes]) -> st
     return hashlib.blake2b(start + in_order, digest_size=16).hexdigest()
 
 
-def _digest_offloaded(model: nn.Module, name: str, tensor: Tensor, dtype: torch.dtype | None = None) -> bytes:
+def _digest_offloaded(
+    model: nn.Module,
+    name: str,
+    tensor: Tensor,
+    dtype: torch.dtype | None = None,
+    hasher: Callable[[bytes], Any] = blake3,
+) -> bytes:
     """Hash a weight that accelerate may keep on disk, loading its module to the CPU for a moment."""
 
     def rounded(weight: Tensor) -> Tensor:
@@ -176,11 +195,11 @@ def _digest_offloaded(model: nn.Module, name: str, tensor: Tensor, dtype: torch.
 
     owner, _, leaf = name.rpartition(".")
     if not tensor.is_meta or not is_moved(module := model.get_submodule(owner)):
-        return _digest((name, rounded(tensor)))
+        return _digest((name, rounded(tensor)), hasher)
     from accelerate.utils import align_module_device
 
     with align_module_device(module, "cpu"):
-        return _digest((name, rounded(getattr(module, leaf).detach())))
+        return _digest((name, rounded(getattr(module, leaf).detach())), hasher)
 
 
 def named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
@@ -201,19 +220,19 @@ def named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
     return sorted(weights.items())
 
 
-def _digest(item: tuple[str, Tensor]) -> bytes:
+def _digest(item: tuple[str, Tensor], hasher: Callable[[bytes], Any] = blake3) -> bytes:
     name, tensor = item
     if tensor.is_meta:
         raise ModelError(
             f"cannot fingerprint {name!r}: it is on the meta device, without bytes. Load the weights, with "
             "from_pretrained for example."
         )
-    digest = blake3(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
+    digest = hasher(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
     if tensor.numel():
         flat = tensor.contiguous().reshape(-1).view(torch.uint8)
         for start in range(0, flat.numel(), _CHUNK):
             digest.update(flat[start : start + _CHUNK].cpu().numpy().data)
-    return digest.digest(length=16)
+    return bytes(digest.digest()[:16])
 
 
 CheckpointFiles: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
