@@ -76,6 +76,12 @@ def test_weights_that_disagree_are_refused_and_both_are_named(copy_of, tmp_path)
     shutil.copy(old, folder / "model.safetensors")
     torch.save({name: weight.bfloat16() for name, weight in weights.items()}, folder / "pytorch_model.bin")
     open_model(folder, device="cpu").close()  # they agree, up to rounding
+    head = weights["lm_head.weight"]
+    alone = {name: weight for name, weight in weights.items() if name != "lm_head.weight"}
+    assert not head.equal(weights["model.embed_tokens.weight"])
+    torch.save(alone, folder / "pytorch_model.bin")  # of a model whose head is tied
+    with pytest.raises(ModelError, match=r"pytorch_model.bin has another 'lm_head.weight'"):
+        open_model(folder, device="cpu")
     torch.save({**weights, "model.norm.weight": weights["model.norm.weight"] + 0.1}, folder / "pytorch_model.bin")
     words = r"two sets of weights that differ: model.safetensors is read, and {} has another 'model.norm.weight'"
     with pytest.raises(ModelError, match=words.format("pytorch_model.bin")):
