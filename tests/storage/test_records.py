@@ -123,7 +123,7 @@ def test_plain_values_become_the_class():
         ({"score": 10**400}, "it.score must be a valid number"),
         ({"note": 1}, "it.note must be a valid string"),
         ({"sure": "False"}, "it.sure must be a valid boolean"),
-        ({"texts": ["\ud800"]}, "it holds half of a character"),
+        ({"texts": ["\ud800"]}, "it contains an unpaired surrogate"),
         ({"texts": "a"}, "it.texts must be a valid array"),
         ({"texts": ["a", None]}, r"it.texts\[1\] must be a valid string; got None"),
         ({"counts": {"a": None}}, "it.counts.a must be a valid integer"),

@@ -186,7 +186,10 @@ def metrics(
         str | None, opt.data("Questions of the same kind that no model has seen, for membership attacks.")
     ] = None,
     passages: Annotated[
-        str | None, opt.data("Texts to forget, each in two parts (question, answer), that models continue.")
+        str | None,
+        opt.data(
+            "Texts to forget, each in two parts (question, answer), that models continue.", rich_help_panel=opt.LATER
+        ),
     ] = None,
     metric: Annotated[list[str] | None, opt.names(_metric_help())] = None,
     own: Annotated[list[Path] | None, opt.own_files("metric", _metric_help)] = None,
@@ -225,8 +228,6 @@ def metrics(
       uds-lens metrics --model ckpt/npo --retain ckpt/retain --full ckpt/full \\
           --examples tofu:data/tofu --out runs/npo-metrics.json
     """
-    from uds_lens.metrics._fluency import fluency_scorer
-
     if list_:
         print_list(as_json=printing.json)
         return
@@ -240,6 +241,7 @@ def metrics(
         metric, options = _as_open_unlearning(metric, options, retain is not None)
     count = "all metrics" if not metric else "1 metric" if len(metric) == 1 else f"{len(metric)} metrics"
     say(f"measuring {count} of {', '.join(model)} ...")
+    from uds_lens.metrics._fluency import fluency_scorer
     from uds_lens.metrics._results import KIND, require_metrics_table, require_nothing_lost, write_metrics_table
     from uds_lens.results._saving import directory_names
 

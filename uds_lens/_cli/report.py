@@ -130,10 +130,9 @@ def report(
       uds-lens report runs/npo runs/rmu --out report.html
       uds-lens report runs --metrics metrics --short-paths --out report.html
     """
-    from uds_lens.results._comparing import audit_names
-
     say(f"reading {', '.join(map(str, directories))} ...")
     places = _audits_in(directories)  # before torch is loaded
+    from uds_lens.results._comparing import audit_names
     from uds_lens.transplants._results import with_saved
 
     loaded = [ul.DepthAudit.load(place) for place in places]

@@ -11,7 +11,12 @@ from ._benchmarks import (
     with_author_names as with_author_names,
 )
 from ._counterfactuals import counterfactuals as counterfactuals
-from ._examples import ForgetExample as ForgetExample, SkippedExample as SkippedExample
+from ._examples import ForgetExample as ForgetExample, SkippedExample as SkippedExample, entity_span as entity_span
 from ._prompts import CHAT_STYLES as CHAT_STYLES
 from ._readers import load_examples as load_examples, sample_examples as sample_examples
-from ._tokens import Encoded as Encoded, answer_sequences as answer_sequences, encode as encode
+from ._tokens import (
+    Encoded as Encoded,
+    answer_prompt as answer_prompt,
+    answer_sequences as answer_sequences,
+    encode as encode,
+)

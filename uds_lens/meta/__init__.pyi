@@ -1,5 +1,5 @@
 from ._columns import COLUMNS as COLUMNS
-from ._direction import directions as directions
+from ._direction import directions as directions, oriented as oriented
 from ._faithfulness import (
     compare as compare,
     compare_all as compare_all,

@@ -13,6 +13,7 @@ from ._declaration import (
     Pass as Pass,
     Undefined as Undefined,
     geometric_mean as geometric_mean,
+    harmonic_mean as harmonic_mean,
     mean_outcome as mean_outcome,
     needs_answers as needs_answers,
     needs_generations as needs_generations,
@@ -43,4 +44,4 @@ from ._results import (
     MetricValue as MetricValue,
     metrics_by_model as metrics_by_model,
 )
-from ._white_box import linear_cka as linear_cka
+from ._white_box import cka_erasure as cka_erasure, linear_cka as linear_cka

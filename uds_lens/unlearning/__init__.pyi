@@ -1,6 +1,6 @@
 from ._objectives.altpo import AltPOConfig as AltPOConfig
 from ._objectives.ceu import CEUConfig as CEUConfig
-from ._objectives.ga import GAConfig as GAConfig
+from ._objectives.ga import GAConfig as GAConfig, gradient_ascent as gradient_ascent
 from ._objectives.graddiff import GradDiffConfig as GradDiffConfig
 from ._objectives.idkdpo import IdkDPOConfig as IdkDPOConfig, dpo as dpo
 from ._objectives.idknll import IdkNLLConfig as IdkNLLConfig

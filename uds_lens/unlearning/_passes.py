@@ -114,7 +114,7 @@ def pad_sequences(sequences: Sequence[AnswerSequence], *, pad_token_id: int) -> 
     """Pad sequences on the right into one batch.
 
     Example:
-        >>> from uds_lens.data import AnswerSequence
+        >>> from uds_lens.data._tokens import AnswerSequence
         >>> batch = pad_sequences([AnswerSequence((1, 5, 6, 2), 2), AnswerSequence((1, 7, 2), 1)], pad_token_id=0)
         >>> batch["labels"].tolist()
         [[-100, -100, 6, 2], [-100, 7, 2, -100]]

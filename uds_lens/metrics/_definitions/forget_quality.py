@@ -27,7 +27,7 @@ def forget_quality(model: Sequence[float], retain: Sequence[float]) -> float:
         Maini et al. 2024, TOFU.
 
     Example:
-        >>> forget_quality([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
+        >>> round(forget_quality([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]), 6)
         0.1
     """
     from scipy.stats import ks_2samp
