@@ -49,7 +49,7 @@ class ActPert:
     samples_too: ClassVar[bool] = True
 
     layer: NonNegativeInt | Literal["all"] = "all"
-    """Block whose output is steered, from 0, or `all`, as in Algorithm 1. The paper's experiments steer block 12 of 32
+    """Block whose output is steered (counted from 0), or `all`, as in Algorithm 1. The paper's experiments steer block 12 of 32
     alone."""
 
     gamma: Annotated[float, Ge(0), Lt(1e6)] = 0.01

@@ -226,7 +226,7 @@ def changed_output(
 def groups_of_one_length(
     model: HookedModel, prompts: Sequence[Sequence[int]], options: ElicitOptions, *, samples: int = 1
 ) -> list[list[int]]:
-    """Group prompts of one length, whose states are changed together, up to `rows_at_once` texts in a group.
+    """Group prompts of equal length, whose states can be changed together, up to `rows_at_once` texts in a group.
 
     Prompts run alone if texts cannot grow in one batch: rows that leave would no longer match their changes.
     """

@@ -546,7 +546,7 @@ class SoftGCG(SuffixProbe):
         return 3.0 * steps * sum(self.expected_length(ask, tokens) for ask in asks), 3.0 * steps * batches
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
-        """Optimise a suffix for each question, then generate after it."""
+        """Optimise a suffix for each question, then generate from the question with that suffix."""
         texts: list[tuple[str, ...]] = [()] * len(asks)
         details: list[dict[str, object]] = [{}] * len(asks)
         prompts = [ask.rendered.text for ask in asks]

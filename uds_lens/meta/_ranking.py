@@ -83,7 +83,7 @@ def score_models(frame: pd.DataFrame, *, parts: ScoreParts | None = None) -> pd.
 
     Args:
         frame: One row per model: `model`, the columns of `parts`.
-        parts: Which columns; default those of the UDS paper.
+        parts: Columns that make up each part; defaults to those of the UDS paper.
 
     Returns:
         `model`, `memorization`, `mia`, `depth`, `utility`, `utility_rel`, `score_without`, `score_with`, `zeros`

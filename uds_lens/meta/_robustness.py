@@ -598,7 +598,7 @@ def _relearning(kept: _States, confidence: float, cautions: list[str]) -> dict[s
             if math.isnan(shift.low)
             else f"the interval of its shift, {shift.low:.3g} to {shift.high:.3g}, contains 0"
         )
-        return columns | {"r_reason": f"retain may not move at all: {known}"}
+        return columns | {"r_reason": f"retain might not move at all: {known}"}
     return columns | {"r": columns["r_at_shift"]}
 
 
@@ -652,7 +652,7 @@ def _why_none_common(states: Sequence[_States]) -> str:
     if not blocking:
         return "no model is common to all metrics: each lets others pass"
     named = ", ".join(blocking[:3]) + (f" and {len(blocking) - 3} more" if len(blocking) > 3 else "")
-    return f"no model is common to all metrics: none passes for {named}"
+    return f"no model is common to all metrics: none passes the filters of {named}"
 
 
 def _resampled_aucs(

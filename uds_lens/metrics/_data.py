@@ -253,7 +253,7 @@ def open_metric_data(
 ) -> MetricData:
     """Load data as written on a command line: "tofu:" and a place for `load_tofu_data`, a directory, or a forget set.
 
-    A single file, rows, or whatever else `load_examples` reads, give the forget set alone.
+    A single file, rows, or anything else that `load_examples` reads provides only the forget set.
 
     Args:
         source: As above.

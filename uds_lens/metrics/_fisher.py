@@ -101,7 +101,7 @@ def _n_weights(model: HookedModel, layer: int) -> int:
 
 
 def layer_turns(model: HookedModel, memory_gb: float) -> list[list[int]]:
-    """Group layers whose squares and gradients (float32 each) fit the memory; at least one layer per group."""
+    """Group layers so that their squares and gradients (float32 each) fit in memory; at least one layer per group."""
     turns: list[list[int]] = []
     used = float("inf")
     for layer in range(model.n_layers):

@@ -99,7 +99,7 @@ class ModelCosts:
 
     @classmethod
     def of(cls, config: Any, device: torch.device | str) -> ModelCosts:
-        """Read them from a transformers configuration, with common values for missing entries."""
+        """Read the costs from a transformers configuration, with common values for missing entries."""
         text = config.get_text_config()
         d_model = int(getattr(text, "hidden_size", None) or 1024)
         return cls(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Order: TypeAlias = Literal["input", "uds", "cluster"]
-"""Order of rows: as in the data, by score (not measurable ones last), or clustered by similarity."""
+"""Order of rows: as in the data, by score (unmeasurable ones last), or clustered by similarity."""
 
 _ORDER_WORDS = {"input": "in input order", "uds": "by UDS, lowest on top", "cluster": "clustered by similarity"}
 _HEATMAP = "LER by example and layer"

@@ -167,7 +167,9 @@ def _read(folder: Path) -> _Run:
         written = number(summary.get("avg_uds"), where=f"{where}, 'avg_uds'")
         mean = sum(scores) / len(scores) if scores else 0.0
         if not math.isnan(written) and abs(written - mean) > _CLOSE:
-            raise ResultFormatError(f"{where}: 'avg_uds' is {written:.6g}, and its examples have a mean of {mean:.6g}.")
+            raise ResultFormatError(
+                f"{where}: 'avg_uds' is {written:.6g}, but the mean over its examples is {mean:.6g}."
+            )
     return _Run(settings, examples, layers)
 
 

@@ -579,7 +579,7 @@ def write(
     Raises:
         ConfigError: No audits, the path does not end in `.html`, a Logit Lens result, other metrics or an elicitation
             belong to none of the audits, or a reference is none of them.
-        DataError: An id occurs twice in an audit, so that an example's curve could be another's.
+        DataError: An id occurs twice in an audit, so one example could be shown with another's curve.
         ResultFormatError: A file that is no report of ours exists at `path`.
         StorageError: The system refuses to write.
     """

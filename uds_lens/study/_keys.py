@@ -146,7 +146,7 @@ class WorkKeys:
         return [config.method, config.to_dict(), data, given, declared and declared.source]
 
     def items(self, model: StudyModel, state: StudyState) -> dict[str, str]:
-        """Return the key of each item that is measured of a model in a state."""
+        """Return the key of each item measured for a model in a given state."""
         hashes = {item: self.options_hash(model, state, item) for item in model.items_of(state)}
         return self._keys(model, state, hashes)
 

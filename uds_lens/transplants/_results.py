@@ -359,8 +359,8 @@ class Transplant:
             return "no example could be scored"
         if not bool(self.admitted.any()):
             return (
-                f"no candidate is admitted: every one costs full more than {ADMITTED_COST:.0%} of what retain lacks, "
-                f"or the control facts more than {ADMITTED_LOSS:g} nats per token"
+                f"no candidate is admitted: each makes full lose more than {ADMITTED_COST:.0%} of what retain lacks, "
+                f"or the control facts lose more than {ADMITTED_LOSS:g} nats per token"
             )
         if bool((self.chosen < 0).all()):
             return "there are no other examples to choose a candidate on"

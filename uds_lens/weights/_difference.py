@@ -225,7 +225,7 @@ def difference(
 
 
 def spectral_norm(matrix: Float[Tensor, "*shape"]) -> float:
-    """Return the largest singular value; of a vector its norm. Large matrices take Lanczos steps (ARPACK).
+    """Return the largest singular value, or the norm if it is a vector. Large matrices take Lanczos steps (ARPACK).
 
     >>> spectral_norm(torch.diag(torch.tensor([3.0, -4.0])))
     4.0

@@ -29,7 +29,7 @@ def weighted_ascent(
         logits: Unshifted logits on the forget batch.
         labels: Unshifted labels, -100 where not counted.
         likely: Exponent of the probability: above 0, a forgotten token no longer counts, so that ascent ends.
-        unlikely: Exponent of the rest: above 0, a token that is certain does not count.
+        unlikely: Exponent of `1 - p`: above 0, a token that is certain does not count.
 
     Returns:
         Nats per token, <= 0; `gradient_ascent` where both exponents are 0.
