@@ -109,7 +109,10 @@ def test_a_metric_without_a_cut_does_not_shrink_the_common_models():
 
 @pytest.mark.parametrize(
     ("cuts", "named"),
-    [({"x": 0.01, "d": 0.05}, "none passes the filters of x, d"), ({"x": 0.35, "d": 0.05, "y": 0.5}, "none passes the filters of d")],
+    [
+        ({"x": 0.01, "d": 0.05}, "none passes the filters of x, d"),
+        ({"x": 0.35, "d": 0.05, "y": 0.5}, "none passes the filters of d"),
+    ],
 )
 def test_a_metric_that_lets_no_model_pass_leaves_no_common_model(cuts, named):
     frames = {name: frame.assign(y=0.5 + 0.01 * frame["x"]) for name, frame in AFTER.items()}

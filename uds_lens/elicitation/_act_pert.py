@@ -49,8 +49,8 @@ class ActPert:
     samples_too: ClassVar[bool] = True
 
     layer: NonNegativeInt | Literal["all"] = "all"
-    """Block whose output is steered (counted from 0), or `all`, as in Algorithm 1. The paper's experiments steer block 12 of 32
-    alone."""
+    """Block whose output is steered (counted from 0), or `all`, as in Algorithm 1. The paper's experiments steer
+    block 12 of 32 alone."""
 
     gamma: Annotated[float, Ge(0), Lt(1e6)] = 0.01
     """Standard deviation of the noise, in units of the embedding. Its effect depends on the model: see the recorded

@@ -445,7 +445,7 @@ Score = TypeVar("Score", bound=Callable[..., Outcome])  # function from `Evidenc
 _declared: dict[str, MetricSpec] = {}
 
 DECLARED: Mapping[str, MetricSpec] = MappingProxyType(_declared)
-"""Metrics declared so far, in that order. `uds_lens.metrics.METRICS` is the same mapping, with all built-in metrics loaded."""
+"""Metrics declared so far, in that order; `uds_lens.metrics.METRICS` has all built-in ones loaded."""
 
 
 def metric(

@@ -182,7 +182,8 @@ def run(
     Args:
         plan: What to make and measure (see `uds_lens.study.plan`).
         out: Directory of the study: parts, models, audits.
-        jobs: Number of models to run at a time; 1 runs them in this process. On Slurm, tasks of the array, each with a share of them.
+        jobs: Number of models to run at a time; 1 runs them in this process. On Slurm, tasks of the array,
+            each with a share of the models.
         slurm: Resources of each task of an array on Slurm; None stays on this machine.
         wait: Wait for the tasks of Slurm; False returns when they are submitted.
         runner: Makes and measures the models instead of the default; only in this process.

@@ -79,8 +79,8 @@ def linear_probe(evidence: Evidence) -> Outcome:
     """Return the mean over layers of how far the probe's accuracy fell from `full`'s to `retain`'s, clipped to [0, 1].
 
     Layers weigh as much as `full` exceeds `retain`; they count where it does so by more than in any layer under any of
-    the random labellings. The details contain the accuracy of each layer (0.5 is chance) and, as `controls`, the mean accuracy
-    under random labels; their difference is the selectivity.
+    the random labellings. The details contain the accuracy of each layer (0.5 is chance) and, as `controls`, the mean
+    accuracy under random labels; their difference is the selectivity.
     """
     import numpy as np
     import torch
