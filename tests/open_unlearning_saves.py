@@ -36,7 +36,7 @@ def evaluation(level: float, *, utility: float, auc: float, rng: np.random.Gener
     reached = float(((forget[:, None] < holdout) + 0.5 * (forget[:, None] == holdout)).mean())
     probabilities = {"Prob": right, "PARA_Prob": right, "PERT_Prob": wrong}
     others = {"forget_truth_ratio": 0.5, "forget_quality": 0.3, "privleak": 10.0, "retain_Truth_Ratio": 0.4}
-    others |= {"model_utility": utility, "mia_gradnorm": 0.5}
+    others |= {"model_utility": utility, "mia_recall": 0.5}
     return {
         **{
             f"forget_Q_A_{name}": {"agg_value": float(values.mean()), "value_by_index": losses(values)}
