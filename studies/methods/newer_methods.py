@@ -1,8 +1,10 @@
-"""Train newer methods in two worlds, measure depth, transplants and relearning, and judge the claims of claims.md.
+"""Train newer methods in three worlds, measure depth, transplants and relearning, and judge the claims of claims.md.
 
     python studies/methods/newer_methods.py toy
     python studies/transplant/worlds.py small-1     # makes full and retain-0, among others
     python studies/methods/newer_methods.py small-1
+    python studies/transplant/worlds.py smollm2-full
+    python studies/methods/newer_methods.py smollm2-full --seeds 0
     python studies/methods/newer_methods.py --judge # needs no model
 
 Writes a row per model to `results/WORLD.csv`, and what has a row is not measured again.
@@ -24,16 +26,27 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "transplant"))
 
-from measure import CONFIGS, MOST_EPOCHS, OPTIONS, RETURNED_AT, TAU, log_probs, transplant_row  # noqa: E402
-from worlds import OUT, RUNS, SMALL_OPTIONS, draw_rows, learn  # noqa: E402
+from measure import (  # noqa: E402
+    ASKED_STEP,
+    CONFIGS,
+    CONTROL_STEP,
+    MOST_EPOCHS,
+    OPTIONS,
+    RELEARNING,
+    RETURNED_AT,
+    TAU,
+    log_probs,
+    transplant_row,
+)
+from worlds import BATCH, COMMON, FULL_RATES, OPTIONS as TRAINING, OUT, RUNS, SMALL_OPTIONS, TEACHING, draw_rows, learn  # noqa: E402
 
 import uds_lens as ul  # noqa: E402
 from uds_lens.data import ForgetExample, answer_sequences  # noqa: E402
 from uds_lens.results import mean_uds, output_depth  # noqa: E402
 from uds_lens.transplants._measuring import each_transplant  # noqa: E402
-from uds_lens.unlearning import answer_log_probs, make_config, unlearn  # noqa: E402
+from uds_lens.unlearning import TrainOptions, answer_log_probs, make_config, unlearn  # noqa: E402
 
-RESULTS, WORLDS = HERE / "results", ("toy", "small-1")
+RESULTS, WORLDS = HERE / "results", ("toy", "small-1", "smollm2-full")
 NOTHING = 0.15
 """Output depth below which nothing was unlearned."""
 
@@ -56,21 +69,44 @@ class World:
     relearning: Settings
     common: Settings
     methods: Mapping[str, Settings]
+    training: TrainOptions = SMALL_OPTIONS
+    small: bool = True
 
 
-def methods_of(*, output: float, states: float, retain_weight: float, scale: float, epochs: int) -> dict[str, Settings]:
-    """Return the settings of the methods that `studies/transplant` did not have, from rates of those it had."""
-    last = {"layer": 4, "scale": scale, "alpha": retain_weight, "learning_rate": states}
+def methods_of(
+    *,
+    output: float,
+    states: float,
+    retain_weight: float,
+    scale: float,
+    epochs: int,
+    layer: int = 4,
+    layers: tuple[int, int] = (2, 4),
+    teaching: float = 1e-3,
+) -> dict[str, Settings]:
+    """Return the settings of the methods that `studies/transplant` did not have, from the rates of those it had.
+
+    Args:
+        output: Rate of methods that change the answer.
+        states: Rate of methods that change states.
+        retain_weight: Weight of RMU's retain term.
+        scale: Length of RMU's target.
+        epochs: Passes over the rows.
+        layer: Layer of RMU and RMU-LAT.
+        layers: Lowest and highest layer of RR.
+        teaching: Rate of UNDO.
+    """
+    last = {"layer": layer, "scale": scale, "alpha": retain_weight, "learning_rate": states}
     return {
         "rmu": last,
-        "rr": {"learning_rate": states, "layer": 2, "top_layer": 4},
+        "rr": {"learning_rate": states, "layer": layers[0], "top_layer": layers[1]},
         "rmulat": {**last, "epsilon": scale * 2 / 6.5, "steps": 6},  # the authors' ratio
-        "undo-rmu": {"learning_rate": 1e-3, "epochs": 3 * epochs},
+        "undo-rmu": {"learning_rate": teaching, "epochs": 3 * epochs},
         "wga": {"learning_rate": output},
         "satimp": {"learning_rate": output},
         "ceu": {"learning_rate": output},
         "pdu": {"learning_rate": output, "dual_warmup_epochs": epochs / 2},
-        "undo-npo": {"learning_rate": 1e-3, "epochs": 3 * epochs},
+        "undo-npo": {"learning_rate": teaching, "epochs": 3 * epochs},
     }
 
 
@@ -98,6 +134,36 @@ def world_of(name: str) -> World:
             },
         )
     rows = draw_rows(name)
+    if name == "smollm2-full":
+        return World(
+            OUT / name / "full",
+            OUT / name / "retain-0",
+            RUNS / "methods" / name,
+            rows["forget"],
+            rows["control"][: len(rows["forget"])],
+            rows["forget"][:: ASKED_STEP[False]],
+            rows["control"][:: CONTROL_STEP[False]],
+            rows["relearned"],
+            rows["tested"],
+            {"rate": RELEARNING[False], "batch_size": BATCH[name]},
+            {**COMMON, "batch_size": BATCH[name]},
+            {
+                "npo": {"learning_rate": FULL_RATES["npo"][0]},
+                **methods_of(
+                    output=FULL_RATES["npo"][0],
+                    states=FULL_RATES["rmu-12"][0],
+                    retain_weight=1,
+                    scale=20,
+                    epochs=5,
+                    layer=12,
+                    layers=(10, 20),
+                    teaching=TEACHING[name]["learning_rate"],
+                ),
+                "graddiff": {"learning_rate": FULL_RATES["graddiff"][0]},
+            },
+            training=TRAINING[name],
+            small=False,
+        )
     return World(
         OUT / name / "full",
         OUT / name / "retain-0",
@@ -187,13 +253,15 @@ def trained(world: World, method: str, seed: int, *, times: float = 1.0) -> Path
         world.keep,
         method=make_config(word, settings),
         out=world.models / f"{method}-{seed}{'' if times == 1 else '-faster'}",
-        options=SMALL_OPTIONS,
+        options=world.training,
     )
 
 
 def prob(model: Any, tokenizer: Any, rows: Sequence[ForgetExample]) -> float:
     """Return the mean over whole answers of their probability per token."""
-    texts = answer_sequences(tokenizer, [(row.question, row.answer) for row in rows], protocol="raw")
+    texts = answer_sequences(
+        tokenizer, [(row.question, row.answer) for row in rows], protocol="chat" if tokenizer.chat_template else "raw"
+    )
     found = answer_log_probs(model, texts, pad_token_id=tokenizer.pad_token_id)
     each = [math.exp(value / len(text.labelled)) for value, text in zip(found, texts, strict=True)]
     return math.fsum(each) / len(each)
@@ -201,7 +269,8 @@ def prob(model: Any, tokenizer: Any, rows: Sequence[ForgetExample]) -> float:
 
 def measure(name: str, seeds: Sequence[int], only: Sequence[str]) -> None:
     """Train and measure what has no row yet, a seed after the other."""
-    world, file, config = world_of(name), RESULTS / f"{name}.csv", CONFIGS[True]
+    world, file = world_of(name), RESULTS / f"{name}.csv"
+    config = CONFIGS[world.small]
     criterion = Criterion(world)
     baseline = ul.Baseline.measure(world.full, world.retain, world.asked, config=config, options=OPTIONS)
     table = pd.read_csv(file) if file.exists() else pd.DataFrame()
