@@ -2,20 +2,16 @@
 
     python notebooks/execute.py                    # all of them
     python notebooks/execute.py 01_first_audit.ipynb
-    python notebooks/execute.py --dark             # runs none, draws the pictures of the dark site again
 
-Figures are stored as plotly JSON for Jupyter, as a PNG for viewers without JavaScript (needs `uds-lens[static]` and a
-Chrome or Chromium), and as a dark PNG in `docs/images/notebooks` for the site. Paths of this machine and progress bars
-are removed from the outputs.
+Figures are stored as plotly JSON for Jupyter, and as a PNG for viewers without JavaScript and for the site (needs
+`uds-lens[static]` and a Chrome or Chromium). Paths of this machine and progress bars are removed from the outputs.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
-import json
 import os
-import re
 import struct
 import tempfile
 import zlib
@@ -29,12 +25,9 @@ import plotly.io
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
-from uds_lens.plots._style import recolouring
-
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 SHARED = Path(os.environ.get("UDS_LENS_SHARED", REPOSITORY.parent / "shared")).resolve()
-DARK = REPOSITORY / "docs" / "images" / "notebooks"
 PLOTLY = "application/vnd.plotly.v1+json"
 
 
@@ -92,21 +85,9 @@ def is_transient(output: nbformat.NotebookNode) -> bool:
 
 
 def add_pictures(notebook: nbformat.NotebookNode) -> None:
-    """Put a PNG beside the JSON of every figure."""
+    """Put a PNG next to the JSON of every figure."""
     for output in figures(notebook):
         output["data"]["image/png"] = base64.b64encode(drawn(output["data"][PLOTLY])).decode("ascii")
-
-
-def add_dark_pictures(notebook: nbformat.NotebookNode, stem: str) -> None:
-    """Draw every figure in the dark palette, each a file of its own."""
-    DARK.mkdir(exist_ok=True)
-    for file in DARK.glob(f"{stem}_*_dark.png"):
-        file.unlink()
-    dark = recolouring()
-    for number, output in enumerate(figures(notebook), start=1):
-        light = json.dumps(output["data"][PLOTLY])
-        figure = json.loads(re.sub('"(#[0-9a-f]{6}|rgba[^"]+)"', lambda c: f'"{dark.get(c[1], c[1])}"', light))
-        (DARK / f"{stem}_{number}_dark.png").write_bytes(drawn(figure))
 
 
 def figures(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
@@ -157,16 +138,11 @@ def _relative(text: str) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("names", nargs="*", help="file names in notebooks/; default: all")
-    options.add_argument("--dark", action="store_true", help="run none; draw the dark pictures again")
     asked = options.parse_args()
     os.environ["UDS_LENS_SHARED"] = str(SHARED)  # notebooks that know larger models use them
     for path in [HERE / name for name in asked.names] or sorted(HERE.glob("*.ipynb")):
-        if asked.dark:
-            add_dark_pictures(nbformat.read(path, as_version=4), path.stem)
-            continue
         with tempfile.TemporaryDirectory() as folder, kernel() as fresh:
             notebook = execute(path, Path(folder), fresh)
-        add_dark_pictures(notebook, path.stem)
         add_pictures(notebook)
         nbformat.write(notebook, path)
         print(f"{path.name}: {path.stat().st_size // 1024} KB")

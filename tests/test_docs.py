@@ -56,10 +56,7 @@ SHORTER = {
 AUDIT = "uds-lens audit --full ckpt/full --retain ckpt/retain --model ckpt/npo --examples forget10.json"
 FIRST = {
     "report": [f"{AUDIT} --model ckpt/rmu --out runs"],
-    "sharing": [
-        f"{AUDIT} --out runs/npo",
-        "uds-lens elicit --model ckpt/npo --examples forget10.json --probe plain --out runs/npo-texts",
-    ],
+    "saved": ["uds-lens elicit --model ckpt/npo --examples forget10.json --probe plain --out runs/npo-texts"],
 }
 """Commands of other pages that a page builds on."""
 

@@ -47,8 +47,9 @@ def test_every_option_is_explained_on_the_page_of_its_command_or_once_for_all(mo
 
 
 def test_pages_that_stand_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert f"## [{ul.__version__}]" in filled("included_pages", "changelog.md", monkeypatch)
-    cited = filled("included_pages", "citation.md", monkeypatch)
+    pages = hook("included_pages", monkeypatch)
+    assert f"## [{ul.__version__}]" in pages.changelog() and pages.changelog().startswith("# ")
+    cited = pages.citation()
     assert "@article{lee2026measuring" in cited and "MIT;" not in cited
     assert not [line for line in cited.splitlines() if line.startswith("#")][1:]  # one title
 
@@ -93,20 +94,18 @@ def test_the_reference_opens_with_what_people_come_for(room: str, monkeypatch: p
     assert named[: len(first)] == first and sorted(named) == sorted(offered)
 
 
-def test_pictures_come_light_and_dark_where_there_are_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="guide/report.md"))
-    text = "![A page](../images/report.png) and ![none](../images/none.png)"
-    assert hook("dark_pictures", monkeypatch).on_page_markdown(text, page=page) == (
-        "![A page](../images/report.png#only-light)![A page](../images/report_dark.png#only-dark)"
-        " and ![none](../images/none.png)"
+def test_narrow_screens_get_the_narrow_picture_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = '<img alt="Layers" src="../images/toy_layers.png"> <img alt="A page" src="../images/report.png">'
+    source = '<source media="(max-width: 37em)" srcset="../images/toy_layers_narrow.png">'
+    first, second = shown.split(" <")
+    assert hook("narrow_pictures", monkeypatch).on_page_content(shown, page=None) == (
+        f"<picture>{source}{first}</picture> <{second}"
     )
 
 
-def test_every_picture_has_one_for_dark_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures = {path.name: path for path in (REPOSITORY / "docs" / "images").glob("*.*") if path.suffix != ".py"}
-    light = {name for name in pictures if "_dark." not in name}
-    made = hook("dark_pictures", monkeypatch)
-    assert {name for name in light if not made.has_dark(pictures[name])} == set()
-    assert pictures.keys() - light <= {name.replace(".", "_dark.") for name in light}
-    drawn = made.recoloured(pictures["results_audit.svg"].read_text("utf-8"))
-    assert "rgb(255, 255, 255)" not in drawn and "fill: rgb(20, 23, 28)" in drawn, "the paper is dark"
+def test_every_picture_is_shown() -> None:
+    """By a page or the README, or in place of one that is: on a phone, or in dark surroundings."""
+    pages = [*(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "README.md"]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    pictures = {path.name for path in (REPOSITORY / "docs" / "images").iterdir() if path.suffix in (".png", ".svg")}
+    assert {name for name in pictures if f"images/{name.replace('_narrow', '')}" not in text} == set()

@@ -1,7 +1,4 @@
-"""The notebooks as pages: their texts, code and outputs; figures as the pictures they were saved with.
-
-The same figure for the dark site is a picture in `docs/images/notebooks` (`notebooks/execute.py` draws it).
-"""
+"""The notebooks as pages: their texts, code and outputs; figures as the pictures they were saved with."""
 
 import base64
 import json
@@ -12,7 +9,6 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
-DARK = Path(__file__).resolve().parents[1] / "images" / "notebooks"
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
@@ -51,13 +47,9 @@ def _output(output: dict[str, Any], stem: str, pictures: dict[str, bytes]) -> st
         return _plain(output["text"])
     data = output["data"]
     if "image/png" in data:
-        number = sum(not name.endswith("_dark.png") for name in pictures) + 1
-        name, dark = f"{stem}_{number}.png", f"{stem}_{number}_dark.png"
+        name = f"{stem}_{len(pictures) + 1}.png"
         pictures[name] = base64.b64decode("".join(data["image/png"]))
-        if not (DARK / dark).is_file():
-            return f"![A figure]({name})"
-        pictures[dark] = (DARK / dark).read_bytes()
-        return f"![A figure]({name}#only-light)![A figure]({dark}#only-dark)"
+        return f"![A figure]({name})"
     if "text/markdown" in data:
         return "".join(data["text/markdown"])
     if "text/html" in data:
