@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
+from audit import independent
 from chat_templates import chat_tokenizer
 from tiny_models import EXAMPLES, ROWS, VERSIONS, build_model
 
-from audit import independent
 from uds_lens._cli import main
 from uds_lens.data import CHAT_STYLES
 from uds_lens.results import DepthAudit

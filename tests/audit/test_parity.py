@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
+from audit import independent
 from tiny_models import CORE, EXAMPLES, each_family, load_plain
 
-from audit import independent
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 
 NAIVE = RunOptions(device="cpu", engine="naive")

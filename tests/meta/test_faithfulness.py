@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
+from meta.conftest import covariance_by_hand, pools_frame
 from scipy.stats import t
 from sklearn.metrics import roc_auc_score
 
-from meta.conftest import covariance_by_hand, pools_frame
 from uds_lens import meta
 from uds_lens.errors import ConfigError, DataError
 

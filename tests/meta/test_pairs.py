@@ -3,8 +3,8 @@
 import math
 
 import pytest
-
 from meta.conftest import covariance_by_hand
+
 from uds_lens.errors import ConfigError
 from uds_lens.meta import compare, compare_all
 from uds_lens.results import holm

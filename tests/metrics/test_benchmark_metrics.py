@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 from chat_templates import chat_tokenizer, open_unlearning_labels
+from metrics.conftest import RUN, SHORT, ask
 from scipy.stats import ks_2samp
 from sklearn.metrics import roc_auc_score
 from tiny_models import build_model
 
-from metrics.conftest import RUN, SHORT, ask
 from uds_lens import metrics as m
 from uds_lens.generation import rouge_l_f1
 from uds_lens.metrics import MetricOptions, evaluate

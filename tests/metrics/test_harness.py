@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 import torch
+from metrics.conftest import ask
 from tiny_models import load_plain
 
-from metrics.conftest import ask
 from uds_lens import metrics as m
 from uds_lens.errors import ConfigError, MissingDependencyError
 from uds_lens.metrics._catalogue import resolve

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from metrics.conftest import SHORT, ask
 from tiny_models import load_plain
 
-from metrics.conftest import SHORT, ask
 from uds_lens import metrics as m
 from uds_lens.metrics._declaration import Evidence, Undefined
 from uds_lens.metrics._definitions.linear_probe import linear_probe, probe_wins

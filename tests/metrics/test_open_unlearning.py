@@ -6,9 +6,9 @@ import zlib
 import pytest
 import torch
 from chat_templates import TEMPLATES, chat_tokenizer, open_unlearning_labels
+from metrics.conftest import RUN
 from tiny_models import build_model
 
-from metrics.conftest import RUN
 from uds_lens.metrics import MetricOptions, evaluate
 from uds_lens.models import HookedModel
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from results.made import made
 from safetensors.torch import load_file, save
 from synthetic_audits import synthetic_audit
 from tiny_models import EXAMPLES
 
-from results.made import made
 from uds_lens._storage import files, results
 from uds_lens._storage.files import sha256_bytes
 from uds_lens._storage.records import with_checksum

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from results.made import NAN, made
 from scipy.stats import beta, betabinom, bootstrap, t as student
 
-from results.made import NAN, made
 from uds_lens.errors import ConfigError
 from uds_lens.results import _intervals, bootstrap_interval
 from uds_lens.results._intervals import IntervalBasis, column_intervals, share_interval

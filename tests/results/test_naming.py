@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from results.made import made
 from synthetic_audits import record, synthetic_audit, with_retains
 
-from results.made import made
 from uds_lens.audit._resume import write_folder_table
 from uds_lens.errors import ConfigError
 from uds_lens.results import DepthAudit, models_frame

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
-
 from results.made import NAN, made
+
 from uds_lens.results import (
     Interval,
     bootstrap_interval,

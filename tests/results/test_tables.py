@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import torch
 from altered_results import baseline
+from results.made import NAN, made
 from scipy.stats import rankdata
 
-from results.made import NAN, made
 from uds_lens.data import SkippedExample
 from uds_lens.errors import ConfigError, UdsLensWarning
 from uds_lens.results import (

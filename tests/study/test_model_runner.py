@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from study.conftest import toy_plan
 from synthetic_audits import synthetic_audit
 from synthetic_elicitations import synthetic_elicitation
 
 import uds_lens as ul
-from study.conftest import toy_plan
 from uds_lens import study
 from uds_lens.study._folder import StudyFolder
 from uds_lens.study._measuring import ModelRunner, elicitation_values, unpacked_four_bit

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from study.conftest import PLAN as SMALL
 from study.one_node_slurm import missing_parts, one_node_slurm
+
 from uds_lens import study
 from uds_lens.study import SlurmOptions
 from uds_lens.study._folder import StudyFolder

@@ -3,8 +3,8 @@
 import shutil
 
 import pytest
-
 from study.killing import Killing
+
 from uds_lens import study
 from uds_lens.errors import ConfigError
 from uds_lens.study._parts import Task, submit

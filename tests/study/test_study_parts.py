@@ -9,9 +9,9 @@ from subprocess import CalledProcessError
 import psutil
 import pytest
 from filelock import FileLock
-
 from study.conftest import toy_plan
 from study.killing import Killing
+
 from uds_lens import study
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.study._measuring import StudyWork

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from study.conftest import toy_plan
 
 import uds_lens as ul
-from study.conftest import toy_plan
 from uds_lens.study._folder import StudyFolder
 from uds_lens.study._models import study_models
 
