@@ -232,7 +232,7 @@ def _program_is_built_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def one_thread():
     """Tiny tensors: a second thread costs more than it gives."""
     import torch

@@ -11,7 +11,7 @@ from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 QUICK = RunOptions(device="cpu", engine="wavefront")
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _quick(one_thread):
     return
 

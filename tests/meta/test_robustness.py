@@ -1,4 +1,4 @@
-"""Q and R over models: filters, the shift of retain, and metrics that do not move."""
+"""Q and R, model by model and over models: filters, the shift of retain, and metrics that do not move."""
 
 import math
 from dataclasses import replace
@@ -18,6 +18,7 @@ from uds_lens.meta._robustness import filter_counts
 
 WAYS = {"x": "knowledge", "d": "erasure"}
 NAMES = [f"m{i}" for i in range(6)]
+NAN = math.nan
 BEFORE = pd.DataFrame(
     {
         "model": NAMES,
@@ -399,3 +400,38 @@ def test_everything_lies_between_0_and_1(before, quantised, relearned, shift, sy
         assert math.isnan(row[name]) or -1e-12 <= row[name] <= 1 + 1e-12
     low, high = min(row["q"], row["r"]) - 1e-9, max(row["q"], row["r"]) + 1e-9
     assert math.isnan(row["rob"]) or low <= row["rob"] <= high
+
+
+def one(form, first, second):
+    """The symmetric or one-directional form of one model."""
+    values = [np.array([second])] if form.endswith("quantisation") else [second]
+    return float(getattr(meta, form)(np.array([first]), *values)[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "symmetric", "directed"),
+    [
+        ("quantisation", 0.2, 0.4, 2 / 3, 0.5),
+        ("quantisation", 0.4, 0.2, 2 / 3, 1.0),
+        ("quantisation", 0.0, 0.0, 1.0, 1.0),  # by the 1e-10
+        ("quantisation", 0.0, 0.3, 0.0, 0.0),
+        ("quantisation", 0.3, 0.0, 0.0, 1.0),
+        ("quantisation", NAN, 0.3, NAN, NAN),
+        ("quantisation", 0.3, NAN, NAN, NAN),
+        ("quantisation", -0.1, 0.3, 0.0, NAN),  # a ratio of negative values has no meaning
+        ("relearning", 0.4, 0.2, 2 / 3, 0.5),
+        ("relearning", 0.1, 0.2, 2 / 3, 1.0),
+        ("relearning", 0.0, 0.0, 1.0, 1.0),  # by the 1e-10
+        ("relearning", 0.0, 0.2, 0.0, 1.0),
+        ("relearning", 0.2, 0.2, 1.0, 1.0),
+        ("relearning", 0.2, 0.0, 0.0, 0.0),
+        ("relearning", 0.2, -0.1, 0.0, 0.0),  # learns although retain does not
+        ("relearning", -0.2, 0.1, 0.0, 1.0),  # does not learn at all
+        ("relearning", -0.2, -0.1, 2 / 3, 1.0),
+        ("relearning", NAN, 0.1, NAN, NAN),
+        ("relearning", 0.1, NAN, NAN, NAN),
+    ],
+)
+def test_corners(kind, first, second, symmetric, directed):
+    assert one(f"symmetric_{kind}", first, second) == pytest.approx(symmetric, abs=1e-8, nan_ok=True)
+    assert one(f"one_directional_{kind}", first, second) == pytest.approx(directed, nan_ok=True)
