@@ -1,6 +1,5 @@
 """The example scripts: each explains itself, and those that need no download run on the toy world."""
 
-import dataclasses
 import runpy
 import sys
 from pathlib import Path
@@ -28,24 +27,6 @@ def test_explains_itself(script: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert script.name in capsys.readouterr().out
 
 
-@pytest.mark.long
-def test_compare_methods_on_the_toy_world(tmp_path: Path, monkeypatch, capsys) -> None:
-    world = ul.toy.load()
-    models = dict(list(world.unlearned.items())[:3])
-    small = dataclasses.replace(
-        world, examples=world.examples[::6], retain_examples=world.retain_examples[::8], unlearned=models
-    )
-    monkeypatch.setattr("uds_lens.toy.load", lambda: small)
-    run_here(monkeypatch, EXAMPLES / "compare_methods.py", "--device", "cpu", "--out", tmp_path)
-    printed = capsys.readouterr().out
-    assert "Loss on facts that were to be kept" in printed
-    rows = [line.split() for line in printed.splitlines()]
-    pairs = [row for row in rows if len(row) == 5 and {row[0], row[1]} <= set(models)]
-    assert len(pairs) == 3
-    assert all(-1 <= float(row[3]) <= float(row[2]) <= float(row[4]) <= 1 for row in pairs)
-    assert (tmp_path / "report.html").stat().st_size > 1_000_000
-
-
 def test_the_papers_setting_is_its_preset(monkeypatch) -> None:
     """It said so, and ran chat prompts in float32."""
     asked = {}
@@ -62,12 +43,6 @@ def test_the_papers_setting_is_its_preset(monkeypatch) -> None:
     with pytest.raises(Reached):
         run_here(monkeypatch, EXAMPLES / "llama_1b.py")
     assert asked["config"] == ul.AuditConfig.preset("paper")
-
-
-def test_compare_methods_wants_all_or_nothing(tmp_path: Path, monkeypatch, capsys) -> None:
-    with pytest.raises(SystemExit, match=r"^2$"):
-        run_here(monkeypatch, EXAMPLES / "compare_methods.py", "--full", tmp_path)
-    assert "--retain" in capsys.readouterr().err
 
 
 @pytest.mark.long  # tests/study/test_model_runner.py runs a study, too
