@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Mapping
+from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -115,7 +116,7 @@ def _refusal(cls: type, error: Any) -> Exception:
     problems = error.errors(include_url=False)
     unknown = [str(problem["loc"][-1]) for problem in problems if problem["type"] == "unexpected_keyword_argument"]
     if unknown:
-        return unknown_settings(cls.__name__, unknown, list(cls.__dataclass_fields__))  # type: ignore[attr-defined]
+        return unknown_settings(cls.__name__, unknown, [each.name for each in fields(cls)])
     first = problems[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, Exception):
@@ -181,6 +182,7 @@ def _expected(kind: Any) -> str:
             for bound, sign in _BOUNDS.items()
             if hasattr(mark, bound)
         ]
+        bounds += [f"like {mark.pattern}" for mark in arguments[1:] if getattr(mark, "pattern", None)]
         return " ".join([_expected(arguments[0]), " and ".join(bounds)]).rstrip()
     if origin is Literal:
         return f"one of {', '.join(map(repr, arguments))}"

@@ -94,6 +94,9 @@ def test_a_question_in_two_hops_names_the_subject_by_another_row():
     asked = find_probe("multihop")(first_prompt(ROWS[0]), context)
     assert asked.question == "Let X be the answer to: Who wrote Ash? Where was X born?"
     assert asked.reference == first_prompt(ROWS[0]).reference
+    kept = dataclasses.replace(context, retain=[dataclasses.replace(hop, question="Who is the baker?")])
+    asked = find_probe("multihop")(first_prompt(ROWS[0]), kept)
+    assert asked.question.startswith("Let X be the answer to: Who is the baker?")
     with pytest.raises(Skip, match="no other row has the subject as its entity"):
         find_probe("multihop")(first_prompt(ROWS[0]), dataclasses.replace(context, forget=[*ROWS, *telling]))
 
@@ -114,9 +117,11 @@ def test_questions_of_ones_own_come_from_a_table(tmp_path):
     assert _after(probe, row=1).question == "Who is a baker?"
     with pytest.raises(Skip, match="no question is given"):
         _after(probe, row=0)
-    table.write_text("id,query\n1,Who?\n", encoding="utf-8")
-    with pytest.raises(DataError, match="row 0: expected an `id` and a `question`"):
-        find_probe(f"given(file={table})")
+    texts = ("id,query\n1,Who?\n", "id,question\n0,Who?\n0,Where?\n", "id,question\n0,a\n1,b\n2,\n")
+    for row, text in enumerate(texts):
+        table.write_text(text, encoding="utf-8")
+        with pytest.raises(DataError, match=f"row {row}: expected an `id` of its own and a `question`"):
+            find_probe(f"given(file={table})")
 
 
 def test_chat_turns(chat_tokenizer):
@@ -142,7 +147,7 @@ def test_shots_that_do_not_fit_are_left_out(chat_tokenizer):
     [
         ("nothing", "no probe 'nothing'"),
         ("plain+", "no probe ''"),
-        ("icl(size=3)", "ICL has no setting 'size'"),
+        ("icl(size=3)", "ICL has no setting 'size'; it has shots, source."),
         ("aoa(variant=loud)", "variant must be one of 'obey', 'identity'"),
         ("icl(shots=0)", "shots must be a whole number >= 1"),
         ("mask(mask_shots=2)", "mask_shots must be True or False"),

@@ -12,6 +12,8 @@ from tiny_models import load_plain
 from uds_lens import metrics as m
 from uds_lens.errors import ConfigError, MissingDependencyError
 from uds_lens.metrics._catalogue import resolve
+from uds_lens.metrics._declaration import Evidence, Pass
+from uds_lens.metrics._harness import _outcome
 
 QUESTIONS = [
     ("Who wrote the Ash Ledger?", ["Ada Veylin", "Bram Tolley"], 0),
@@ -78,6 +80,21 @@ def test_accuracy_is_that_of_plain_logits(trio, data, tasks, tmp_path):
         ask(models.full, data, [m.harness_metric("ledger", tasks=tasks, score="f1")])
     with pytest.raises(ConfigError, match="lm-evaluation-harness has no task 'leger'"):
         ask(models.full, data, [m.harness_metric("leger", tasks=tasks)])
+
+
+def test_a_tag_has_no_score_of_its_own():
+    found = {"results": {"arc_easy": {"acc,none": 0.5, "acc_stderr,none": 0.1}, "arc_challenge": {"acc,none": 0.25}}}
+
+    class Measured(Evidence):
+        def __init__(self):
+            pass
+
+        def measured(self, own):
+            return found
+
+    own = Pass("model", "own", "ai2_arc")
+    with pytest.raises(ConfigError, match=r"has no score 'acc,none'; declare each of its tasks: arc_easy, arc_chal"):
+        _outcome(Measured(), own=own, task="ai2_arc", score="acc,none")
 
 
 def test_without_the_extra_it_says_so_before_a_model_is_opened(data, tasks, monkeypatch):

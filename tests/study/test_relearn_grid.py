@@ -87,9 +87,11 @@ def test_a_grid_has_the_papers_setting_first_and_checks_itself() -> None:
         "benign_lr0.0001_epochs1_rows0.25",
     ]
     wrongs = ({"metric": "model_utility"}, {"utility": "es"}, {"share": (1.5,)}, {"learning_rate": ("x",)})
-    for wrong in (*wrongs, {"attack": "prune"}, {"attack": "others:0.5"}, {"attack": "noise:1.5"}):
+    for wrong in (*wrongs, {"attack": "others:0.5"}, {"attack": "noise:1.5"}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             RelearnGrid(**wrong)
+    with pytest.raises(ConfigError, match=r"attack must be a list, each a text like .*prune.*; got 'prune'"):
+        RelearnGrid(attack="prune")
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +180,12 @@ def test_the_refusal_direction_is_gone_from_every_state_and_nothing_else_is(tiny
     assert opened.fingerprint != fingerprint  # a hook changes what it computes: caches must not mix them up
 
 
-def test_what_tampering_brings_back_stands_next_to_retain_under_the_same(tiny: Tiny, gone: Path, tmp_path: Path):  # noqa: F811
+def test_what_tampering_brings_back_stands_next_to_retain_under_the_same(
+    tiny: Tiny,  # noqa: F811
+    gone: Path,
+    tmp_path: Path,
+    monkeypatch,
+):
     rows = [replace(row, subject=row.id[:-2]) for row in tiny.forget]
     data = MetricData(forget=rows, retain=tiny.retain)
     grid = RelearnGrid(
@@ -205,6 +212,15 @@ def test_what_tampering_brings_back_stands_next_to_retain_under_the_same(tiny: T
     for attack, setting in (("benign", "benign"), ("prune", "prune:0"), ("others", "others")):
         excess = table.loc[setting, "after"] - retained.loc[setting, "after"]
         assert attacks.loc[attack, "excess"] == pytest.approx(excess), attack
+    for role in ("unlearned", "retain"):
+        before, after, back = (attacks[f"{role}_{name}"] for name in ("before", "worst_after", "worst_back"))
+        pd.testing.assert_series_equal(after - before, back, check_names=False)
+    calls = []
+    monkeypatch.setattr("uds_lens.study._relearn_grid.tamper", lambda model, attack, asked: calls.append(attack))
+    monkeypatch.setattr("uds_lens.study._relearn_grid.relearn", lambda *a, **k: 1 / 0)
+    untrained = replace(grid, attack=("prune:0", "noise:0.5"), seed=1)
+    relearn_grid(gone, tiny.full, data, grid=untrained, **given)
+    assert calls == ["noise:0.5"] * 2, "the only attack of these that the seed changes"
     with pytest.raises(ConfigError, match="others need two subjects"):
         one = MetricData(forget=[replace(row, subject="Ada") for row in rows], retain=tiny.retain)
         relearn_grid(gone, tiny.full, one, grid=grid, **given)

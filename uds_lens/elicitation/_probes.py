@@ -351,7 +351,7 @@ def _renamed(prompt: Prompt, context: Context, name: str) -> str:
         raise Skip("the row has no subject")
     question, count = name_pattern(context.example.subject).subn(lambda match: name, prompt.question)
     if not count:
-        raise Skip("the question does not name the subject")
+        raise Skip("the question does not name the subject (`uds_lens.data.with_author_names` finds TOFU's)")
     return question
 
 
@@ -370,7 +370,7 @@ def _rows_beside(example: ForgetExample, pool: Iterable[ForgetExample]) -> list[
 @validated
 @dataclass(frozen=True, kw_only=True)
 class MultiHop(_Worded):
-    """Name the subject by a question whose answer it is: the first row, of any subject, whose entity is that name.
+    """Name the subject by a question whose answer it is: a row whose entity is that name, retained rows first.
 
     "What did Ada Vey win?" becomes "Let X be the answer to: Who wrote Ash? What did X win?"
     """
@@ -382,7 +382,7 @@ class MultiHop(_Worded):
         """Return the prompt with the first hop before the question."""
         question = _renamed(prompt, context, "X")
         same = name_pattern(context.example.subject or "")
-        for row in _rows_beside(context.example, (*context.forget, *context.retain)):
+        for row in _rows_beside(context.example, (*context.retain, *context.forget)):  # a forgotten hop hides the other
             if same.fullmatch((row.entity or "").strip()) and not same.search(row.question):
                 first = row.question.strip()
                 return dataclasses.replace(prompt, question=f"Let X be the answer to: {first} {question}")
@@ -429,9 +429,13 @@ class Given(_Worded):
         """Questions by id."""
         found: dict[str, str] = {}
         for place, row in enumerate(read_rows(Path(self.file)) if self.file else ()):
-            if row.get("id") is None or not isinstance(row.get("question"), str):
-                raise DataError(f"{self.file}, row {place}: expected an `id` and a `question`; got {short(row)}.")
-            found[str(row["id"])] = row["question"]
+            name, question = row.get("id"), row.get("question")
+            known = name is not None and str(name) not in found
+            if not known or not isinstance(question, str) or not question.strip():
+                raise DataError(
+                    f"{self.file}, row {place}: expected an `id` of its own and a `question`; got {short(row)}."
+                )
+            found[str(name)] = question
         return found
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:

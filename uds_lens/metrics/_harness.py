@@ -76,10 +76,13 @@ def harness_metric(
 
 def _outcome(evidence: Evidence, *, own: Pass, task: str, score: str) -> Outcome:
     found = evidence.measured(own)
-    scores = {**found["results"], **found.get("groups", {})}[task]
+    by_task = {**found["results"], **found.get("groups", {})}
+    scores = by_task.get(task, {})  # tags have none
     if score not in scores:
-        numbers = ", ".join(name for name, value in scores.items() if "," in name and "_stderr" not in name)
-        raise ConfigError(f"{task} of lm-evaluation-harness has no score {score!r}; it has {numbers}.")
+        numbers = ", ".join(name for name in scores if "," in name and "_stderr" not in name)
+        parts = ", ".join(name for name in by_task if name != task)
+        other = f"it has {numbers}" if numbers else f"declare each of its tasks: {parts}"
+        raise ConfigError(f"{task} of lm-evaluation-harness has no score {score!r}; {other}.")
     error = scores.get(score.replace(",", "_stderr,", 1))
     details = {
         "standard_error": error if isinstance(error, float) else math.nan,

@@ -167,7 +167,7 @@ class RelearnGridResults:
         for model in ("unlearned", "retain"):
             paper, worst = self.paper(model), self.worst(model, attack)
             summary |= {
-                f"{model}_before": float(paper["before"]),
+                f"{model}_before": float((paper if worst is None else worst)["before"]),
                 f"{model}_paper_after": float(paper["after"]),
                 f"{model}_paper_back": float(paper["back"]),
                 f"{model}_worst_setting": None if worst is None else str(worst["setting"]),
@@ -334,6 +334,7 @@ class _Attack:
                 "lora": None if lora is None else asdict(lora),
                 "rows": [[row.question, row.answer] for row in self._rows(setting)],
                 "attack": setting.attack,
+                **({"seed": self.grid.seed} if setting.kind == "noise" else {}),
             }
             key = hashlib.sha256(json.dumps(depends_on, sort_keys=True, default=str).encode()).hexdigest()[:16]
             found[f"{role}-{setting.name}-{key}"] = role, setting

@@ -1,4 +1,9 @@
-"""RMU-LAT: RMU on states that an adversary has moved to bring the answers back."""
+"""RMU-LAT: RMU on states that an adversary has moved to bring the answers back.
+
+References:
+    Sheshadri et al. 2024, Latent Adversarial Training Improves Robustness to Persistent Harmful Behaviors in LLMs
+    (arXiv 2407.15549).
+"""
 
 from __future__ import annotations
 
@@ -54,7 +59,8 @@ class RMULATConfig(RMUConfig):
     """RMU against a latent adversary, who moves the states one layer earlier to bring the forget answers back.
 
     The defaults are the authors' for a model of 7 billion parameters; epsilon and scale need to fit the states' norms.
-    The authors' adversary takes steps of AdamW, ours of the normalised gradient.
+    The authors' adversary takes steps of AdamW, ours of the normalised gradient; they train the model four steps
+    against each attack, ours one, and of each block only the MLP's last matrix, towards another vector in each batch.
     """
 
     method: ClassVar[str] = "rmulat"

@@ -82,7 +82,8 @@ class RRConfig(RetainConfig):
     """Circuit breakers: turn the states of two layers orthogonal to `full`'s on forget data, keep them on retain data.
 
     The weight moves from the forget term to the retain term, half-way at the end. Layers up to `top_layer` train, the
-    others are frozen; the authors train low-rank adapters of rank 16 at 1e-4.
+    others are frozen; the authors train low-rank adapters of rank 16 at 1e-4. Their code averages the retain term over
+    the states after every block, not these two, and over padding.
     """
 
     method: ClassVar[str] = "rr"

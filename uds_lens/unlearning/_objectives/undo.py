@@ -1,4 +1,8 @@
-"""UNDO: distil an unlearned model into a damaged copy of itself."""
+"""UNDO: distil an unlearned model into a damaged copy of itself.
+
+References:
+    Lee et al. 2025, Distillation Robustifies Unlearning (arXiv 2506.06278).
+"""
 
 from __future__ import annotations
 
