@@ -12,7 +12,7 @@ from tests.unlearning.test_all_objectives import passes  # noqa: F401 - a fixtur
 from tests.unlearning.test_likelihood import doubles
 from tests.unlearning.test_resuming import killed
 from uds_lens import unlearning as u
-from uds_lens.errors import DataError
+from uds_lens.errors import ConfigError, DataError
 from uds_lens.unlearning._objectives.ceu import without_true_token
 from uds_lens.unlearning._objectives.pdu import dual_ascent, logit_margin
 from uds_lens.unlearning._objectives.wga import weighted_ascent
@@ -91,6 +91,8 @@ def test_the_dual_variable_ascends_on_the_constraint() -> None:
     assert dual_ascent(config, None, 0.75, 0.2) == pytest.approx(2.75)
     assert dual_ascent(config, 2.75, 0.25, 0.3) == pytest.approx(2.0)
     assert dual_ascent(config, 0.5, 0.0, 0.3) == 0.0
+    with pytest.raises(ConfigError, match="must be below the 5 epochs of the training, or the dual variable never"):
+        u.PDUConfig(epochs=5)
 
 
 @pytest.mark.parametrize("method", ["pdu", "rr"])

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from uds_lens._types import NonNegativeFloat
+from uds_lens.errors import ConfigError, Setting
 from uds_lens.unlearning._passes import Passes, Terms, at_least_float32, labelled, negative_log_likelihood, per_token
 from uds_lens.unlearning._registry import objective
 from uds_lens.unlearning._settings import RetainConfig
@@ -61,7 +62,15 @@ class PDUConfig(RetainConfig):
     """Change of the dual variable per step and per nat that the retain loss exceeds epsilon by."""
 
     dual_warmup_epochs: NonNegativeFloat = 5.0
-    """Epochs before the dual variable begins to change."""
+    """Epochs before the dual variable begins to change, fewer than `epochs`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dual_warmup_epochs >= self.epochs:
+            raise ConfigError(
+                Setting("dual_warmup_epochs", self.dual_warmup_epochs),
+                f" must be below the {self.epochs} epochs of the training, or the dual variable never changes.",
+            )
 
 
 def dual_ascent(config: PDUConfig, weight: float | None, retain_loss: float, progress: float) -> float:
