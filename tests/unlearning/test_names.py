@@ -56,7 +56,7 @@ def test_names(config, name: str) -> None:
 numbers = st.floats(min_value=1e-9, max_value=1e9, allow_nan=False)
 
 
-@given(method=st.sampled_from(sorted(METHODS)), rate=numbers, decay=numbers, epochs=st.integers(6, 999))  # PDU begins after 5
+@given(method=st.sampled_from(sorted(METHODS)), rate=numbers, decay=numbers, epochs=st.integers(6, 999))
 def test_every_name_reads_back(method: str, rate: float, decay: float, epochs: int) -> None:
     config = make_config(method, {"learning_rate": rate, "weight_decay": decay, "epochs": epochs})
     assert parse_name(config_name(config)) == config
