@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from uds_lens.errors import ConfigError, ResultFormatError
-from uds_lens.meta import hanley_mcneil, rank, read_published, score_models, shifts, stability, summary
+from uds_lens.meta import hanley_mcneil, oriented, rank, read_published, score_models, shifts, stability, summary
 from uds_lens.meta._published import SHIPPED
-from uds_lens.meta._robustness import filter_counts
+from uds_lens.metrics import METRICS
 
 # Table 6: score and place without and with UDS, MIA, UDS, utility_rel, configuration
 TABLE_6 = {
@@ -75,14 +75,13 @@ def test_their_scores_are_ours(published):
 
 
 def test_summary_against_the_printed_table(published):
-    table = summary(published.metrics, printed=published.metrics)
-    compared = table[table["rob_printed"].notna()]
-    assert len(compared) == 20 and compared["overall_agrees"].all()
-    off = compared[~compared["rob_agrees"].astype(bool)].set_index("metric")
-    assert sorted(off.index) == ["em", "mia_zlib"]
+    printed = published.metrics.set_index("metric")[["rob_printed", "overall_printed"]].dropna()
+    table = summary(published.metrics).set_index("metric").loc[printed.index]
+    assert len(table) == 20 and table["rank_overall"].idxmin() == "uds"
+    assert table["overall"].to_numpy() == pytest.approx(printed["overall_printed"].to_numpy(), abs=0.0005 + 1e-9)
+    off = table["rob"][(table["rob"] - printed["rob_printed"]).abs() > 0.0005 + 1e-9]
     # Rounded twice: .7495 to .750, .6415 to .641.
-    assert off["rob"].to_dict() == pytest.approx({"em": 0.7495, "mia_zlib": 0.6415}, abs=0.0001)
-    assert compared.set_index("metric")["rank_overall"].idxmin() == "uds"
+    assert off.to_dict() == pytest.approx({"em": 0.7495, "mia_zlib": 0.6415}, abs=0.0001)
 
 
 def test_robustness_hangs_on_the_filter(published):
@@ -96,23 +95,21 @@ def test_robustness_hangs_on_the_filter(published):
 
 
 def test_filters(published):
-    cuts = published.metrics[["metric", "threshold"]].dropna()
-    table = filter_counts(published.frame, cuts, decimals=2).set_index("metric")
-    assert (table["n_useful"] == 124).all()
+    assert (published.frame["utility_rel"] >= 0.8).sum() == 124
+    table = published.metrics.set_index("metric")
     expected = {"es": (0.07, 14), "paraprob": (0.05, 40), "logit_lens": (0.32, 16), "uds": (0.23, 12)}
     for name, (cut, n) in expected.items():
         assert (table.loc[name, "threshold"], table.loc[name, "n"]) == (cut, n)
-        assert published.metrics.set_index("metric").loc[name, "n"] == n
-    # The printed cut is rounded: of those that print as .59, the ones up to .5866 leave the 17 models that are printed.
-    ratio = table.loc["truth_ratio"]
-    assert (ratio["threshold"], ratio["n_low"], ratio["n"]) == (0.59, 17, 22)
-    assert n_of(published, "truth_ratio", 0.5866) == 17
-    # None of those that print as .62 leaves 16 for EM; one that prints as .61 does.
-    assert (table.loc["em", "n_low"], table.loc["em", "n_high"], n_of(published, "em", 0.613)) == (17, 18, 16)
+        assert n_of(published, name, cut) == n
+    # Printed cuts are rounded: some of those that print as .59 leave the 17 models that the paper prints, .59 does not.
+    assert [n_of(published, "truth_ratio", cut) for cut in (0.585, 0.5866, 0.59)] == [17, 17, 22]
+    # No cut that prints as .62 leaves 16 models for EM, but one that prints as .61 does.
+    assert [n_of(published, "em", cut) for cut in (0.613, 0.615, 0.625)] == [16, 17, 18]
 
 
 def n_of(published, metric, cut):
-    return filter_counts(published.frame, {metric: cut}).set_index("metric").loc[metric, "n"]
+    m = oriented(published.frame[metric], METRICS[metric].meaning.direction)
+    return int(((m <= cut) & (published.frame["utility_rel"] >= 0.8)).sum())
 
 
 MODEL = {"model": "a_x", "method": "a", "epoch": "ep5", "is_reference": False, "uds": 0.5, "one_minus_es": 0.25}

@@ -1,6 +1,5 @@
 """Run folders of the released script: read, cut off by a kill, and hostile."""
 
-import csv
 import json
 import math
 
@@ -44,13 +43,6 @@ def folder(tmp_path):
     place = tmp_path / "runs" / "0412_101500_tf_npo_lr2e5_b01_a1_ep5_layer"
     place.mkdir(parents=True)
     (place / "results.json").write_text(json.dumps(RECORDS, indent=2))
-    (place / "results_detailed.jsonl").write_text("".join(json.dumps(each) + "\n" for each in RECORDS))
-    with (place / "layer_details.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["idx", "question", "layer", "s1_delta", "s2_delta", "uds"])
-        for each in RECORDS:
-            for layer, s1, s2 in zip((0, 8, 15), each["s1_deltas"], each["s2_deltas"], strict=True):
-                table.writerow([each["idx"], "Who?\nSecond line", layer, s1, s2, each["uds"]])
     scores = [each["uds"] for each in RECORDS if each["uds"] is not None]
     summary = {
         "source_model_id": MODEL,
@@ -72,30 +64,13 @@ def test_reads_a_run(folder):
     assert runs.examples["value"].isna().tolist() == [False, True, False]
     assert runs.layers["layer"].tolist() == [0, 8, 15] * 3 and runs.layers["s2_delta"].iloc[6] == -1.0
     (own,) = runs.settings.to_dict("records")
-    assert (own["source"], own["full"], own["n_examples"], own["n_skipped"]) == (MODEL, FULL, 3, 1) and own["complete"]
+    assert (own["source"], own["full"], own["n_examples"], own["n_skipped"]) == (MODEL, FULL, 3, 1)
 
 
-@pytest.mark.parametrize("left", ["results.json", "results_detailed.jsonl", "layer_details.csv"])
-def test_any_one_of_its_files_is_enough(folder, left):
-    expected = read_released(folder).frame["uds"].iloc[0]
-    for name in {"results.json", "results_detailed.jsonl", "layer_details.csv"} - {left}:
-        (folder / name).unlink()
-    runs = read_released(folder)
-    assert runs.frame["uds"].iloc[0] == pytest.approx(expected, abs=1e-12)
-    assert runs.layers["layer"].tolist() == [0, 8, 15] * 3
-
-
-@pytest.mark.parametrize(("name", "cut", "whole"), [("results_detailed.jsonl", -9, 2), ("layer_details.csv", -5, 2)])
-@pytest.mark.filterwarnings("ignore::uds_lens.errors.UdsLensWarning")
-def test_a_killed_run_keeps_what_is_whole(folder, name, cut, whole):
-    content = (folder / name).read_bytes()[:cut]
-    for file in folder.iterdir():
-        file.unlink()
-    (folder / "results.json").write_text(json.dumps(RECORDS)[:40])
-    (folder / name).write_bytes(content)
-    runs = read_released(folder)
-    assert not runs.settings["complete"].any() and runs.settings["n_examples"].tolist() == [whole]
-    assert runs.frame["model"].tolist() == ["npo_lr2e5_b01_a1_ep5"]
+def test_a_killed_run_is_named(folder):
+    (folder / "summary.json").unlink()
+    with pytest.raises(ResultFormatError, match=r"no file at '.*summary.json'"):
+        read_released(folder.parent)
 
 
 def test_no_measurable_example_is_nan_and_not_the_0_that_the_script_writes(folder):
@@ -143,28 +118,18 @@ def test_hostile_files_are_one_sentence(folder, name):
     assert len(str(refused.value)) < 600
 
 
-@pytest.mark.parametrize("name", ["x/" + "a" * 300, "x/" * 2000, "x/\0", "x/\ud800", ["x"], 3])
+@pytest.mark.parametrize("name", [["x"], 3])
 def test_what_no_model_can_be_called_is_refused(folder, name):
     summary = json.loads((folder / "summary.json").read_text())
     (folder / "summary.json").write_text(json.dumps({**summary, "source_model_id": name}))
-    with pytest.raises(ResultFormatError, match="'source_model_id' must be a Hub id or a folder") as refused:
+    with pytest.raises(ResultFormatError, match="'source_model_id' must be text"):
         read_released(folder)
-    assert str(refused.value).isascii()
 
 
-def test_a_hostile_table_and_two_runs_of_one_model(folder, tmp_path):
+def test_two_runs_of_one_model(folder, tmp_path):
     twin = tmp_path / "runs" / "twin"
     twin.mkdir()
     for file in folder.iterdir():
         (twin / file.name).write_bytes(file.read_bytes())
     with pytest.raises(DataError, match="several runs of 'npo_lr2e5_b01_a1_ep5'"):
         read_released(tmp_path)
-    for name in ("results.json", "results_detailed.jsonl"):
-        (folder / name).unlink()
-    for content, words in (
-        ("idx,layer\n1,2\n", "expected the columns"),
-        ("idx,layer,s1_delta,s2_delta,uds\n1,a,1,1,1", "not a number"),
-    ):
-        (folder / "layer_details.csv").write_text(content)
-        with pytest.raises(ResultFormatError, match=words):
-            read_released(folder)

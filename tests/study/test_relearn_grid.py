@@ -221,7 +221,7 @@ def test_what_tampering_brings_back_stands_next_to_retain_under_the_same(
     untrained = replace(grid, attack=("prune:0", "noise:0.5"), seed=1)
     relearn_grid(gone, tiny.full, data, grid=untrained, **given)
     assert calls == ["noise:0.5"] * 2, "the only attack of these that the seed changes"
-    with pytest.raises(ConfigError, match="others need two subjects"):
+    with pytest.raises(ConfigError, match="others needs two subjects"):
         one = MetricData(forget=[replace(row, subject="Ada") for row in rows], retain=tiny.retain)
         relearn_grid(gone, tiny.full, one, grid=grid, **given)
 

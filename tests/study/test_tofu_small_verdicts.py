@@ -67,7 +67,6 @@ def world(metrics, *, good, seed=0):
         pools=table(pools, np.array([float(row["knows"]) for row in pools]) * 0.8),
         before=before,
         quantised=table(models, left),
-        quantised_references=table([{"model": "full"}, {"model": "retain"}], np.ones(2), 0),
         relearned=table(models, left + 0.2),
         retain_before=table(retain.to_dict("records"), np.zeros(1), 0),
         retain_relearned=table([{"model": "retain"}] * 5, np.full(5, 0.2)),

@@ -90,7 +90,6 @@ def meta(
             "the table lacks the column 'knows' (True: trained on the forget set, False: never saw it, empty: "
             "neither), and no --quantised or --relearned models were given: there is nothing to judge metrics by."
         )
-    _require_values(models, names, perturbed.given)
     result = judged(
         models.frame,
         perturbed,
@@ -185,22 +184,6 @@ def _runs(
     )
     if out is not None:
         echo(f"\nSaved in {out}")
-
-
-def _require_values(table: ul.meta.ModelTable, names: Sequence[str], perturbed: bool) -> None:
-    """Raise `DataError` if no judged model has a value for any metric."""
-    from uds_lens.meta._ranking import reason_of
-
-    frame = table.frame if perturbed else table.frame[table.frame["knows"].notna()]
-    if not len(frame) or not frame[list(names)].isna().all(axis=None):
-        return
-    which = "models" if perturbed else "pool models"
-    why = reason_of(names[0], frame, table.reasons)
-    some = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
-    raise DataError(
-        f"none of the {len(frame)} {which} has a value for {some}{f' ({why})' if why else ''}: there is nothing to "
-        "judge. --metric names other columns."
-    )
 
 
 def _require_judgement(result: Judged) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ _EXAMPLE = "uds-lens sweep plan.toml --out runs/study"
 def sweep(
     words: Annotated[
         list[str],
-        opt.argument("PLAN | status DIR | table DIR", "Plan in TOML; or show the status, or the table, of a sweep."),
+        opt.argument("PLAN | status DIR | table DIR", "Plan in TOML; or show the status or the table of a sweep."),
     ],
     out: Annotated[
         Path | None, opt.value("PATH", "Directory of the sweep; for `table`, a .parquet or .csv file.")
@@ -34,9 +35,9 @@ def sweep(
 ) -> None:
     """Make and measure all models of a plan.
 
-    Models are fine-tuned, unlearned, relearned and quantised as the plan says, and measured
-    in every state. To resume a killed sweep, run the same command again; several can run at once with the same
-    --out. The exit code is 1 if something failed or is left to do.
+    Models are fine-tuned, unlearned, relearned and quantised according to the plan, and measured in every state. To
+    resume a killed sweep, run the same command again. Several commands can work on the same --out at once. The exit
+    code is 1 if something failed or is left to do.
 
     \b
     Examples:
@@ -79,7 +80,7 @@ def _write_table(place: str, out: Path | None, *, as_json: bool) -> None:
 
 def print_status(status: ul.study.StudyStatus, *, as_json: bool) -> None:
     if as_json:
-        print_json(status.to_dict())
+        print_json(asdict(status))
         return
     print_wrapped(str(status))
     if status.sample is not None:

@@ -1,6 +1,6 @@
-"""Faithfulness: does a metric rank models that know above models that do not, and with what certainty?
+"""Faithfulness: does a metric rank models that know above models that do not, and how certain is that?
 
-Also, for the references of many runs: is full ranked above retain, within each base model and split?
+For the references of many runs: does it rank full above retain, within each base model and split?
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.meta._columns import FAITHFULNESS, LEAVE_ONE_OUT, PAIRS, REFERENCES, THRESHOLDS, VARIANTS
+from uds_lens.meta._columns import FAITHFULNESS, PAIRS, REFERENCES, THRESHOLDS, VARIANTS
 from uds_lens.meta._direction import Points, directions, oriented, oriented_columns
 from uds_lens.meta._pools import (
     Draws,
@@ -50,11 +50,12 @@ def faithfulness(
     """Measure how well each metric separates models that know from models that do not.
 
     `F = P(m_P > m_N) + 0.5 P(m_P = m_N)`, with m the value of a metric of knowledge and `1 - value` of one of erasure.
-    Three intervals are for more models of the *same* variants: DeLong's on the logit scale (Wilson's at F = 0 or 1,
-    with the smaller pool's n); a bootstrap within pools; and one within pool and variant that keeps the models of a run
-    together. `variants_low` and `variants_high` are the range of F with one variant left out. `new_variants_low` and
-    `new_variants_high` are for *new* variants: whole variants as clusters, t on the logit scale with as many degrees of
-    freedom as there are variants minus 2 (Wilson's with the smaller number of variants at F = 0 or 1).
+    Two intervals hold for more models of the *same* variants: DeLong's on the logit scale (at F = 0 or 1, Wilson's with
+    the size of the smaller pool), and a bootstrap within pool and variant that keeps the models of a run together.
+    `variants_low` and `variants_high` are the range of F with one variant left out. `new_variants_low` and
+    `new_variants_high` hold for *new* variants: whole variants are the clusters of a t interval on the logit scale,
+    with the number of variants minus 2 as degrees of freedom (at F = 0 or 1, Wilson's with the smaller number of
+    variants).
 
     Args:
         frame: One row per model: metrics, `label`, and the columns of `cluster`.
@@ -62,13 +63,13 @@ def faithfulness(
         direction: As in `directions`.
         label: Column with the pool.
         cluster: The last column names the run, those before it the variant; empty if all models are independent.
-        confidence: Of the intervals.
-        n_resamples: Of the bootstraps.
-        seed: Of the bootstraps.
+        confidence: Confidence level of the intervals.
+        n_resamples: Number of resamples in the bootstrap.
+        seed: Seed of the bootstrap.
 
     Returns:
-        One row per metric, columns as in `COLUMNS["faithfulness"]`. NaN with `reason` where a pool has no value;
-        no interval with `reason` where all pairs are tied or a pool has one model.
+        One row per metric, columns as in `COLUMNS["faithfulness"]`. F is NaN, with `reason`, if a pool has no value.
+        There is no interval, with `reason`, if all pairs are tied or a pool has one model.
 
     Raises:
         DataError: A column is missing or not numeric; a pool is empty; fewer than five models.
@@ -107,7 +108,6 @@ def _row(name: str, points: Points, bootstrap: PoolBootstrap, confidence: float)
     row |= {"auc": order.auc, "tied_share": order.tied_share}
     row |= {f"share_at_{end}": float((value[measured] == end).mean()) for end in (0, 1)}
     row |= _delong_interval(order, confidence)
-    row["boot_low"], row["boot_high"] = _resampled(order, bootstrap.independent(measured), normal_quantile(confidence))
     draws = bootstrap.clustered(measured)
     return row if draws is None else row | _by_runs_and_variants(order, draws, confidence)
 
@@ -170,13 +170,14 @@ def variant_table(
     """Compute F between each variant of P and each variant of N.
 
     A high F over all models can hide a variant that a metric misreads. Each F has an interval for more runs of these
-    two variants: t on the logit scale with runs as clusters, Wilson's with the smaller number of runs where F is 0 or
-    1; none without the column `run`, or where it has gaps. The lowest of many F is low by chance too; nothing is
-    adjusted for that. Arguments and errors are those of `faithfulness`, with the columns `variant` and `run`.
+    two variants: a t interval on the logit scale with runs as clusters or, if F is 0 or 1, Wilson's with the smaller
+    number of runs. There is no interval if the column `run` is missing or has gaps. The lowest of many F is low partly
+    by chance, and no adjustment is made for that. Arguments and errors are those of `faithfulness`, with the columns
+    `variant` and `run`.
 
     Returns:
-        One row per metric and pair of variants, columns as in `COLUMNS["variants"]`; `auc` is NaN where one of
-        the two has no value, the interval where one of them has a single run.
+        One row per metric and pair of variants, columns as in `COLUMNS["variants"]`. `auc` is NaN if one of the two
+        variants has no value, and the interval is NaN if one of them has a single run.
 
     Example:
         >>> import pandas as pd
@@ -203,39 +204,6 @@ def variant_table(
     return pd.DataFrame(rows, columns=list(VARIANTS))
 
 
-def leave_one_variant_out(
-    frame: pd.DataFrame,
-    *,
-    metrics: Sequence[str] | None = None,
-    direction: Mapping[str, Points] | None = None,
-    label: str = "knows",
-    variant: str = "variant",
-) -> pd.DataFrame:
-    """Compute F with each variant left out in turn, to show how much depends on it.
-
-    Arguments and errors are those of `variant_table`.
-
-    Returns:
-        One row per metric and variant, columns as in `COLUMNS["leave_one_out"]`; `auc` is NaN if nothing is left of
-        a pool.
-
-    Example:
-        >>> import pandas as pd
-        >>> frame = pd.DataFrame({"knows": [1, 1, 1, 0, 0], "variant": list("abbcd"), "x": [0.9, 0.1, 0.6, 0.2, 0.3]})
-        >>> leave_one_variant_out(frame, direction={"x": "knowledge"})[["pool", "variant", "auc"]].values.tolist()
-        [['P', 'a', 0.5], ['P', 'b', 1.0], ['N', 'c', 0.6666666666666666], ['N', 'd', 0.6666666666666666]]
-    """
-    ways = directions(frame, metrics, direction)
-    pools, variants = _pools_with_variants(frame, label, variant)
-    strata = np.where(pools.knows, "P ", "N ").astype(object) + variants
-    rows: list[tuple[object, ...]] = []
-    for name, m in oriented_columns(pools.frame, ways).items():
-        measured = ~np.isnan(m)
-        order = Placements.of(m[pools.knows & measured], m[~pools.knows & measured])
-        rows += [(name, left_out[0], left_out[2:], *rest) for left_out, *rest in order.without(strata[measured])]
-    return pd.DataFrame(rows, columns=list(LEAVE_ONE_OUT))
-
-
 def _pools_with_variants(frame: pd.DataFrame, label: str, variant: str) -> tuple[Pools, np.ndarray]:
     """Return the pools and the variant of each model."""
     pools = split_pools(frame, label, (variant,))
@@ -252,12 +220,12 @@ def thresholds(
     label: str = "knows",
     models: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Find all thresholds that separate the pools best, by Youden's J.
+    """Find all thresholds that separate the pools best, judged by Youden's J.
 
     `J = share of P above the cut - share of N above it`. Cuts lie midway between neighbouring pool values. If several
-    reach the largest J, the lowest is chosen, which is the most cautious: "unlearned" means `m <= threshold`. The
-    others have rows, too, because the number of models called unlearned can differ a lot between them. Arguments and
-    errors are those of `faithfulness`; `models` are unlearned ones, of which those at or below each cut are counted.
+    cuts reach the largest J, the lowest is chosen, which is the most cautious: "unlearned" means `m <= threshold`. The
+    other cuts have rows too, because the number of models called unlearned can differ a lot between them. Arguments and
+    errors are those of `faithfulness`; `models` are unlearned models, which are counted at or below each cut.
 
     Returns:
         One row per metric and best cut, columns as in `COLUMNS["thresholds"]`; a row with NaN and a reason where
@@ -327,9 +295,9 @@ def compare(
 ) -> pd.Series:
     """Compare the faithfulness of two metrics on the models that have both.
 
-    DeLong's paired test, `z = (F_1 - F_2) / se` with the covariance of the two, and the same difference in a
-    bootstrap that draws whole runs within pool and variant, with a t distribution. Both are for more models of
-    the same variants. Arguments and errors are those of `faithfulness`.
+    The first test is DeLong's paired one, `z = (F_1 - F_2) / se`, where `se` allows for the covariance of the two F.
+    The second is a t test of the same difference, with its standard error from a bootstrap that draws whole runs within
+    pool and variant. Both hold for more models of the same variants. Arguments and errors are those of `faithfulness`.
 
     Returns:
         A row as in `COLUMNS["pairs"]`; no p value, with a reason, where both metrics order all pairs alike.
@@ -363,9 +331,9 @@ def compare_all(
     n_resamples: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Compare all pairs of metrics, or one (`against`) with all others, Holm-adjusted over the table.
+    """Compare all pairs of metrics, or one metric (`against`) with all others.
 
-    The intervals are not adjusted. Arguments and errors are those of `compare`.
+    p values are Holm-adjusted over the table; intervals are not adjusted. Arguments and errors are those of `compare`.
 
     Returns:
         One row per pair, columns as in `COLUMNS["pairs"]`.
@@ -461,13 +429,13 @@ def references_apart(
 ) -> pd.DataFrame:
     """Count the base models and splits in which a metric ranks full above retain.
 
-    F over models of several base models would compare values that are not comparable. Here each full is compared with
-    the retain of its own base model and split only: F within setups, `(right + tied / 2) / n`.
+    An F over models of several base models would compare values that are not comparable. Here, each full is compared
+    only with the retain of its own base model and split: F within setups, `(right + tied / 2) / n`.
 
     Args:
         references: `role` ("full", "retain"), `base`, `split` and metrics, as in `ModelTable.references`.
         metrics: Columns to judge.
-        direction: What a higher value means, for columns that are not metrics of ours.
+        direction: As in `directions`, for columns that are not declared metrics.
 
     Returns:
         One row per metric, columns as in `COLUMNS["references"]`.

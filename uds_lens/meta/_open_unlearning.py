@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +74,8 @@ NAMES = {
     },
     "UDS": {"uds": "uds", "uds_low": "uds_low", "uds_high": "uds_high"},
 }
-"""Their metric names and ours, by suite. The value of "gibberish" is the share of clean text, which is fluency."""
+"""Open-Unlearning's names of metrics and those of this library, by suite. The value of "gibberish" is the share of
+clean text, which is fluency."""
 
 ATTACKS = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp")
 
@@ -85,11 +85,10 @@ _NOT_BY_DEFAULT = {"em", "fluency", "para_rouge", *ATTACKS, "mia_reference", "mi
 _SPELLING = {name.lower(): name for names in NAMES.values() for name in names}  # releases differ in capitalisation
 
 _FILES = {f"{suite}_{part}.json": suite for suite in NAMES for part in ("EVAL", "SUMMARY")}
-_HARNESS, _HARNESS_SUMMARY = re.compile(r"results_.+\.json"), "LMEval_SUMMARY.json"
-"""Results of lm-evaluation-harness: its own files, and Open-Unlearning's summary of them."""
+_HARNESS = "LMEval_SUMMARY.json"  # Open-Unlearning's summary of results of lm-evaluation-harness
 
 _RIGHT, _WRONG = "forget_Q_A_PARA_Prob", "forget_Q_A_PERT_Prob"
-_USED = {_WRONG.lower(), "forget_truth_ratio"}  # entries that are read, or explained, without a column of their own
+_USED = {_WRONG.lower(), "forget_truth_ratio"}  # entries that have no column but are read, or explained by a reason
 
 _OTHER_RATIO = (
     "forget_truth_ratio of Open-Unlearning is a different quantity; p_c / (p_c + p_w) needs the per-example losses of "
@@ -142,37 +141,38 @@ def read_open_unlearning(
 ) -> ModelTable:
     """Read what Open-Unlearning wrote about one run or a whole folder of runs.
 
-    `TOFU_EVAL.json`, `MUSE_EVAL.json`, `UDS_EVAL.json` (of `uds_lens.sharing`) and their `_SUMMARY.json`, and results
-    of lm-evaluation-harness below a run or in a folder of its name (`LMEval_SUMMARY.json`, `results_*.json`; columns
-    such as `mmlu/acc`).
+    Reads `TOFU_EVAL.json`, `MUSE_EVAL.json`, `UDS_EVAL.json` (written by `uds_lens.sharing`) and their `_SUMMARY.json`;
+    also `LMEval_SUMMARY.json` below a run or in a folder of its name, as columns such as `mmlu/acc`.
 
-    An evaluation comes before its summary, which lacks what the Truth Ratio needs: `forget_truth_ratio` of
-    Open-Unlearning says how close the ratio of wrong to right is to 1, which does not increase with knowledge. Here it
-    is `p_c / (p_c + p_w)` from the per-example losses of the paraphrased and the perturbed answers; a summary alone
-    gives NaN. Open-Unlearning has no jailbreak prompts and no white-box metrics.
+    If a run has both an evaluation and its summary, the evaluation is read, because the summary lacks what the Truth
+    Ratio needs. Open-Unlearning's `forget_truth_ratio` says how close the ratio of wrong to right answers is to 1,
+    which does not increase with knowledge. Here, the Truth Ratio is `p_c / (p_c + p_w)` from the per-example losses of
+    the paraphrased and the perturbed answers; from a summary alone it is NaN. Open-Unlearning has no jailbreak prompts
+    and no white-box metrics.
 
-    A folder such as `saves` holds runs of several base models and splits: both are columns, read from
-    `.hydra/config.yaml` next to a run or from its name. A run is compared only with references of its own base model
-    and split, and `rank` refuses a mixture (`uds_lens.meta.select` selects one).
+    A folder such as `saves` holds runs of several base models and splits. Both are columns, read from
+    `.hydra/config.yaml` next to a run or from the run's name. A run is compared only with references of its own base
+    model and split, and `rank` refuses a mixture (`uds_lens.meta.select` selects one base model or split).
 
     Args:
         path: A file, a run's folder, or a folder with runs at any depth.
-        retain: File or folder of the retain model's run: gives the normalised attacks `s_mia_*`. In a folder of several
-            runs, those called `..._retain90` and the like; each model takes the one of its base model and split. None
-            looks for such names in `path`, and for `saves/unlearn` in `saves/eval`.
-        full: File or folder of the full model's run: gives `utility_rel`. Of several as for `retain` (`..._full`).
-        utility: Parts of `utility` and `utility_rel`; runs without fluency (`forget_Q_A_gibberish`) have them only with
-            "model_utility". In MUSE `retain_knowmem_ROUGE` stands for Model Utility, which it lacks.
-        examples: Keep the values per example, for `stability`; those of retain have the name "retain" (with base model
-            and split if there are several).
+        retain: File or folder of the retain model's run, which the normalised attacks `s_mia_*` need. In a folder of
+            several runs, those with names such as `..._retain90` are used, and each model takes the one of its base
+            model and split. None looks for such names in `path` and, if that is `saves/unlearn`, in `saves/eval`.
+        full: File or folder of the full model's run, which `utility_rel` needs. In a folder of several runs, those with
+            names such as `..._full` are used, as for `retain`.
+        utility: Parts of `utility` and `utility_rel`. Runs without fluency (`forget_Q_A_gibberish`) have values only
+            with "model_utility". MUSE has no Model Utility, and `retain_knowmem_ROUGE` takes its place.
+        examples: Keep the values per example, for `stability`. The retain model is called "retain" there, followed by
+            base model and split if there are several.
         checkpoints: Also keep `checkpoint-*` of runs that have results for the final weights. They are intermediate
             states (the first is the model before unlearning), not configurations to choose from.
 
     Returns:
-        One row per run: `model` (the run's folder), `method`, `config`, `lr` and `epochs` as far as its name or Hydra's
-        record of the training has them, `base`, `split`, metrics, `utility`, `utility_rel`. Models with and without the
+        One row per run: `model` (the run's folder), `method`, `config`, `lr` and `epochs` if its name or Hydra's record
+        of the training has them, `base`, `split`, metrics, `utility`, `utility_rel`. Models with and without the
         knowledge (`pos_tofu_...`, `neg_tofu_...`) have `knows`, `variant` and `run`. `retain` and `full` are in
-        `references`. Whatever is NaN has a reason; `notes` say what was not read.
+        `references`. Every NaN has a reason, and `notes` say what was not read.
 
     Raises:
         ResultFormatError: There is no run, a file is broken, or `retain` or `full` holds no such run, or two of one
@@ -196,7 +196,7 @@ def read_open_unlearning(
     if not checkpoints:
         left = _last_of_each(left, notes)
     runs = {place.name: _read_run(place, examples) for place in left}
-    others, unread = _harness_results(root, runs)
+    others, strays = _harness_results(root, runs)
     rows, missing = [], {}
     for model, run in runs.items():
         values, missing[model] = _with_references(run, references, utility)
@@ -222,7 +222,7 @@ def read_open_unlearning(
         source=str(root),
         examples=pd.DataFrame(long, columns=["model", "metric", "example_id", "value"]) if examples else None,
         references=_reference_frame(references, utility),
-        notes=(*notes, *unread, *_unread(root, runs.values(), places)),
+        notes=(*notes, *strays, *_unread(root, runs.values(), places)),
     )
 
 
@@ -342,30 +342,19 @@ def _unread(root: Path, runs: Collection[_Run], places: Sequence[_Place]) -> lis
 
 
 def _harness_results(root: Path, runs: Mapping[str, _Run]) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """Read results of lm-evaluation-harness by run; also return what was not read."""
+    """Read results of lm-evaluation-harness by run, as `task/metric`, with a note about those that belong to no run."""
     results: dict[str, dict[str, float]] = {}
-    unread: Counter[str] = Counter()
-    by_folder = {run.place.folder: name for name, run in runs.items()}
-    files = [] if root.is_file() else sorted(root.resolve().glob("**/*.json"))
-    taken: dict[tuple[str, Path], Path] = {}
-    for file in files:
-        if file.name == "LMEval_EVAL.json":
-            unread["LMEval_EVAL.json (texts of lm-evaluation-harness)"] += 1
-        if file.name != _HARNESS_SUMMARY and not _HARNESS.fullmatch(file.name):
-            continue
+    by_folder, strays = {run.place.folder: name for name, run in runs.items()}, 0
+    for file in [] if root.is_file() else sorted(root.resolve().glob(f"**/{_HARNESS}")):
         owner = _owner(file.parent, by_folder)
         if owner is None:
-            unread["results of lm-evaluation-harness that belong to no run"] += 1
+            strays += 1
             continue
-        earlier = taken.get((owner, file.parent))
-        unread["older results of lm-evaluation-harness"] += earlier is not None
-        taken[owner, file.parent] = file  # file names end in the time
-    for (owner, _), file in taken.items():
-        content = read_object(file, expected="results of lm-evaluation-harness")
-        values, left = _harness_values(content, where=str(file))
-        results.setdefault(owner, {}).update(values)
-        unread["subtasks of a group in lm-evaluation-harness"] += left
-    return results, [f"not read: {count} {what}" for what, count in unread.items() if count]
+        values = results.setdefault(owner, {})
+        for name, value in read_object(file, expected="results of lm-evaluation-harness").items():
+            if "/" in name and "_stderr" not in name and type(value) in (int, float):
+                values[name] = number(value, where=f"{file}, {name!r}")
+    return results, [f"not read: {strays} {_HARNESS} that belong to no run"] if strays else []
 
 
 def _owner(folder: Path, runs: Mapping[Path, str]) -> str | None:
@@ -377,25 +366,6 @@ def _owner(folder: Path, runs: Mapping[Path, str]) -> str | None:
     task = hydra.task_folder(folder).name
     same = [name for run, name in runs.items() if hydra.task_folder(run).name == task]
     return same[0] if len(same) == 1 else None
-
-
-def _harness_values(content: Mapping[str, Any], *, where: str) -> tuple[dict[str, float], int]:
-    """Return values as `task/metric`, and the number of subtasks left out because their group has a value."""
-    if not isinstance(content.get("results"), dict):  # in Open-Unlearning's summary, names already have that form
-        flat = {name: value for name, value in content.items() if "/" in name and "_stderr" not in name}
-        numbers = {name: value for name, value in flat.items() if type(value) in (int, float)}
-        return {name: number(value, where=f"{where}, {name!r}") for name, value in numbers.items()}, 0
-    groups = content.get("group_subtasks")
-    inner = {name for tasks in (groups or {}).values() for name in tasks} if isinstance(groups, dict) else set()
-    values, left = {}, 0
-    for task, metrics in content["results"].items():
-        if task in inner or not isinstance(metrics, dict):
-            left += 1
-            continue
-        for name, value in metrics.items():
-            if "_stderr" not in name and type(value) in (int, float):
-                values[f"{task}/{name.removesuffix(',none')}"] = number(value, where=f"{where}, {task!r}, {name!r}")
-    return values, left
 
 
 def holds_runs(place: Path) -> bool:

@@ -31,65 +31,8 @@ from uds_lens.meta._pools import Placements, PoolBootstrap, check_resampling, cl
 from uds_lens.meta._ranking import places
 from uds_lens.meta._tables import harmonic_means, require_same_conditions
 from uds_lens.results._other_cautions import about_dominated, about_robustness
-from uds_lens.results._statistics import rank_correlation
 
 _UTILITY = "utility_rel"  # column of the utility filter
-
-
-def filter_counts(
-    frame: pd.DataFrame,
-    thresholds: pd.DataFrame | Mapping[str, float],
-    *,
-    min_utility: float | None = 0.8,
-    decimals: int | None = None,
-    metrics: Sequence[str] | None = None,
-    direction: Mapping[str, Points] | None = None,
-) -> pd.DataFrame:
-    """Count the models that pass each filter.
-
-    Args:
-        frame: Unlearned models: metrics and `utility_rel`.
-        thresholds: Cut on m per metric, as a mapping or a table with `metric` and `threshold`.
-        min_utility: Smallest `utility_rel`; None lets all pass.
-        decimals: Number of decimals to which the thresholds are known: `n_low` and `n_high` are the counts for the
-            lowest and the highest threshold that rounds to them.
-        metrics: As in `directions`.
-        direction: As in `directions`.
-
-    Returns:
-        One row per metric: `metric`, `threshold`, `n_models` (with a value), `n_useful`, `n_forgot` (m <= threshold),
-        `n` (both), `n_low`, `n_high`, `reason` (why there is no count).
-
-    Raises:
-        DataError: A column is missing or not numeric.
-        ConfigError: A metric has no direction.
-
-    Example:
-        >>> import pandas as pd
-        >>> frame = pd.DataFrame({"x": [0.1, 0.2, 0.7], "utility_rel": [0.9, 0.5, 1.0]})
-        >>> counts = filter_counts(frame, {"x": 0.3}, direction={"x": "knowledge"})
-        >>> counts[["n_useful", "n_forgot", "n"]].values.tolist()
-        [[2, 2, 1]]
-    """
-    cuts, useful = as_cuts(thresholds), useful_models(frame, min_utility)
-    half = 0.0 if decimals is None else 0.5 * 10.0**-decimals
-    rows = []
-    for name, m in oriented_columns(frame, directions(frame, metrics, direction)).items():
-        cut, measured = cuts.get(name, math.nan), ~np.isnan(m)
-        rows.append(
-            {
-                "metric": name,
-                "threshold": cut,
-                "n_models": int(measured.sum()),
-                "n_useful": int((useful & measured).sum()),
-                "n_forgot": int((m <= cut).sum()),
-                "n": int((useful & (m <= cut)).sum()),
-                "n_low": int((useful & (m <= cut - half)).sum()),
-                "n_high": int((useful & (m <= cut + half)).sum()),
-                "reason": "no threshold" if math.isnan(cut) else None,
-            }
-        )
-    return pd.DataFrame(rows)
 
 
 def as_cuts(thresholds: pd.DataFrame | Mapping[str, float]) -> dict[str, float]:
@@ -531,7 +474,7 @@ def _row(states: _States, setting: str, confidence: float) -> dict[str, Any]:
     n, outer = len(kept.models), next(iter(kept.clusters))
     row: dict[str, Any] = {**dict.fromkeys(ROBUSTNESS, math.nan), "metric": states.metric, "filter": setting}
     row |= {"models": "own", "n": n, "threshold": states.threshold, "n_q": 0, "n_r": 0, "n_shift": 0}
-    row |= dict.fromkeys(("unmoved_q", "unmoved_r", "above_q", "above_r"), 0)
+    row |= dict.fromkeys(("unmoved_q", "unmoved_r", "above_r"), 0)
     row |= dict.fromkeys(("interval_reason", "q_reason", "r_reason", "caution"))
     row |= {"clusters": outer, "n_clusters": kept.models[f"in {outer}"].nunique()}
     if states.lacks_cut or not n:
@@ -557,8 +500,6 @@ def _quantisation(kept: _States, confidence: float, cautions: list[str]) -> dict
     columns: dict[str, Any] = {
         "n_q": len(before),
         "unmoved_q": int((moves <= EPSILON).sum()),
-        "above_q": int((after > before + EPSILON).sum()),
-        "spearman_q": rank_correlation(before.tolist(), after.tolist()),
         "relative_move": float(moves.mean()) / distance if distance > 0 else math.nan,
     }
     if _constant(before, after):
@@ -584,7 +525,6 @@ def _relearning(kept: _States, confidence: float, cautions: list[str]) -> dict[s
         "n_r": len(change),
         "unmoved_r": int((np.abs(change) <= EPSILON).sum()),
         "above_r": int((change > shift.mean + EPSILON).sum()),
-        "spearman_r": rank_correlation(before.tolist(), after.tolist()),
         "r_at_shift": float(kept.r.mean()),
     }
     columns |= _intervals("r", kept.r, kept, confidence, cautions)
@@ -725,13 +665,7 @@ def _overall(
     return np.where(np.isnan(overall), -1.0, overall)
 
 
-def summary(
-    faithful: pd.DataFrame,
-    robust: pd.DataFrame | None = None,
-    *,
-    printed: pd.DataFrame | None = None,
-    decimals: int = 3,
-) -> pd.DataFrame:
+def summary(faithful: pd.DataFrame, robust: pd.DataFrame | None = None) -> pd.DataFrame:
     """Combine F, Q and R of every metric into robustness and Overall, with ranks.
 
     `Rob = HM(Q, R)` and `Overall = HM(F, Rob)`; HM is the harmonic mean, 0 if a part is 0 and NaN if one is NaN.
@@ -740,9 +674,6 @@ def summary(
         faithful: `metric` and `auc`, from `faithfulness` or `read_published(...).metrics`.
         robust: `metric`, `q`, `r` and perhaps `n` and `p_first`, from `robustness` at one filter setting; None:
             `faithful` has them.
-        printed: `metric` with `rob_printed` and `overall_printed` to compare with; adds `rob_agrees` and
-            `overall_agrees` (missing where nothing is printed).
-        decimals: Of the comparison.
 
     Returns:
         One row per metric of `faithful`, columns as in `COLUMNS["summary"]`; higher is better everywhere. Places
@@ -770,17 +701,7 @@ def summary(
     for name in ("auc", "rob", "overall"):
         table[f"rank_{name}"] = places(table[name].to_numpy())
     table["reason"] = [_reason(left.loc[name], right.loc[name]) for name in table.index]
-    table = table.rename_axis("metric").reset_index()[list(SUMMARY)]
-    if printed is None:
-        return table
-    reported = _by_metric(printed, ["rob_printed", "overall_printed"], "read_published(...).metrics")
-    for name in ("rob", "overall"):
-        expected: Any = reported[f"{name}_printed"].reindex(table["metric"]).to_numpy(dtype=float)
-        # Half a unit in the last place, plus a little for binary fractions.
-        close = np.abs(table[name].to_numpy(dtype=float) - expected) <= 0.5 * 10.0**-decimals + 1e-9
-        table[f"{name}_printed"] = expected
-        table[f"{name}_agrees"] = np.where(np.isnan(expected), None, close)
-    return table
+    return table.rename_axis("metric").reset_index()[list(SUMMARY)]
 
 
 def _by_metric(frame: pd.DataFrame, columns: list[str], source: str) -> pd.DataFrame:

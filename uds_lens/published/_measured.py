@@ -1,12 +1,10 @@
 """Read measured values of published models, from a study, the released script, or Open-Unlearning.
 
-The first part reads run folders of the UDS paper's released script: `summary.json`, `results.json` and others.
+The first part reads run folders of the UDS paper's released script: `summary.json` and `results.json`.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import re
@@ -21,7 +19,7 @@ from uds_lens import meta, study
 from uds_lens._storage.files import read_file
 from uds_lens.data import CHAT_STYLES
 from uds_lens.data._prompts import ChatStyle
-from uds_lens.errors import DataError, ResultFormatError, warn_once
+from uds_lens.errors import DataError, ResultFormatError
 from uds_lens.meta import ModelTable
 from uds_lens.meta._columns import REASONS
 from uds_lens.meta._hydra import task_folder
@@ -32,7 +30,7 @@ from uds_lens.published._registry import RAW, PublishedModel, find
 from uds_lens.study._folder import StudyFolder
 from uds_lens.study._plan import audit_settings, metric_settings, style_of
 
-SUMMARY, RESULTS, DETAILED, LAYERS = "summary.json", "results.json", "results_detailed.jsonl", "layer_details.csv"
+SUMMARY, RESULTS = "summary.json", "results.json"
 
 _EXPECTED = "a run folder of the UDS paper's released script"
 _RUN = re.compile(r"\d{4}_\d{6}_tf_(.+)_layer")
@@ -40,28 +38,25 @@ _RUN = re.compile(r"\d{4}_\d{6}_tf_(.+)_layer")
 
 _DEFAULT_TAU, _CLOSE = 0.05, 1e-6
 
-_LONGEST, _LONGEST_PART = 2000, 255  # maximum length of a path, and of a folder's name in bytes, on common file systems
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReleasedRuns(ModelTable):
     """Runs of the released script: one row per model, with `uds` and `n_measured`; `examples` has every score."""
 
     layers: pd.DataFrame
-    """`model`, `example_id`, `layer`, `s1_delta`, `s2_delta`: nats per token, as written (full log-probability minus
-    the patched one); NaN if the script wrote none."""
+    """`model`, `example_id`, `layer`, `s1_delta`, `s2_delta`: nats per token, as written (log-probability of full minus
+    that of the patched pass); NaN if the script wrote none."""
 
     settings: pd.DataFrame
-    """`model`, `source`, `full`, `retain`, `dtype`, `tau`, `n_examples`, `n_skipped`, `complete` (False where the run
-    was killed before it wrote its summary)."""
+    """`model`, `source`, `full`, `retain`, `dtype`, `tau`, `n_examples`, `n_skipped`."""
 
 
 def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
     """Read what the UDS paper's released script wrote.
 
-    As in the script, the score is the mean over the examples that have one; if none has, the script wrote 0, which is
-    NaN here, with a reason. Scores are computed again from the layers and must agree with those that were written. A
-    run that was killed has no summary: its complete part is read, and a warning says so.
+    As in the script, the score of a model is the mean over the examples that have a score. If no example has one, the
+    script writes 0, and this table has NaN with a reason. Every score is computed again from the layers and must agree
+    with the written one.
 
     Args:
         path: One run folder, or a folder with several below it.
@@ -70,21 +65,21 @@ def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
         One row per run. Models are named as on the authors' page if known (`find`), else like the run.
 
     Raises:
-        ResultFormatError: A file is broken, or holds what the script does not write.
+        ResultFormatError: A file is broken, or holds what the script does not write; a run that was killed lacks its
+            `summary.json`.
         DataError: There is no run, or two are of one model.
 
     Example:
         >>> read_released("nowhere")
         Traceback (most recent call last):
             ...
-        uds_lens.errors.DataError: no run of the released script at 'nowhere': expected a folder with summary.json,
-        results.json, results_detailed.jsonl or layer_details.csv.
+        uds_lens.errors.DataError: no run of the released script at 'nowhere': expected a folder with results.json and
+        summary.json.
     """
     folders = released_folders(path)
     if not folders:
         raise DataError(
-            f"no run of the released script at {os.fspath(path)!r}: expected a folder with {SUMMARY}, {RESULTS}, "
-            f"{DETAILED} or {LAYERS}."
+            f"no run of the released script at {os.fspath(path)!r}: expected a folder with {RESULTS} and {SUMMARY}."
         )
     runs = [_read(folder) for folder in folders]
     names = [run.settings["model"] for run in runs]
@@ -111,12 +106,8 @@ def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
 
 
 def released_folders(path: str | os.PathLike[str]) -> list[Path]:
-    """List the run folders at or below a path; a lone `summary.json` may be any file and is not a run."""
-    top = Path(path)
-    if not top.is_dir():
-        return []
-    files = [file for name in (RESULTS, DETAILED, LAYERS) for file in top.glob(f"**/{name}")]
-    return sorted({file.parent for file in files})
+    """List the run folders at or below a path: those with `results.json`."""
+    return sorted(file.parent for file in Path(path).glob(f"**/{RESULTS}"))
 
 
 @dataclass(frozen=True)
@@ -127,18 +118,12 @@ class _Run:
 
 
 def _read(folder: Path) -> _Run:
-    summary: Mapping[str, Any] = {}
-    complete = (folder / SUMMARY).is_file()
-    if complete:
-        summary = read_object(folder / SUMMARY, expected=_EXPECTED)
-    else:
-        warn_once(f"{str(folder)!r} has no {SUMMARY}: the run was killed, and its complete part is read.")
     where = str(folder / SUMMARY)
+    summary = read_object(folder / SUMMARY, expected=_EXPECTED)
     tau = number(summary.get("delta_threshold"), where=f"{where}, 'delta_threshold'")
     tau = _DEFAULT_TAU if math.isnan(tau) else tau
-    rows = _examples(folder, complete)
     examples, layers = [], []
-    for name, record, here in rows:
+    for name, record, here in _examples(folder / RESULTS):
         s1, s2 = (_deltas(record, part, here) for part in ("s1_deltas", "s2_deltas"))
         if len(s1) != len(s2):
             raise ResultFormatError(f"{here}: {len(s1)} values of S1 and {len(s2)} of S2.")
@@ -150,26 +135,22 @@ def _read(folder: Path) -> _Run:
         layers += [(name, layer, a, b) for layer, a, b in zip(_layers(record, len(s1), here), s1, s2, strict=True)]
     if len({name for name, _ in examples}) < len(examples):
         raise ResultFormatError(f"{str(folder)!r}: an example occurs twice.")
-    source = _source(summary.get("source_model_id"), where) or _from_name(folder)
-    entry = find(source)
+    source = member(summary, "source_model_id", str, where=where) if "source_model_id" in summary else ""
+    entry = find(source or _from_name(folder))
     settings = {
         "model": _from_name(folder) if entry is None else entry.name,
-        "source": source,
+        "source": source or _from_name(folder),
         **{name: str(summary.get(f"{name}_model") or "") for name in ("full", "retain")},
         "dtype": str(summary.get("dtype") or ""),
         "tau": tau,
         "n_examples": len(examples),
         "n_skipped": len(member(summary, "skipped_indices", list, where=where)) if "skipped_indices" in summary else 0,
-        "complete": complete,
     }
-    if complete and examples:
-        scores = [uds for _, uds in examples if uds == uds]
-        written = number(summary.get("avg_uds"), where=f"{where}, 'avg_uds'")
-        mean = sum(scores) / len(scores) if scores else 0.0
-        if not math.isnan(written) and abs(written - mean) > _CLOSE:
-            raise ResultFormatError(
-                f"{where}: 'avg_uds' is {written:.6g}, but the mean over its examples is {mean:.6g}."
-            )
+    scores = [uds for _, uds in examples if uds == uds]
+    written = number(summary.get("avg_uds"), where=f"{where}, 'avg_uds'")
+    mean = sum(scores) / len(scores) if scores else 0.0
+    if abs(written - mean) > _CLOSE:
+        raise ResultFormatError(f"{where}: 'avg_uds' is {written:.6g}, but the mean over its examples is {mean:.6g}.")
     return _Run(settings, examples, layers)
 
 
@@ -184,91 +165,18 @@ def _score(s1: Sequence[float], s2: Sequence[float], tau: float) -> float:
     return weighted / sum(weights.values()) if weights else math.nan
 
 
-def _source(given: Any, where: str) -> str:
-    """Check the model's Hub id or folder, which will be looked up on this machine; "" if there is none."""
-    if given is None:
-        return ""
-    named = isinstance(given, str) and given.isprintable() and len(given) <= _LONGEST
-    if not named or max(len(os.fsencode(part)) for part in given.split("/")) > _LONGEST_PART:
-        raise ResultFormatError(
-            f"{where}: 'source_model_id' must be a Hub id or a folder; got {kind(given)} {ascii(given)[:40]}."
-        )
-    return given
-
-
 def _from_name(folder: Path) -> str:
     run = _RUN.fullmatch(folder.name)
     return run[1] if run else folder.name
 
 
-def _examples(folder: Path, complete: bool) -> list[tuple[str, dict[str, Any], str]]:
-    """Return id, record and place of each example, from the most detailed complete file."""
-    problems: list[ResultFormatError] = []
-    readers = ((RESULTS, _from_results), (DETAILED, _from_lines), (LAYERS, _from_table))
-    for name, read in readers:
-        file = folder / name
-        if not file.is_file():
-            continue
-        try:
-            return [(_id(record, here), record, here) for record, here in read(file, complete)]
-        except ResultFormatError as problem:
-            if complete:
-                raise
-            problems.append(problem)
-    raise problems[0]
-
-
-def _from_results(file: Path, complete: bool) -> list[tuple[Any, str]]:
+def _examples(file: Path) -> list[tuple[str, dict[str, Any], str]]:
+    """Return id, record and place of each example."""
     content = parse(read_file(file), where=str(file), expected=_EXPECTED)
     if not isinstance(content, list):
         raise ResultFormatError(f"{str(file)!r} holds {kind(content)}: expected a list of examples.")
-    return [(record, f"{file}[{at}]") for at, record in enumerate(content)]
-
-
-def _from_lines(file: Path, complete: bool) -> list[tuple[Any, str]]:
-    lines = [line for line in read_file(file).split(b"\n") if line.strip()]
-    records = []
-    for at, line in enumerate(lines, start=1):
-        here = f"{file}, line {at}"
-        try:
-            records.append((parse(line, where=here, expected=_EXPECTED), here))
-        except ResultFormatError:
-            if complete or at < len(lines) or at == 1:  # the last line of a killed run may be truncated
-                raise
-    return records
-
-
-def _from_table(file: Path, complete: bool) -> list[tuple[Any, str]]:
-    try:
-        table = list(csv.DictReader(io.StringIO(read_file(file).decode("utf-8-sig"))))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ResultFormatError(f"{str(file)!r} is no CSV: {str(error)[:120]}.") from error
-    if not complete:
-        table = table[:-1]  # the last row of a killed run may be truncated
-    examples: dict[str, dict[str, Any]] = {}
-    for at, row in enumerate(table):
-        here = f"{file}, row {at + 2}"
-        if any(row.get(name) is None for name in ("idx", "layer", "s1_delta", "s2_delta", "uds")):
-            raise ResultFormatError(f"{here}: expected the columns idx, layer, s1_delta, s2_delta and uds.")
-        record = examples.setdefault(
-            row["idx"],
-            {"idx": row["idx"], "uds": _cell(row["uds"], here), "s1_deltas": [], "s2_deltas": [], "layers": []},
-        )
-        layer = _cell(row["layer"], here)
-        if layer is None or not layer.is_integer():
-            raise ResultFormatError(f"{here}: expected the number of a layer; got {row['layer'][:40]!r}.")
-        record["layers"].append(int(layer))
-        for name in ("s1_delta", "s2_delta"):
-            record[f"{name}s"].append(_cell(row[name], here))
-    whole = max((len(example["layers"]) for example in examples.values()), default=0)
-    return [(example, str(file)) for example in examples.values() if complete or len(example["layers"]) == whole]
-
-
-def _cell(text: str, where: str) -> float | None:
-    try:
-        return float(text) if text.strip() else None
-    except ValueError as error:
-        raise ResultFormatError(f"{where}: {text[:40]!r} is not a number.") from error
+    places = [f"{file}[{at}]" for at in range(len(content))]
+    return [(_id(record, here), record, here) for record, here in zip(content, places, strict=True)]
 
 
 def _id(record: Any, where: str) -> str:
@@ -288,16 +196,16 @@ def _deltas(record: Mapping[str, Any], name: str, where: str) -> list[float]:
 
 
 def _layers(record: Mapping[str, Any], count: int, where: str) -> list[int]:
-    """The number of each layer; the script may have measured only some."""
-    numbers, parts = record.get("layers"), record.get("layer_records")
-    if not numbers and isinstance(parts, list):
-        numbers = [part.get("layer") for part in parts if isinstance(part, dict)]
-    if not numbers:
+    """Return the number of each layer; the script may have measured only some."""
+    parts = record.get("layer_records")
+    if not parts:
         return list(range(count))
-    whole = isinstance(numbers, list) and all(type(layer) is int for layer in numbers)
-    if not whole or not len(numbers) == len(set(numbers)) == count:
+    numbers: list[Any] = []
+    if isinstance(parts, list):
+        numbers = [part.get("layer") for part in parts if isinstance(part, dict)]
+    if not all(type(layer) is int for layer in numbers) or not len(numbers) == len(set(numbers)) == count:
         raise ResultFormatError(f"{where}: expected numbers for {count} layers; got {str(numbers)[:60]}.")
-    return list(numbers)
+    return numbers
 
 
 COLUMNS = (
@@ -455,7 +363,7 @@ def _of_released(place: Path) -> MeasuredRun:
         shared = (entry.group.name, entry.name, entry.role, "uds", "before", uds, reasons.get(name))
         tau = "" if own["tau"] == _TAU else f"tau: {own['tau']:g} here, {_TAU:g} there"
         other = "; ".join(filter(None, (_references(own["full"], own["retain"], entry), tau)))
-        rows.append((*shared, RAW, own["dtype"], "post_norm", other, few or not own["complete"], name))
+        rows.append((*shared, RAW, own["dtype"], "post_norm", other, few, name))
     return _made(rows, source=str(place), kind="released script", unknown=tuple(unknown))
 
 

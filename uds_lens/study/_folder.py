@@ -33,7 +33,7 @@ class Row:
     reason: str | None  # why it is undefined
     n: int  # examples with a value
     seconds: float  # wall time on the model; metrics that share a pass each report all of it
-    item: str  # the measured item: the metric, `audit` or `elicitation`
+    item: str  # the measured item that the value comes from: a metric, `audit` or `elicitation`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +45,15 @@ class Part:
     keys: Mapping[str, str]  # key of each measured item
     rows: tuple[Row, ...]  # the values
     fingerprint: str  # fingerprint of the measured weights
-    parent: str | None  # fingerprint of the weights they were trained from; None for a given model
-    seconds: float  # wall time; the time for making the model is included in its first state
+    parent: str | None  # fingerprint of the weights from which these were trained; None for a given model
+    seconds: float  # wall time; the first state of a model includes the time for making it
     sample: Mapping[str, Any] | None = None  # how the questions were sampled; None if all were asked
 
 
 _VALUES: Columns = {"metric": "string", "example_id": "string", "value": "double"}
 _STUDY = Kind("Study")
 PART = Kind("StudyPart", values=Part, tables={"values": _VALUES})
-"""How a part is stored: with a table of values per example, if any."""
+"""How a part is stored; values per example, if it has any, form a table."""
 
 
 class StudyFolder:
@@ -118,7 +118,7 @@ class StudyFolder:
         return [model for model in self.models if any(self.missing(model, state) for state in model.states)]
 
     def _done(self, model: StudyModel, state: StudyState) -> set[str]:
-        """Keys of finished items."""
+        """Return the keys of finished items."""
         return {key for part in self.parts(model, state) for key in part.keys.values()}
 
     def saved_audit(self, model: StudyModel, state: StudyState) -> DepthAudit | None:
@@ -152,7 +152,7 @@ class StudyFolder:
     def write_part(self, part: Part, examples: pd.DataFrame | None = None) -> Path:
         """Write a part with its values per example."""
         place = self._place(part)
-        if _read(place) is None:  # so that the study continues, whatever broke it
+        if _read(place) is None:  # a broken part is replaced, so that the study continues
             remove_inside(self.path, place)
         tables = {} if examples is None else {"values": examples.to_dict("records")}
         Result(PART, dict(part.keys), values=part, tables=tables).save(place)

@@ -1,4 +1,4 @@
-"""Keys of work items: hashes of weights, metric, options and data. Work whose key exists is never repeated."""
+"""Keys of work items: hashes of weights, metric, options and data. An item whose key exists is not measured again."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ T = TypeVar("T")
 RULES = 1  # incremented when equal plans start to give different values
 
 _NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("max_hours", "rows_at_once")}
-"""Settings that affect only speed and memory: keys use their defaults, whatever a plan says."""
+"""Settings that affect only speed and memory. Keys contain their defaults, whatever the plan says."""
 
 RESCORED = ("tau", "confidence", "n_bootstrap", "words")
-"""Settings of an audit that are applied to its saved deltas: changing one needs no model."""
+"""Settings of an audit that are applied to its saved deltas, so that changing them needs no model."""
 
 _HASHES = Kind("FileHashes")
 
@@ -95,7 +95,7 @@ class FileHashes:
     def __init__(self, place: Path | None = None) -> None:
         self._place, self._known = place, {}
         if place is not None:
-            with suppress(ResultFormatError):  # missing or altered, which does not matter: the cache only saves time
+            with suppress(ResultFormatError):  # a missing or altered cache does no harm: it only saves time
                 self._known = Result.load(place, _HASHES).values
 
     def of(self, file: Path) -> str:
@@ -118,7 +118,7 @@ class WorkKeys:
         self._options, self._read = cache(self._hash_of_options), cache(read_rows)
         self.questions = read_questions(plan.data)
         sets = {name: getattr(self.questions, name) for name in (*SETS, "entities")}
-        if plan.data.tofu is None:  # a set of TOFU that is not there counts as empty
+        if plan.data.tofu is None:  # with TOFU, a missing set counts as an empty one
             sets = {name: rows or None for name, rows in sets.items()}
         self.data_hash = digest({name: rows_hash(rows) for name, rows in sets.items()})
 
@@ -138,7 +138,7 @@ class WorkKeys:
         return digest(parts)
 
     def _training(self, config: MethodConfig, *rows: tuple[TrainingRows, ...]) -> list[Any]:
-        """Everything that a training run depends on, including options that change weights by more than rounding."""
+        """Return everything that a training run depends on, including options that change weights beyond rounding."""
         declared, options = DECLARED.get(config.method), training_settings(self.plan)
         names = ("dtype", "save_dtype", "mixed_precision", "device_batch_size")
         data = [[self._rows(part) for part in parts] for parts in rows]

@@ -1,4 +1,4 @@
-"""The parts of a study: each makes a model, measures it in all states, and writes the values."""
+"""The parts of a study: each part makes a model, measures it in all states, and writes the values."""
 
 from __future__ import annotations
 
@@ -194,13 +194,13 @@ class ModelRunner:
 
 
 def elicitation_values(results: ElicitationResults, *, took: float) -> Measured:
-    """Return the numbers of an elicitation's summary; those of sampled texts have `sampled_mean` or `sampled_best`."""
+    """Return the numbers of an elicitation's summary; names for sampled texts contain `sampled_`."""
     skipped = results.ledger().set_index("probe")["first_reason"].to_dict()
     rows = []
     for line in results.summary().to_dict("records"):
         probe, sampled = line["probe"], line["decoding"] != "greedy"
         name = f"elicitation.{probe}" + (f".{line['decoding']}_{line['statistic']}" if sampled else "")
-        why = line["share_reason"] if line["n"] else f"asked of no row: {skipped.get(probe) or 'no text'}"
+        why = line["share_reason"] if line["n"] else f"no row was asked: {skipped.get(probe) or 'no text'}"
         why = why if isinstance(why, str) else "too few subjects, or too similar"
         rows += [
             Row(
@@ -237,7 +237,7 @@ def audit_values(audit: DepthAudit, *, took: float) -> Measured:
 
 
 def unpacked_four_bit(weights: Weights, place: Path, *, offline: bool = False, revision: str | None = None) -> Path:
-    """Quantise a model to NF4 and write it as a plain float32 checkpoint: references keep their dtype."""
+    """Quantise a model to NF4 and write it as a plain float32 checkpoint, to be measured as the others are."""
     packed = place.with_name(f"{place.name}-packed")
     quantise(weights, out=packed, device="cpu", offline=offline, revision=revision)
     plain = load_weights(
@@ -273,7 +273,7 @@ class StudyWork:
 
     @cached_property
     def runner(self) -> Any:
-        """Makes, perturbs and measures; its measurements of full and retain serve all models of a process."""
+        """Makes, perturbs and measures models; it measures full and retain once per process."""
         return ModelRunner(self.folder.plan, self.folder.path)
 
     def __reduce__(self) -> tuple[Callable[..., StudyWork], tuple[str, str]]:
@@ -287,7 +287,7 @@ class StudyWork:
         if not (states := self._open_states(model)):
             return
         scratch = folder.path / "scratch" / name
-        remove_inside(folder.path, scratch)  # left by a process that was killed
+        remove_inside(folder.path, scratch)  # a process that was killed may have left it
         weights = self.runner.make(model, folder.model_place(model))
         for state in states:
             with told(folder.path, f"{name}--{state.label}"):
@@ -320,7 +320,7 @@ class StudyWork:
             raise ResultFormatError("its values cannot be read back after they were written: check the disk.")
 
     def _rescore(self, model: StudyModel, state: StudyState) -> None:
-        """Score a saved audit with the plan's settings, if only settings that need no model differ."""
+        """Score a saved audit again with the plan's settings, if only settings that need no model have changed."""
         audit, config = self.folder.saved_audit(model, state), audit_settings(self.folder.plan.measure)
         if audit is None or config is None:
             return

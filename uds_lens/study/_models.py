@@ -108,7 +108,7 @@ class StudyModel:
 
     @property
     def stratum(self) -> tuple[str, str]:
-        """Kind of model: every prefix of the order has about equally many models of each kind."""
+        """Kind of model. Kinds take turns in the order, so that a study cut short has models of every kind."""
         return (self.role, self.variant or self.method or "")
 
     def items_of(self, state: StudyState) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Parts of a study: each is a call that writes its result, and does nothing if the result exists.
 
-So a killed part resumes when called again. On one machine, parts are called by joblib; on a cluster, by submitit as an
-array of Slurm tasks, with Slurm's requeueing and time limits.
+A part that was killed is therefore simply called again. On one machine joblib calls the parts. On a cluster, submitit
+runs them as an array of Slurm tasks, with Slurm's requeueing and time limits.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def carry_out(
         if wait:
             wait_for(sent, progress)
         return
-    for patience in (0, -1):  # first the free parts, then those of another process, which may have been killed
+    for patience in (0, -1):  # first the free parts, then those of other processes, which may have been killed
         waiting = _on_this_machine(call, waiting, place, jobs, patience)
 
 
@@ -104,7 +104,7 @@ def _on_this_machine(call: Call, names: Sequence[str], place: Path, jobs: int, p
                 _LOG.info("%s: %d left", name, len(waiting))
                 busy += [] if was_free else [name]
         except BrokenExecutor:
-            # a worker was killed and joblib has ended the others; the culprit is one of the first parts
+            # a worker was killed and joblib has ended the others; the part that caused this is among the first
             alone, waiting = waiting[:jobs], waiting[jobs:]
             for name in alone:
                 try:
@@ -125,7 +125,7 @@ def _carry_out(call: Call, name: str, place: Path, patience: int) -> tuple[str, 
     """Carry out a part, unless another process is working on it; return its name, and whether it was free."""
     lock = hold(place / "locks" / f"{name}.lock", timeout=patience)
     if lock is None:
-        _LOG.info("another process is at %s (if none is, remove its file in %s)", name, place / "locks")
+        _LOG.info("another process is working on %s (if none is, remove its file in %s)", name, place / "locks")
     else:
         try:
             with told(place, name):
@@ -145,7 +145,7 @@ def told(place: Path, name: str) -> Iterator[None]:
         yield
     except Exception as error:
         if isinstance(error, subprocess.CalledProcessError) and list(error.cmd)[:2] == ["scontrol", "requeue"]:
-            raise  # raised by submitit on preemption, so not a fault of the part
+            raise  # submitit raises it on preemption, which is not a failure of the part
         reason = f"{type(error).__name__}: {one_line(str(error)) or 'without a message'}"
         _tell(place, name, reason, "".join(traceback.format_exception(error)))
     else:
@@ -185,7 +185,7 @@ class Task:
         self.call, self.names, self.place = call, names, place
 
     def __call__(self) -> None:
-        """Carry out the remaining ones."""
+        """Carry out the parts of this task that are not finished."""
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         for name in self.names:
             _carry_out(self.call, name, self.place, 0)
@@ -231,7 +231,7 @@ def submit(call: Call, names: Sequence[str], *, place: Path, jobs: int, options:
 
 
 def wait_for(jobs: Sequence[Any], progress: Callable[[], str] = str, *, poll: float = 10.0) -> None:
-    """Wait until all tasks are over, logging progress and the tasks that failed."""
+    """Wait until all tasks have ended, logging progress and the tasks that failed."""
     last = ""
     while jobs and _are_queued(jobs):
         time.sleep(poll)
@@ -251,8 +251,8 @@ def wait_for(jobs: Sequence[Any], progress: Callable[[], str] = str, *, poll: fl
 def _are_queued(jobs: Sequence[Any]) -> bool:
     """Check whether any task waits or runs.
 
-    The queue is queried rather than the accounting (as submitit does): a cluster may not keep accounts, and a cancelled
-    task would be waited for forever.
+    This queries the queue. submitit queries the accounting instead, which a cluster may not keep; it would then wait
+    for a cancelled task forever.
     """
     arrays = ",".join(sorted({str(job.job_id).split("_")[0] for job in jobs}))
     words = ["squeue", "--noheader", "--array", "--format=%i", f"--jobs={arrays}"]

@@ -1,4 +1,4 @@
-"""Plans of studies: existing models, models to make, and what to measure. One record per TOML table."""
+"""Plans of studies: existing models, models to make, and what to measure. Each table of the TOML file is a record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
@@ -75,7 +74,7 @@ class QuestionSets:
     """TOFU directory or Hub id, instead of single files."""
 
     split: str = "forget10"
-    """Its forget split."""
+    """Forget split of `tofu`."""
 
     forget: str | None = None
     """File of the forget set."""
@@ -112,10 +111,10 @@ class TrainingSets:
     """Training sets of unlearning."""
 
     forget: tuple[TrainingRows, ...] = ()
-    """To forget; relearning uses it too."""
+    """Rows to forget; relearning trains on them too."""
 
     retain: tuple[TrainingRows, ...] = ()
-    """To keep."""
+    """Rows to keep."""
 
 
 @validated
@@ -133,19 +132,19 @@ class GivenModel:
     """Its part in the study."""
 
     knows: bool | None = None
-    """Pool (pool models): True if trained on the forget set, False if it never saw it."""
+    """For pool models: True if trained on the forget set, False if it never saw it."""
 
     variant: str | None = None
     """Kind of training, of a pool model."""
 
     run: str | None = None
-    """Training run (pool models); None: a separate run."""
+    """Training run of a pool model; None means a run of its own."""
 
     method: str | None = None
     """Unlearning method."""
 
     config: str | None = None
-    """Its settings, as text."""
+    """Settings of the method, as text."""
 
     revision: str | None = None
     """Branch, tag or commit on the Hub."""
@@ -160,13 +159,13 @@ class PoolRuns:
     """Name of this kind of training."""
 
     knows: bool
-    """True: trained on the forget set; False: never saw it."""
+    """True if they are trained on the forget set, False if they never see it."""
 
     start: str
     """Starting checkpoint: directory, Hub id or `toy:NAME`."""
 
     data: tuple[TrainingRows, ...]
-    """Training rows, all parts together."""
+    """Training rows; all parts are used together."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `RelearnConfig`; a list is an axis of the grid."""
@@ -181,13 +180,13 @@ class UnlearningRuns:
     """A key of `uds_lens.unlearning.METHODS`."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Its settings; a list is an axis of the grid."""
+    """Settings of the method; a list is an axis of the grid."""
 
     grid: str | None = None
-    """"paper", instead of a method."""
+    """"paper" makes the models of the published grid; leave out the method then."""
 
     start: str | None = None
-    """Starting checkpoint; None: the plan's `full`."""
+    """Starting checkpoint; None takes the plan's `full`."""
 
 
 @validated
@@ -297,7 +296,7 @@ class StudyPlan:
     """Unlearned models to make."""
 
     perturb: Perturbations = field(default_factory=Perturbations)
-    """Perturbations."""
+    """Perturbations of full, retain and each unlearned model."""
 
     measure: Measurement = field(default_factory=Measurement)
     """Items to measure."""
@@ -313,22 +312,6 @@ class StudyPlan:
 
     seed: NonNegativeInt = 0
     """Seed of the order of models."""
-
-    def _repr_html_(self) -> str:
-        """Return the plan as an HTML table; all foreign texts are escaped."""
-        perturbed = ["quantised"] * self.perturb.quantise + ["relearned"] * (self.perturb.relearn is not None)
-        also = ["audit"] * (self.measure.audit is not None) + ["elicitation"] * (self.measure.elicitation is not None)
-        rows = {
-            "study": self.name,
-            "full, retain": f"{self.full}, {self.retain}",
-            "existing models": ", ".join(model.name for model in self.model),
-            "pools": ", ".join(f"{runs.variant} ({'knows' if runs.knows else 'never knew'})" for runs in self.pool),
-            "unlearning": ", ".join(runs.method or f"{runs.grid} grid" for runs in self.unlearn),
-            "perturbed": ", ".join(perturbed),
-            "measured": ", ".join((*self.measure.metrics, *self.measure.utility, *also)),
-        }
-        cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items() if text)
-        return f'<table style="text-align:left">{"".join(cells)}</table>'
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._%+=,-]{0,120}")  # names of models and variants, which become file names
@@ -417,7 +400,7 @@ _PLACES = ("full", "tofu", "path", "start", "source", "entities", *SETS)
 """Settings that are paths, Hub ids or parts of the toy world."""
 
 _FREE = ("settings", "options", "audit", "elicitation", "training", "running")
-"""Tables whose settings belong to other packages."""
+"""Tables that hold settings of other rooms, and so no places."""
 
 
 def _with_places(value: Any, base: Path) -> Any:
@@ -489,7 +472,7 @@ def _check(checked: StudyPlan) -> None:
         )
 
 
-# Tables of a plan with settings of other rooms, as records of those rooms.
+# Some tables of a plan hold settings of other rooms: here they become the records of these rooms.
 
 
 def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:

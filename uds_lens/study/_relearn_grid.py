@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -20,7 +19,7 @@ from uds_lens._progress import about, tell
 from uds_lens._quoting import csv_text
 from uds_lens._settings import as_settings, check_value
 from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable, remove_inside
-from uds_lens._storage.records import plain
+from uds_lens._storage.records import digest, plain
 from uds_lens._types import PositiveInt, Protocol
 from uds_lens.data import ForgetExample, sample_examples
 from uds_lens.errors import ConfigError, ResultFormatError, UdsLensError
@@ -36,24 +35,26 @@ from uds_lens.study._relearn_settings import TRAINED, RelearnGrid, RelearnSettin
 from uds_lens.study._tampering import Questions, tamper
 from uds_lens.unlearning import LoraSettings, RelearnConfig, TrainOptions, relearn
 
-_HALVES = 200  # number of random halves of the subjects, for the estimate with settings chosen on the other half
+_HALVES = 200  # number of random halves of the subjects: settings are chosen on one half and scored on the other
 
 GRID = {
     "model": "unlearned or retain",
     "setting": "its name",
     "attack": "how the model was attacked",
     "paper": "whether it is the setting of the UDS paper",
-    "learning_rate": "peak learning rate; 0 where nothing is trained, as for the next three",
+    "learning_rate": "peak learning rate; this and the next three columns are 0 for attacks that train nothing",
     "epochs": "passes over the rows",
-    "share": "share of the forget rows that were trained on; others: of the subjects; benign: as many retained rows",
-    "lora_rank": "rank of the adapters; 0: all weights",
-    "before": "the metric before the attack; others: over subjects that were not trained on, as in the next two",
-    "after": "the metric after it",
-    "back": "what came back: the change, in the direction of knowledge",
-    "back_untrained": "the same over the rows that were not trained on; NaN where all were",
+    "share": "share of the forget rows that were trained on; for others, share of the subjects; for benign, number of "
+    "retained rows as a share of the forget rows",
+    "lora_rank": "rank of the adapters; 0 if all weights were trained",
+    "before": "the metric before the attack; for others, this and the next two columns are means over the subjects "
+    "that were not trained on",
+    "after": "the metric after the attack",
+    "back": "how much came back: after - before, with the sign of knowledge",
+    "back_untrained": "back over the rows that were not trained on; NaN if all rows were",
     "utility": "utility after the attack",
-    "utility_loss": "share of the utility before the attack that is lost; below 0 where it rose",
-    "allowed": "whether that is within the bound",
+    "utility_loss": "share of the utility before the attack that is lost; negative if utility rose",
+    "allowed": "whether this loss is within the bound",
 }
 """Columns of `RelearnGridResults.frame`."""
 
@@ -69,7 +70,7 @@ class RelearnGridResults:
     """One row per model and setting, columns as in `GRID`."""
 
     examples: Mapping[str, np.ndarray]
-    """Knowledge per example after each setting, `[setting, example]`, higher is more, by model; NaN without a value."""
+    """For each model, knowledge `[setting, example]`: higher means more; NaN if not measured."""
 
     subjects: Sequence[str | None]
     """Subject of each example."""
@@ -101,8 +102,8 @@ class RelearnGridResults:
     def excess(self, attack: str = "relearn") -> Contrast | None:
         """Return knowledge of the unlearned model beyond retain, each after its own worst setting of an attack.
 
-        The interval, over subjects, takes both settings as given, though they were chosen by these outcomes:
-        `held_out_excess` does not. None if a model has no allowed setting, or if the metric is not a mean over
+        The interval is over subjects. It takes both settings as given, although they were chosen by the same outcomes;
+        `held_out_excess` avoids that. None if a model has no allowed setting, or if the metric is not a mean over
         examples.
         """
         rows = [self.worst(model, attack) for model in ("unlearned", "retain")]
@@ -120,8 +121,9 @@ class RelearnGridResults:
     def held_out_excess(self, attack: str = "relearn") -> float:
         """Return the excess with both settings chosen on half of the subjects and scored on the other half.
 
-        The mean over 200 random halves. A maximum over many tries is high by chance; this one is not. NaN with one
-        subject, without an allowed setting, or if the metric is not a mean over examples.
+        Returns the mean over 200 random halves. The best of many settings looks good partly by chance; scoring it on
+        other subjects removes this bias. NaN with one subject, without an allowed setting, or if the metric is not a
+        mean over examples.
         """
         groups = cluster_codes(self.subjects)
         n, excesses = int(groups.max(initial=-1)) + 1, []
@@ -142,10 +144,10 @@ class RelearnGridResults:
         return float(np.nanmean(excesses)) if excesses and not np.isnan(excesses).all() else math.nan
 
     def attacks_frame(self) -> pd.DataFrame:
-        """Return what each attack brings back: a row each, with the worst setting of both models.
+        """Return one row per attack, with its worst setting for each of the two models.
 
-        Columns as in `summary`. `excess` is above 0 where the unlearned model knows more than a model that never knew
-        does after the same attack.
+        Columns as in `summary`. `excess` is above 0 if the unlearned model knows more after the attack than a model
+        that never knew.
         """
         rows = []
         for attack in dict.fromkeys(setting.kind for setting in self.grid.settings):
@@ -154,9 +156,9 @@ class RelearnGridResults:
         return pd.DataFrame(rows)
 
     def summary(self, attack: str = "relearn") -> dict[str, Any]:
-        """Return the headline numbers of an attack: the worst setting, and that of retain; NaN where undefined.
+        """Return the main numbers of an attack, for the worst setting of each model; NaN where undefined.
 
-        Those named `paper` are of the UDS paper's setting, whatever the attack.
+        Numbers named `paper` belong to the UDS paper's setting, whatever the attack.
         """
         summary: dict[str, Any] = {
             "metric": self.grid.metric,
@@ -197,9 +199,7 @@ class RelearnGridResults:
 
 def _means(values: np.ndarray) -> np.ndarray:
     """Return the mean of each row, ignoring NaN; NaN if there are no values."""
-    defined = ~np.isnan(values)
-    count = defined.sum(axis=1)
-    return np.where(count > 0, np.where(defined, values, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
+    return pd.DataFrame(values.T, dtype=float).mean().to_numpy()
 
 
 def relearn_grid(
@@ -215,28 +215,29 @@ def relearn_grid(
     jobs: int = 1,
     slurm: SlurmOptions | None = None,
 ) -> RelearnGridResults:
-    """Attack a model under many settings, and find the one that brings most back at little loss of utility.
+    """Attack a model under many settings, and find the one that brings back the most at little loss of utility.
 
-    `RelearnGrid.attack` names the attacks; by default it is relearning the forget set. One setting says how robust
-    unlearning is against that setting. An attacker tries many and keeps the best, so the same grid runs on retain,
-    which had nothing to bring back: what the maximum has there, too, is learnt anew.
+    `RelearnGrid.attack` names the attacks; the default is to relearn the forget set. A result for one setting only
+    shows how unlearning withstands that setting, whereas an attacker tries many and keeps the best. So the same grid is
+    run on retain, which has nothing to bring back: whatever the best setting reaches there was learnt anew.
 
     Every relearned model is measured and then removed; a killed run resumes with the remaining settings.
 
     Args:
         model: The unlearned model: directory or Hub id.
         retain: The retain model, the control.
-        data: Sets of questions: the forget set, and what the utility metric asks.
+        data: Sets of questions: the forget set, and the sets that the utility metric needs.
         out: Folder of the measurements, `settings.csv` and `summary.json`.
         grid: Settings, metric, utility and the bound on its loss; default `RelearnGrid()`.
         config: Everything else about the training (batch size, schedule, prompts, seed).
         options: How training runs.
-        metrics: How metrics are measured; its prompts, unless it names others, are those of the training.
-        jobs: Settings at a time; with one, in this process. On Slurm, tasks of the array, each with a share of them.
+        metrics: How metrics are measured; unless it names prompts, those of the training are used.
+        jobs: Number of settings to run at a time; 1 runs them in this process. On Slurm, number of tasks in the array,
+            each of which gets a share of the settings.
         slurm: Resources of each task of an array on Slurm; None stays on this machine.
 
     Returns:
-        Values of all settings, with the worst, the paper's, and the excess over retain.
+        The values of all settings, from which follow the worst setting, the paper's, and the excess over retain.
 
     Raises:
         ConfigError: The utility or the metric cannot be measured with these data.
@@ -263,7 +264,7 @@ def relearn_grid(
     parts = attack.parts
     left = [name for name in parts if attack.measured(name) is None]
     carry_out(attack, left, place=place, jobs=jobs, slurm=slurm)
-    for name in parts:  # a process may have been killed just before it did
+    for name in parts:  # a process may have been killed before it removed the weights
         remove_inside(place, place / "models" / name)
     done = {name: after for name in parts if (after := attack.measured(name)) is not None}
     if lacking := [name for name in parts if name not in done]:
@@ -283,7 +284,7 @@ def relearn_grid(
 
 
 def _shared_protocol(model: str, retain: str, config: RelearnConfig, options: TrainOptions) -> Protocol:
-    """Choose the same prompts for both models: with different ones, retain would not be a control."""
+    """Choose prompts that both models share: with different prompts, retain would not be a control."""
     where = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
     infos = {role: read_checkpoint_info(source, **where) for role, source in (("model", model), ("retain", retain))}
     return protocol_of(config.protocol, infos, infos["model"].tokenizer)
@@ -336,8 +337,7 @@ class _Attack:
                 "attack": setting.attack,
                 **({"seed": self.grid.seed} if setting.kind == "noise" else {}),
             }
-            key = hashlib.sha256(json.dumps(depends_on, sort_keys=True, default=str).encode()).hexdigest()[:16]
-            found[f"{role}-{setting.name}-{key}"] = role, setting
+            found[f"{role}-{setting.name}-{digest(depends_on)[:16]}"] = role, setting
         return found
 
     def __call__(self, name: str) -> None:
@@ -352,12 +352,12 @@ class _Attack:
         tell(f"{role}, {setting.name}: {self.grid.metric} {after[self.grid.metric].value:.3f}")
 
     def require_rows(self) -> None:
-        """Raise where an attack lacks the rows that it needs, before anything is measured."""
+        """Raise an error if an attack lacks rows that it needs, before anything is measured."""
         kinds = {setting.kind for setting in self.grid.settings}
         if not self.data.retain and (needing := sorted(kinds & {"benign", "refusal"})):
             raise ConfigError(f"{' and '.join(needing)} need retained rows, and the data have none.")
         if "others" in kinds and not 0 < len(self._half) < len(self.data.forget):
-            raise ConfigError("others need two subjects: half of them are relearned, the others are asked.")
+            raise ConfigError("others needs two subjects: half of them are relearned, the other half are asked about.")
 
     @cached_property
     def _half(self) -> list[ForgetExample]:
@@ -375,7 +375,7 @@ class _Attack:
 
     def _tampered(self, name: str) -> MetricResults:
         role, setting = self.parts[name]
-        assert self.config.protocol != "auto"  # settled before any part
+        assert self.config.protocol != "auto"  # `relearn_grid` has chosen the prompts
         questions = Questions(
             forget=self.data.forget,
             retain=self.data.retain,
@@ -422,7 +422,7 @@ class _Attack:
         return evaluate(model, self.data, metrics=names, options=self.metrics, run=run)
 
     def knowledge(self, results: MetricResults, setting: RelearnSetting) -> np.ndarray:
-        """Return the metric per example of the forget set, oriented; NaN where it has none, or is not asked."""
+        """Return the metric of each forget example, oriented so that more means more knowledge; NaN without a value."""
         metric = results[self.grid.metric]
         value = dict(zip(metric.ids, metric.per_example, strict=True))
         sign = 1.0 if metric.direction == "knowledge" else -1.0

@@ -22,26 +22,26 @@ def _tuple(given: Any) -> Any:
 
 
 TRAINED = ("relearn", "others", "benign")
-"""Attacks that train; the others change the weights or the states as they are."""
+"""Attacks that train; the other attacks change the weights or the states directly."""
 
 Attack: TypeAlias = Annotated[
     str, StringConstraints(pattern=rf"^({'|'.join(TRAINED)}|(prune|noise|refusal):(0|1|0?\.\d+))$")
 ]
-"""One way to attack: its word, and a strength from 0 to 1 where nothing is trained."""
+"""An attack: its word, followed by a strength from 0 to 1 if the attack trains nothing."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class RelearnGrid:
-    """The settings to try, in all combinations, and the limits on choosing among them.
+    """The settings to try, in all combinations, and which of them count.
 
     The UDS paper's one setting (learning rate 2e-5, one epoch, all rows, all weights) is always among them.
 
-    An attack that does not teach the answers it asks for shows what was only hidden:
+    An attack that does not teach the answers that are asked for afterwards shows which of them were only hidden.
 
     - `relearn` trains on the forget rows.
-    - `others` trains on the rows of half of the subjects, and asks for the others' alone.
-    - `benign` trains on retained rows, `share` times as many as there are forget rows.
+    - `others` trains on the rows of half of the subjects, and asks only about the other half.
+    - `benign` trains on retained rows: `share` times as many as there are forget rows.
     - `prune:S` sets the share S of each matrix of the blocks to 0, the smallest in absolute value.
     - `noise:S` adds to each matrix of the blocks normal noise with S times its root mean square.
     - `refusal:S` removes one direction from what each block and the embedding write: mean state at the last token of
@@ -62,19 +62,19 @@ class RelearnGrid:
     """Passes over the rows."""
 
     share: Annotated[tuple[Annotated[float, Gt(0), Le(1)], ...], BeforeValidator(_tuple)] = (1.0,)
-    """Shares of the forget rows, spread over the subjects; the rest shows what comes back without being taught."""
+    """Shares of the forget rows, spread over the subjects; the other rows show what comes back without being taught."""
 
     lora_rank: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_tuple)] = (0,)
     """Ranks of low-rank adapters; 0 trains all weights."""
 
     attack: Annotated[tuple[Attack, ...], BeforeValidator(_tuple)] = ("relearn",)
-    """Ways to attack. Those that train do so under every combination of the above."""
+    """Attacks to try. Attacks that train are tried with every combination of the settings above."""
 
     metric: str = "em"
-    """Metric of knowledge, for the amount recovered by relearning."""
+    """Metric of knowledge, which measures how much an attack brings back."""
 
     utility: str = "retain_q_prob"
-    """Metric of utility, which limits the allowed settings."""
+    """Metric of utility, which decides the settings that are allowed."""
 
     max_loss: Share = 0.2
     """Largest share of utility that a relearned model may lose."""
@@ -102,7 +102,7 @@ class RelearnGrid:
 
 
 class RelearnSetting(NamedTuple):
-    """One way to relearn."""
+    """One setting of one attack."""
 
     learning_rate: float
     epochs: int

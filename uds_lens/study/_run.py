@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,7 +25,7 @@ from uds_lens.study._plan import StudyPlan, plan as read_plan, require_packages_
 
 _LOG = logging.getLogger("uds_lens.study")
 
-_TRAINING_COPIES = 4  # weights, gradients and the two averages of AdamW, each in float32, without activations
+_TRAINING_COPIES = 4  # weights, gradients and AdamW's two averages, each in float32; activations are not counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +47,13 @@ class StudyStatus:
     total: int
     """All model states of the plan."""
     done: int
-    """Those measured."""
+    """Model states that are measured."""
     failed: tuple[StateFailure, ...]
-    """Those that failed when last tried."""
+    """Model states that failed when they were last tried."""
     left: int
-    """Neither done nor failed."""
+    """Model states that are neither done nor failed."""
     seconds_left: float
-    """Remaining work of one process at the current speed, in seconds; NaN until something is measured."""
+    """Remaining work in seconds, at the mean time per state so far; NaN until something is measured."""
     seconds_spent: float
     """Work of all processes so far, in seconds."""
     sample: str | None = None
@@ -63,10 +63,6 @@ class StudyStatus:
     def is_complete(self) -> bool:
         """Whether everything was measured."""
         return self.done == self.total
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        return asdict(self)
 
     def __str__(self) -> str:
         parts = [f"{self.done} of {self.total} done"]
@@ -93,23 +89,22 @@ def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
     """
     folder = out if isinstance(out, StudyFolder) else StudyFolder(out)
     failed, left = [], []
-    spent: dict[str, list[float]] = {"before": [], "quantised": [], "relearned": []}
+    spent: list[float] = []
     for model in folder.models:
         for state in model.states:
             if not folder.missing(model, state):
-                spent[state.state] += [part.seconds for part in folder.parts(model, state)[-1:]]
+                spent += [part.seconds for part in folder.parts(model, state)[-1:]]
             elif (reason := folder.failure(model, state)) is None:
-                left.append(state.state)
+                left.append(state)
             else:
                 failed.append(StateFailure(model=model.model_id, state=state.label, reason=reason))
-    every = [seconds for times in spent.values() for seconds in times]
     return StudyStatus(
-        total=len(every) + len(failed) + len(left),
-        done=len(every),
+        total=len(spent) + len(failed) + len(left),
+        done=len(spent),
         failed=tuple(failed),
         left=len(left),
-        seconds_left=sum(fmean(spent[state] or every or [math.nan]) for state in left),
-        seconds_spent=sum(every),
+        seconds_left=len(left) * fmean(spent or [math.nan]),
+        seconds_spent=sum(spent),
         sample=folder.keys.about_sample,
     )
 
@@ -141,7 +136,7 @@ def weight_bytes(place: str) -> int:
 
 
 def require_room(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], int] = weight_bytes) -> None:
-    """Log the remaining work and its needs; refuse it if the disk is too small, and warn if memory may be short."""
+    """Log the remaining work and its needs; raise an error if the disk is too small, warn if memory may be short."""
     left, gib = folder.left(), 1 << 30
     made = [model for model in left if model.is_made and not folder.model_place(model).is_dir()]
     sizes = {source: bytes_of(source) for source in {model.source for model in left}}
@@ -157,8 +152,8 @@ def require_room(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str]
     )
     if disk > free:
         raise ConfigError(
-            f"the study needs about {disk / gib:.1f} GiB of disk, {free / gib:.1f} are free: choose another place, set "
-            "keep_models = false, or use fewer jobs."
+            f"the study needs about {disk / gib:.1f} GiB of disk and {free / gib:.1f} are free: choose another place, "
+            "set keep_models = false, or use fewer jobs."
         )
     if memory > free_memory:
         _LOG.warning("memory may be short: use fewer jobs, or set device_batch_size in [training]")
@@ -182,14 +177,14 @@ def run(
     Args:
         plan: What to make and measure (see `uds_lens.study.plan`).
         out: Directory of the study: parts, models, audits.
-        jobs: Number of models to run at a time; 1 runs them in this process. On Slurm, tasks of the array,
-            each with a share of the models.
+        jobs: Number of models to run at a time; 1 runs them in this process. On Slurm, number of tasks in the array,
+            each of which gets a share of the models.
         slurm: Resources of each task of an array on Slurm; None stays on this machine.
         wait: Wait for the tasks of Slurm; False returns when they are submitted.
-        runner: Makes and measures the models instead of the default; only in this process.
+        runner: Object that makes and measures the models in place of the default; works in this process only.
 
     Returns:
-        Progress of the study; `failed` names what could not be measured, and why.
+        Progress of the study; `failed` names the models that could not be measured, and why.
 
     Raises:
         ConfigError: The plan cannot be carried out, or the disk is too small.
@@ -218,7 +213,7 @@ def run(
             warn_once(about)
     require_room(folder, jobs=jobs, bytes_of=getattr(runner, "bytes_of", weight_bytes))
     work, progress = StudyWork(folder, runner), lambda: str(status(folder))
-    for model in folder.models:  # a process may have been killed just before doing so
+    for model in folder.models:  # an earlier process may have been killed before it tidied up
         work.tidy(model)
     names = [model.model_id for model in folder.left()]
     carry_out(work, names, place=folder.path, jobs=jobs, slurm=slurm, wait=wait, progress=progress)

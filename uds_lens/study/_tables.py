@@ -26,27 +26,27 @@ COLUMNS = {
     "variant": "kind of training, of a pool model",
     "run": "training run; checkpoints of one run are not independent",
     "method": "unlearning method",
-    "config": "its settings, as text",
-    "seed": "of the training; of the relearning in a relearned state",
+    "config": "settings of the method, as text",
+    "seed": "seed of the training; in a relearned state, that of the relearning",
     "state": "before, quantised or relearned",
     "metric": "name of the metric",
     "value": "its value; NaN where it is undefined",
-    "of_full": "the mean value of full in the same state: what quantising or relearning alone does",
-    "of_retain": "the same of the retain models",
-    "reason": "why it is undefined",
+    "of_full": "mean value of full in the same state, which shows what quantising or relearning alone does",
+    "of_retain": "mean value of the retain models in the same state",
+    "reason": "why the value is undefined",
     "n": "examples with a value",
     "seconds": "wall time on the model",
     "fingerprint": "fingerprint of the measured weights",
-    "parent": "fingerprint of the weights they were trained from",
+    "parent": "fingerprint of the weights from which these were trained",
     "options_hash": "hash of the settings",
     "data_hash": "hash of the questions",
-    "knows": "pool: True was trained on the forget set, False never saw it",
+    "knows": "for pool models: True if trained on the forget set, False if it never saw it",
     "lr": "learning rate",
     "epochs": "epochs",
 }
 """Columns of the long table: one row per model, state and metric."""
 
-_REFERENCES = {"full": "of_full", "retain": "of_retain"}  # roles whose values are shown next to every row
+_REFERENCES = {"full": "of_full", "retain": "of_retain"}  # roles whose mean value stands in every row
 
 
 def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
@@ -117,7 +117,7 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
         path: File that ends in .parquet or .csv.
 
     Raises:
-        ConfigError: It ends otherwise.
+        ConfigError: The file has another ending.
         ResultFormatError: The file exists and was not written by this function, or was changed.
     """
     place = located(path)
@@ -180,13 +180,10 @@ class StudyFrames:
     """Unlearned models, for `robustness` and `rank`; with `utility` and `utility_rel` where they were measured."""
 
     quantised: pd.DataFrame
-    """The same in 4 bits."""
-
-    quantised_references: pd.DataFrame
-    """`full` and the retain models in 4 bits, if measured: the effect of quantisation alone on a metric."""
+    """The unlearned models in 4 bits."""
 
     relearned: pd.DataFrame
-    """The same after relearning, one row per seed."""
+    """The unlearned models after relearning, one row per seed."""
 
     retain_before: pd.DataFrame
     """Retain models."""
@@ -222,18 +219,18 @@ class StudyFrames:
 def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: Any = None) -> StudyFrames:
     """Spread the values of a study into the tables that `uds_lens.meta` takes.
 
-    `utility_rel` is the metric of that name where it was measured; else the harmonic mean of the plan's `utility`
-    metrics over that of `full`, uncapped.
+    `utility_rel` is the metric of that name if it was measured. Otherwise it is the harmonic mean of the plan's
+    `utility` metrics, divided by the same mean for `full`, without a cap.
 
     Args:
         out: Directory of the study, or its long table.
-        plan: The plan, where `out` is a table; else it is in the directory.
+        plan: The plan, if `out` is a table; a directory has its own.
 
     Returns:
         The tables; a state that was not measured has no rows.
 
     Raises:
-        DataError: The table has a model, state, seed and metric twice.
+        DataError: The table has two rows for one model, state, seed and metric.
         ResultFormatError: There is no study, or it is broken.
     """
     if isinstance(out, pd.DataFrame):
@@ -255,7 +252,6 @@ def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: An
         pools=of("pool", "before"),
         before=with_utility(of("unlearned", "before"), full, utility),
         quantised=of("unlearned", "quantised"),
-        quantised_references=pd.concat([of(role, "quantised") for role in ("full", "retain")], ignore_index=True),
         relearned=of("unlearned", "relearned"),
         retain_before=with_utility(of("retain", "before"), full, utility),
         retain_relearned=of("retain", "relearned"),
@@ -265,9 +261,9 @@ def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: An
 
 
 def with_utility(wide: pd.DataFrame, full: pd.DataFrame, parts: tuple[str, ...]) -> pd.DataFrame:
-    """Add `utility`, the harmonic mean of `parts`, and `utility_rel`, the same over full's.
+    """Add `utility`, the harmonic mean of `parts`, and `utility_rel`, this mean divided by that of full.
 
-    Nothing is added where a metric of that name was measured, and NaN where a part is missing.
+    Nothing is added if a metric of either name was measured. Both are NaN where a part is missing.
     """
     parts = tuple(name for name in parts if name not in ("utility", "utility_rel"))
     if not parts or {"utility", "utility_rel"} & set(wide.columns):

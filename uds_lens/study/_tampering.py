@@ -1,4 +1,4 @@
-"""Tampering that trains nothing: pruning, noise, and a direction removed from the residual stream.
+"""Attacks that train nothing: pruning, noise, and removing a direction from the residual stream.
 
 References:
     Pruning by magnitude: Han et al. 2015 (arXiv 1506.02626). Noise: Tice et al. 2024 (arXiv 2412.01784).
@@ -41,11 +41,11 @@ def matrices(model: HookedModel) -> list[nn.Parameter]:
     """Return the matrices of the blocks; those of experts are stacked.
 
     Raises:
-        ModelError: They are quantised.
+        ModelError: The model is quantised.
     """
     found = [weight for weight in model.anatomy.layers.parameters() if weight.ndim >= 2]
     if not all(weight.is_floating_point() for weight in found):
-        raise ModelError(f"{model.name!r} is quantised: its weights cannot be pruned, or given noise. Unpack it first.")
+        raise ModelError(f"{model.name!r} is quantised: its weights cannot be pruned or given noise. Unpack it first.")
     return found
 
 
@@ -65,7 +65,7 @@ def noise(model: HookedModel, scale: float, questions: Questions) -> None:
 
 
 def refusal(model: HookedModel, depth: float, questions: Questions) -> None:
-    """Project `h - (h r) r` everything that the embedding and each block write, r the unit difference of means."""
+    """Replace all states h that the embedding and the blocks write by `h - (h r) r`, r the unit difference of means."""
     block = model.anatomy.layers[min(int(depth * model.n_layers), model.n_layers - 1)]
     means = [_mean_state(model, block, rows, questions) for rows in (questions.forget, questions.retain)]
     direction = means[0] - means[1]
@@ -77,7 +77,7 @@ def refusal(model: HookedModel, depth: float, questions: Questions) -> None:
         new = states - (states @ along)[..., None] * along
         return new if isinstance(output, Tensor) else type(output)((new, *output[1:]))
 
-    remove.__module__ = "tampering"  # hooks of ours count as no change of the model, this one is one
+    remove.__module__ = "tampering"  # hooks of this library are not counted as changes of a model, but this one must be
     for module in (model.hf.get_input_embeddings(), *model.anatomy.layers):
         module.register_forward_hook(remove)
 
