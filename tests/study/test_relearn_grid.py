@@ -12,7 +12,7 @@ import torch
 from unlearning.conftest import QUICK, Tiny, tiny, train  # noqa: F401 - a fixture
 
 from uds_lens.data._prompts import ChatStyle, chosen_protocol
-from uds_lens.errors import ConfigError, UdsLensError, UdsLensWarning
+from uds_lens.errors import ConfigError, DataError, UdsLensError, UdsLensWarning
 from uds_lens.metrics import MetricData, MetricOptions, MetricResults
 from uds_lens.models import HookedModel, open_model
 from uds_lens.models._checkpoint import load_tokenizer
@@ -180,6 +180,11 @@ def test_the_refusal_direction_is_gone_from_every_state_and_nothing_else_is(tiny
     assert opened.fingerprint != fingerprint  # a hook changes what it computes: caches must not mix them up
 
 
+def test_without_a_difference_there_is_no_direction(tiny: Tiny, opened) -> None:  # noqa: F811
+    with pytest.raises(DataError, match="have the same mean state: give other retained rows"):
+        tamper(opened, "refusal:0.5", replace(asked(tiny), retain=tiny.forget))
+
+
 def test_what_tampering_brings_back_stands_next_to_retain_under_the_same(
     tiny: Tiny,  # noqa: F811
     gone: Path,
@@ -221,6 +226,10 @@ def test_what_tampering_brings_back_stands_next_to_retain_under_the_same(
     untrained = replace(grid, attack=("prune:0", "noise:0.5"), seed=1)
     relearn_grid(gone, tiny.full, data, grid=untrained, **given)
     assert calls == ["noise:0.5"] * 2, "the only attack of these that the seed changes"
+    with pytest.raises(
+        ConfigError, match=r"no retained rows were given \(--retain-data\): the attack benign needs them"
+    ):
+        relearn_grid(gone, tiny.full, replace(data, retain=()), grid=grid, **given)
     with pytest.raises(ConfigError, match="others needs two subjects"):
         one = MetricData(forget=[replace(row, subject="Ada") for row in rows], retain=tiny.retain)
         relearn_grid(gone, tiny.full, one, grid=grid, **given)

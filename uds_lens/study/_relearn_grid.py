@@ -269,7 +269,9 @@ def relearn_grid(
     done = {name: after for name in parts if (after := attack.measured(name)) is not None}
     if lacking := [name for name in parts if name not in done]:
         why = failure_of(place, lacking[0]) or "its process ended"
-        raise UdsLensError(f"{len(lacking)} of {len(parts)} settings failed; {lacking[0]}: {why}. Run it again.")
+        raise UdsLensError(
+            f"{len(lacking)} of {len(parts)} settings failed; {lacking[0]}: {why.rstrip('.')}. Run it again."
+        )
     knowledge = {name: attack.knowledge(after, parts[name][1]) for name, after in done.items()}
     results = RelearnGridResults(
         grid=grid,
@@ -355,7 +357,7 @@ class _Attack:
         """Raise an error if an attack lacks rows that it needs, before anything is measured."""
         kinds = {setting.kind for setting in self.grid.settings}
         if not self.data.retain and (needing := sorted(kinds & {"benign", "refusal"})):
-            raise ConfigError(f"{' and '.join(needing)} need retained rows, and the data have none.")
+            raise ConfigError(f"no retained rows were given (--retain-data): the attack {needing[0]} needs them.")
         if "others" in kinds and not 0 < len(self._half) < len(self.data.forget):
             raise ConfigError("others needs two subjects: half of them are relearned, the other half are asked about.")
 

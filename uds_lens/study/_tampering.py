@@ -21,7 +21,7 @@ from uds_lens._types import Protocol
 from uds_lens.data import ForgetExample
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.data._tokens import answer_prompt, prompt_ids
-from uds_lens.errors import ModelError
+from uds_lens.errors import DataError, ModelError
 from uds_lens.models import HookedModel
 from uds_lens.patching._hooks import first_tensor
 
@@ -69,6 +69,8 @@ def refusal(model: HookedModel, depth: float, questions: Questions) -> None:
     block = model.anatomy.layers[min(int(depth * model.n_layers), model.n_layers - 1)]
     means = [_mean_state(model, block, rows, questions) for rows in (questions.forget, questions.retain)]
     direction = means[0] - means[1]
+    if not bool(direction.any()):
+        raise DataError("the forget and the retained questions have the same mean state: give other retained rows.")
     direction = direction / direction.norm()
 
     def remove(module: nn.Module, args: Any, output: Any) -> Any:
