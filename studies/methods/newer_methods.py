@@ -309,7 +309,9 @@ FLAT = ("wga", "satimp", "ceu", "pdu")
 
 
 def verdict(supported: bool, contradicted: bool, *, seeds: int) -> str:
-    """Return the word for a claim; one seed decides nothing."""
+    """Return the word for a claim; one seed decides nothing, and a model that unlearned nothing is in no claim."""
+    if seeds == 0:
+        return "no model"
     if seeds < 2:
         return "anecdote"
     return "supported" if supported else "contradicted" if contradicted else "undecided"
