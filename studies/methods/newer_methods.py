@@ -309,9 +309,9 @@ FLAT = ("wga", "satimp", "ceu", "pdu")
 
 
 def verdict(supported: bool, contradicted: bool, *, seeds: int) -> str:
-    """Return the word for a claim; one seed decides nothing, and a model that unlearned nothing is in no claim."""
+    """Return the word for a claim; one seed decides nothing, and without a value there is none."""
     if seeds == 0:
-        return "no model"
+        return "no value"
     if seeds < 2:
         return "anecdote"
     return "supported" if supported else "contradicted" if contradicted else "undecided"
