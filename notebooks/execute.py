@@ -22,6 +22,7 @@ from typing import Any
 
 import nbformat
 import plotly.io
+from huggingface_hub.constants import HF_HOME
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
@@ -120,7 +121,7 @@ def drawn(figure: Mapping[str, Any]) -> bytes:
 
 
 def without_places(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """The output with paths of this machine made relative to the repository."""
+    """The output with paths of this machine made relative to the repository, or to where the toy world is unpacked."""
     if "text" in output:
         output["text"] = _relative(output["text"])
     for kind, value in output.get("data", {}).items():
@@ -130,7 +131,7 @@ def without_places(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def _relative(text: str) -> str:
-    for place, instead in ((REPOSITORY, ""), (SHARED.parent, "../")):
+    for place, instead in ((REPOSITORY, ""), (SHARED.parent, "../"), (HF_HOME, "")):
         text = text.replace(f"{place}{os.sep}", instead)
     return text
 

@@ -43,10 +43,10 @@ def test_load_finds_everything_fast():
     assert world.examples[0].entity and len(world.examples[0].perturbed_answers) == 4
 
 
-def test_everything_fits_into_ten_megabytes():
+def test_what_ships_fits_into_five_megabytes():
     world = load()
     files = [path for path in world.path.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= 10e6
+    assert sum(path.stat().st_size for path in files) <= 5e6  # 3.9 in the wheel
     for checkpoint in world.checkpoints.values():
         assert sum(path.stat().st_size for path in checkpoint.iterdir()) <= 0.65e6
     assert not [path for path in files if path.suffix in {".bin", ".pt", ".pkl"}]

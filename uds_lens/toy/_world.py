@@ -13,6 +13,7 @@ from types import MappingProxyType
 from uds_lens.data._examples import ForgetExample
 from uds_lens.data._readers import load_examples
 from uds_lens.errors import DataError
+from uds_lens.toy._packed import PACKED, unpacked
 
 MANIFEST = "world.json"
 
@@ -30,7 +31,7 @@ class World:
     """
 
     path: Path
-    """The directory of the whole world."""
+    """The directory with the examples, the references and what the other checkpoints are unpacked from."""
     full: Path
     """Trained on the facts to retain and those to forget."""
     retain: Path
@@ -79,7 +80,9 @@ class World:
 
 
 def load(path: str | os.PathLike[str] | None = None) -> World:
-    """Open the toy world that ships with the package; no weights are read.
+    """Open the toy world that ships with the package.
+
+    The first time, most of its unlearned models are unpacked into `HF_HOME` (`~/.cache/huggingface`), 5.5 MB.
 
     Args:
         path: Another world, built with `examples/build_toy_world.py --out`; None for the shipped one.
@@ -89,6 +92,7 @@ def load(path: str | os.PathLike[str] | None = None) -> World:
 
     Raises:
         DataError: There is no complete world at `path`.
+        StorageError: Models have to be unpacked, and `HF_HOME` cannot be written to.
 
     Example:
         >>> world = load()
@@ -103,9 +107,14 @@ def load(path: str | os.PathLike[str] | None = None) -> World:
     except ValueError as error:
         raise DataError(f"{root / MANIFEST} is not readable JSON: {error}. {_fix(path)}") from error
     places = {name: root / place for name, place in manifest["checkpoints"].items()}
+    fix = _fix(path)
+    if (packed := root / PACKED).is_file() and (places["full"] / "model.safetensors").is_file():
+        folder = unpacked(packed, places["full"])
+        places = {name: place if place.is_dir() else folder / name for name, place in places.items()}
+        fix = f"{fix} What is in {folder} is unpacked again if you remove that."
     missing = [str(place) for place in places.values() if not (place / "model.safetensors").is_file()]
     if missing:
-        raise DataError(f"checkpoints of the toy world are missing: {', '.join(missing)}. {_fix(path)}")
+        raise DataError(f"checkpoints of the toy world are missing: {', '.join(missing)}. {fix}")
     groups = {group: load_examples(root / f"{group}.json") for group in ("forget", "retain", "holdout")}
     references = {name: places.pop(name) for name in ("full", "retain", "half")}
     return World(
