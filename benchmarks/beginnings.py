@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from typing import TypeVar
 import torch
 from audit_cost import bucketed
 from reference import plain_forward
+from workloads import least_seconds
 
 import uds_lens as ul
 from uds_lens.audit._inputs import make_plan
@@ -79,12 +79,7 @@ def main() -> None:
                 "whole audit": whole,
                 "whole audit, rows apart": partial(apart, whole),
             }
-            best = dict.fromkeys(works, float("inf"))
-            for _ in range(asked.repeats):
-                for name, work in works.items():
-                    begun = time.process_time()
-                    work()
-                    best[name] = min(best[name], time.process_time() - begun)
+            best = least_seconds(works, asked.repeats)
     forward = min(best.pop(f"forward {way}") for way in ATTENTION)
     difference = float((together.s2_delta - alone.s2_delta).abs().max())
     print(f"{len(plan.rows)} rows, {sum(plan.lengths)} tokens, of which {sum(packed)} are run; ", end="")

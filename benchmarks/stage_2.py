@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from functools import partial
 import torch
 from audit_cost import bucketed
 from reference import plain_forward
+from workloads import least_seconds
 
 import uds_lens as ul
 from uds_lens.audit._inputs import make_plan
@@ -53,12 +53,7 @@ def main() -> None:
                 "all": partial(whole.audit, unlearned),
                 "knowledge": partial(part.audit, unlearned),
             }
-            best = dict.fromkeys(works, float("inf"))
-            for _ in range(asked.repeats):
-                for name, work in works.items():
-                    begun = time.process_time()
-                    work()
-                    best[name] = min(best[name], time.process_time() - begun)
+            best = least_seconds(works, asked.repeats)
     everywhere, some = audits.values()
     counting = everywhere.ke_mask
     apart = float((everywhere.s2_delta - some.s2_delta)[counting].abs().max())

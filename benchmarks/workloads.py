@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,6 +191,17 @@ def random_llama(
     paths = write_trio(folder / name, size, tokenizer=place, dtype=dtype, device=device)
     examples = ul.load_examples(shared / "data" / "tofu" / "forget10_filtered.json", limit=limit, sample="first")
     return Workload(name, **paths, examples=examples, encoded=encode(examples, tokenizer))
+
+
+def least_seconds(works: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Do each work in turn, so many times; returns the least CPU seconds of each, over all threads."""
+    best = dict.fromkeys(works, float("inf"))
+    for _ in range(repeats):
+        for name, work in works.items():
+            begun = time.process_time()
+            work()
+            best[name] = min(best[name], time.process_time() - begun)
+    return best
 
 
 @contextmanager
