@@ -82,11 +82,11 @@ def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("change", "words", "message"),
     [
-        (lambda f: f, ["--metric", "nowhere"], "lacks the metric 'nowhere'"),
+        (lambda f: f, ["--metric", "nowhere"], "lacks the column 'nowhere'"),
         (lambda f: f[f["knows"].astype(bool)], [], "both pools need models"),
         (lambda f: f.groupby("knows").head(2), [], "both pools need models, 5 in all"),
-        (lambda f: f.assign(mine=0.5), ["--metric", "mine"], "with --direction mine=knowledge or mine=erasure"),
-        (lambda f: f[["model", "knows"]], [], "no direction is known for any column"),
+        (lambda f: f.assign(mine=0.5), ["--metric", "mine"], "means knowledge or erasure, with --direction"),
+        (lambda f: f[["model", "knows"]], [], "no metric whose direction is known"),
         (lambda f: f, ["--direction", "uds=up"], "--direction must be NAME=knowledge or NAME=erasure; got 'uds=up'"),
         (lambda f: f.drop(columns="knows"), [], "lacks the column 'knows'"),
         (lambda f: f.assign(uds="high"), [], "must hold numbers"),
@@ -217,8 +217,8 @@ def test_the_papers_values_come_along(uds_lens, tmp_path) -> None:
     overall = {row["metric"]: row["overall"] for row in told}
     assert overall["uds"] == pytest.approx(0.951, abs=5e-4)
     assert (
-        "differs in em 0.7495, printed 0.750; mia_zlib 0.6415, printed 0.641; fisher_masked_0.0001 0.7136, printed "
-        "0.713: rounded twice or cut off."
+        "other values for em 0.7495, printed 0.750; mia_zlib 0.6415, printed 0.641; fisher_masked_0.0001 0.7136, "
+        "printed 0.713, which were rounded twice or cut off."
     ) in " ".join(uds_lens("meta", folder).out.split())
     out = " ".join(uds_lens("rank", folder, "--resamples", 0).out.split())
     assert "18-way tie" in out and "npo would be represented by npo_lr5e5_b01_a5_ep10 (depth +0.199)" in out

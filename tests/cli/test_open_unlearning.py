@@ -65,17 +65,6 @@ def test_rank_without_depth_says_so(without_depth: Path, uds_lens) -> None:
     assert all(row["score_without"] > 0 and row["score_with"] is None and row["depth"] is None for row in rows)
 
 
-def test_meta_compares_references_within_a_setup_only(saves: Path, uds_lens, tmp_path) -> None:
-    code, out, _ = uds_lens("meta", saves, *PRESET, "--json", "--out", tmp_path / "t")
-    told = json.loads(out)
-    rows = {row["metric"]: row for row in told["references"]}
-    assert code == 0 and told["setups"] == []
-    assert {row["n"] for row in rows.values()} == {6} and rows["es"]["right"] == 6
-    assert "s_mia_min_k" not in rows and "uds" not in rows  # computed from retain
-    assert [file.name for file in (tmp_path / "t").glob("[!.]*")] == ["references.csv"]
-    assert "full above retain" in uds_lens("meta", saves, *PRESET).out
-
-
 def test_meta_judges_the_pools_of_each_setup(saves: Path, uds_lens, tmp_path) -> None:
     """Open-Unlearning's own models with and without the knowledge, by their names."""
     root = shutil.copytree(saves / "eval", tmp_path / "saves" / "eval").parent

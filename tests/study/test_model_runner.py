@@ -117,4 +117,4 @@ def test_an_elicitation_gives_each_number_a_name_of_its_own_and_each_gap_its_rea
     names = {"": ("greedy", "mean"), ".sampled_mean": ("sampled", "mean"), ".sampled_best": ("sampled", "best")}
     for name, key in names.items():
         assert found[f"elicitation.plain{name}.unlearned"].value == table[("plain", *key)]
-    assert found["elicitation.cloze.share"].reason == "asked of no row: no entity here"
+    assert found["elicitation.cloze.share"].reason == "no row was asked: no entity here"

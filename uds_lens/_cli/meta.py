@@ -17,7 +17,7 @@ from uds_lens._cli.model_tables import (
     Runs,
     Score,
     judged,
-    metrics_to_judge,
+    known_directions,
     parse_directions,
     write_table_file,
 )
@@ -54,13 +54,14 @@ def meta(
 ) -> None:
     """Which metrics can be trusted? Judge them by models whose history is known.
 
-    Do they separate models that know from models that never did, and are they robust? F, faithfulness, is the area
+    Do metrics separate models that know from models that never did, and are they robust? F, faithfulness, is the area
     under the ROC curve of the two pools (column knows: True, False, empty for neither). Q and R, robustness to
-    quantisation and relearning, need the models after each; they count only models with at least 0.8 of full's utility
-    that the metric calls unlearned, and are also given without these filters.
+    quantisation and relearning, need the same models after quantisation and after relearning. They count only models
+    that keep at least 0.8 of full's utility and that the metric calls unlearned; values without these filters are
+    printed too.
 
-    In a folder of Open-Unlearning runs, the models pos_tofu_... and neg_tofu_... are the pools, judged within each base
-    model and split. For each metric it also counts where full ranks above retain.
+    In a folder of Open-Unlearning runs, the models pos_tofu_... and neg_tofu_... are the pools, which are judged within
+    each base model and split.
 
     \b
     Examples:
@@ -72,7 +73,7 @@ def meta(
     say(f"reading {table} ...")
     if out is not None:  # checked before any work is done
         out = check_folder(out)
-        for name in (*Judged._fields, "references"):
+        for name in Judged._fields:
             check_writable(out / f"{name}.csv", directory=False)
     models = references.read(table)
 
@@ -80,16 +81,16 @@ def meta(
         _published(models, out, as_json=printing.json)
         return
     directions = parse_directions(direction)
-    if models.references is not None and not perturbed.given:
-        ways = {**(references.parts(Score(), models.frame).direction or {}), **directions}
-        _runs(models, metric, ways, out, as_json=printing.json)
-        return
-    names = metrics_to_judge(models.frame, metric, directions)
     if "knows" not in models.frame.columns and not perturbed.given:
         raise DataError(
             "the table lacks the column 'knows' (True: trained on the forget set, False: never saw it, empty: "
             "neither), and no --quantised or --relearned models were given: there is nothing to judge metrics by."
         )
+    if models.references is not None and not perturbed.given:
+        ways = {**(references.parts(Score(), models.frame).direction or {}), **directions}
+        _runs(models, metric, ways, out, as_json=printing.json)
+        return
+    names = list(known_directions(models.frame, metric, directions))
     result = judged(
         models.frame,
         perturbed,
@@ -121,67 +122,43 @@ def _runs(
     *,
     as_json: bool,
 ) -> None:
-    """Judge metrics by the pools and references of Open-Unlearning runs, separately for each base model and split."""
+    """Judge metrics by the pools among Open-Unlearning runs, separately for each base model and split."""
     import pandas as pd
 
     from uds_lens.meta._tables import of_setup, setup_name, setups
-    from uds_lens.metrics._catalogue import all_needs
 
-    references = models.references
-    assert references is not None
-    ways = {name: way for name, way in direction.items() if name in references.columns}
-    named = metrics_to_judge(references, metric, ways)
-    # A metric computed from retain puts retain at one end of its scale, which says nothing about the metric.
-    names = [
-        name for name in named if name not in ul.metrics.METRICS or "retain" not in all_needs(ul.metrics.METRICS[name])
-    ]
-    names = [name for name in names if metric or references[name].notna().any()]
-    if not names:
-        raise DataError("no metric can be judged on full and retain: those you named are computed from retain.")
-    apart = ul.meta.references_apart(references, metrics=names, direction=ways)
     parts: dict[str, Judged] = {}
-    for group in setups(models.frame) if "knows" in models.frame.columns else ():
+    for group in setups(models.frame):
         pools = of_setup(models, group).frame
-        pools = pools[pools["knows"].notna()].reset_index(drop=True)
+        pools = pools[pools["knows"].notna()].dropna(axis="columns", how="all").reset_index(drop=True)
+        ways = {name: way for name, way in direction.items() if name in pools.columns}
         if not len(pools):
             continue
         try:
+            names = list(known_directions(pools, metric, ways))
             judgement = judged(pools, Perturbed(), min_utility=None, pairs=True, metrics=names, direction=ways or None)
         except DataError as problem:
             echo(f"note: {setup_name(group)} is not judged: {problem}", err=True)
             continue
         parts[setup_name(group)] = judgement
-    if out is not None:
-        write_table_file(apart, out / "references.csv")
-        for name in ("faithful", "cuts", "pairs") if parts else ():
-            tables = {setup: table for setup, part in parts.items() if (table := getattr(part, name)) is not None}
-            if tables:
-                whole = pd.concat([table.assign(setup=setup) for setup, table in tables.items()], ignore_index=True)
-                write_table_file(whole, out / f"{name}.csv")
+    if not parts:
+        raise DataError("no base model and split has pools of models by which metrics can be judged.")
+    for name in ("faithful", "cuts", "pairs"):
+        tables = {setup: table for setup, part in parts.items() if (table := getattr(part, name)) is not None}
+        if tables and out is not None:
+            whole = pd.concat([table.assign(setup=setup) for setup, table in tables.items()], ignore_index=True)
+            write_table_file(whole, out / f"{name}.csv")
     if as_json:
         setups_json = [
             {"setup": name, **{k: None if v is None else table_rows(v) for k, v in judgement._asdict().items()}}
             for name, judgement in parts.items()
         ]
-        print_json({"source": models.source, "references": table_rows(apart), "setups": setups_json})
+        print_json({"source": models.source, "setups": setups_json})
         return
     for name, judgement in parts.items():
         echo(f"\n{name}")
         assert judgement.faithful is not None
         _print_faithful(judgement.faithful, judgement.pairs)
-    echo("\nfull against retain")
-    columns: dict[str, Column] = {
-        "metric": "metric",
-        "F within": "share",
-        "full above retain": lambda row: f"{row['right']} of {row['n']}",
-        "ties": "tied",
-        "smallest gap": "smallest_gap",
-    }
-    print_frame(apart.sort_values(["share", "smallest_gap"], ascending=False, na_position="last"), columns)
-    print_wrapped(
-        "\nF within: share of base models and splits for which the metric ranks full above retain. A metric that "
-        "fails here cannot be trusted; passing means little, because two models differ in many ways."
-    )
     if out is not None:
         echo(f"\nSaved in {out}")
 
@@ -231,7 +208,7 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
         print_wrapped(significant_differences(pairs))
     print_wrapped(
         "\nF: probability that a model that knows ranks above one that does not; 0.5 is chance. Its intervals hold "
-        "only for these variants; the last one is for new variants."
+        "only for these variants, except the last interval, which is for new variants."
     )
 
 
@@ -269,8 +246,7 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
     }.get(clusters, f"the column {clusters!r} as clusters")
     print_wrapped(
         f"\nQ, R, Rob: over models that pass {chosen.replace('+', ' and ')}; the last column is without filters. "
-        f"Intervals: "
-        f"{drawn}. first: share of resamples in which the metric has the highest Overall."
+        f"Intervals: {drawn}. first: share of resamples in which the metric has the highest Overall."
     )
 
 
@@ -294,8 +270,8 @@ def _published(values: ul.meta.Published, out: Path | None, *, as_json: bool) ->
     print_wrapped(
         "\nF: faithfulness, probability that a model that knows ranks above one that does not. Q, R: robustness to "
         "quantisation (1 = unaffected) and to relearning (1 = same change as in retain); Rob: harmonic mean of Q "
-        "and R; Overall: of F and Rob. F, Q and R are quoted from the UDS paper's files, which lack the models they "
-        "are computed from."
+        "and R; Overall: harmonic mean of F and Rob. F, Q and R are quoted from the UDS paper's files, which do not "
+        "contain the models behind them."
     )
     printed = {**values.metrics.set_index("metric")["rob_printed"], "fisher_masked_0.0001": 0.713}  # of Table 9
     other = [
@@ -304,15 +280,9 @@ def _published(values: ul.meta.Published, out: Path | None, *, as_json: bool) ->
         if number(printed[row["metric"]]) not in ("-", number(row["rob"]))
     ]
     print_wrapped(
-        f"Rob is computed here from Q and R with four decimals. The paper's print differs in {'; '.join(other)}: "
-        "rounded twice or cut off."
+        f"Rob is computed here from Q and R with four decimals. The paper prints other values for {'; '.join(other)}, "
+        "which were rounded twice or cut off."
     )
-    unprinted = table.loc[table["n"].isna(), "metric"]
-    if len(unprinted):
-        print_wrapped(
-            f"models -: the paper prints no number of models for {' and '.join(unprinted)}, "
-            "only for fisher_masked_0.001."
-        )
 
 
 def _percent(share: float, space: str = " ") -> str:

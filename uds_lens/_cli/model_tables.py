@@ -1,4 +1,4 @@
-"""Tables of many models on the command line: options, reading, the direction of metrics, judging them."""
+"""Tables of many models on the command line: options, reading, directions of metrics, judging metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import echo, grouped
 from uds_lens._quoting import csv_text
 from uds_lens._storage.files import atomic_write_marked, check_writable, did_you_mean
-from uds_lens.data._examples import named
 from uds_lens.errors import ConfigError, DataError, ResultFormatError
 
 if TYPE_CHECKING:
@@ -51,19 +50,19 @@ class References:
         Path | None,
         opt.value(
             "RUN",
-            "Open-Unlearning run of retain, for the normalised attacks (s_mia_*). In a folder of several, each "
-            "model uses that of its base model and split. Default: found by name in RUNS.",
+            "Open-Unlearning run of retain, for the normalised attacks (s_mia_*). In a folder of several runs, each "
+            "model uses the one of its base model and split. Default: found by name in RUNS.",
         ),
     ] = None
     full: Annotated[
-        Path | None, opt.value("RUN", "Open-Unlearning run of full, for utility_rel; otherwise as --retain.")
+        Path | None, opt.value("RUN", "Open-Unlearning run of full, for utility_rel; chosen as for --retain.")
     ] = None
     audits: Annotated[Path | None, opt.value("DIR", "Saved audits of the same models: adds their UDS.")] = None
     preset: Annotated[
         Literal["open-unlearning"] | None,
         typer.Option(
             help="Score the metrics of Open-Unlearning's default configuration: memorization from es, paraprob "
-            "and truth_ratio (MUSE: es and both forget ROUGE), the attack mia_min_k, Model Utility."
+            "and truth_ratio (for MUSE, from es and both forget ROUGE), the attack mia_min_k, Model Utility."
         ),
     ] = None
     utility: Annotated[
@@ -77,14 +76,12 @@ class References:
         Path | None,
         opt.value("DIR", "With published: a run of uds-lens published, whose models are added to the published ones."),
     ] = None
-    base: Annotated[str | None, opt.value("NAME", "If there are several base models: use only models of this one.")] = (
-        None
-    )
+    base: Annotated[str | None, opt.value("NAME", "Use only models of this base model, if there are several.")] = None
     split: Annotated[str | None, opt.value("NAME", "Use only models of this split, for example forget10.")] = None
     methods: Annotated[
         Path | None,
         opt.value(
-            "CSV", "Table with the columns model and method, for models whose record and name do not tell the method."
+            "CSV", "Table with the columns model and method, for models whose record and name do not give the method."
         ),
     ] = None
 
@@ -227,45 +224,15 @@ def parse_directions(words: Sequence[str] | None) -> dict[str, Points]:
     return directions
 
 
-def metrics_to_judge(frame: pd.DataFrame, metric: Sequence[str] | None, direction: Mapping[str, Points]) -> list[str]:
-    """Return the requested metrics, or all columns whose direction is known."""
-    known = {
-        name
-        for name, spec in ul.metrics.METRICS.items()
-        if spec.meaning.direction in ("knowledge", "erasure") and spec.group != "aggregate"
-    }
-    asked = list(metric or ())
-    for name in [*asked, *direction]:
-        if name not in frame.columns:
-            columns = named(frame.columns, quote="")
-            raise DataError(f"the table lacks the metric {name[:60]!r}; its columns: {columns}.")
-    unknown = [name for name in asked if name not in direction and name not in known]
-    if unknown:
-        raise ConfigError(
-            f"no direction is known for {unknown[0]!r}: say what a higher value means with --direction "
-            f"{unknown[0]}=knowledge or {unknown[0]}=erasure."
-        )
-    names = asked or [str(name) for name in frame.columns if name in direction or name in known]
-    if not names:
-        columns = named(frame.columns, quote="")
-        raise ConfigError(
-            f"no direction is known for any column ({columns}): name yours with --direction NAME=knowledge or "
-            "NAME=erasure."
-        )
-    return names
+def known_directions(
+    frame: pd.DataFrame, metric: Sequence[str] | None, direction: Mapping[str, Points]
+) -> dict[str, Points]:
+    """Return the directions of the requested metrics, or of all columns whose direction is declared or given."""
+    from uds_lens.meta._direction import JUDGED, declared
 
-
-def score_directions(
-    frame: pd.DataFrame, parts: ul.meta.ScoreParts, direction: Mapping[str, Points]
-) -> dict[str, Points] | None:
-    """Return the directions of a score's parts if some were given; None means those of the declarations."""
-    names = list(dict.fromkeys(parts.metrics))
-    if not direction and not set(names) - set(metrics_to_judge(frame, None, {})):
-        return None
-    metrics_to_judge(frame, names, direction)
-
-    declared = {name: ul.metrics.METRICS[name].meaning.direction for name in names if name not in direction}
-    return {**direction, **{name: way for name, way in declared.items() if way != "utility"}}
+    known = {**declared(JUDGED), **direction}
+    names = metric or [*(name for name in frame.columns if name in known), *direction]
+    return ul.meta.directions(frame, list(dict.fromkeys(names)), direction)
 
 
 def write_table_file(table: pd.DataFrame, path: Path) -> None:

@@ -21,7 +21,6 @@ from uds_lens._cli.model_tables import (
     SelectBy,
     parse_directions,
     require_parts,
-    score_directions,
     write_table_file,
 )
 from uds_lens._cli.terminal import Column, echo, number, print_frame, print_json, print_wrapped, say, table_rows, width
@@ -143,8 +142,7 @@ def _ranking(
     if depthless:
         parts, by, select_by = replace(parts, depth=parts.membership[0]), "without", "without"
     require_parts(frame, parts, table.reasons)
-    ways = score_directions(frame, parts, {**(parts.direction or {}), **direction})
-    parts = replace(parts, direction=ways)
+    parts = replace(parts, direction={**(parts.direction or {}), **direction} or None)
     given: dict[str, Any] = {"min_utility": min_utility, "parts": parts}
     methods = ul.meta.rank(frame, with_uds=by == "with", select_by=select_by, **given)
     if methods["score"].isna().all():

@@ -19,7 +19,7 @@ from uds_lens._cli.model_tables import (
     Score,
     SelectBy,
     judged,
-    metrics_to_judge,
+    known_directions,
     parse_directions,
 )
 from uds_lens._cli.terminal import echo, print_json, print_wrapped, say
@@ -172,7 +172,7 @@ def _metrics_in(places: list[Path]) -> list[Path]:
 
 
 def _audits_in(directories: list[Path]) -> list[Path]:
-    """Return each directory that is a saved audit, or else the audits inside it, without duplicates."""
+    """Return the directories that are saved audits, and the audits inside the directories, without duplicates."""
     for directory in directories:
         if not directory.is_dir():
             raise ResultFormatError(
@@ -182,22 +182,13 @@ def _audits_in(directories: list[Path]) -> list[Path]:
 
     saved: list[Path] = []
     for directory in directories:
-        inside = audits_in(directory)
-        if is_audit(directory):
-            saved.append(directory)
-            if inside:
-                left = ", ".join(map(str, inside[:3])) + (", ..." if len(inside) > 3 else "")
-                echo(
-                    f"note: {directory} is a saved audit; those in folders inside it are left out unless named: {left}",
-                    err=True,
-                )
-        elif inside:
-            saved += inside
-        else:
+        inside = [*([directory] if is_audit(directory) else []), *audits_in(directory)]
+        if not inside:
             raise ResultFormatError(
                 f"no saved audit in {str(directory)!r}, nor up to two levels down: name directories written by "
                 "uds-lens audit."
             )
+        saved += inside
     return list(dict.fromkeys(path.resolve() for path in saved))
 
 
@@ -255,7 +246,7 @@ def dashboard(
         usual = {name: way for name, way in (parts.direction or {}).items() if name in frame.columns}
         ways = usual | parse_directions(direction) or None
         if ways is not None:
-            ways = ul.meta.directions(frame, metrics_to_judge(frame, None, ways), ways)
+            ways = known_directions(frame, None, ways)
         options = ul.report.DashboardOptions(
             parts=replace(parts, direction=ways), min_utility=min_utility, select_by=select_by, title=title
         )

@@ -4,7 +4,6 @@ from ._faithfulness import (
     compare as compare,
     compare_all as compare_all,
     faithfulness as faithfulness,
-    references_apart as references_apart,
     thresholds as thresholds,
     variant_table as variant_table,
 )

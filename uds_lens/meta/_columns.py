@@ -62,18 +62,6 @@ FAITHFULNESS = {
 }
 """Columns of `faithfulness`."""
 
-REFERENCES = {
-    "metric": "name",
-    "direction": "meaning of a higher value: knowledge or erasure",
-    "share": "F within setups (base model and split): share of setups in which full is ranked above retain; ties count "
-    "half",
-    "right": "setups in which full is ranked above retain",
-    "tied": "setups in which both have the same value",
-    "n": "setups in which both have a value",
-    "smallest_gap": "smallest difference between full and retain, in the direction of knowledge",
-}
-"""Columns of `references_apart`."""
-
 PAIRS = {
     "one": "first metric",
     "other": "second metric",
@@ -318,7 +306,6 @@ COLUMNS = {
     "models": MODELS,
     "reasons": REASONS,
     "faithfulness": FAITHFULNESS,
-    "references": REFERENCES,
     "pairs": PAIRS,
     "variants": VARIANTS,
     "thresholds": THRESHOLDS,

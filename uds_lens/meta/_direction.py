@@ -10,14 +10,14 @@ import pandas as pd
 
 from uds_lens._types import check_choice
 from uds_lens.data._examples import named
-from uds_lens.errors import ConfigError, DataError
+from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.metrics import METRICS
 
 Points: TypeAlias = Literal["knowledge", "erasure"]
 """Meaning of a higher value of a metric."""
 
-_JUDGED = ("memorization", "generation", "membership", "representation")
-"""Groups of metrics that are judged by default: all but utility and the aggregates."""
+JUDGED = ("memorization", "generation", "membership", "representation")
+"""Groups of metrics that are judged by default: all except utility and the aggregates."""
 
 
 def directions(
@@ -30,11 +30,11 @@ def directions(
 
     Args:
         frame: One row per model, metrics as columns.
-        metrics: Which columns; None means those of `direction`, or without it all declared metrics of forgetting.
-        direction: `{"my_metric": "knowledge"}` or `"erasure"`.
+        metrics: Columns to judge. None means those in `direction` or, without it, all declared metrics of forgetting.
+        direction: Meaning of a higher value by column, `{"my_metric": "knowledge"}` or `"erasure"`.
 
     Returns:
-        Name to direction, in the order of `metrics`, else of the columns.
+        Direction by name, in the order of `metrics` or, without them, of the columns.
 
     Raises:
         ConfigError: A direction is neither "knowledge" nor "erasure", or a requested metric has none.
@@ -49,33 +49,36 @@ def directions(
     for name, points in given.items():
         check_choice(f"direction[{name!r}]", points, Points)
     if metrics is None and not given:
-        declared = _declared(_JUDGED)
-        ways = {str(name): declared[name] for name in frame.columns if name in declared}
+        known = declared(JUDGED)
+        ways = {str(name): known[name] for name in frame.columns if name in known}
     else:
         wanted = list(given) if metrics is None else [metrics] if isinstance(metrics, str) else list(metrics)
         if missing := [name for name in wanted if name not in frame.columns]:
             shown = ", ".join(str(name)[:30] for name in list(frame.columns)[:20])
             raise DataError(f"the table lacks the column {', '.join(map(repr, missing))}; it has {shown}.")
-        all_directions = given if set(wanted) <= set(given) else {**_declared(), **given}
+        known = {**declared(), **given}
         for name in wanted:
-            if name not in all_directions:
+            if name not in known:
                 raise ConfigError(
-                    f"no direction is known for {name!r}: state the meaning of a higher value with "
-                    f'direction={{{name!r}: "knowledge"}} or "erasure".'
+                    f"no direction is known for {name!r}: say whether a higher value means knowledge or erasure, with ",
+                    Setting("direction"),
+                    ".",
                 )
-        ways = {name: all_directions[name] for name in wanted}
+        ways = {name: known[name] for name in wanted}
     if not ways:
         shown = named(frame.columns, quote="") or "no column"
         raise DataError(
-            f"the table has no metric whose direction is known; its columns: {shown}. "
-            'Name yours with direction={"my_metric": "knowledge"} or "erasure".'
+            f"the table has no metric whose direction is known; its columns: {shown}. Say whether a higher value of "
+            "your own metric means knowledge or erasure, with ",
+            Setting("direction"),
+            ".",
         )
     check_numbers(frame, ways)
     return ways
 
 
-def _declared(groups: Sequence[str] | None = None) -> dict[str, Points]:
-    """Return the directions of the declared metrics of forgetting; those of utility have none."""
+def declared(groups: Sequence[str] | None = None) -> dict[str, Points]:
+    """Return the directions of the declared metrics of forgetting; metrics of utility have no such direction."""
     ways: dict[str, Points] = {}
     for name, spec in METRICS.items():
         points = spec.meaning.direction
@@ -111,5 +114,5 @@ def oriented(values: pd.Series, points: Points) -> pd.Series:
 
 
 def oriented_columns(frame: pd.DataFrame, ways: Mapping[str, Points]) -> dict[str, np.ndarray]:
-    """Return m of each metric."""
+    """Return m of each metric, by name."""
     return {name: oriented(frame[name], points).to_numpy() for name, points in ways.items()}

@@ -30,16 +30,16 @@ def read_metrics(
     Args:
         results: `MetricResults`, or files written by `MetricResults.save`, in any mixture; or one folder of such
             files.
-        names: Names of the models; default the shortest distinct endings of their paths.
+        names: Names of the models; by default the shortest distinct endings of their paths.
         examples: Keep the values per example, for `stability`.
         intervals: Add the 95% interval of each metric that has one, as `NAME_low` and `NAME_high`.
 
     Returns:
-        One row per result: `model`, its metrics, and `method`, `config`, `lr`, `epochs` as far as they follow from the
-        record next to the model, or from a name (of the checkpoint, or of the file) as
-        `uds_lens.unlearning.config_name` or Open-Unlearning gives it. Otherwise they are empty: see `join_methods`.
-        `conditions` has everything except the model that the numbers depend on; if it differs, `notes` says so, and the
-        models are neither ranked nor judged together.
+        One row per result: `model`, its metrics, and `method`, `config`, `lr` and `epochs` if they follow from the
+        record next to the model, or from the name of the checkpoint or file, provided that
+        `uds_lens.unlearning.config_name` or Open-Unlearning made this name. Otherwise these columns are empty (see
+        `join_methods`). `conditions` contains everything except the model that the numbers depend on; if it differs,
+        `notes` says so, and the models are neither ranked nor judged together.
 
     Raises:
         ResultFormatError: A file or the record next to a model is broken, or the folder holds none.
@@ -169,11 +169,11 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
         pairs: Names of models and of their audits, for those that the rule does not match.
 
     Returns:
-        `table` with the columns `uds`, `output_depth` and `damage`, their intervals, `host_depth` and `hidden`, as far
-        as the audits have them, and the audits' examples added where both have some.
+        `table` with those of the columns `uds`, `output_depth` and `damage`, their intervals, `host_depth` and `hidden`
+        that the audits have. Values per example of the audits are added if both tables have such values.
 
     Raises:
-        DataError: A name in `pairs` does not exist, two audits fit one model, or none fits any.
+        DataError: A name in `pairs` does not exist, two audits fit one model, or no audit fits any model.
 
     Example:
         >>> import pandas as pd

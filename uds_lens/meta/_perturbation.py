@@ -14,7 +14,7 @@ from uds_lens.meta._direction import Points, oriented
 from uds_lens.results._statistics import NO_INTERVAL, Interval, student
 
 EPSILON = 1e-10
-"""Epsilon in the denominators of the symmetric forms, as published. It makes 0 / 0 count as unchanged: Q = R = 1."""
+"""Epsilon in the denominators of the symmetric forms, as published. It turns 0 / 0 into Q = R = 1 (unchanged)."""
 
 
 def symmetric_quantisation(
@@ -35,7 +35,7 @@ def symmetric_quantisation(
 def one_directional_quantisation(
     before: Float[np.ndarray, "model"], after: Float[np.ndarray, "model"]
 ) -> Float[np.ndarray, "model"]:
-    """Compute the Q that counts only knowledge that comes back: `min(m / m', 1)`, and 1 where `m' <= m`.
+    """Compute Q so that only knowledge that comes back lowers it: `min(m / m', 1)`, and 1 where `m' <= m`.
 
     Returns:
         1 if m does not rise, 0 if it rises from 0; NaN if a value is missing or negative, since ratios of such values
@@ -67,7 +67,7 @@ def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Fl
 
 
 def one_directional_relearning(change: Float[np.ndarray, "model"], shift: float) -> Float[np.ndarray, "model"]:
-    """Compute the R that penalises only learning more than retain: 1 if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`.
+    """Compute R so that only learning more than retain lowers it: 1 if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`.
 
     Arguments are those of `symmetric_relearning`.
 
@@ -102,7 +102,7 @@ class RetainShift:
     """Dr of one metric."""
 
     mean: float = math.nan
-    """Mean of m after relearning minus m before, first over the relearnings of a retain model, then over models."""
+    """Mean of m after relearning minus m before: first over the relearnings of each retain model, then over models."""
 
     low: float = math.nan
     """Lower end of its interval; NaN with a single relearning."""
@@ -113,9 +113,6 @@ class RetainShift:
     n: int = 0
     """Number of relearnings."""
 
-    n_models: int = 0
-    """Number of retain models."""
-
     reason: str | None = None
     """Why there is no mean or no interval."""
 
@@ -124,7 +121,7 @@ class RetainShift:
 
     @property
     def contains_zero(self) -> bool:
-        """Whether retain may not change at all, so that R has no reference."""
+        """Whether the shift may be 0, so that R has no reference."""
         return self.mean == 0 if math.isnan(self.low) else self.low <= 0 <= self.high
 
 
@@ -133,21 +130,22 @@ def retain_shift(
 ) -> RetainShift:
     """Estimate Dr with a t interval over the relearnings of retain.
 
-    With several retain models the interval is over the means of the models, because the seeds of one model say
-    nothing about another.
+    With several retain models, the interval is over the means of the models, because the seeds of one model say nothing
+    about another model.
 
     Args:
-        before: One row per retain model: `metric`, and with several rows `model`.
-        relearned: One row per relearning: `metric`, and with several retain models `model`, the one it started from.
-        metric: Which metric.
-        direction: Meaning of a higher value of it.
-        confidence: Of the interval.
+        before: One row per retain model, with the column `metric` and, if there are several rows, `model`.
+        relearned: One row per relearning, with the column `metric` and, if there are several retain models, `model`:
+            the name of the model that was relearned.
+        metric: Name of the metric.
+        direction: Meaning of a higher value.
+        confidence: Confidence level of the interval.
 
     Returns:
         The shift; NaN with a reason where a value is missing.
 
     Raises:
-        DataError: No row; several retain models that `model` does not identify.
+        DataError: `before` has no row, or `model` does not identify the retain models.
 
     Example:
         >>> import pandas as pd
@@ -158,35 +156,27 @@ def retain_shift(
     """
     if not len(before):
         raise DataError("retain_before has no row: it needs the values of retain before relearning.")
-    several = "model" in before.columns and len(before) > 1
-    labels = before["model"].astype(str).tolist() if several else [""] * len(before)
-    starts = dict.fromkeys(labels, math.nan)
-    if metric in before.columns:
-        if len(starts) < len(before):
-            raise DataError("retain_before has several rows: its column 'model' must identify the retain models.")
-        starts = dict(zip(labels, oriented(before[metric], direction).to_numpy(), strict=True))
-    if metric not in relearned.columns or not len(relearned):
+    if metric not in before.columns or metric not in relearned.columns or not len(relearned):
         return RetainShift(reason=f"no relearned retain has a value for {metric!r}")
-    names = [labels[0]] * len(relearned)
-    if len(starts) > 1:
-        names = relearned["model"].astype(str).tolist() if "model" in relearned.columns else []
-        unknown = [name for name in names if name not in starts]
-        if not names or unknown:
-            raise DataError(
-                f"retain_relearned needs a column 'model' with one of {', '.join(list(starts)[:6])}; got "
-                f"{', '.join(unknown[:3]) or 'no such column'}."
-            )
-    moved: dict[str, list[float]] = {}
-    for name, end in zip(names, oriented(relearned[metric], direction).to_numpy(), strict=True):
-        if not math.isnan(end - starts[name]):
-            moved.setdefault(name, []).append(float(end - starts[name]))
-    if not moved:
+    models, starts = (pd.Series("", range(len(frame))) for frame in (relearned, before))
+    if len(before) > 1:
+        if "model" not in before.columns or "model" not in relearned.columns:
+            raise DataError("with several retain models, retain_before and retain_relearned need a column 'model'.")
+        models, starts = (frame["model"].astype(str).reset_index(drop=True) for frame in (relearned, before))
+    start = dict(zip(starts, oriented(before[metric], direction), strict=True))
+    if len(start) < len(before) or not models.isin(list(start)).all():
+        raise DataError(
+            "each row of retain_before needs its own name in the column 'model', and each row of retain_relearned one "
+            f"of these names; got {', '.join(starts[:6])} and {', '.join(models.unique()[:6])}."
+        )
+    moved = (oriented(relearned[metric], direction).reset_index(drop=True) - models.map(start)).dropna()
+    if moved.empty:
         return RetainShift(reason=f"retain has no value of {metric!r} before or after")
-    groups = list(moved.values())
-    units = groups[0] if len(groups) == 1 else [float(np.mean(values)) for values in groups]
+    groups = moved.groupby(models, sort=False)
+    units = moved.tolist() if groups.ngroups == 1 else groups.mean().tolist()
     low, high = _t_interval(units, confidence)
     reason = "a single relearning of retain: its shift has no interval" if math.isnan(low) else None
-    return RetainShift(float(np.mean(units)), low, high, sum(map(len, groups)), len(groups), reason, tuple(units))
+    return RetainShift(float(np.mean(units)), low, high, len(moved), reason, tuple(units))
 
 
 def _t_interval(values: list[float], confidence: float) -> Interval:

@@ -26,7 +26,7 @@ class Pools:
     frame: pd.DataFrame
     knows: np.ndarray  # whether each model is in P
     strata: np.ndarray | None  # pool and variant of each ("P long"); None without the columns
-    clusters: np.ndarray | None  # training run of each
+    clusters: np.ndarray | None  # training run of each model
     problem: str | None  # reason why there are no clusters
 
 
@@ -90,9 +90,9 @@ def rows_by_label(labels: np.ndarray) -> dict[Any, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Placements:
-    """The order of two pools by a metric: for each model, how many of the other pool lie on the expected side.
+    """The order of two pools by a metric: for each model, how many models of the other pool lie on the expected side.
 
-    Sorting finds these counts in n log n time, and halves add up exactly. They determine the order of all pairs.
+    These counts determine the order of all pairs. Sorting finds them in n log n time, and halves add up exactly.
     """
 
     p_counts: np.ndarray  # number of models of N below each model of P, ties count half
@@ -199,14 +199,14 @@ class Draws:
     strata: np.ndarray  # of each model, those of P first
     runs: int  # clusters
     freedom: int  # clusters minus strata: degrees of freedom of a variance between them
-    problem: str | None  # reason why they say nothing about the spread
+    problem: str | None  # reason why the resamples say nothing about the spread
 
     def aucs(self, metric: Placements) -> np.ndarray:
         """Return F in every resample, to first order in the deviations of the drawn models' placements.
 
         `AUC + mean_w(V10 - AUC) + mean_w(V01 - AUC)`, which may pass 0 or 1; NaN where a pool has no weight. The exact
-        AUC of a resample varies too much: the error due to single pairs is already in each of the two placements and
-        would be counted a third time, which at an AUC near 1 is a fifth of the variance. If models are drawn
+        AUC of a resample varies too much: each of the two placements already contains the error due to single pairs,
+        which would be counted a third time; at an AUC near 1 this is a fifth of the variance. If models are drawn
         independently, the spread is DeLong's.
         """
         auc = metric.auc
@@ -215,7 +215,7 @@ class Draws:
 
 @dataclass(frozen=True, eq=False)
 class PoolBootstrap:
-    """Draw resamples of pools; the same models always get the same ones, so that comparisons of metrics are paired."""
+    """Draw resamples of pools. The same models always get the same resamples, so that metrics are compared in pairs."""
 
     pools: Pools
     n_resamples: int
@@ -223,12 +223,12 @@ class PoolBootstrap:
     _cache: dict[tuple[bool, bytes], Draws] = field(default_factory=dict)
 
     def independent(self, measured: np.ndarray) -> Draws:
-        """Draw single models, within pools; `measured` marks those with a value."""
+        """Draw single models within pools; `measured` marks the models with a value."""
         strata = np.where(self.pools.knows, "P", "N").astype(object)
         return self._draw(False, measured, strata, np.arange(len(strata)))
 
     def clustered(self, measured: np.ndarray) -> Draws | None:
-        """Draw whole runs, within pool and variant; None if the table does not name them."""
+        """Draw whole runs within pool and variant; None if the table does not name runs and variants."""
         if self.pools.strata is None or self.pools.clusters is None:
             return None
         return self._draw(True, measured, self.pools.strata, self.pools.clusters)
@@ -258,9 +258,9 @@ def clustered_interval(metric: Placements, positives: np.ndarray, negatives: np.
     """Return the interval of an AUC for more clusters like these: t, on the logit scale.
 
     The variance is that of the mean placement of each pool, from the sums over clusters of the distances to the AUC:
-    `sum_pools G / (G - 1) sum_g (sum_{i in g} (V_i - AUC))^2 / n^2`, with two degrees of freedom less than there are
-    clusters (Obuchowski 1997, Biometrics 53, 567-578). At an AUC of 0 or 1 it is Wilson's with the smaller number of
-    clusters, since no cluster differs there. NaN where a pool has a single cluster, or no placement differs.
+    `sum_pools G / (G - 1) sum_g (sum_{i in g} (V_i - AUC))^2 / n^2`, with the number of clusters minus 2 as degrees of
+    freedom (Obuchowski 1997, Biometrics 53, 567-578). At an AUC of 0 or 1, where no cluster differs, the interval is
+    Wilson's with the smaller number of clusters. NaN if a pool has a single cluster, or if no placement differs.
     """
     auc, variance, counts = metric.auc, 0.0, []
     for placements, clusters in ((metric.p, positives), (metric.n, negatives)):
@@ -308,7 +308,7 @@ def wilson_interval(auc: float, n: int, quantile: float) -> Interval:
     return Interval(bound, 1.0) if auc > 0.5 else Interval(0.0, 1 - bound)
 
 
-FEWEST = 5  # smallest number of clusters for an interval: from fewer, the variance is too uncertain
+FEWEST = 5  # smallest number of clusters for an interval: with fewer, the variance is too uncertain
 _SAME = 1e-6  # values closer than this are equal: the epsilon of Q and R leaves 1e-8 instead of 0
 
 
@@ -322,8 +322,8 @@ def clustered_mean(
     2002, Survey Methodology 28, 169-181): the smaller of those under independent models and under models alike within
     clusters. With clusters of equal size this is the t interval of the cluster means. It is symmetric on the logit
     scale. If all values are 0 or all are 1, the bound is the exact one of a proportion, `1 - (alpha / 2)^(1 / G)` away.
-    If one cluster dominates (`dominated_by`), others of its kind may have been missed, which the variance does not
-    reflect.
+    If one cluster dominates (`dominated_by`), the sample may lack other clusters of this kind, which the variance does
+    not reflect.
 
     >>> interval, _ = clustered_mean(np.array([0.5, 0.6, 0.7, 0.8, 0.9]), list("abcde"), 0.95)
     >>> round(interval.low, 3), round(interval.high, 3)
@@ -379,12 +379,12 @@ def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray, confi
     """Return the cluster that makes up most of the distance of a mean of values between 0 and 1 from the nearer end.
 
     "Most" is a share above 2.5 / n, but at least 1/3 and at most 1/2: 1/2 of five equal clusters, 1/3 of eight or more.
-    Other samples may contain no such cluster, or two, and how far off those would be cannot be learned from one: in
-    simulations where most values are 0, `clustered_mean` covers the truth in 65 to 95% of cases. Either it does or this
-    function reports a cluster in at least 92% of cases in each cell of `benchmarks/coverage_faithfulness.py` (91.2% in
-    two cells of a wider grid with high Q). The interval returned here covers the truth in 98 to 100% and is wide:
-    Clopper's and Pearson's (1934, Biometrika 26, 404-413) of a share, with `n mean` successes in `n = 1 / sum(w^2)`
-    clusters, `w` their shares of the models.
+    Another sample may contain no such cluster, or two, and one sample cannot tell how far off its mean would be. In
+    simulations in which most values are 0, the interval of `clustered_mean` covers the truth in 65 to 95% of cases. In
+    at least 92% of cases in each cell of `benchmarks/coverage_faithfulness.py` (91.2% in two cells of a wider grid with
+    high Q), either that interval covers the truth or this function reports a cluster. The interval returned here covers
+    the truth in 98 to 100% of cases and is wide: it is Clopper's and Pearson's (1934, Biometrika 26, 404-413) for a
+    share, with `n mean` successes in `n = 1 / sum(w^2)` clusters, where `w` are the clusters' shares of the models.
 
     >>> most = dominated_by(np.array([0.0, 0.0, 0.0, 0.1, 0.4]), list("abcde"), 0.95)
     >>> str(most.cluster), round(most.share, 2), [round(end, 2) for end in most.interval]

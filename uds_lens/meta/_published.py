@@ -52,7 +52,7 @@ _FORGOTTEN = {
     "one_minus_paraprob": "paraprob",
     "one_minus_truth": "truth_ratio",
 }
-"""Their entries that are one minus the metric."""
+"""Entries of the paper's files that are one minus the metric."""
 
 _SAME = {
     "s_loss": "s_mia_loss",
@@ -75,7 +75,7 @@ _SAME = {
     "utility_rel": "published_utility_rel",
     "overall": "published_score_with",
 }
-"""Their entries that are the metric itself, under another name."""
+"""Entries of the paper's files that are the metric itself, under another name."""
 
 _FAITHFULNESS = {"auc_roc": "auc", "p_mean": "mean_p", "n_mean": "mean_n"}
 _ROBUSTNESS = {"quantization": "q", "relearning": "r", "agg": "rob"}
@@ -85,7 +85,7 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
     """Read the UDS paper's per-model values and its evaluation of metrics.
 
     The files contain no values of pools or perturbed models, so F, Q and R cannot be recomputed from them.
-    `utility_rel` is computed from the utilities, because theirs is capped at 1.
+    `utility_rel` is computed from the utilities, because the one in the files is capped at 1.
 
     Args:
         path: Directory with `method_results.json` and `meta_eval.json`; None reads the copy that comes with this
@@ -193,7 +193,7 @@ def _numbers(entry: Mapping[str, Any], columns: Mapping[str, str], where: str) -
 
 
 def hanley_mcneil(auc: float | int, n_p: int, n_n: int, *, confidence: float | int = 0.95) -> Interval:
-    """Estimate the interval of an AUC published without its values, from the sizes of the pools alone.
+    """Estimate the interval of an AUC that was published without its values, from the sizes of the pools.
 
     `var = (F(1 - F) + (n_P - 1)(Q1 - F^2) + (n_N - 1)(Q2 - F^2)) / (n_P n_N)` with `Q1 = F / (2 - F)` and `Q2 = 2
     F^2 / (1 + F)`, on the logit scale; Wilson's interval with the smaller pool at F = 0 or 1. Checkpoints of one run

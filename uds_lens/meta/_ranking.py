@@ -26,10 +26,10 @@ class ScoreParts:
     """Metrics of the first part: the harmonic mean of `1 - m`, with m oriented so that more means more knowledge."""
 
     membership: tuple[str, ...] = ("s_mia_loss", "s_mia_zlib", "s_mia_min_k", "s_mia_min_kpp")
-    """Metrics of the second part, likewise."""
+    """Metrics of the second part, oriented and combined in the same way."""
 
     depth: str = "uds"
-    """The depth metric, which joins the second part; the score is computed with and without it."""
+    """The depth metric, which joins the second part; the score is computed with and without depth."""
 
     utility: str = "utility_rel"
     """Column with the utility relative to `full`; capped at 1 here."""
@@ -49,8 +49,8 @@ class ScoreParts:
     def preset(cls, name: Literal["open_unlearning", "open_unlearning_muse"]) -> ScoreParts:
         """Return the score parts available in Open-Unlearning's default configuration of TOFU or MUSE.
 
-        It lacks EM and three of the four attacks, and fluency: compare with `read_open_unlearning(utility=
-        "model_utility")`.
+        That configuration has neither EM, nor three of the four attacks, nor fluency: read it with
+        `read_open_unlearning(utility="model_utility")`.
 
         >>> ScoreParts.preset("open_unlearning").memorization
         ('es', 'paraprob', 'truth_ratio')
@@ -140,7 +140,7 @@ def combined(forgotten: Mapping[str, np.ndarray], utility: np.ndarray, parts: Sc
 
 
 def forgotten_shares(frame: pd.DataFrame, parts: ScoreParts) -> dict[str, np.ndarray]:
-    """Return `1 - m` of every metric of the score, checked to lie within 0 and 1."""
+    """Return `1 - m` of every metric of the score, after checking that it lies within 0 and 1."""
     ways = directions(frame, parts.metrics, parts.direction)
     return {
         name: checked_share(name, values if ways[name] == "erasure" else 1 - values)
@@ -194,13 +194,13 @@ def rank(
     """Rank methods by the score of their best configuration.
 
     The score is `HM(Mem, Privacy, U)`, with `Privacy = MIA` or `HM(MIA, UDS)` (see `score_models`). The configuration
-    may be chosen by either score, independently of the one used for ranking: the paper chooses without UDS. If several
-    configurations reach the same score, all are named; the one shown has the fewest parts at 0 and then the highest
-    harmonic mean of the rest, as with the paper's 1e-12 in each denominator.
+    may be chosen by either of these two scores, whichever ranks the methods; the paper chooses without UDS. If several
+    configurations reach the same score, all are named. The one shown has the fewest parts at 0, then the highest
+    harmonic mean of the other parts, which is also the effect of the paper's 1e-12 in each denominator.
 
     Args:
         frame: One row per model: `model`, `method`, the columns of `parts`.
-        with_uds: Rank with the depth metric in the score.
+        with_uds: Rank by the score with the depth metric.
         select_by: Choose the configuration by the score "without" or "with" it.
         min_utility: Smallest `utility_rel` of a candidate; None takes all.
         parts: Columns of the score; default those of the UDS paper.
@@ -237,7 +237,7 @@ def rank(
 def shifts(frame: pd.DataFrame, *, min_utility: float | None = None, parts: ScoreParts | None = None) -> pd.DataFrame:
     """Compare the configuration chosen for each method without and with the depth metric.
 
-    A choice that is only one of several tied ones does not count as moved if the other choice is among them.
+    The choice does not count as moved if the first configuration is among those tied for the second choice.
     Arguments and errors are those of `rank`.
 
     Returns:

@@ -1,8 +1,7 @@
 """Robustness: does a metric withstand quantisation, and does relearning change it as in a model that never knew?
 
-First the filters for unlearned models: by utility, and by a metric's own threshold.
-
-At the end, a table that combines faithfulness and robustness.
+The file begins with the filters for unlearned models, by utility and by a metric's own threshold, and ends with the
+table that combines faithfulness and robustness.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def as_cuts(thresholds: pd.DataFrame | Mapping[str, float]) -> dict[str, float]:
 
 
 def useful_models(frame: pd.DataFrame, min_utility: float | None) -> np.ndarray:
-    """Mark the models that keep enough utility: all of them if the filter is off, but none without a value."""
+    """Mark the models that keep enough utility; without the filter all of them, with it none that lacks a value."""
     if min_utility is None:
         return np.ones(len(frame), dtype=bool)
     if not min_utility >= 0:
@@ -68,10 +67,10 @@ _FILTERS = {
     "threshold": (False, True),
     "utility+threshold": (True, True),
 }
-"""Filter settings (by utility, by threshold)."""
+"""Settings of the two filters: whether models are filtered by utility, and by threshold."""
 
-_GRID = 101  # number of shifts across its interval at which mean R is computed, in addition to possible turning points
-_TURNS = 200  # maximum number of turning points that are examined; of more, every k-th
+_GRID = 101  # number of shifts, spread over their interval, at which mean R is computed besides its turning points
+_TURNS = 200  # maximum number of turning points at which mean R is computed; if there are more, every k-th is used
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -91,18 +90,18 @@ class Tables:
     """One row per retain model."""
 
     retain_relearned: pd.DataFrame | None = None
-    """One row per relearning of retain; with several retain models `model` names its start."""
+    """One row per relearning of retain; with several retain models, `model` names the one that was relearned."""
 
     thresholds: pd.DataFrame | Mapping[str, float] | None = None
     """Cut on m per metric (mapping, or the result of `thresholds`): only models with `m <= threshold` count. None
     turns the filter off."""
 
     faithful: pd.DataFrame | None = None
-    """Result of `faithfulness`: needed for the unit of `relative_move`, and for Overall in `tied_cuts`."""
+    """Result of `faithfulness`, which `relative_move` and the Overall of `tied_cuts` need."""
 
     pools: pd.DataFrame | None = None
-    """Models that know and models that do not, as in `faithfulness`: adds `p_first`. Whole runs of the pools, whole
-    clusters of the unlearned models and relearnings of retain are resampled; filters stay as they are."""
+    """Models that know and models that do not, as in `faithfulness`; they add `p_first`. Resampling draws whole runs of
+    the pools, whole clusters of the unlearned models, and relearnings of retain; the filters stay the same."""
 
     cluster: Sequence[str] = ("method", "run")
     """Columns of `before` that define clusters of models, outermost first; missing ones are ignored. Empty if all
@@ -122,32 +121,33 @@ def robustness(
 ) -> pd.DataFrame:
     """Compute Q, R and robustness of every metric over the models that pass the filters.
 
-    Symmetric: `Q = 1 - |m' - m| / (|m'| + |m| + 1e-10)` and `R = 1 - |Du - Dr| / (|Du| + |Dr| + 1e-10)`, with D
-    the change of m by relearning, u the model and r retain. One-directional: `Q = min(m / m', 1)`, 1 where `m' <=
-    m`; `R = 1` where `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`. Both are averaged over models; `Rob = HM(mean Q,
+    Symmetric: `Q = 1 - |m' - m| / (|m'| + |m| + 1e-10)` and `R = 1 - |Du - Dr| / (|Du| + |Dr| + 1e-10)`, where Du is
+    the change of the model's m by relearning and Dr that of retain. One-directional: `Q = min(m / m', 1)`, and 1 if
+    `m' <= m`; `R = 1` if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`. Both are averaged over models; `Rob = HM(mean Q,
     mean R)`.
 
-    Dr comes from few relearnings and is shared by all models, so its interval is carried into R: `r_shift_low` and
-    `r_shift_high` are the extremes of mean R over it. If it contains 0, retain may not change at all, and R is
-    undefined; `r_at_shift` still has the value at the mean. A metric with the same value for all models before and
-    after would get Q = 1 only because of the 1e-10, so its Q and R are undefined, too; models that do not change are
-    counted.
+    Dr comes from few relearnings and is shared by all models, so the uncertainty of Dr is carried into R: `r_shift_low`
+    and `r_shift_high` are the extremes of mean R over the interval of Dr. If this interval contains 0, retain may not
+    change at all, and R is undefined; `r_at_shift` still has the value at the mean Dr. A metric with the same value for
+    all models before and after would get Q = 1 only because of the 1e-10, so its Q and R are undefined too. Models
+    that do not change are counted.
 
-    The intervals of Q and R take whole methods as clusters, and are for other methods; `q_runs_low` and its like take
-    runs, and are for more runs of these methods. Both are t intervals with Satterthwaite's degrees of freedom on the
-    logit scale; with fewer than five clusters there is none. If one method makes up most of the distance from 0 or 1,
-    they may be too short: `caution` names it, with an interval that allows for any other method. They take the shift of
-    retain as given, so read them together with `r_shift_low` and `r_shift_high`.
+    The intervals of Q and R use whole methods as clusters and hold for other methods. `q_runs_low` and similar columns
+    use runs as clusters and hold for more runs of the same methods. Both are t intervals with Satterthwaite's degrees
+    of freedom on the logit scale, and need at least five clusters. They may be too short if one method makes up most of
+    the distance from 0 or 1; `caution` then names the method, with an interval that allows for any other method. All of
+    them take the shift of retain as given, so read them together with `r_shift_low` and `r_shift_high`.
 
     Args:
         tables: The models in their states; with `thresholds` for that filter.
         metrics: As in `directions`.
         direction: As in `directions`.
-        min_utility: Only models with `utility_rel` of at least this count. None turns the filter off.
-        symmetric: Penalise both directions, as in the UDS paper; False: only knowledge that comes back.
-        confidence: Of the intervals.
-        n_resamples: Resamples behind `p_first`.
-        seed: Of these.
+        min_utility: Smallest `utility_rel` of a model that counts. None turns the filter off.
+        symmetric: Penalise changes in both directions, as in the UDS paper; False penalises only knowledge that comes
+            back.
+        confidence: Confidence level of the intervals.
+        n_resamples: Number of resamples for `p_first`.
+        seed: Seed of these resamples.
 
     Returns:
         One row per metric, columns as in `COLUMNS["robustness"]`.
@@ -195,8 +195,9 @@ def robustness_by_filter(
     """Compute robustness under every filter setting, on each metric's own models and on common ones.
 
     Arguments and errors are those of `robustness`; without `thresholds` or `min_utility`, the settings with that filter
-    are left out. Common models pass for all metrics and have all values. Metrics without a threshold or any value are
-    ignored for this; if a metric lets no model pass, there are no common models, and the reason names it.
+    are left out. Common models are those that pass for all metrics and have all values; metrics without a threshold or
+    any value are ignored here. If a metric lets no model pass, there are no common models, and the reason names this
+    metric.
 
     Returns:
         One row per filter setting, kind of models (own, common) and metric; columns as in `COLUMNS["robustness"]`.
@@ -240,7 +241,7 @@ def perturbation_points(
     min_utility: float | None = 0.8,
     symmetric: bool = True,
 ) -> pd.DataFrame:
-    """List every model of every metric before and after: the points that Q and R average.
+    """List the values of every metric for every model before and after: the points over which Q and R average.
 
     Arguments and errors are those of `robustness`.
 
@@ -273,9 +274,9 @@ def tied_cuts(
 ) -> pd.DataFrame:
     """Judge every metric at each of its best thresholds, while the others keep theirs.
 
-    Youden's J often has its maximum at several cuts. By convention, the lowest is used. With another one, a metric may
-    call other models unlearned, and so get another Q, R and rank. Arguments and errors are those of `robustness`;
-    `tables` needs `faithful`, and `thresholds` with all cuts, as `thresholds` returns them.
+    Youden's J often has its maximum at several cuts, of which the lowest is used by convention. With another cut, a
+    metric may call other models unlearned, and so get another Q, R and rank. Arguments and errors are those of
+    `robustness`; `tables` needs `faithful`, and `thresholds` with all cuts, as `thresholds` returns them.
 
     Returns:
         One row per filter setting with a threshold, metric with several best cuts, and cut; columns as in
@@ -331,9 +332,9 @@ class _States:
     shift: RetainShift
     pool_distance: float  # |mean_P - mean_N|; NaN where it is not known
     threshold: float
-    # All thresholds that separate the pools as well as `threshold`, itself included; empty if it is the only one.
+    # All thresholds that separate the pools equally well, `threshold` included; empty if there is no other.
     tied: tuple[float, ...]
-    lacks_cut: bool  # whether it lacks a threshold that it should have
+    lacks_cut: bool  # whether thresholds are used and there is none for this metric
     symmetric: bool
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -365,7 +366,7 @@ class _States:
         return replace(self, models=models, threshold=math.nan, tied=(), lacks_cut=False)
 
     def only(self, mask: np.ndarray) -> _States:
-        """Return the same for some of the models."""
+        """Return the record for some of the models."""
         return replace(self, models=self.models[mask])
 
     @property
@@ -455,8 +456,8 @@ def _clusters(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return the names of clusters and the code of each model by column, outermost first.
 
-    A column that is missing or has gaps is left out, and so is an outer one with a single value. Runs of the same name
-    in two methods count as two runs.
+    A column that is missing or has gaps is left out, and so is an outer column with a single value. Runs with the same
+    name in two methods count as two runs.
     """
     usable = [name for name in columns if name in before.columns and before[name].notna().all()]
     labels = {"model": list(models)} if not usable else {}
@@ -556,7 +557,7 @@ def _extremes(kept: _States) -> tuple[float, float]:
 def _intervals(
     prefix: str, values: np.ndarray, kept: _States, confidence: float, cautions: list[str]
 ) -> dict[str, Any]:
-    """Return the interval of mean Q or R, with the outermost clusters and with the innermost."""
+    """Return the intervals of mean Q or R: with the outermost clusters, and with the innermost."""
     outer, inner = next(iter(kept.clusters)), list(kept.clusters)[-1]
     codes = kept[f"in {outer}"]
     interval, reason = clustered_mean(values, codes, confidence)
@@ -590,7 +591,7 @@ def _why_none_common(states: Sequence[_States]) -> str:
         return "no model passes the filters"
     blocking = [state.metric for state in states if state.takes_part and not state.complete.any()]
     if not blocking:
-        return "no model is common to all metrics: each lets others pass"
+        return "no model is common to all metrics: each metric lets different models pass"
     named = ", ".join(blocking[:3]) + (f" and {len(blocking) - 3} more" if len(blocking) > 3 else "")
     return f"no model is common to all metrics: none passes the filters of {named}"
 
@@ -598,7 +599,7 @@ def _why_none_common(states: Sequence[_States]) -> str:
 def _resampled_aucs(
     pools: pd.DataFrame | None, ways: Mapping[str, Points], n_resamples: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Return F of each metric in every resample of the pools: whole runs, or single models without known runs."""
+    """Return F of each metric in every resample of the pools: of whole runs or, if runs are not known, of models."""
     if pools is None:
         return {}
     split = split_pools(pools, "knows", ("variant", "run"))
@@ -622,8 +623,8 @@ def _add_p_first(
 ) -> None:
     """Add the share of resamples in which each metric has the highest Overall; ties are split.
 
-    Clusters of models and relearnings are drawn, the same ones for all metrics. NaN for a metric without Q, R or F, and
-    for all if only one has them.
+    Clusters of models and relearnings are drawn, and are the same for all metrics. The share is NaN for a metric
+    without Q, R or F, and for all metrics if only one has these values.
     """
     ranked = [at for at, row in enumerate(rows) if row["metric"] in aucs and not math.isnan(row["rob"])]
     if len(ranked) < 2:
@@ -649,7 +650,7 @@ def _overall(
     """Return Overall in every resample of clusters (`drawn`) and of relearnings; -1 where no kept model was drawn."""
 
     def means(values: np.ndarray, which: np.ndarray | None = None) -> np.ndarray:
-        """Average Q or R (one row, or row `which` of each resample), weighting clusters by how often they are drawn."""
+        """Average Q or R over models (with `which`, another row per resample), weighted by how often each is drawn."""
         measured = states.kept & ~np.isnan(values[0])
         n_clusters = drawn.shape[1]
         sums = np.stack([np.bincount(codes[measured], row[measured], n_clusters) for row in values])
@@ -666,18 +667,18 @@ def _overall(
 
 
 def summary(faithful: pd.DataFrame, robust: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Combine F, Q and R of every metric into robustness and Overall, with ranks.
+    """Combine F, Q and R of every metric into robustness and Overall, and rank the metrics.
 
     `Rob = HM(Q, R)` and `Overall = HM(F, Rob)`; HM is the harmonic mean, 0 if a part is 0 and NaN if one is NaN.
 
     Args:
         faithful: `metric` and `auc`, from `faithfulness` or `read_published(...).metrics`.
-        robust: `metric`, `q`, `r` and perhaps `n` and `p_first`, from `robustness` at one filter setting; None:
-            `faithful` has them.
+        robust: `metric`, `q`, `r` and perhaps `n` and `p_first`, from `robustness` at one filter setting; None if
+            `faithful` has these columns.
 
     Returns:
-        One row per metric of `faithful`, columns as in `COLUMNS["summary"]`; higher is better everywhere. Places
-        count only metrics that have the number.
+        One row per metric of `faithful`, columns as in `COLUMNS["summary"]`; higher is always better. Only metrics that
+        have a number are ranked by it.
 
     Raises:
         DataError: A column is missing, a metric occurs twice, or a number is negative.

@@ -40,7 +40,7 @@ class ExampleAttack:
     """Scores of an attack on forget and holdout examples, for all models and for retain."""
 
     values: np.ndarray  # example x model; NaN where an example has no score
-    reference: np.ndarray  # those of retain, per example
+    reference: np.ndarray  # scores of retain, per example
     holdout: np.ndarray  # which examples belong to the holdout set
 
     def closeness(self, weights: np.ndarray) -> np.ndarray:
@@ -51,7 +51,7 @@ class ExampleAttack:
         return 1 - np.minimum(apart, 1.0)
 
     def area(self, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the probability that a holdout example scores above a forget example, ties half, in every resample."""
+        """Return the probability, by resample, that a holdout example scores above a forget example; ties half."""
         forget, other = (np.flatnonzero(~np.isnan(scores) & here) for here in (~self.holdout, self.holdout))
         below = scores[forget][:, None] < scores[other][None, :]
         kernel = below + np.float32(0.5) * (scores[forget][:, None] == scores[other][None, :])
@@ -67,7 +67,7 @@ class ExampleAttack:
 class ExampleValues:
     """The parts of the score, with their values per example where available."""
 
-    holdout: np.ndarray  # among all examples of all metrics, those that no model was trained on
+    holdout: np.ndarray  # marks the examples, among those of all metrics, that no model was trained on
     # Metrics that are means: example x model, oriented so that more is forgotten; NaN where there is no value.
     means: Mapping[str, np.ndarray]
     attacks: Mapping[str, ExampleAttack]  # attacks that are normalised by retain, by the name of the normalised one
@@ -106,7 +106,7 @@ class ExampleValues:
             if not np.isnan(table[holdout]).all():
                 continue  # an attack's value is not a mean
             table = table[:, : len(names)]
-            if not np.isnan(table).all(0).any():  # otherwise some model has no values, so the metric is not resampled
+            if not np.isnan(table).all(0).any():  # if a model has no values, the metric is not resampled
                 means_of = (
                     "the values the metric is the mean of. Leave the metric out of the examples if it is not a mean."
                 )
@@ -132,7 +132,7 @@ class ExampleValues:
     def bootstrap(self, n_resamples: int, rng: np.random.Generator) -> np.ndarray:
         """Draw the weight of each example: resample x example; forget and holdout examples are drawn separately.
 
-        If subjects are known, whole subjects are drawn, since questions about one are not independent.
+        If subjects are known, whole subjects are drawn, since questions about the same subject are not independent.
         """
         weights = np.zeros((n_resamples, len(self.holdout)))
         for rows in self._sets():
@@ -205,7 +205,7 @@ def _declared(names: Mapping[str, np.ndarray]) -> dict[str, str]:
     return {name: METRICS[name].uses[0] for name in names if name in METRICS and len(METRICS[name].uses) == 1}
 
 
-_SPLITS = 200  # number of random halves: only means over them are reported, which converge faster than interval bounds
+_SPLITS = 200  # number of random halves: fewer than resamples, since only means over the halves are reported
 
 _VIEWS: tuple[View, View] = ("without", "with")
 
@@ -236,8 +236,7 @@ class Stability:
     example."""
 
     cautions: tuple[str, ...] = ()
-    """Sentences about things that cannot vary in these resamples, and so have no probability (NaN) or an overconfident
-    one."""
+    """Sentences about what cannot vary in these resamples, so that its probability is NaN or overconfident."""
 
     @property
     def varying(self) -> tuple[str, ...]:
@@ -259,28 +258,28 @@ def stability(
 ) -> Stability:
     """Repeat the ranking with resampled configurations of each method, and with resampled examples.
 
-    Over configurations: each method's are drawn with replacement, as many as it has, and the best of those is chosen.
-    Over examples: they are drawn with replacement, the same for all models and metrics, forget and holdout examples
-    separately; whole subjects, where a column `subject` names them. Means over examples, and attacks that are
-    normalised by retain's (`1 - min(|AUC - AUC_retain| / AUC_retain, 1)`), are computed again, and the choice is made
-    again. A part without values per example for each model is not resampled and is named in `fixed`; the spread is then
-    a lower bound.
+    Over configurations: for each method, as many configurations as it has are drawn with replacement, and the best of
+    the drawn ones is chosen. Over examples: forget and holdout examples are drawn separately, with replacement, and
+    are the same for all models and metrics; whole subjects are drawn if a column `subject` names them. Means over
+    examples, and attacks normalised by that of retain (`1 - min(|AUC - AUC_retain| / AUC_retain, 1)`), are computed
+    again, and the configurations are chosen again. A part of the score without values per example for each model is
+    not resampled and is named in `fixed`; the spread is then a lower bound.
 
-    If nothing can vary, there are no probabilities: over configurations, if each method has only one eligible; over
-    examples, if no part of the score has values per example. Ranks, `p_best` and swaps are then NaN, as is the interval
-    of a method with one configuration; `cautions` says so.
+    If nothing can vary, there are no probabilities. Over configurations, this is so if each method has only one
+    eligible configuration; over examples, if no part of the score has values per example. Ranks, `p_best` and swaps are
+    then NaN, as is the interval of a method with one configuration, and `cautions` says so.
 
     Args:
         frame: One row per model: `model`, `method`, the columns of `parts`.
-        examples: `model`, `metric`, `example_id`, `value`, as the readers return it (`ModelTable.examples`). Those of
-            models that are not in `frame` are left out, except those of the model "retain", whose attacks are the
-            reference; without it attacks stay as they are.
+        examples: `model`, `metric`, `example_id`, `value`, as the readers return it (`ModelTable.examples`). Models
+            that are not in `frame` are left out, except the model "retain", whose attacks are the reference; without
+            it, attacks are not resampled.
         select_by: As in `rank`.
         min_utility: As in `rank`.
         parts: Columns of the score; default those of the UDS paper.
-        confidence: Of the percentile intervals.
-        n_resamples: Number of resamples; also of random halves, up to 200.
-        seed: Of the resampling.
+        confidence: Confidence level of the percentile intervals.
+        n_resamples: Number of resamples and, up to 200, of random halves.
+        seed: Seed of the resampling.
 
     Returns:
         The tables. Methods without an eligible configuration are left out.
@@ -349,10 +348,10 @@ def stability(
 def _best(
     scores: np.ndarray, rows: np.ndarray, tied_first: bool, chosen: int, by: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores (view x resample) of the configuration of a method chosen in each resample, and its row.
+    """Choose a configuration of a method in each resample; return its scores (view x resample) and its row.
 
-    `scores` is view x resample (or 1) x model, `rows` the candidates of each resample (or 1). In a tie, it is the one
-    chosen on all data, if included.
+    `scores` is view x resample (or 1) x model, `rows` are the candidates of each resample (or 1). In a tie, the
+    configuration chosen on all data is preferred.
     """
     resample = np.arange(max(len(rows), scores.shape[1]))
     drawn = np.broadcast_to(rows, (len(resample), rows.shape[1]))

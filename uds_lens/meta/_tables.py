@@ -28,8 +28,8 @@ class ModelTable:
     """Models with their metrics, as a reader returns them."""
 
     frame: pd.DataFrame
-    """One row per model: `model`, metrics by the names of `uds_lens.metrics.METRICS`, and what is known of `method`,
-    `config`, `lr`, `epochs`, `utility_rel` and the rest of `COLUMNS["models"]`."""
+    """One row per model: `model`, metrics by their names in `uds_lens.metrics.METRICS`, and the known ones among the
+    other columns of `COLUMNS["models"]`, such as `method`, `config`, `lr`, `epochs` and `utility_rel`."""
 
     reasons: pd.DataFrame
     """Why values are NaN: `model`, `metric`, `reason`."""
@@ -39,8 +39,8 @@ class ModelTable:
 
     examples: pd.DataFrame | None = None
     """Values per example, if requested: `model`, `metric`, `example_id`, `value`, and `subject` if the results have
-    subjects. Ids of the holdout set of an attack begin with "holdout/". Those of retain have the model "retain", or
-    "retain BASE SPLIT" where there are several."""
+    subjects. Ids of an attack's holdout set begin with "holdout/". The retain model is called "retain", or
+    "retain BASE SPLIT" if there are several."""
 
     references: pd.DataFrame | None = None
     """The models full and retain that were read along with the others; None if the reader did not look for them."""
@@ -96,7 +96,7 @@ def retain_name(setup: Sequence[str | None]) -> str:
 
 
 def require_one_setup(frame: pd.DataFrame) -> None:
-    """Raise `DataError` unless all models are of one base model and one split: others are not comparable."""
+    """Raise `DataError` unless all models have the same base model and split, without which they are not comparable."""
     several = setups(frame)
     if len(several) > 1:
         more = "; ..." if len(several) > 4 else ""
@@ -117,7 +117,7 @@ def require_same_conditions(*frames: pd.DataFrame) -> None:
     if (difference := mixed(_by_model(*frames))) is not None:
         raise DataError(
             f"the models were not measured in the same way, so their numbers are not comparable: {difference}. "
-            "Measure them alike, or give those that were."
+            "Measure all of them in the same way, or leave out those that differ."
         )
 
 
@@ -127,7 +127,7 @@ def conditions_in(frame: pd.DataFrame) -> list[dict[str, Any]]:
     for text in frame.get("conditions", [None] * len(frame)):
         try:
             read = {} if pd.isna(text) else json.loads(text)
-        except (ValueError, TypeError, RecursionError):  # a column that is not ours
+        except (ValueError, TypeError, RecursionError):  # a column of this name that this library did not write
             read = str(text)
         found.append(read if isinstance(read, dict) else {"conditions": str(read)})
     return found
@@ -154,7 +154,7 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
         split: Value of the column `split`, in any capitals; None takes all.
 
     Returns:
-        Their rows, reasons and values per example, with those of the retain model that belongs to them.
+        The rows, reasons and values per example of these models and of their retain model.
 
     Raises:
         DataError: No model is of that base model and split.
@@ -178,7 +178,7 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
 
 
 def of_setup(table: ModelTable, setup: Setup) -> ModelTable:
-    """Return the models of exactly one setup, treating None as a value; `retain` is the one of that setup."""
+    """Return the models of exactly one setup, None being a setup too; its retain model is then called "retain"."""
     rows = _rows(table, [of_model == setup for of_model in _setups(table.frame)])
     if rows.examples is None:
         return rows
@@ -306,8 +306,8 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
     return ModelTable(frame=frame, reasons=pd.DataFrame(empty, columns=list(REASONS)), source=str(file))
 
 
-# The origin of a model (method, configuration, base model, split) comes from its record, its name or a table. Nothing
-# is guessed.
+# The origin of a model (method, configuration, base model, split) comes from its record, its name or a table, and is
+# never guessed.
 
 COLUMNS = ("method", "config", "lr", "epochs")  # columns about the origin of a model
 
@@ -411,11 +411,11 @@ def recorded_setup(config: hydra.Config) -> Setup:
 
 
 def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return how a measured model was made, as far as known for certain.
+    """Return how a measured model was made, as far as this is certain.
 
-    The first that knows: `unlearning.json` in the model's directory, if it is about the weights that were measured;
-    a part of the path that `uds_lens.unlearning.config_name` made, or that has Open-Unlearning's form
-    (`tofu_..._forget10_NPO_...`), of the checkpoint or of one of `names`.
+    The first source is `unlearning.json` in the model's directory, if it is about the weights that were measured. The
+    second is the path of the checkpoint, and then `names`: a part of it may be a name that
+    `uds_lens.unlearning.config_name` made, or one of Open-Unlearning's form (`tofu_..._forget10_NPO_...`).
 
     Example:
         >>> origin("ckpt/npo_lr2e-05_beta0.1_alpha1_epoch10", "0" * 32)["method"]
@@ -450,12 +450,12 @@ def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) ->
 
 
 def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLike[str]) -> ModelTable:
-    """Set the methods of models from a table, which overrides records and names.
+    """Set the methods of models from a table, in place of those in their records and names.
 
     Args:
         table: Models.
-        methods: Name of a model to its method; or a CSV with the columns `model` and `method`, and `config`, `lr`,
-            `epochs` where they are known. Other models stay as they are.
+        methods: The method by name of the model, or a CSV with the columns `model` and `method` and, where known,
+            `config`, `lr` and `epochs`. Models that it does not name stay as they are.
 
     Returns:
         `table` with the columns that `methods` fills.

@@ -47,13 +47,13 @@ COMPARED = {
 BY_METRIC = {
     "metric": "name",
     "n": "models with both values",
-    "agree": "of these, within the margin",
-    "differ": "beyond it, and nothing explains it",
-    "expected": "beyond it, and explained by what was measured differently",
-    "spearman": "rank correlation of both; NaN with fewer than 3 models, or if one is constant",
+    "agree": "models whose difference is within the margin",
+    "differ": "models whose difference exceeds the margin without an explanation",
+    "expected": "models whose difference exceeds the margin and is explained by what was measured differently",
+    "spearman": "rank correlation of measured and published; NaN with fewer than 3 models, or if one is constant",
     "mean_difference": "mean of measured - published",
-    "largest_difference": "the largest in size, with its sign",
-    "largest_model": "its model",
+    "largest_difference": "the difference that is largest in size, with its sign",
+    "largest_model": "the model with the largest difference",
     "known": "known problems of the published values",
 }
 """Columns of `Comparison.by_metric`."""
@@ -71,7 +71,7 @@ OF_POOLS = {
 """Columns of `Comparison.of_pools`."""
 
 _POOL_MARGIN = 0.02  # distance that counts as agreement of F, means of the pools, Q and R; F moves in steps of 1/900
-_ROUNDING = 4  # margins for a different dtype or last layer; other prompts or questions explain any difference
+_ROUNDING = 4  # a different dtype or last layer explains a difference of up to this many margins
 
 
 _COUNTED = {
@@ -122,12 +122,13 @@ def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None 
     """Compare the values of a run with those published for the same models.
 
     A published value that is rounded, capped at 1 or set by definition stands for a range: a value within it does not
-    differ. If a difference is beyond the margin, the row says whether the two were measured differently: other prompts,
-    references, tau or questions explain any difference, another dtype or last layer up to four margins.
+    differ. If a difference exceeds the margin, the row says whether the two values were measured differently: other
+    prompts, references, tau or questions explain a difference of any size, another dtype or last layer explains up to
+    four margins.
 
     Args:
         run: Folder of `run`, or of any study; run folders of the UDS paper's released script; Open-Unlearning's saves.
-        margins: Difference that counts as agreement by metric, in place of the defaults.
+        margins: Differences that count as agreement, by metric, in place of the defaults.
 
     Returns:
         Every value with its verdict, and the agreement by metric.

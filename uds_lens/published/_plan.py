@@ -24,7 +24,7 @@ _ENTITIES = "tofu-annotated/forget10:"  # the entities of forget10, which locusl
 _BEGINS = "# Published models measured again, written by uds-lens published plan.\n"
 
 _RELEARNING = {"protocol": "chat", "system_prompt": "You are a helpful assistant."}
-"""All else is the default of `RelearnConfig`."""
+"""Settings that differ from the defaults of `RelearnConfig`."""
 
 
 def plan(
@@ -37,13 +37,14 @@ def plan(
 ) -> StudyPlan:
     """Plan to measure published models as their published numbers were.
 
-    UDS is measured by an audit with the paper's settings (raw prompts, bfloat16, the released script's last layer), the
-    others in bfloat16 too, each in the chat style of its table, which depends on metric, role and state.
+    UDS is measured by an audit with the paper's settings (raw prompts, bfloat16, the released script's last layer). All
+    other metrics are measured in bfloat16 too, each in the chat style of its published table, which depends on metric,
+    role and state.
 
     Args:
-        models: From `models`, all of one group; its full and retain are in every plan.
-        metrics: Names; None takes all that were published of any of these models.
-        perturb: Measure unlearned models, full and retain in 4 bits and relearned too, as the paper did.
+        models: Models from `models`, all of one group; every plan includes full and retain of that group.
+        metrics: Names of metrics; None takes all that were published for any of these models.
+        perturb: Also measure unlearned models, full and retain in 4 bits and after relearning, as the paper did.
         data: TOFU directory or Hub id in place of the group's data set.
         limit: Rows of each set, a random sample spread over the subjects: a quick look, not a reproduction.
 
@@ -98,14 +99,14 @@ def plan(
 
 
 def _prompts(asked: Sequence[str], perturb: bool) -> list[dict[str, Any]]:
-    """The rules of the paper's tables; the first that fits counts."""
+    """Return the rules of the paper's tables; the first that matches a measurement applies."""
     rouge = [name for name in ("rouge", "para_rouge", "jailbreak_rouge") if name in asked]
     rules: list[dict[str, Any]] = [
         {"style": "paper_perturbed", "states": ["quantised", "relearned"]},
         {"style": "paper_pools", "roles": ["pool"]},
     ]
     if rouge:
-        if perturb:  # R compares retain before and after in one prompt
+        if perturb:  # R compares retain before and after relearning, so both need the same prompts
             rules.append({"style": "paper_perturbed", "roles": ["retain"], "states": ["before"], "metrics": rouge})
         rules.append({"style": "paper_pools", "metrics": rouge})
     return [*rules, {"style": "paper_scores"}]

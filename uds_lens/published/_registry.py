@@ -1,6 +1,6 @@
-"""The published models, one record each from the data file next to this one, and the published values as one table.
+"""The published models, described by the data file next to this one, and their published values as one table.
 
-Values are as exact as published, with their prompts and what is known about them.
+Values are as exact as published, and come with their prompts and what is known about them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ModelGroup:
 
     @property
     def download_bytes(self) -> int:
-        """Size of a model in bfloat16, as all of them are given."""
+        """Size of a model in bfloat16, the dtype in which all of them are published."""
         return 2 * self.parameters
 
 
@@ -63,19 +63,19 @@ class PublishedModel:
     """One published model."""
 
     name: str
-    """On the authors' page, where it is there; unique in its group."""
+    """Name on the authors' page, if it is listed there; unique in its group."""
     hub_id: str
-    """On the Hugging Face Hub. The commit is recorded by the run that first downloads it."""
+    """Id on the Hugging Face Hub. The run that first downloads the model records its commit."""
     group: ModelGroup = field(repr=False)
-    """What it shares with others."""
+    """The group it belongs to, with what its models share."""
     role: Role
     """full, retain, unlearned, pool, or other (retain models of other splits)."""
     method: str | None = None
-    """Unlearning method, in the words of this library."""
+    """Unlearning method, by its name in this library."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What its name says of its training."""
+    """Settings of its training, as its name gives them."""
     knows: bool | None = None
-    """Of a pool model: whether it was trained on the forget set."""
+    """For a pool model, whether it was trained on the forget set."""
 
     @property
     def variant(self) -> str | None:
@@ -134,15 +134,15 @@ def models(*, group: str | None = None, role: Role | None = None, method: str | 
     """List the published models that have a property.
 
     Args:
-        group: Name of a `ModelGroup`, or what several begin with: "tofu", "muse".
+        group: Name of a `ModelGroup`, or the beginning that several share: "tofu", "muse".
         role: full, retain, unlearned, pool or other.
         method: Unlearning method, for example "npo".
 
     Returns:
-        The models, each group's full and retain first.
+        The models; in each group, full and retain come first.
 
     Raises:
-        ConfigError: No model is like that.
+        ConfigError: No model has these properties.
 
     Example:
         >>> len(models(role="unlearned", group="tofu-1b")), len(models(role="pool"))
@@ -169,13 +169,14 @@ def models(*, group: str | None = None, role: Role | None = None, method: str | 
 
 
 def find(name: str, *, group: str | None = None) -> PublishedModel | None:
-    """Return the published model that a name stands for; None where it is none of them.
+    """Return the published model that a name stands for; None if it stands for none of them.
 
     Args:
-        name: Its Hub id, the last part of one (also as a folder, or a task that holds `evals`; without "unlearn_" as
-            Open-Unlearning names runs), a path inside the Hub's cache, or its name on the authors' page. An id of
-            another owner, `owner/name` where no such folder is, stands for another model.
-        group: Group of the names that occur in several: full, retain, retain95. Default: tofu-1b.
+        name: The model's Hub id or the last part of it, its name on the authors' page, or a path inside the Hub's
+            cache. The last part of the id may also be a folder, or a task that holds `evals`, and may lack "unlearn_",
+            as in Open-Unlearning's names of runs. The same name under another owner (`owner/name`, if there is no such
+            folder) stands for another model.
+        group: Group in which to look up names that occur in several groups: full, retain, retain95. Default: tofu-1b.
 
     Example:
         >>> find("saves/eval/tofu_Llama-3.2-1B-Instruct_forget10_NPO_lr2e-05_beta0.1_alpha1_epoch10").name
@@ -259,7 +260,7 @@ KNOWN_PROBLEMS = {
     "mia_agg": "the harmonic mean adds 1e-12 to each part, so it is a small number, not 0, where one part is 0",
     "fluency": "depends on the classifier; this library's offline heuristic is a different one",
 }
-"""What is known of the source of a metric's published values, by metric."""
+"""Known problems of the published values, by metric."""
 
 MARGINS = {
     **dict.fromkeys(("uds", "logit_lens", "em", "prob", "paraprob", "truth_ratio"), 0.005),
@@ -271,9 +272,10 @@ MARGINS = {
     **{f"{part}_truth_ratio": 0.005 for part in ("retain", "ra", "wf")},
     **{f"{part}_q_rouge": 0.02 for part in ("retain", "ra", "wf")},
 }
-"""Difference that counts as agreement, by metric. Chosen here, since no model was measured twice: for UDS about four
-times its shift in half precision on small models (0.0014; docs, Results), greedy texts in half precision
-diverge after a tie, and a normalised attack divides by retain's."""
+"""Difference that counts as agreement, by metric. These margins are choices, since no model was measured twice. For UDS
+the margin is about four times the shift by half precision in small models (0.0014; docs, Results). Margins are wider
+for generated texts, which diverge after a tie in half precision, and for normalised attacks, which divide by that of
+retain."""
 
 MARGIN = 0.01  # the same for a metric that is not listed
 
@@ -281,7 +283,7 @@ MARGIN = 0.01  # the same for a metric that is not listed
 def values() -> pd.DataFrame:
     """List every published value of a single model.
 
-    Of the pool models the paper published means only (`pool_values`); of MUSE and WMDP it published no UDS.
+    For pool models the paper published only means (`pool_values`); for MUSE and WMDP it published no UDS.
 
     Returns:
         One row per model and metric, columns as in `uds_lens.published.VALUES`.
@@ -344,7 +346,7 @@ def rounded(value: float, decimals: int) -> tuple[float, float]:
 
 
 def pool_values() -> pd.DataFrame:
-    """List what the paper published of its pools and of perturbed models: numbers of metrics, not of models.
+    """List what the paper published about its pools and perturbed models: one number per metric, not per model.
 
     Returns:
         One row per metric and quantity, columns as in `uds_lens.published.POOL_VALUES`.
@@ -371,7 +373,7 @@ def pool_values() -> pd.DataFrame:
 
 
 def metrics_published(model: str, *, group: str = "tofu-1b") -> tuple[str, ...]:
-    """Return the metrics whose value was published for a model of a group; of a pool model those of the means.
+    """Return the metrics that have a published value for a model of a group; for a pool model, a published mean.
 
     >>> metrics_published("retain95")
     ('uds',)

@@ -1,4 +1,4 @@
-"""Carrying out a plan of published models: a study whose models come from the Hub and are removed once measured."""
+"""Run a plan of published models: a study whose models come from the Hub and are removed once they are measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from uds_lens.study._run import free_bytes, weight_bytes
 _LOG = logging.getLogger("uds_lens.study")
 
 RECORD = "downloads.json"  # file of a study's folder with the commits of its models
-HUB = "hub"  # cache of the Hub in that folder, for what is removed again
+HUB = "hub"  # folder of a study in which models are downloaded that are removed again
 
 
 def run(
@@ -41,11 +41,11 @@ def run(
 ) -> StudyStatus:
     """Measure the models of a plan, downloaded one at a time and removed when they are measured.
 
-    Models that are in the Hub's cache are taken from there; the others are downloaded into `hub/` in the folder of the
-    study, three at a time: full, retain, and the model that is measured. Nothing outside the folder is removed. A call
-    may be killed and repeated: finished models are not downloaded again, and what a killed download left is removed.
-    `downloads.json` in the folder keeps the commit of each model, which later calls with this folder take again.
-    Download sizes, disk and time are logged first (`uds_lens.study`).
+    Models that are in the Hub's cache are taken from there. Other models are downloaded into `hub/` in the folder of
+    the study, which holds three at a time: full, retain, and the model that is being measured. Nothing outside the
+    folder is removed. A call may be killed and repeated: finished models are not downloaded again, and the remains of a
+    killed download are removed. `downloads.json` in the folder records the commit of each model, which later calls use
+    again. Download sizes and free disk space are logged first (logger `uds_lens.study`).
 
     Args:
         plan: What to measure: a file, or the result of `plan`.
@@ -53,11 +53,11 @@ def run(
         keep_downloads: Download into the Hub's cache, and leave the models there.
 
     Returns:
-        Progress of the study; `failed` names what could not be measured, and why, gated models among them.
+        Progress of the study; `failed` names the models that could not be measured, for example gated ones, and why.
 
     Raises:
         ConfigError: The plan cannot be carried out, or the disk is too small.
-        ModelError: full or retain cannot be had.
+        ModelError: full or retain cannot be downloaded.
         ResultFormatError: `out` holds something else.
         MissingDependencyError: The plan needs a package that is not installed.
     """
@@ -67,7 +67,7 @@ def run(
     if not folder.left():
         return study.status(folder)
     runner = PublishedRunner(wanted, folder.path, keep_downloads=keep_downloads)
-    runner.downloads.drop(but=(wanted.full, wanted.retain))  # what an earlier call left
+    runner.downloads.drop(but=(wanted.full, wanted.retain))  # an earlier call may have left models
     _tell_downloads(folder, runner, keep=keep_downloads)
     runner.open_references()
     status = study.run(wanted, out, runner=runner)
@@ -87,7 +87,7 @@ class PublishedRunner(ModelRunner):
         self.full, self.retain = self._place(self.plan.full), self._place(self.plan.retain)
 
     def make(self, model: StudyModel, place: Path) -> Weights:
-        """Return the weights of a model, alone on the disk but for full and retain."""
+        """Return the weights of a model, after removing all other downloads except full and retain."""
         if model.is_made:
             return super().make(model, place)
         self.downloads.drop(but=(self.plan.full, self.plan.retain, model.source))
@@ -107,7 +107,7 @@ def _on_the_hub(source: str) -> bool:
 
 
 def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool) -> None:
-    """Log what will be downloaded, and refuse what the disk cannot hold."""
+    """Log what will be downloaded, and raise an error if the disk is too small for it."""
     sources = {folder.plan.full, folder.plan.retain, *(model.source for model in folder.left())}
     there = [source for source in sources if _on_the_hub(source) and runner.downloads.has(source)]
     wanted = [source for source in sources if _on_the_hub(source) and source not in there]
@@ -129,7 +129,7 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
         )
 
 
-# Models from the Hub: where they are, at which commit, and removing what was downloaded here.
+# Models from the Hub: their places, their commits, and the removal of downloads.
 
 
 class _Revisions(NamedTuple):
@@ -143,7 +143,7 @@ _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 
 
 class Downloads:
-    """Models of a study: those in the user's cache of the Hub, which stay, and others in one of the study's own."""
+    """Models of a study: in the user's cache of the Hub, where they stay, or in a cache inside the study's folder."""
 
     def __init__(self, folder: Path, *, keep: bool = False, offline: bool = False) -> None:
         self._folder, self._offline, self._own = folder, offline, folder / HUB
@@ -162,7 +162,7 @@ class Downloads:
             folder = _whole(name, wanted, self._own)
             if folder is None:
                 raise ModelError(_absent(name))
-        if folder is None:  # even where the study has it: what a killed call left may lack any file
+        if folder is None:  # even if the study has the model, since files may be missing after a killed call
             folder = self._download(name, wanted)
         if self.revisions.get(key) != folder.name:
             self.revisions[key] = folder.name
