@@ -19,7 +19,7 @@ FIRST = {
     "published": ["models", "plan", "run", "compare"],
     "report": ["write", "dashboard"],
     "results": ["DepthAudit", "AuditConfig", "RunOptions"],
-    "sharing": ["open_unlearning_run", "write_uds_eval", "write_eval_results", "write_inspect_logs"],
+    "sharing": ["open_unlearning_run", "write_uds_eval", "write_inspect_logs"],
     "study": ["run", "plan", "table", "status"],
     "toy": ["load", "World"],
     "training": ["DepthCallback"],

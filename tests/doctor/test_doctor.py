@@ -124,19 +124,14 @@ def test_first_rows_of_sorted_data_are_fatal() -> None:
     assert "sample" not in by_name(examine_inputs(TRIO, FORGET, config=ul.AuditConfig(limit=5)))
 
 
-def test_several_retain_models_and_a_control_are_checked_as_an_audit_takes_them(tmp_path: Path, uds_lens) -> None:  # noqa: F811
-    copy = shutil.copytree(TRIO["full"], tmp_path / "copy")
-    models = {"full": TRIO["full"], "retain 1": TRIO["retain"], "retain 2": str(copy)}
+def test_several_retain_models_and_a_control_are_checked_as_an_audit_takes_them(uds_lens) -> None:  # noqa: F811
+    models = {"full": TRIO["full"], "retain 1": TRIO["retain"], "retain 2": TRIO["full"]}
     findings = examine_inputs(models, FORGET, control=FORGET)
-    roles = [each.found for each in findings if each.what == "roles"]
-    assert roles == [f"full and retain 2 hold the same weights, in {TRIO['full']} and {copy}"]
     assert "control holds 48 of the examples to forget" in by_name(findings)["data"].found.replace("--", "")
     found = by_name(examine_inputs(TRIO, FORGET, control=str(WORLD.path / "retain.json")))
     assert found["control"].found == "entities found in 192 of 192 answers"
-    (copy / "model.safetensors").write_bytes((Path(TRIO["retain"]) / "model.safetensors").read_bytes())
-    assert not [each for each in examine_inputs(models) if each.what == "roles"], "equal names, other weights"
-    shutil.copy(Path(TRIO["full"]) / "model.safetensors", copy)
-    words = ["doctor", "--full", TRIO["full"], "--retain", TRIO["retain"], "--retain", copy, "--control", FORGET]
+    full, retain = TRIO["full"], TRIO["retain"]
+    words = ["doctor", "--full", full, "--retain", retain, "--retain", full, "--control", FORGET]
     code, out, _ = uds_lens(*words, "--examples", FORGET, "--json")
     problems = {each["what"] for each in json.loads(out) if each["verdict"] == "problem"}
     assert (code, problems) == (1, {"roles", "data"})

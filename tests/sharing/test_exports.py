@@ -1,49 +1,26 @@
-"""Results in the forms of others: on the Hub, as logs of inspect_ai; read back by their readers."""
+"""Results as logs of inspect_ai, read back by its reader."""
 
 import importlib.resources
 import importlib.util
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-import huggingface_hub
 import pandas as pd
 import pytest
-import yaml
 from cli.conftest import uds_lens  # noqa: F401 - a fixture
 from synthetic_audits import synthetic_audit
 from synthetic_elicitations import synthetic_elicitation
 
-from uds_lens.errors import ConfigError, ResultFormatError
+from uds_lens.errors import ResultFormatError
 from uds_lens.results import DepthAudit
-from uds_lens.sharing import write_eval_results, write_inspect_logs
+from uds_lens.sharing import write_inspect_logs
 
 
 @pytest.fixture(scope="module")
 def audit() -> DepthAudit:
     return synthetic_audit()
-
-
-def test_the_hub_reads_the_entry(audit: DepthAudit, tmp_path: Path) -> None:
-    file = write_eval_results(audit, tmp_path, dataset="locuslab/TOFU", config="forget10")
-    assert file == tmp_path / ".eval_results" / "uds.yaml"
-    (entry,) = huggingface_hub.parse_eval_result_entries(yaml.safe_load(file.read_text()))
-    assert (entry.dataset_id, entry.task_id, entry.value) == ("locuslab/TOFU", "forget10", round(audit.uds, 6))
-    low, high = audit.uds_interval
-    assert f"95% CI {low:.3f} to {high:.3f}" in entry.notes and "uds_lens" in entry.source_name
-    frame = pd.json_normalize(yaml.safe_load(file.read_text()))
-    assert frame.loc[0, "dataset.task_id"] == "forget10"
-    write_eval_results(audit, tmp_path, dataset="locuslab/TOFU")  # ours is replaced
-    file.write_text("mine: 1")
-    with pytest.raises(ResultFormatError, match="was not written by uds_lens"):
-        write_eval_results(audit, tmp_path, dataset="locuslab/TOFU")
-    with pytest.raises(ConfigError, match="must be the id of a data set on the Hub, owner/name; got 'TOFU'"):
-        write_eval_results(audit, tmp_path, dataset="TOFU")
-    swapped = replace(audit, s1_delta=-audit.s1_delta)
-    with pytest.raises(ConfigError, match="no score that may be quoted"):
-        write_eval_results(swapped, tmp_path / "x", dataset="locuslab/TOFU")
 
 
 def test_logs_of_inspect(audit: DepthAudit, tmp_path: Path) -> None:
@@ -100,9 +77,7 @@ def test_the_command_writes_each_of_them(audit: DepthAudit, tmp_path: Path, uds_
     audit.save(tmp_path / "audit")
     synthetic_elicitation(audit).save(tmp_path / "texts")
 
-    named = ("--dataset", "locuslab/TOFU")
     for words, ending in (
-        ((tmp_path / "audit", "--to", "hub", *named), "uds.yaml"),
         ((tmp_path / "audit", "--to", "open-unlearning"), "UDS_EVAL.json"),
         ((tmp_path / "texts", "--to", "inspect"), ".json"),
     ):
@@ -111,7 +86,6 @@ def test_the_command_writes_each_of_them(audit: DepthAudit, tmp_path: Path, uds_
         files = json.loads(out)["files"]
         assert files[0].endswith(ending) and all(Path(file).is_file() for file in files)
     for words, message in (
-        ((tmp_path / "audit", "--to", "hub"), "--to hub needs --dataset"),
         ((tmp_path / "audit", "--to", "inspect"), "holds DepthAudit: expected an elicitation"),
         ((tmp_path, "--to", "open-unlearning"), "holds no saved result: expected an audit"),
     ):

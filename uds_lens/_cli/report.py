@@ -24,23 +24,17 @@ from uds_lens._cli.model_tables import (
 )
 from uds_lens._cli.terminal import echo, print_json, print_wrapped, say
 from uds_lens._storage.files import check_writable, did_you_mean, format_of
-from uds_lens.errors import ConfigError, ResultFormatError
+from uds_lens.errors import ResultFormatError
 
 
 def export(
     result: Annotated[Path, opt.argument("RESULT", "Saved audit or elicitation.")],
     to: Annotated[
-        Literal["hub", "inspect", "open-unlearning"],
-        typer.Option(
-            help="hub: .eval_results/uds.yaml of an audit; inspect: logs of an elicitation; open-unlearning: "
-            "UDS_EVAL.json of an audit."
-        ),
+        Literal["inspect", "open-unlearning"],
+        typer.Option(help="inspect: logs of an elicitation; open-unlearning: UDS_EVAL.json of an audit."),
     ],
     out: Annotated[Path, opt.folder("Folder to write into.")],
-    dataset: Annotated[
-        str | None, opt.value("NAME", "The forget set: its id on the Hub, such as locuslab/TOFU.")
-    ] = None,
-    config: Annotated[str | None, opt.value("NAME", "hub: the task in it, such as forget10.")] = None,
+    dataset: Annotated[str, opt.value("NAME", "inspect: name of the forget set in the logs.")] = "forget set",
     *,
     printing: opt.Printing,
 ) -> None:
@@ -48,23 +42,17 @@ def export(
 
     \b
     Examples:
-      uds-lens export runs/npo --to hub --dataset locuslab/TOFU --out checkout
       uds-lens export runs/npo-texts --to inspect --out logs
     """
     if not result.exists():
         raise ResultFormatError(f"nothing at {str(result)!r}: expected a saved audit or elicitation.")
 
-    of_data = {"dataset": dataset or "forget set"}
     formats: dict[str, tuple[type[Any], Any, dict[str, Any]]] = {
-        "hub": (ul.DepthAudit, ul.sharing.write_eval_results, {**of_data, "config": config}),
-        "inspect": (ul.elicitation.ElicitationResults, ul.sharing.write_inspect_logs, of_data),
+        "inspect": (ul.elicitation.ElicitationResults, ul.sharing.write_inspect_logs, {"dataset": dataset}),
         "open-unlearning": (ul.DepthAudit, ul.sharing.write_uds_eval, {}),
     }
     kind, write, more = formats[to]
-    if dataset is None and to == "hub":
-        raise ConfigError("--to hub needs --dataset, the forget set: its id on the Hub, such as locuslab/TOFU.")
-    written = write(_loaded(result, kind), out, **more)
-    files = [written] if isinstance(written, Path) else written
+    files = write(_loaded(result, kind), out, **more)
     if printing.json:
         print_json({"files": [str(file) for file in files]})
         return

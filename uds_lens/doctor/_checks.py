@@ -5,7 +5,6 @@ Then compare the two ways to run it, in memory and streamed: memory, bytes and t
 
 from __future__ import annotations
 
-import filecmp
 import os
 import platform
 import shutil
@@ -103,11 +102,19 @@ def _packages() -> Iterator[Finding]:
         pip = install_command(f"{name}{bounds}")
         if installed is None:
             verdict: Verdict = "note" if module in _FOR else "problem"
-            extra = install_command(f"uds-lens[{EXTRA_OF[module]}]") if module in _FOR else pip
-            yield Finding(name, verdict, f"not installed{needed}", extra)
+            yield Finding(
+                name,
+                verdict,
+                f"not installed{needed}",
+                install_command(f"uds-lens[{EXTRA_OF[module]}]") if module in _FOR else pip,
+            )
         elif bounds and not SpecifierSet(bounds).contains(installed, prereleases=True):
-            fix = f"{pip}; if another project needs {installed}, in a separate environment"
-            yield Finding(name, "problem", f"{installed}, expected {bounds}", fix)
+            yield Finding(
+                name,
+                "problem",
+                f"{installed}, expected {bounds}",
+                f"{pip}; if another project needs {installed}, in a separate environment",
+            )
         else:
             yield Finding(name, "ok", f"{installed}{needed}")
 
@@ -154,14 +161,19 @@ def _room(place: Path) -> Iterator[Finding]:
             yield Finding(what, "problem", f"{folder} cannot be written to", "choose another place")
             continue
         disk = shutil.disk_usage(folder)
-        more = "free space, or choose another place" + (" with TMPDIR" if what != "results" else "")
-        yield _gib(f"{what} in {folder}", disk.free, disk.total, more)
+        yield _gib(
+            f"{what} in {folder}",
+            disk.free,
+            disk.total,
+            "free space, or choose another place" + (" with TMPDIR" if what != "results" else ""),
+        )
 
 
 def _gib(what: str, free: int, total: int, fix: str) -> Finding:
     little = free / _GIB < _LITTLE
-    words = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
-    return Finding(what, "note" if little else "ok", words, fix if little else None)
+    return Finding(
+        what, "note" if little else "ok", f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free", fix if little else None
+    )
 
 
 def _hub() -> Iterator[Finding]:
@@ -316,12 +328,12 @@ def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
     for same in roles.values():
         if len(same) > 1:
             both = "full" in same and any(_is_retain(role) for role in same)
-            words = f"{' and '.join(same)} are one checkpoint, {models[same[0]]}"
-            yield Finding("roles", "problem" if both else "note", words, fatal if both else _known(same))
-    for role, place in places.items():
-        if _is_retain(role) and "full" in places and place != places["full"] and _same_files(place, places["full"]):
-            words = f"full and {role} hold the same weights, in {models['full']} and {models[role]}"
-            yield Finding("roles", "problem", words, fatal)
+            yield Finding(
+                "roles",
+                "problem" if both else "note",
+                f"{' and '.join(same)} are one checkpoint, {models[same[0]]}",
+                fatal if both else _known(same),
+            )
 
 
 def _is_retain(role: str) -> bool:
@@ -333,27 +345,6 @@ def _known(same: Sequence[str]) -> str:
     if all(map(_is_retain, same)):
         return "give retain models of several seeds"
     return "its score is known in advance" if any(not role.startswith("unlearned") for role in same) else "give it once"
-
-
-def _same_files(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Tell whether checkpoints have equal weights files, reading them up to the first difference."""
-    if len(one) != len(other):
-        return False
-    for here, there in zip(one, other, strict=True):
-        if here == there:
-            continue
-        files, others = _files_of_weights(here), _files_of_weights(there)
-        if not files or [file.name for file in files] != [file.name for file in others]:
-            return False
-        if not all(filecmp.cmp(*pair, shallow=False) for pair in zip(files, others, strict=True)):
-            return False
-    return True
-
-
-def _files_of_weights(place: str) -> list[Path]:
-    """List the weights files of a local directory, or the single file of a model; empty for a model on the Hub."""
-    path = Path(place)
-    return [path] if path.is_file() else sorted(path.glob("*.safetensors")) if path.is_dir() else []
 
 
 _SLOWER = 4.0
@@ -405,8 +396,12 @@ def _fatal_rows(
         return
     sample = inputs.forget.sample
     if sample is not None and sample.get("sorted_by") is not None:
-        words = f"only the first {sample['limit']} of {sample['of']}. {about_first_rows(sample['sorted_by'])}"
-        yield Finding("sample", "problem", words, "an audit of them has a fatal warning: leave out --sample first")
+        yield Finding(
+            "sample",
+            "problem",
+            f"only the first {sample['limit']} of {sample['of']}. {about_first_rows(sample['sorted_by'])}",
+            "an audit of them has a fatal warning: leave out --sample first",
+        )
 
 
 def _entities(
@@ -436,8 +431,12 @@ def _entities(
     reasons = Counter(row.reason for row in skipped).most_common(3)
     words = f"found in {usable} of {len(rows)} answers"
     if not usable:
-        fix = "give each row an `entity` that occurs in its `answer` (see the page 'Audit your checkpoints')"
-        yield Finding("entities", "problem", f"{words}; {reasons[0][0]}", fix)
+        yield Finding(
+            "entities",
+            "problem",
+            f"{words}; {reasons[0][0]}",
+            "give each row an `entity` that occurs in its `answer` (see the page 'Audit your checkpoints')",
+        )
         return
     yield Finding("prompts", "ok", plan.prompts)
     for warning in heard:
@@ -501,8 +500,12 @@ def ways_to_run(
     elif why is None and by_block.fits:
         yield Finding("audit", "note", str(whole), "nothing: models are streamed, as below")
     else:
-        fix = "--dtype bfloat16, a lower --token-budget, --device-map auto, or another device"
-        yield Finding("audit", "problem", str(whole), fix)
+        yield Finding(
+            "audit",
+            "problem",
+            str(whole),
+            "--dtype bfloat16, a lower --token-budget, --device-map auto, or another device",
+        )
     if why is not None:
         yield Finding("audit, streamed", "note", f"not possible: {why}")
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from uds_lens.plots._style import UDS_AXIS, Look, count, note, number, palette, require, shown, style
+from uds_lens.plots._style import UDS_AXIS, Look, count, number, palette, require, shown, style
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,13 +41,17 @@ def elicited_scores(
         >>> [trace.name for trace in elicited_scores(pd.DataFrame([row])).data][-3:]
         ['retain', 'full', 'unlearned']
     """
-    needed = ["probe", "decoding", "statistic", "unlearned", "beyond_low", "beyond_high", "share_reason"]
-    require(summary, needed, source="ElicitationResults.summary()")
+    require(
+        summary,
+        ["probe", "decoding", "statistic", "unlearned", "beyond_low", "beyond_high", "share_reason"],
+        source="ElicitationResults.summary()",
+    )
     colours, figure = palette(look.get("theme", "light")), go.Figure()
     rows = summary[(summary["decoding"] == decoding) & (summary["statistic"] == statistic)]
     if not len(rows):
-        note(figure, f"No probe was run with this decoding ({decoding}, {statistic}).")
-        return style(figure, _RECALL, tall=220, **look)
+        return style(
+            figure, _RECALL, tall=220, note=f"No probe was run with this decoding ({decoding}, {statistic}).", **look
+        )
     names = []
     for row in rows.itertuples():
         why, colon, _ = str(row.share_reason).partition(":")
@@ -80,8 +84,13 @@ def elicited_scores(
             )
     figure.update_xaxes(title_text="ROUGE-L recall", range=[-0.02, 1.02], showgrid=True)
     figure.update_yaxes(autorange="reversed", showgrid=True, automargin=True)
-    words = "Right of retain: the probe extracts more from this model than from retain. Full: the most it can extract."
-    return style(figure, _RECALL, words, tall=200 + 34 * len(rows), **look)
+    return style(
+        figure,
+        _RECALL,
+        "Right of retain: the probe extracts more from this model than from retain. Full: the most it can extract.",
+        tall=200 + 34 * len(rows),
+        **look,
+    )
 
 
 def depth_elicited(depth: pd.DataFrame, *, probe: str, decoding: str = "greedy", **look: Unpack[Look]) -> go.Figure:
@@ -99,8 +108,9 @@ def depth_elicited(depth: pd.DataFrame, *, probe: str, decoding: str = "greedy",
     Raises:
         DataError: A column is missing.
     """
-    needed = ["probe", "decoding", "uds", "beyond_retain", "question"]
-    require(depth, needed, source="ElicitationResults.with_depth(...)")
+    require(
+        depth, ["probe", "decoding", "uds", "beyond_retain", "question"], source="ElicitationResults.with_depth(...)"
+    )
     rows = depth[(depth["probe"] == probe) & (depth["decoding"] == decoding)]
     rows = rows.dropna(subset=["uds", "beyond_retain"])
     colours = palette(look.get("theme", "light"))
@@ -118,17 +128,20 @@ def depth_elicited(depth: pd.DataFrame, *, probe: str, decoding: str = "greedy",
         ],
         hovertemplate="%{customdata}<extra></extra>",
     )
-    if not len(rows):
-        note(figure, "No example has both values.")
-    rho = float(rows["uds"].rank().corr(rows["beyond_retain"].rank())) if len(rows) > 2 else float("nan")
+    rho = rows["uds"].rank().corr(rows["beyond_retain"].rank(), min_periods=3)
     figure.add_hline(y=0, line={"color": colours.faint, "width": 1, "dash": "dot"})
     figure.update_xaxes(**{**UDS_AXIS, "showgrid": False})
     figure.update_yaxes(title_text="recall beyond retain")
     correlation = f"Spearman's rho {number(rho)} over {count(len(rows), 'example')}"
-    words = (
-        f"{shown(probe, limit=40)}, {decoding}. {correlation}; negative: shallowly erased facts are easier to extract."
+    return style(
+        figure,
+        "Recall beyond retain against UDS",
+        f"{shown(probe, limit=40)}, {decoding}. {correlation}; negative: shallowly erased facts are easier to extract.",
+        tall=400,
+        legend=False,
+        note=None if len(rows) else "No example has both values.",
+        **look,
     )
-    return style(figure, "Recall beyond retain against UDS", words, tall=400, legend=False, **look)
 
 
 def query_budget(
@@ -175,10 +188,13 @@ def query_budget(
             line={"color": colour, "dash": dash, "width": 2.25},
             hovertemplate=f"{role}, %{{x}} samples: %{{y:.3f}}<extra></extra>",
         )
-    if not len(rows):
-        note(figure, f"{shown(probe)} was not sampled.")
     ticks = sorted(set(rows["k"].tolist()))
     figure.update_xaxes(title_text="samples", type="log", tickvals=ticks, ticktext=[str(k) for k in ticks])
     figure.update_yaxes(title_text=what, rangemode="tozero")
-    words = f"{shown(probe, limit=40)}, sampled; mean over questions."
-    return style(figure, f"{what[0].upper()}{what[1:]} by number of samples", words, **look)
+    return style(
+        figure,
+        f"{what[0].upper()}{what[1:]} by number of samples",
+        f"{shown(probe, limit=40)}, sampled; mean over questions.",
+        note=None if len(rows) else f"{shown(probe)} was not sampled.",
+        **look,
+    )

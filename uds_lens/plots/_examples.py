@@ -21,7 +21,6 @@ from uds_lens.plots._style import (
     hover_head,
     layer_axis,
     narrow,
-    note,
     number,
     palette,
     panels,
@@ -71,8 +70,7 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
     check_choice("order", order, Order)
     colours, figure, n = palette(look.get("theme", "light")), go.Figure(), len(examples)
     if not n:
-        note(figure, "No example could be scored.")
-        return style(figure, _HEATMAP, legend=False, **look)
+        return style(figure, _HEATMAP, legend=False, note="No example could be scored.", **look)
     layers = sorted(long["layer"].unique())
     if len(long) != n * len(layers):
         raise DataError(f"{len(long)} rows do not make {n} examples x {len(layers)} layers: pass frames of one audit.")
@@ -138,9 +136,14 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
     subtitle = f"LER: 0 as in full, 1 as in retain; grey: no knowledge encoded there. Rows {_ORDER_WORDS[order]}."
     if np.isnan(matrix["s2_delta"]).any() and not np.isnan(matrix["s1_delta"]).any():
         subtitle += f" {ONLY_COUNTING}"
-    grey = bool(figure.data[1].showlegend)
-    tall = max(320, 190 + 18 * n) if n <= _NAMED_ROWS else 900
-    return style(figure, _HEATMAP, subtitle, tall=tall, legend=grey, **look)
+    return style(
+        figure,
+        _HEATMAP,
+        subtitle,
+        tall=max(320, 190 + 18 * n) if n <= _NAMED_ROWS else 900,
+        legend=bool(figure.data[1].showlegend),
+        **look,
+    )
 
 
 def row_order(ler: np.ndarray, uds: np.ndarray, order: Order) -> np.ndarray:
@@ -228,13 +231,18 @@ def uds_distribution(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
             xshift=shift,
             font={"color": colours.ink},
         )
-    else:
-        note(figure, "No example is measurable.")
     axis = {**UDS_AXIS, "range": [-0.01, 1.01], "showgrid": False}
     figure.update_xaxes(**axis | {"title_text": "UDS of an example (0 intact, 1 erased)"})
     figure.update_yaxes(title_text="examples", rangemode="tozero", tickformat="d")
-    subtitle = f"{len(measured)} measured, {len(scores) - len(measured)} not measurable."
-    return style(figure, "UDS by example", subtitle, tall=340, legend=False, **look)
+    return style(
+        figure,
+        "UDS by example",
+        f"{len(measured)} measured, {len(scores) - len(measured)} not measurable.",
+        tall=340,
+        legend=False,
+        note=None if len(measured) else "No example is measurable.",
+        **look,
+    )
 
 
 def type_bars(types: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
@@ -282,12 +290,17 @@ def type_bars(types: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     )
     if len(types):
         figure.add_annotation(text="N", x=1.03, xref="paper", xanchor="left", y=1, yref="paper", yanchor="bottom")
-    else:
-        note(figure, "No example could be scored.")
     figure.update_xaxes(**{**UDS_AXIS, "range": [0, 1.03]})
     row_axis(figure, [shown(name, limit=32) for name in types["type"]])
-    subtitle = "Mean over measurable examples; bootstrap interval, clustered by subject where examples share one."
-    style(figure, "UDS by entity type", subtitle, tall=140 + 34 * max(len(types), 2), legend=False, **look)
+    style(
+        figure,
+        "UDS by entity type",
+        "Mean over measurable examples; bootstrap interval, clustered by subject where examples share one.",
+        tall=140 + 34 * max(len(types), 2),
+        legend=False,
+        note=None if len(types) else "No example could be scored.",
+        **look,
+    )
     return figure.update_layout(margin={"t": figure.layout.margin.t + 16, "r": 96})
 
 
@@ -341,15 +354,15 @@ def length_scatter(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     step = 1
     if len(measured):
         step = max(1, -(-int(np.ptp(measured["n_tokens"]) + 1) // 14))
-    else:
-        note(figure, "No example is measurable.")
     figure.update_xaxes(title_text="entity length (tokens)", tickformat="d", dtick=step)
     figure.update_yaxes(**UDS_AXIS)
     rho = rank_correlation(examples)
     subtitle = f"Spearman's rho {number(rho)} over {count(len(measured), 'measurable example')}."
     if len(points) < len(measured):
         subtitle += f" Points: a sample of {MOST_POINTS:,}."
-    return style(figure, "UDS by entity length", subtitle, **look)
+    return style(
+        figure, "UDS by entity length", subtitle, note=None if len(measured) else "No example is measurable.", **look
+    )
 
 
 def rank_correlation(examples: pd.DataFrame) -> float:
@@ -360,9 +373,7 @@ def rank_correlation(examples: pd.DataFrame) -> float:
     -1.0
     """
     measured = examples[examples["uds"].notna()]
-    if len(measured) < 3 or min(measured["n_tokens"].nunique(), measured["uds"].nunique()) < 2:
-        return math.nan
-    return float(measured["n_tokens"].rank().corr(measured["uds"].rank()))
+    return float(measured["n_tokens"].rank().corr(measured["uds"].rank(), min_periods=3))
 
 
 def clip_bars(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
@@ -411,8 +422,13 @@ def clip_bars(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     )
     layer_axis(figure, len(layers))
     figure.update_layout(barmode="relative", hovermode="x unified", hoverdistance=-1)
-    subtitle = "Raw LER: S2 / S1 before clipping to [0, 1]. Share of examples outside this range, by layer."
-    return style(figure, "Raw LER outside [0, 1] by layer", subtitle, tall=360, **look)
+    return style(
+        figure,
+        "Raw LER outside [0, 1] by layer",
+        "Raw LER: S2 / S1 before clipping to [0, 1]. Share of examples outside this range, by layer.",
+        tall=360,
+        **look,
+    )
 
 
 def tau_curve(sweep: pd.DataFrame, *, tau: float | int | None = None, **look: Unpack[Look]) -> go.Figure:
@@ -430,14 +446,26 @@ def tau_curve(sweep: pd.DataFrame, *, tau: float | int | None = None, **look: Un
     Raises:
         DataError: A column is missing.
     """
-    names = ["tau", "uds", "ke_mean", "ke_min", "ke_max", "n_measured", "n_not_measurable"]
-    require(sweep, names, source="audit.tau_sweep()")
+    require(
+        sweep,
+        ["tau", "uds", "ke_mean", "ke_min", "ke_max", "n_measured", "n_not_measurable"],
+        source="audit.tau_sweep()",
+    )
     colours, places, values = palette(look.get("theme", "light")), list(range(len(sweep))), sweep["tau"].tolist()
     figure = panels([0.4, 0.35, 0.25], gap=0.07)
-    hover = "tau %{customdata:g}: UDS %{y:.3f}"
-    put(figure, curve(places, sweep["uds"], name="UDS", colour=colours.erased, hover=hover, customdata=values), row=1)
-    shade = colours.retain_band
-    put(figure, band(places, sweep["ke_min"], sweep["ke_max"], colour=shade, group="KE layers"), row=2)
+    put(
+        figure,
+        curve(
+            places,
+            sweep["uds"],
+            name="UDS",
+            colour=colours.erased,
+            hover="tau %{customdata:g}: UDS %{y:.3f}",
+            customdata=values,
+        ),
+        row=1,
+    )
+    put(figure, band(places, sweep["ke_min"], sweep["ke_max"], colour=colours.retain_band, group="KE layers"), row=2)
     sizes = curve(
         places,
         sweep["ke_mean"],

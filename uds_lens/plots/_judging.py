@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 from uds_lens.plots._models import difference_matrix
-from uds_lens.plots._style import Look, band, count, note, number, palette, require, row_axis, row_labels, shown, style
+from uds_lens.plots._style import Look, band, count, number, palette, require, row_axis, row_labels, shown, style
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,8 +103,6 @@ def faithfulness_forest(faithful: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
         hovertemplate="%{customdata}<extra></extra>",
         showlegend=False,
     )
-    if not len(ordered):
-        note(figure, "No metrics.")
     drawn = ordered[["auc", *(f"{before}low" for before in _HOVER if before in there)]]
     least = min([0.5, *drawn.to_numpy(dtype=float)[drawn.notna().to_numpy()]])
     figure.update_xaxes(
@@ -115,13 +113,19 @@ def faithfulness_forest(faithful: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
         showgrid=True,
     )
     row_axis(figure, names)
-    line = {"color": colours.faint, "width": 1, "dash": "dot"}
-    figure.add_shape(type="line", x0=0.5, x1=0.5, yref="paper", y0=0, y1=1, line=line)
+    figure.add_shape(
+        type="line", x0=0.5, x1=0.5, yref="paper", y0=0, y1=1, line={"color": colours.faint, "width": 1, "dash": "dot"}
+    )
     subtitle = "Dot: area under the ROC curve; dotted line: chance. Intervals hold for these variants only"
-    subtitle = subtitle + ("; the lowest line is for new variants." if "new_variants_" in there else ".")
-    several = sum(bool(trace.showlegend) for trace in figure.data) > 1
-    height = 150 + 26 * max(len(ordered), 3)
-    return style(figure, "Faithfulness (F) by metric", subtitle, tall=height, legend=several, **look)
+    return style(
+        figure,
+        "Faithfulness (F) by metric",
+        subtitle + ("; the lowest line is for new variants." if "new_variants_" in there else "."),
+        tall=150 + 26 * max(len(ordered), 3),
+        legend=sum(bool(trace.showlegend) for trace in figure.data) > 1,
+        note=None if len(ordered) else "No metrics.",
+        **look,
+    )
 
 
 Robustness: TypeAlias = Literal["q", "r", "rob"]
@@ -195,13 +199,16 @@ def filter_dots(robust: pd.DataFrame, *, value: Robustness = "rob", **look: Unpa
             hovertemplate=f"<b>%{{customdata[0]}}</b> %{{x:.3f}}<br>%{{customdata[1]}} models: {_FILTERS[name]}"
             "<extra></extra>",
         )
-    if not places:
-        note(figure, "No metrics.")
     figure.update_xaxes(title_text=_ROBUSTNESS_AXIS[value], showgrid=True, **_SHARE)
     row_axis(figure, row_labels(named))
-    subtitle = "Which models are counted: a mark for each filter."
-    tall = 150 + 24 * max(len(places), 3)
-    return style(figure, f"{_ROBUSTNESS[value]} of each metric by filter", subtitle, tall=tall, **look)
+    return style(
+        figure,
+        f"{_ROBUSTNESS[value]} of each metric by filter",
+        "Which models are counted: a mark for each filter.",
+        tall=150 + 24 * max(len(places), 3),
+        note=None if places else "No metrics.",
+        **look,
+    )
 
 
 def method_dumbbell(ranking: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
@@ -225,8 +232,11 @@ def method_dumbbell(ranking: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         >>> [trace.name for trace in figure.data if trace.showlegend]
         ['without depth', 'with depth']
     """
-    columns = ["method", "model", "score_without", "score_with", "rank_without", "rank_with", "n_tied"]
-    require(ranking, columns, source="uds_lens.meta.rank(...)")
+    require(
+        ranking,
+        ["method", "model", "score_without", "score_with", "rank_without", "rank_with", "n_tied"],
+        source="uds_lens.meta.rank(...)",
+    )
     colours, figure = palette(look.get("theme", "light")), go.Figure()
     ordered = ranking.sort_values("rank_without", kind="stable", na_position="last").reset_index(drop=True)
     names, models = row_labels(ordered, name="method"), row_labels(ordered, name="model", limit=60)
@@ -260,13 +270,15 @@ def method_dumbbell(ranking: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
             hovertemplate=f"<b>%{{customdata[0]}}</b>, {view} depth<br>%{{x:.3f}}<br>%{{customdata[1]}}"
             "%{customdata[2]}<extra></extra>",
         )
-    if not len(ordered):
-        note(figure, "No methods.")
     figure.update_xaxes(title_text="score (0 to 1)", showgrid=True, **_SHARE)
     row_axis(figure, names)
-    subtitle = "Harmonic mean of forgetting, privacy and utility; ranks on the right."
     style(
-        figure, "Score of each method, with and without depth", subtitle, tall=150 + 32 * max(len(ordered), 3), **look
+        figure,
+        "Score of each method, with and without depth",
+        "Harmonic mean of forgetting, privacy and utility; ranks on the right.",
+        tall=150 + 32 * max(len(ordered), 3),
+        note=None if len(ordered) else "No methods.",
+        **look,
     )
     return figure.update_layout(margin_r=86)
 
@@ -311,12 +323,10 @@ def metric_heatmap(summary: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         xgap=2,
         ygap=2,
         showscale=False,
+        texttemplate="%{text}",
         hovertemplate="%{y}<br>%{x} %{text}%{customdata}<extra></extra>",
         hoverongaps=False,
     )
-    _write_cells(figure, list(CRITERIA.values()), values, colours.text)
-    if not len(ordered):
-        note(figure, "No metrics.")
     figure.update_xaxes(side="top", showline=False, ticks="", fixedrange=True, title_text="")
     row_axis(figure, row_labels(ordered))
     figure.update_yaxes(range=[len(ordered) - 0.5, -0.5])
@@ -325,31 +335,16 @@ def metric_heatmap(summary: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         "Overall: of F and Rob."
     )
     figure.update_layout(plot_bgcolor=colours.missing, margin_b=16)
-    height = 94 + 27 * max(len(ordered), 4)
-    return style(figure, "Metrics by criterion", subtitle, tall=height, legend=False, room=22, **look)
-
-
-_DARK_BELOW = 0.27  # values of `erasure`, in both themes, on which white is easier to read than black
-
-
-def _write_cells(figure: go.Figure, columns: list[str], values: list[list[float]], missing: str) -> None:
-    """Write numbers on a heat map, each white or black; plotly's own choice leaves 3.3 : 1 on the middle colours."""
-    cells = [(x, y, value) for y, line in enumerate(values) for x, value in zip(columns, line, strict=True)]
-    parts = {
-        "white": [cell for cell in cells if cell[2] < _DARK_BELOW],
-        "black": [cell for cell in cells if cell[2] >= _DARK_BELOW],
-        missing: [cell for cell in cells if math.isnan(cell[2])],
-    }
-    for colour, part in parts.items():
-        figure.add_scatter(
-            x=[x for x, _, _ in part],
-            y=[y for _, y, _ in part],
-            text=["\u2013" if math.isnan(value) else f"{value:.3f}" for _, _, value in part],
-            mode="text",
-            textfont={"size": 12, "color": colour},
-            hoverinfo="skip",
-            showlegend=False,
-        )
+    return style(
+        figure,
+        "Metrics by criterion",
+        subtitle,
+        tall=94 + 27 * max(len(ordered), 4),
+        legend=False,
+        room=22,
+        note=None if len(ordered) else "No metrics.",
+        **look,
+    )
 
 
 def pair_matrix(pairs: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, **look: Unpack[Look]) -> go.Figure:
@@ -375,8 +370,11 @@ def pair_matrix(pairs: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, 
         >>> figure.data[0].text[0][1]
         '+0.20*'
     """
-    columns = ["one", "other", "auc_one", "auc_other", "difference", "low", "high", p]
-    require(pairs, columns, source="uds_lens.meta.compare_all(...)")
+    require(
+        pairs,
+        ["one", "other", "auc_one", "auc_other", "difference", "low", "high", p],
+        source="uds_lens.meta.compare_all(...)",
+    )
     return difference_matrix(pairs, "auc", p=p, level=level, **look)
 
 
@@ -413,8 +411,7 @@ def perturbation_scatter(
         ConfigError: No such state.
     """
     check_choice("state", state, State)
-    columns = ["model", "metric", "before", state, "kept"]
-    require(points, columns, source="the points of uds_lens.meta.robustness(...)")
+    require(points, ["model", "metric", "before", state, "kept"], source="the points of uds_lens.meta.robustness(...)")
     colours, figure = palette(look.get("theme", "light")), go.Figure()
     rows = points[(points["metric"] == metric) & points["before"].notna() & points[state].notna()]
     is_kept = rows["kept"].astype(bool).to_numpy()
@@ -427,8 +424,15 @@ def perturbation_scatter(
     if state == "quantised":
         shift = None
     dr = 0.0 if shift is None else float(shift[0])
-    same = {"color": colours.faint, "width": 1, "dash": "dot"}
-    figure.add_shape(type="line", x0=ends[0], x1=ends[1], y0=ends[0], y1=ends[1], line=same, layer="below")
+    figure.add_shape(
+        type="line",
+        x0=ends[0],
+        x1=ends[1],
+        y0=ends[0],
+        y1=ends[1],
+        line={"color": colours.faint, "width": 1, "dash": "dot"},
+        layer="below",
+    )
     if shift is not None:
         if not math.isnan(shift[1]):
             low, high = ([end + float(edge) for end in ends] for edge in shift[1:])
@@ -461,8 +465,6 @@ def perturbation_scatter(
             marker={"symbol": "star", "size": 14, "color": colours.retain, "line": edge},
             hovertemplate="retain<br>%{x:.4f} → %{y:.4f}<extra></extra>",
         )
-    if not len(rows):
-        note(figure, "No model has both values.")
     moved = (rows[state] - rows["before"]).to_numpy(dtype=float)[is_kept] - dr
     above, below = int((moved > 1e-12).sum()), int((moved < -1e-12).sum())
     axis = {"range": ends, "showgrid": True, "constrain": "domain"}
@@ -471,9 +473,14 @@ def perturbation_scatter(
     for n, word, at, side in ((above, "above", 0, "top"), (below, "below", 1, "bottom")):
         corner = {"x": at, "xanchor": "right" if at else "left", "y": 1 - at, "yanchor": side}
         figure.add_annotation(text=f"{n} {word}", **corner, xref="paper", yref="paper")
-    subtitle = f"{count(int(is_kept.sum()), 'model')} after filtering, counted above and below the line."
-    heading = f"{shown(metric, limit=40)} before and after {'quantisation' if state == 'quantised' else 'relearning'}"
-    return style(figure, heading, subtitle, tall=440, **look)
+    return style(
+        figure,
+        f"{shown(metric, limit=40)} before and after {'quantisation' if state == 'quantised' else 'relearning'}",
+        f"{count(int(is_kept.sum()), 'model')} after filtering, counted above and below the line.",
+        tall=440,
+        note=None if len(rows) else "No model has both values.",
+        **look,
+    )
 
 
 def pool_histogram(
@@ -539,8 +546,6 @@ def pool_histogram(
             customdata=[shown(model, limit=60) for model in rows.get("model", rows.index)],
             hovertemplate="%{customdata}<br>%{x:.4f}<extra></extra>",
         )
-    if not len(values):
-        note(figure, "No model of the pools has a value.")
     if thresholds is not None:
         require(thresholds, ["metric", "value", "chosen"], source="uds_lens.meta.thresholds(...)")
         for cut in thresholds[(thresholds["metric"] == metric) & thresholds["value"].notna()].itertuples():
@@ -554,8 +559,14 @@ def pool_histogram(
     step = max(1, -(-tallest // 5))
     figure.update_yaxes(title_text="models", range=[-tallest * 0.17, tallest * 1.06], dtick=step, tick0=0)
     figure.update_layout(barmode="overlay", bargap=0.04)
-    subtitle = " and ".join(f"{len(rows)} models that {name}" for name, rows, _ in pools) + "."
-    return style(figure, f"{shown(metric, limit=40)} of models that know and that do not", subtitle, tall=340, **look)
+    return style(
+        figure,
+        f"{shown(metric, limit=40)} of models that know and that do not",
+        " and ".join(f"{len(rows)} models that {name}" for name, rows, _ in pools) + ".",
+        tall=340,
+        note=None if len(values) else "No model of the pools has a value.",
+        **look,
+    )
 
 
 def _bin_edges(values: np.ndarray) -> np.ndarray:
@@ -612,11 +623,15 @@ def rank_probabilities(ranks: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         showscale=False,
         hovertemplate="%{y}, place %{x}: %{z:.1%}<extra></extra>",
     )
-    if not len(table):
-        note(figure, "No probabilities: every method has only one configuration." if len(ranks) else "No methods.")
+    empty = "No probabilities: every method has only one configuration." if len(ranks) else "No methods."
     figure.update_xaxes(type="category", title_text="rank", showline=False, ticks="")
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    subtitle = "Percentage of resamples; each method's configuration is chosen anew in each resample."
     return style(
-        figure, "Rank of each method over resamples", subtitle, tall=150 + 32 * max(len(table), 3), legend=False, **look
+        figure,
+        "Rank of each method over resamples",
+        "Percentage of resamples; each method's configuration is chosen anew in each resample.",
+        tall=150 + 32 * max(len(table), 3),
+        legend=False,
+        note=None if len(table) else empty,
+        **look,
     )

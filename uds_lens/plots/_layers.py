@@ -83,9 +83,18 @@ def layer_profile(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         put(figure, band(layers["layer"], *spread, colour=shade, group=name), row=row)
     for key, name, colour, _, row in parts:
         interval, ends = hover_interval(layers, key)
-        hover = f"{key.upper()} %{{y:.3f}}{' nats/token' if row == 1 else ''}{interval}"
-        mean = layers[f"{key}_mean"]
-        put(figure, curve(layers["layer"], mean, name=name, colour=colour, hover=hover, customdata=ends), row=row)
+        put(
+            figure,
+            curve(
+                layers["layer"],
+                layers[f"{key}_mean"],
+                name=name,
+                colour=colour,
+                hover=f"{key.upper()} %{{y:.3f}}{' nats/token' if row == 1 else ''}{interval}",
+                customdata=ends,
+            ),
+            row=row,
+        )
     shares = go.Bar(
         x=layers["layer"],
         y=layers["ke_share"],
@@ -137,13 +146,28 @@ def example_profile(
     require(layers, ["layer", "s1_delta", "s2_delta", "ler"], source="audit.to_frame()")
     colours, figure = palette(look.get("theme", "light")), panels([0.62, 0.38], gap=0.1)
     for key, name, colour in (("s1", _S1, colours.retain), ("s2", _S2, colours.unlearned)):
-        hover = f"{key.upper()} %{{y:.3f}} nats/token"
-        line = curve(layers["layer"], layers[f"{key}_delta"], name=name, colour=colour, hover=hover)
-        put(figure, line, row=1)
-    marker = {"color": colours.erased, "line": {"width": 0}}
-    hover = "LER %{y:.3f}<extra></extra>"
-    bars = go.Bar(x=layers["layer"], y=layers["ler"], name="LER", marker=marker, hovertemplate=hover)
-    put(figure, bars, row=2)
+        put(
+            figure,
+            curve(
+                layers["layer"],
+                layers[f"{key}_delta"],
+                name=name,
+                colour=colour,
+                hover=f"{key.upper()} %{{y:.3f}} nats/token",
+            ),
+            row=1,
+        )
+    put(
+        figure,
+        go.Bar(
+            x=layers["layer"],
+            y=layers["ler"],
+            name="LER",
+            marker={"color": colours.erased, "line": {"width": 0}},
+            hovertemplate="LER %{y:.3f}<extra></extra>",
+        ),
+        row=2,
+    )
     if tau is not None:
         level(figure, tau, row=1, colour=colours.faint)
     layer_axis(figure, len(layers))
@@ -225,8 +249,13 @@ def component_profile(sites: Mapping[str, pd.DataFrame], **look: Unpack[Look]) -
     order = {"autorange": "reversed", "categoryorder": "array", "categoryarray": names, "showgrid": False}
     figure.update_yaxes(**order, **second)
     figure.update_layout(**_UNIFIED)
-    subtitle = "Log-probability lost with retain's state at each site; band: ±1 SD over examples. Bars: its mean."
-    return style(figure, "S1 by layer and patch site", subtitle, tall=570 if narrow(look) else 390, **look)
+    return style(
+        figure,
+        "S1 by layer and patch site",
+        "Log-probability lost with retain's state at each site; band: ±1 SD over examples. Bars: its mean.",
+        tall=570 if narrow(look) else 390,
+        **look,
+    )
 
 
 def forget_and_kept(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
@@ -263,12 +292,20 @@ def forget_and_kept(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
             ends = layers[f"{key}_low"], layers[f"{key}_high"]
             figure.add_trace(band(layer, *ends, colour=shade, group=name))
     for key, name, colour, _, dash in parts:
-        hover = f"{name} %{{y:.3f}} nats/token"
-        figure.add_trace(curve(layer, layers[f"{key}_mean"], name=name, colour=colour, hover=hover, dash=dash))
+        figure.add_trace(
+            curve(
+                layer, layers[f"{key}_mean"], name=name, colour=colour, hover=f"{name} %{{y:.3f}} nats/token", dash=dash
+            )
+        )
     layer_axis(figure, len(layers))
     figure.update_layout(yaxis=_DELTA_AXIS, **_UNIFIED)
-    subtitle = "S2: loss with the unlearned model's states patched in. Bands: intervals clustered by subject."
-    return style(figure, "Loss on forget facts and on retained facts by layer", subtitle, tall=420, **look)
+    return style(
+        figure,
+        "Loss on forget facts and on retained facts by layer",
+        "S2: loss with the unlearned model's states patched in. Bands: intervals clustered by subject.",
+        tall=420,
+        **look,
+    )
 
 
 _VIEWS = (("uds", "UDS {}: states patched in"), ("lens", "Logit Lens {}: states decoded directly"))
@@ -407,8 +444,15 @@ def compare_layers(
             dash, hues = "dash" if hues >= len(colours.series) else "solid", hues + 1
         interval, ends = hover_interval(models[name], value)
         label = shown(name, limit=40)
-        hover = f"{label}<br>layer %{{x}}: %{{y:.3f}}{interval}"
-        line = curve(layers[name], values[name], name=label, colour=colour, dash=dash, hover=hover, customdata=ends)
+        line = curve(
+            layers[name],
+            values[name],
+            name=label,
+            colour=colour,
+            dash=dash,
+            hover=f"{label}<br>layer %{{x}}: %{{y:.3f}}{interval}",
+            customdata=ends,
+        )
         line.line.width, line.marker.size = width, 6 if chosen is None else size
         line.zorder = int(name == chosen)
         # identifies a curve's model, for pages that highlight another one
@@ -480,8 +524,13 @@ def _fill_panels(
             span = band(spanned, low, high, colour=colours.share, group="range")
             traces.append(span.update(name="range of all models", showlegend=panel == 0, **at))
         behind(references, "references", {"color": colours.faint, "width": 1.25, "dash": "dot"}, at)
-        hover = f"{shown(name, limit=40)}<br>layer %{{x}}: %{{y:.3f}}"
-        line = curve(layers[name], values[name], name="this model", colour=colours.erased, hover=hover)
+        line = curve(
+            layers[name],
+            values[name],
+            name="this model",
+            colour=colours.erased,
+            hover=f"{shown(name, limit=40)}<br>layer %{{x}}: %{{y:.3f}}",
+        )
         line.marker.size = 4
         line.update(legendrank=1, showlegend=panel == 0, meta={"place": places[name]}, **at)
         traces.append(line)
@@ -571,19 +620,36 @@ def weight_profile(weights: pd.DataFrame, layers: pd.DataFrame | None = None, **
     row = 1
     if layers is not None:
         require(layers, ["layer", "ler_mean"], source="audit.layers_frame()")
-        hover = "LER %{y:.3f}"
-        put(figure, curve(layers["layer"], layers["ler_mean"], name="LER", colour=colours.erased, hover=hover), row=1)
+        put(
+            figure,
+            curve(layers["layer"], layers["ler_mean"], name="LER", colour=colours.erased, hover="LER %{y:.3f}"),
+            row=1,
+        )
         figure.update_layout(yaxis={"title": {"text": "LER"}, "range": [-0.04, 1.04], "dtick": 0.25})
         row = 2
     for (key, name), colour in zip(parts, (colours.unlearned, colours.retain, colours.faint), strict=True):
-        dash = "dot" if key == "relative_norm" else "solid"
-        hover = f"{name} %{{y:.2%}}"
-        put(figure, curve(weights["layer"], weights[key], name=name, colour=colour, hover=hover, dash=dash), row=row)
+        put(
+            figure,
+            curve(
+                weights["layer"],
+                weights[key],
+                name=name,
+                colour=colour,
+                hover=f"{name} %{{y:.2%}}",
+                dash="dot" if key == "relative_norm" else "solid",
+            ),
+            row=row,
+        )
     layer_axis(figure, len(weights))
     axis = {"title": {"text": "change<br>(share of norm)"}, "rangemode": "tozero", "tickformat": "~%"}
     figure.update_layout({"yaxis" if row == 1 else "yaxis2": axis}, **_UNIFIED)
-    subtitle = "Norm of the difference from full over the norm of full's weights."
-    return style(figure, "Change of the weights by layer", subtitle, tall=320 if row == 1 else 460, **look)
+    return style(
+        figure,
+        "Change of the weights by layer",
+        "Norm of the difference from full over the norm of full's weights.",
+        tall=320 if row == 1 else 460,
+        **look,
+    )
 
 
 def patch_heatmap(
@@ -649,6 +715,11 @@ def patch_heatmap(
     figure.update_xaxes(title_text="layer", dtick=max(1, table.shape[1] // (6 if narrow(look) else 12)))
     row_axis(figure, names)
     figure.update_yaxes(title_text=kind, range=[len(names) - 0.5, -0.5])
-    heading = f"Loss by layer and {kind}" if kind else "Loss by layer"
-    subtitle = "Blue: lost; orange: more probable than before; grey: not patched."
-    return style(figure, heading, subtitle, tall=158 + 22 * max(8, len(names)), legend=False, **look)
+    return style(
+        figure,
+        f"Loss by layer and {kind}" if kind else "Loss by layer",
+        "Blue: lost; orange: more probable than before; grey: not patched.",
+        tall=158 + 22 * max(8, len(names)),
+        legend=False,
+        **look,
+    )

@@ -18,7 +18,6 @@ from uds_lens.plots._style import (
     Look,
     curve,
     hover_head,
-    note,
     number,
     palette,
     panel_heading,
@@ -56,8 +55,9 @@ def ranking(models: pd.DataFrame, *, references: Collection[str] = (), **look: U
         >>> ranking(pd.DataFrame({**columns, "n_measured": [40, 40]})).layout.yaxis.ticktext
         ('rmu', 'npo')
     """
-    columns = ["model", "uds", "uds_low", "uds_high", "n_measured"]
-    require(models, columns, source="uds_lens.results.models_frame(audits)")
+    require(
+        models, ["model", "uds", "uds_low", "uds_high", "n_measured"], source="uds_lens.results.models_frame(audits)"
+    )
     colours, figure = palette(look.get("theme", "light")), go.Figure()
     ordered = models.sort_values("uds", ascending=False, kind="stable", na_position="last")
     for place, row in enumerate(ordered.itertuples()):
@@ -80,12 +80,17 @@ def ranking(models: pd.DataFrame, *, references: Collection[str] = (), **look: U
             hovertemplate=f"<b>{shown(row.model)}</b><br>UDS {row.uds:.3f}{interval}<br>{row.n_measured} examples "
             f"measured{warned}<extra></extra>",
         )
-    if not len(ordered):
-        note(figure, "No models.")
     figure.update_xaxes(**UDS_AXIS)
     row_axis(figure, [shown(name, limit=36) for name in ordered["model"]])
-    subtitle = "Mean over measurable examples; bootstrap interval, clustered by subject where examples share one."
-    return style(figure, "UDS by model", subtitle, tall=140 + 32 * max(len(ordered), 3), legend=False, **look)
+    return style(
+        figure,
+        "UDS by model",
+        "Mean over measurable examples; bootstrap interval, clustered by subject where examples share one.",
+        tall=140 + 32 * max(len(ordered), 3),
+        legend=False,
+        note=None if len(ordered) else "No models.",
+        **look,
+    )
 
 
 def audit_differences(
@@ -114,8 +119,11 @@ def audit_differences(
         >>> figure.data[0].text[0][1]
         '+0.30*'
     """
-    columns = ["one", "other", "uds_one", "uds_other", "difference", "low", "high", p]
-    require(differences, columns, source="uds_lens.results.compare_all(...)")
+    require(
+        differences,
+        ["one", "other", "uds_one", "uds_other", "difference", "low", "high", p],
+        source="uds_lens.results.compare_all(...)",
+    )
     return difference_matrix(differences, "uds", p=p, level=level, **look)
 
 
@@ -163,18 +171,19 @@ def difference_matrix(pairs: pd.DataFrame, score: str, *, p: str, level: float, 
         hovertemplate="%{customdata}<extra></extra>",
         hoverongaps=False,
     )
-    if not names:
-        note(figure, "No pairs.")
     ticks = {"tickmode": "array", "tickvals": places, "ticktext": labels, "showgrid": False}
     figure.update_xaxes(side="bottom", tickangle=-45, title_text="minus", showline=False, ticks="", **ticks)
     figure.update_yaxes(autorange="reversed", **ticks)
     label = "UDS" if score == "uds" else "F"
-    subtitle = (
-        f"{label} of the row minus {label} of the column. Star: {adjusted} below {level:g}; "
-        "without a star, the order is undecided."
-    )
     return style(
-        figure, f"Differences in {label} by pair", subtitle, tall=190 + 27 * max(len(names), 4), legend=False, **look
+        figure,
+        f"Differences in {label} by pair",
+        f"{label} of the row minus {label} of the column. Star: {adjusted} below {level:g}; "
+        "without a star, the order is undecided.",
+        tall=190 + 27 * max(len(names), 4),
+        legend=False,
+        note=None if names else "No pairs.",
+        **look,
     )
 
 
@@ -237,32 +246,59 @@ def utility_frontier(
         )
 
     # lower utility, but at least as much depth
-    line = {"color": colours.ink, "width": 1.2, "shape": "vh"}
-    add(complete.loc[on], "frontier", mode="lines", line=line, opacity=0.6, hoverinfo="skip")
+    add(
+        complete.loc[on],
+        "frontier",
+        mode="lines",
+        line={"color": colours.ink, "width": 1.2, "shape": "vh"},
+        opacity=0.6,
+        hoverinfo="skip",
+    )
     hover = "%{customdata}<br>utility %{x:.3f}, depth %{y:.3f}<extra></extra>"
     for place, (method, rows) in enumerate(complete.groupby("method", sort=True)):
-        marker = {
-            "color": colours.series[place % len(colours.series)],
-            "symbol": _SYMBOLS[place // len(colours.series) % len(_SYMBOLS)],
-            "size": 8,
-            "opacity": 0.85,
-        }
-        add(rows, shown(method, limit=24), mode="markers", marker=marker, hovertemplate=hover)
+        add(
+            rows,
+            shown(method, limit=24),
+            mode="markers",
+            marker={
+                "color": colours.series[place % len(colours.series)],
+                "symbol": _SYMBOLS[place // len(colours.series) % len(_SYMBOLS)],
+                "size": 8,
+                "opacity": 0.85,
+            },
+            hovertemplate=hover,
+        )
     if references is not None and len(references):
         require(references, ["model", depth, utility], source="the table of models")
-        star = {"symbol": "star", "size": 14, "color": colours.ink}
-        add(references, "references", mode="markers", marker=star, hovertemplate=hover)
+        add(
+            references,
+            "references",
+            mode="markers",
+            marker={"symbol": "star", "size": 14, "color": colours.ink},
+            hovertemplate=hover,
+        )
     if min_utility is not None:
-        line = {"color": colours.faint, "width": 1, "dash": "dot"}
-        figure.add_shape(type="line", x0=min_utility, x1=min_utility, yref="paper", y0=0, y1=1, line=line)
-    if not len(complete):
-        note(figure, "No model has both values.")
+        figure.add_shape(
+            type="line",
+            x0=min_utility,
+            x1=min_utility,
+            yref="paper",
+            y0=0,
+            y1=1,
+            line={"color": colours.faint, "width": 1, "dash": "dot"},
+        )
     highest = max([1.0, *complete[utility].astype(float)])
     figure.update_xaxes(title_text="utility (1 = full)", range=[-0.03, highest + 0.05], tickformat=".1f", showgrid=True)
     label = "UDS" if depth in ("uds", "depth") else shown(depth, limit=24)
     figure.update_yaxes(title_text=f"{label} (0 intact, 1 erased)", range=[-0.04, 1.05], dtick=0.2, tickformat=".1f")
-    subtitle = "Line: Pareto frontier, the models that no other model beats on both."
-    return style(figure, "Depth against utility", subtitle, tall=440, **look)
+    return style(
+        figure,
+        "Depth against utility",
+        "Line: Pareto frontier, the models that no other model beats on both.",
+        tall=440,
+        note=None if len(complete) else "No model has both values.",
+        **look,
+    )
 
 
 def frontier(across: np.ndarray, up: np.ndarray) -> list[int]:
@@ -354,8 +390,6 @@ def depth_utility(
             cliponaxis=False,
             hovertemplate=f"{name}<br>utility %{{x:.3f}}<br>UDS %{{y:.3f}}{interval}<extra></extra>",
         )
-    if not len(complete):
-        note(figure, "No model has both values.")
     figure.add_annotation(
         text="forgotten, utility kept", x=1, y=1, xref="paper", yref="paper", xanchor="right", yanchor="bottom"
     )
@@ -365,7 +399,16 @@ def depth_utility(
     subtitle = "Line: Pareto frontier, the models that no other model beats on both."
     if absent := len(models) - len(complete):
         subtitle += f" Without both values: {absent}."
-    return style(figure, "Depth against utility", subtitle, tall=430, legend=False, room=22, **look)
+    return style(
+        figure,
+        "Depth against utility",
+        subtitle,
+        tall=430,
+        legend=False,
+        room=22,
+        note=None if len(complete) else "No model has both values.",
+        **look,
+    )
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
@@ -433,8 +476,11 @@ def differences_by_metric(compared: pd.DataFrame, **look: Unpack[Look]) -> go.Fi
         >>> differences_by_metric(pd.DataFrame({**row, "margin": [0.005], "verdict": ["differs"]})).data[0].x
         (0.01,)
     """
-    columns = ["model", "metric", "measured", "published", "difference", "margin", "verdict"]
-    require(compared, columns, source="uds_lens.published.compare(run).frame")
+    require(
+        compared,
+        ["model", "metric", "measured", "published", "difference", "margin", "verdict"],
+        source="uds_lens.published.compare(run).frame",
+    )
     colours, figure = palette(look.get("theme", "light")), go.Figure()
     defined = compared[compared["difference"].notna()]
     metrics = list(dict.fromkeys(defined["metric"]))
@@ -471,13 +517,18 @@ def differences_by_metric(compared: pd.DataFrame, **look: Unpack[Look]) -> go.Fi
                 hovertemplate="<b>%{customdata[0]}</b>, %{customdata[1]}<br>measured %{customdata[2]}, published "
                 "%{customdata[3]}<br>difference %{x:.4f}<extra></extra>",
             )
-    if not len(defined):
-        note(figure, "No values.")
     figure.update_xaxes(title_text="measured \u2212 published", zeroline=True)
     row_axis(figure, [shown(metric, limit=28) for metric in metrics])
     heading, tall = "Measured minus published values by metric", 170 + 34 * max(1, len(metrics))
-    subtitle = "Each mark is a model; the bar behind a row is the margin within which values agree."
-    return style(figure, heading, subtitle, tall=tall, legend=len(defined) > 0, **look)
+    return style(
+        figure,
+        heading,
+        "Each mark is a model; the bar behind a row is the margin within which values agree.",
+        tall=tall,
+        legend=len(defined) > 0,
+        note=None if len(defined) else "No values.",
+        **look,
+    )
 
 
 def depth_by_step(steps: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
@@ -516,8 +567,9 @@ def depth_by_step(steps: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         for key, label, colour, dash in lines:
             if key not in rows or rows[key].isna().all():
                 continue
-            hover = f"{label} %{{y:.3f}}"
-            line = curve(rows["step"], rows[key].astype(float), name=label, colour=colour, hover=hover, dash=dash)
+            line = curve(
+                rows["step"], rows[key].astype(float), name=label, colour=colour, hover=f"{label} %{{y:.3f}}", dash=dash
+            )
             line.marker.size = 4
             line.showlegend = not any(trace.name == label for trace in figure.data)
             put(figure, line, row=1, column=column)

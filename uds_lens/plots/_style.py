@@ -174,6 +174,7 @@ def style(
     tall: int = 380,
     legend: bool = True,
     room: int = 0,
+    note: str | None = None,
     theme: Theme = "light",
     title: str | None = "",
     width: int | None = None,
@@ -188,11 +189,14 @@ def style(
         tall: Height with one line of title, subtitle and legend, in pixels; longer ones add theirs.
         legend: Whether there is one.
         room: Pixels above the plot, for names of panels.
+        note: Sentence in the middle of the plot, which says why it is empty; None for a plot with marks.
         theme: See `Look`, as `title`, `width` and `height`.
         title: Replaces the heading; None leaves out heading and subtitle.
         width: Pixels.
         height: Pixels.
     """
+    if note is not None:
+        figure.add_annotation(text=note, x=0.5, y=0.5, xref="paper", yref="paper")
     across = (width or WIDTH) - 32
     lines = {"text": _lines(title or heading, across / 9), "subtitle": _lines(subtitle, across / 6)}
     rows = legend_height(figure, across - 70) if legend else 0
@@ -310,23 +314,11 @@ def row_axis(figure: go.Figure, names: Sequence[str]) -> None:
     )
 
 
-def note(figure: go.Figure, text: str) -> None:
-    """Write a sentence in the middle of an empty figure."""
-    figure.add_annotation(text=text, x=0.5, y=0.5, xref="paper", yref="paper")
-
-
 # Plotly reads a little HTML and (with MathJax) LaTeX in every string.
 
 _ENTITIES = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "{": "&#123;", "\u2028": " ", "\u2029": " "}
 )
-
-# Members of every JavaScript object: plotly caches text sizes in an object and would take these for cached sizes.
-_OF_OBJECTS = {
-    *("__proto__", "constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable"),
-    *("toLocaleString", "toString", "valueOf"),
-    *("__defineGetter__", "__defineSetter__", "__lookupGetter__", "__lookupSetter__"),
-}
 
 
 def shown(text: object, *, width: int | None = None, limit: int = 300) -> str:
@@ -339,15 +331,13 @@ def shown(text: object, *, width: int | None = None, limit: int = 300) -> str:
     words = " ".join("" if text is None else str(text).split())
     if len(words) > limit:
         words = words[: limit - 1].rstrip() + "…"
-    if words in _OF_OBJECTS:
-        words += "\u200b"  # zero-width
     lines = [words] if width is None else textwrap.wrap(words, width) or [""]
     return "<br>".join(line.translate(_ENTITIES) for line in lines)
 
 
 def short(text: object, limit: int = 24) -> str:
     """Cut a name for a heading; not escaped."""
-    return html.unescape(shown(text, limit=limit)).replace("\u200b", "")
+    return html.unescape(shown(text, limit=limit))
 
 
 def number(value: float, digits: int = 2) -> str:
@@ -493,8 +483,16 @@ def put(figure: go.Figure, trace: Any, *, row: int, column: int = 1) -> None:
 def level(figure: go.Figure, value: float | int, *, row: int, column: int = 1, colour: str) -> None:
     """Draw a dotted line across a panel, at a value of its y axis."""
     x, y = _panel(figure, row, column)
-    line = {"color": colour, "width": 1, "dash": "dot"}
-    figure.add_shape(type="line", xref=f"{x} domain", x0=0, x1=1, yref=y, y0=value, y1=value, line=line)
+    figure.add_shape(
+        type="line",
+        xref=f"{x} domain",
+        x0=0,
+        x1=1,
+        yref=y,
+        y0=value,
+        y1=value,
+        line={"color": colour, "width": 1, "dash": "dot"},
+    )
 
 
 def panel_heading(figure: go.Figure, text: str, *, column: int, row: int = 1) -> None:

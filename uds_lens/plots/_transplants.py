@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from uds_lens.plots._style import UDS_AXIS, Look, note, number, palette, require, row_axis, shown, style
+from uds_lens.plots._style import UDS_AXIS, Look, number, palette, require, row_axis, shown, style
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +36,11 @@ def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **loo
         >>> host_depths(pd.DataFrame({"model": ["half", "npo"], **depths, **ends})).layout.yaxis.ticktext
         ('npo', 'half')
     """
-    columns = ["model", "output_depth", "host_depth", "host_depth_low", "host_depth_high"]
-    require(models, columns, source="uds_lens.transplants.transplants_frame(...)")
+    require(
+        models,
+        ["model", "output_depth", "host_depth", "host_depth_low", "host_depth_high"],
+        source="uds_lens.transplants.transplants_frame(...)",
+    )
     colours, figure = palette(look.get("theme", "light")), go.Figure()
     hidden = models["output_depth"] - models["host_depth"]
     ordered = models.assign(hidden=hidden).sort_values("hidden", ascending=False, kind="stable", na_position="last")
@@ -49,8 +52,9 @@ def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **loo
             "<extra></extra>"
         )
         ends = {"y": [place, place], "mode": "lines", "hoverinfo": "skip"}
-        line = {"color": colour, "width": 6}
-        figure.add_scatter(x=[row.host_depth_low, row.host_depth_high], line=line, opacity=0.3, **ends)
+        figure.add_scatter(
+            x=[row.host_depth_low, row.host_depth_high], line={"color": colour, "width": 6}, opacity=0.3, **ends
+        )
         figure.add_scatter(x=[row.output_depth, row.host_depth], line={"color": colour, "width": 2}, **ends)
         for x, symbol in ((row.output_depth, "circle-open"), (row.host_depth, "arrow-left")):
             if symbol == "arrow-left" and not row.hidden > 0.02:
@@ -58,17 +62,15 @@ def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **loo
             marker = {"color": colour, "size": 12, "symbol": symbol, "line": {"width": 2, "color": colour}}
             if not math.isnan(x):
                 figure.add_scatter(x=[x], y=[place], mode="markers", marker=marker, hovertemplate=hover)
-    if not len(ordered):
-        note(figure, "No models.")
     figure.update_xaxes(**{**UDS_AXIS, "title_text": "from output depth (open) to host depth (filled)"})
     row_axis(figure, [shown(name, limit=36) for name in ordered["model"]])
-    subtitle = "Host depth: what stays lost with blocks of retain in the model; band: bootstrap interval over subjects."
     return style(
         figure,
         "Output depth and host depth by model",
-        subtitle,
+        "Host depth: what stays lost with blocks of retain in the model; band: bootstrap interval over subjects.",
         tall=140 + 32 * max(len(ordered), 3),
         legend=False,
+        note=None if len(ordered) else "No models.",
         **look,
     )
 
@@ -94,8 +96,11 @@ def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
         >>> figure.layout.title.text
         'What comes back, by band of blocks'
     """
-    columns = ["donor", "blocks", "first", "last", "width", "attention", "recovered"]
-    require(candidates, columns, source="Transplant.candidates_frame()")
+    require(
+        candidates,
+        ["donor", "blocks", "first", "last", "width", "attention", "recovered"],
+        source="Transplant.candidates_frame()",
+    )
     colours, figure = palette(look.get("theme", "light")), go.Figure()
     of_full = candidates[candidates["donor"] == "full"].dropna(subset=["recovered"])
     bands, whole = of_full[~of_full["attention"].astype(bool)], of_full[of_full["attention"].astype(bool)]
@@ -121,9 +126,12 @@ def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
         line = {"color": colours.faint, "dash": "dot"}
         ends = [-0.4, last + 0.4]
         figure.add_scatter(x=ends, y=[level, level], mode="lines", line=line, name="attention of all blocks")
-    if not len(of_full):
-        note(figure, "Nothing was lost.")
     figure.update_xaxes(title_text="block", tickformat="d", dtick=max(1, -(-last // 16)))
     figure.update_yaxes(title_text="share that comes back", tickformat=".2~f")
-    subtitle = "Blocks of full put into the unlearned model, mean over examples."
-    return style(figure, "What comes back, by band of blocks", subtitle, **look)
+    return style(
+        figure,
+        "What comes back, by band of blocks",
+        "Blocks of full put into the unlearned model, mean over examples.",
+        note=None if len(of_full) else "Nothing was lost.",
+        **look,
+    )

@@ -47,15 +47,6 @@ if TYPE_CHECKING:
 TITLE = "How deep did unlearning go?"
 
 
-def percent(value: float) -> str:
-    """Write a share.
-
-    >>> percent(0.256), percent(float("nan"))
-    ('26%', 'undefined')
-    """
-    return "undefined" if math.isnan(value) else f"{value:.0%}"
-
-
 def _interval(low: float, high: float) -> str:
     # adding 0 turns -0 into 0
     return "no interval" if math.isnan(low) else f"{round(low, 3) + 0.0:.3f} to {round(high, 3) + 0.0:.3f}"
@@ -587,16 +578,18 @@ def write(
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a report is an HTML file, for example report.html; got {str(path)!r}.")
     check_writable(path, directory=False)
-    page = render(
-        audits,
-        title=title,
-        lens=lens,
-        metrics=metrics,
-        references=references,
-        elicitations=elicitations,
-        short_paths=short_paths,
+    atomic_write_text(
+        path,
+        render(
+            audits,
+            title=title,
+            lens=lens,
+            metrics=metrics,
+            references=references,
+            elicitations=elicitations,
+            short_paths=short_paths,
+        ),
     )
-    atomic_write_text(path, page)
     return path
 
 

@@ -16,12 +16,11 @@ from uds_lens.errors import ConfigError
 from uds_lens.meta import ModelTable
 from uds_lens.meta._columns import BESIDE
 from uds_lens.metrics import METRICS
-from uds_lens.plots._style import recolouring
+from uds_lens.plots._style import count, recolouring
 from uds_lens.report._dashboard_tables import (
     DashboardOptions as DashboardOptions,
     Tables,
     cautions,
-    count,
     default_title,
     definition,
     gather,

@@ -55,8 +55,9 @@ def definition(metric: str) -> Sequence[str] | None:
     >>> definition("s_mia_zlib")[0] == definition("s_mia_loss")[0], definition("mine")
     (True, None)
     """
-    name = "fisher_masked" if metric.startswith("fisher_masked_0.") else _ALSO.get(metric, metric)
-    return _TEXTS["definitions"].get(name)
+    return _TEXTS["definitions"].get(
+        "fisher_masked" if metric.startswith("fisher_masked_0.") else _ALSO.get(metric, metric)
+    )
 
 
 def method_name(method: str) -> str:
@@ -91,18 +92,6 @@ def sources(metrics: Iterable[str], methods: Iterable[str]) -> list[Source]:
 
 
 FULL_FILTER = "utility+threshold"  # the paper's filter: enough utility, and the metric calls them unlearned
-
-_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-
-
-def count(n: float, thing: str) -> str:
-    """Write a count of things, with small numbers in words.
-
-    >>> count(1, "metric"), count(12, "model")
-    ('one metric', '12 models')
-    """
-    word = _NUMBERS[int(n)] if 0 <= n <= 10 else f"{n:.0f}"
-    return f"{word} {thing}" + ("" if n == 1 else "s")
 
 
 def metric_label(name: str) -> str:

@@ -348,16 +348,11 @@ def _lens_rows(source: LensSource) -> dict[str, tuple[Sequence[float], Sequence[
             f"the metrics of {subject} hold no Logit Lens values per layer: measure logit_lens with this release, "
             "with the full and the retain model."
         )
-    sides: list[list[list[float]]] = []
-    for name in ("s1_delta", "s2_delta"):
-        side = lens.details[name]
-        if not isinstance(side, Sequence) or len(side) != len(lens.ids):
-            raise ConfigError(f"the Logit Lens values of {subject} are not one row per example.")
-        for row in side:
-            if not isinstance(row, Sequence) or not all(isinstance(v, int | float | None) for v in row):
-                raise ConfigError(f"the Logit Lens values of {subject} are not one number per layer.")
-        sides.append([[math.nan if value is None else float(value) for value in row] for row in side])
-    return {example: (s1, s2) for example, s1, s2 in zip(lens.ids, *sides, strict=True)}
+    try:
+        sides = [map(list, np.array(lens.details[name], dtype=float)) for name in ("s1_delta", "s2_delta")]
+        return {example: (s1, s2) for example, s1, s2 in zip(lens.ids, *sides, strict=True)}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"the Logit Lens values of {subject} are not one number per example and layer.") from error
 
 
 def _lens_subject(source: LensSource) -> str:

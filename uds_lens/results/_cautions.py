@@ -98,27 +98,30 @@ def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
     probability, (full, retain, *_) = math.exp(float(audit.s_full.mean())), audit.config.roles
     helped = float((audit.s1_delta.mean(-1) < -audit.config.tau).double().mean())
     if helped > 0.5 and audit.config.stand_in == "counterfactual":
-        text = (
+        yield Caution(
+            "fatal",
             f"On {helped:.0%} of the examples, {full}'s states on {_ASKED[audit.config.counterfactual]} make the "
             f"entity more likely in {full}, not less: they still encode the entity fully, so there is no scale to "
-            "measure on."
+            "measure on.",
+            "no scale",
         )
-        yield Caution("fatal", text, "no scale")
     elif helped > 0.5:
         first = f"{_about_added(audit)}. " if spaces_added(audit.examples, audit.config.entity_space) else ""
-        text = (
+        yield Caution(
+            "fatal",
             f"{first}Are {full} and {retain} swapped? On {helped:.0%} of the examples, {retain}'s states make the "
             f"answer more likely in {full}, not less: {retain} knows what {full} does not ({full} gives the entities a "
             f"probability of {probability:.2g} per token). A score is meaningful only if {full} was trained on the "
-            f"forget set and {retain} was not."
+            f"forget set and {retain} was not.",
+            f"{full} and {retain} swapped?",
         )
-        yield Caution("fatal", text, f"{full} and {retain} swapped?")
     elif probability < HARDLY_KNOWN:
-        text = (
+        yield Caution(
+            "caution",
             f"{full} hardly knows the forget set: it gives the entities a probability of {probability:.2g} per token. "
-            "Check that it was trained on these examples, with prompts of this form."
+            "Check that it was trained on these examples, with prompts of this form.",
+            f"hardly known to {full}",
         )
-        yield Caution("caution", text, f"hardly known to {full}")
 
 
 _ASKED = {"other": "the same question about another subject", "no_question": "the answer without the question"}
@@ -131,19 +134,21 @@ def _stand_in(audit: DepthAudit) -> Iterator[Caution]:
         if audit.config.counterfactual != "no_question":
             fewest, most = drawn.get("fewest", "?"), drawn.get("draws", "?")
             counted = f" ({most if fewest == most else f'{fewest} to {most}'} for each example)"
-        text = (
+        yield Caution(
+            "caution",
             f"No {roles.retain_model}: {roles.full}'s own states on {_ASKED[audit.config.counterfactual]} stand in for "
             f"it{counted}, so a score of 1 means as little knowledge as in those states. Such scores can be compared "
-            f"with each other, but not with scores against {roles.a_retain_model}."
+            f"with each other, but not with scores against {roles.a_retain_model}.",
+            f"no {roles.retain_model}",
         )
-        yield Caution("caution", text, f"no {roles.retain_model}")
     elif audit.config.stand_in == "base":
-        text = (
+        yield Caution(
+            "caution",
             f"No {roles.retain_model}: {audit.models['retain'].name!r}, the model before fine-tuning, stands in for "
             "it. A score of 1 means as little knowledge as in that model, which never learned the retained facts "
-            f"either. Such scores can be compared with each other, but not with scores against {roles.a_retain_model}."
+            f"either. Such scores can be compared with each other, but not with scores against {roles.a_retain_model}.",
+            f"no {roles.retain_model}",
         )
-        yield Caution("caution", text, f"no {roles.retain_model}")
 
 
 def _several_retains(audit: DepthAudit) -> Iterator[Caution]:
@@ -168,17 +173,21 @@ def _sample(audit: DepthAudit) -> Iterator[Caution]:
     part = f"{sample['limit']} of {sample['of']} examples"
     if sample["sample"] == "first":
         by = sample.get("sorted_by", "unknown")
-        text = f"Only the first {part} were measured. {about_first_rows(by)}"
-        yield Caution("caution" if by is None else "fatal", text, f"first {sample['limit']} only")
+        yield Caution(
+            "caution" if by is None else "fatal",
+            f"Only the first {part} were measured. {about_first_rows(by)}",
+            f"first {sample['limit']} only",
+        )
     else:
         spread = ", spread over the subjects" if any(audit.subjects) else ""
         others = "subjects" if audit.interval_basis.by == "subject" else "examples"
-        text = (
+        yield Caution(
+            "note",
             f"A random sample was measured: {part}{spread} (seed {sample['seed']}). The estimate "
             f"for all {sample['of']} is given next to the interval; the interval itself shows how the score would vary "
-            f"over other {others}."
+            f"over other {others}.",
+            f"sample of {sample['limit']}",
         )
-        yield Caution("note", text, f"sample of {sample['limit']}")
 
 
 def about_first_rows(sorted_by: str | None) -> str:
@@ -195,34 +204,43 @@ def _measurable(audit: DepthAudit) -> Iterator[Caution]:
     if not audit.examples:
         yield Caution("fatal", "No example could be scored.", "no example scored")
     elif n == 0:
-        text = (
+        yield Caution(
+            "fatal",
             f"No example is measurable: patching in {retain}'s state never costs more than tau = "
             f"{audit.config.tau:g} nats per token. Either {full} does not know the forget set, or {retain} knows it "
-            "too."
+            "too.",
+            "not measurable",
         )
-        yield Caution("fatal", text, "not measurable")
     elif n < FEW:
-        text = f"Only {n} example{' is' if n == 1 else 's are'} measurable: the interval is wide."
-        yield Caution("caution", text, f"{n} measurable")
-    elif missing > len(audit.examples) / 4:
-        text = (
-            f"{missing} of {len(audit.examples)} examples are not measurable (no layer where {full} encodes more than "
-            f"{retain}) and do not count."
+        yield Caution(
+            "caution",
+            f"Only {n} example{' is' if n == 1 else 's are'} measurable: the interval is wide.",
+            f"{n} measurable",
         )
-        yield Caution("caution", text, f"{missing / len(audit.examples):.0%} not measurable")
+    elif missing > len(audit.examples) / 4:
+        yield Caution(
+            "caution",
+            f"{missing} of {len(audit.examples)} examples are not measurable (no layer where {full} encodes more than "
+            f"{retain}) and do not count.",
+            f"{missing / len(audit.examples):.0%} not measurable",
+        )
 
 
 def _few_subjects(audit: DepthAudit) -> Iterator[Caution]:
     basis = audit.interval_basis
     if basis.by == "subject" and basis.n == 1:
-        text = (
+        yield Caution(
+            "caution",
             "All measurable examples are about one subject: there is no interval, since nothing shows how other "
-            "subjects would differ."
+            "subjects would differ.",
+            "1 subject",
         )
-        yield Caution("caution", text, "1 subject")
     elif basis.few:
-        text = f"Only {basis.counted}: treat the subject-level interval as rough ({FEW_CLUSTERS} or more are needed)."
-        yield Caution("caution", text, str(basis))
+        yield Caution(
+            "caution",
+            f"Only {basis.counted}: treat the subject-level interval as rough ({FEW_CLUSTERS} or more are needed).",
+            str(basis),
+        )
 
 
 def _subjects_alike(audit: DepthAudit) -> Iterator[Caution]:
@@ -231,17 +249,21 @@ def _subjects_alike(audit: DepthAudit) -> Iterator[Caution]:
     follows = any(b == "unlearned" for _, b in audit.equal_weights)  # the scores are known by definition
     enough = basis.effective >= FEW_CLUSTERS  # with fewer, the interval is called rough anyway
     if enough and not follows and left_by_one(audit.uds_interval, audit.uds, basis.n):
-        text = (
+        yield Caution(
+            "note",
             f"The {basis.by}s score so much alike that one of another kind among {basis.n} would move the score by "
-            "more than the interval reaches: it does not cover kinds that the sample lacks."
+            "more than the interval reaches: it does not cover kinds that the sample lacks.",
+            f"{basis.by}s alike",
         )
-        yield Caution("note", text, f"{basis.by}s alike")
 
 
 def _space_added(audit: DepthAudit) -> Iterator[Caution]:
     if quoted := spaces_added(audit.examples, audit.config.entity_space):
-        text = f"{_about_added(audit)} ({_some(quoted)}; `space_added` in the table of examples)."
-        yield Caution("note", text, f"{len(quoted)} after quotes")
+        yield Caution(
+            "note",
+            f"{_about_added(audit)} ({_some(quoted)}; `space_added` in the table of examples).",
+            f"{len(quoted)} after quotes",
+        )
 
 
 def _about_added(audit: DepthAudit) -> str:
@@ -255,12 +277,13 @@ def _about_added(audit: DepthAudit) -> str:
 
 def _prefix_ends_in_space(audit: DepthAudit) -> Iterator[Caution]:
     if spaced := [example.id for example in audit.examples if (example.prefix or "").endswith(" ")]:
-        text = (
+        yield Caution(
+            "caution",
             f"{len(spaced)} of {len(audit.examples)} prefixes end in a space, which is then a separate token that "
             f"models hardly ever see, so {audit.config.roles.full} may seem not to know these entities "
-            f"({_some(spaced)}): let a prefix end in its last word."
+            f"({_some(spaced)}): let a prefix end in its last word.",
+            f"{len(spaced)} spaces before",
         )
-        yield Caution("caution", text, f"{len(spaced)} spaces before")
 
 
 def _given_away(audit: DepthAudit) -> Iterator[Caution]:
@@ -293,14 +316,15 @@ def _begins_answer(audit: DepthAudit) -> Iterator[Caution]:
         counted += [score] if begins and not math.isnan(score) else []
     first, others = by_place[True], by_place[False]
     if first and others and fmean(first) < fmean(others) / 2:
-        text = (
+        yield Caution(
+            "note",
             f"{len(first)} of {len(audit.examples)} entities begin their answer, so the raw prompt before them ends in "
             f"a space that is a token of its own. {audit.config.roles.full} gives them a probability of "
             f"{fmean(first):.3f} and the others {fmean(others):.3f}, so it seems not to know them (`prefix` is empty "
             f"in the table of examples). {len(counted)} of them are "
-            f"measurable{f', with a mean UDS of {fmean(counted):.3f}' if counted else ''}."
+            f"measurable{f', with a mean UDS of {fmean(counted):.3f}' if counted else ''}.",
+            f"{len(first)} at the start",
         )
-        yield Caution("note", text, f"{len(first)} at the start")
 
 
 def _skipped(audit: DepthAudit) -> Iterator[Caution]:
@@ -331,11 +355,12 @@ def _without_specifics(reason: str) -> str:
 def _negative(audit: DepthAudit) -> Iterator[Caution]:
     roles = audit.config.roles
     if (negative := audit.negative_share) >= NEGATIVE_SHARE:
-        text = (
+        yield Caution(
+            "caution",
             f"On {negative:.0%} of the knowledge-encoding layers, patching in the {roles.unlearned} state helps "
-            f"{roles.full} to recall the answer (raw LER below 0)."
+            f"{roles.full} to recall the answer (raw LER below 0).",
+            f"{negative:.0%} negative LER",
         )
-        yield Caution("caution", text, f"{negative:.0%} negative LER")
 
 
 def _other_prompts(audit: DepthAudit) -> Iterator[Caution]:
@@ -368,25 +393,27 @@ def _answers_opened(audit: DepthAudit) -> Iterator[Caution]:
     """Templates of reasoning models open a requested answer differently from a given one."""
     if opened := audit.provenance.get("answers_opened"):
         asked, written = map(repr, opened)
-        text = (
+        yield Caution(
+            "caution",
             f"The chat template asks for an answer by {asked}, but writes {written} before a given answer. "
             "The entities were scored after the latter, which is what training on the whole conversation sees; a model "
             "that learned its answers after other text may seem to know less than it does (template_kwargs sets "
-            "what the template offers, such as enable_thinking)."
+            "what the template offers, such as enable_thinking).",
+            "answers opened in two ways",
         )
-        yield Caution("caution", text, "answers opened in two ways")
 
 
 def _off_distribution(audit: DepthAudit) -> Iterator[Caution]:
     cosine, ratio = audit.s2_cosine.mean(0), audit.s2_norm_ratio.mean(0)  # NaN, without examples, is not beyond a bound
     off = (cosine < COSINE) | (ratio > NORM_FACTOR) | (ratio < 1 / NORM_FACTOR)
     if layers := off.nonzero()[:, 0].tolist():
-        text = (
+        yield Caution(
+            "caution",
             f"Off-distribution patches at layer{'s' if len(layers) > 1 else ''} {_some(layers)}: the "
             f"{audit.config.roles.unlearned} states are far from those they replace (mean cosine below 0.5, or norm "
-            "off by more than a factor of 2), so a high delta there may show damage rather than erasure."
+            "off by more than a factor of 2), so a high delta there may show damage rather than erasure.",
+            "off-distribution",
         )
-        yield Caution("caution", text, "off-distribution")
 
 
 def damage_signs(audit: DepthAudit) -> tuple[str, ...]:
@@ -407,8 +434,11 @@ def damage_signs(audit: DepthAudit) -> tuple[str, ...]:
 
 def _damage(audit: DepthAudit) -> Iterator[Caution]:
     if signs := damage_signs(audit):
-        text = f"Retained facts are lost: {'; '.join(signs)}. The score may show damage rather than forgetting."
-        yield Caution("caution", text, "damaged")
+        yield Caution(
+            "caution",
+            f"Retained facts are lost: {'; '.join(signs)}. The score may show damage rather than forgetting.",
+            "damaged",
+        )
 
 
 def _control(audit: DepthAudit) -> Iterator[Caution]:
@@ -420,31 +450,36 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
     here, there = mean_loss(control.s1_delta[control.known]), mean_loss(audit.s1_delta)
     basis = interval_basis(control.s_full[control.known], of_rows(control.subjects, control.known))
     if not n:
-        text = f"No control fact could be scored ({n_skipped} were skipped): damage is NaN."
-        yield Caution("caution", text, "no control")
+        yield Caution(
+            "caution", f"No control fact could be scored ({n_skipped} were skipped): damage is NaN.", "no control"
+        )
     elif known < n / 2:
-        text = (
+        yield Caution(
+            "caution",
             f"{full} hardly knows the control facts: it gives {n - known} of {n} entities a probability of less than "
-            f"{LEAST_KNOWN:g} per token, so they do not count. Damage needs facts that {full} and {retain} both know."
+            f"{LEAST_KNOWN:g} per token, so they do not count. Damage needs facts that {full} and {retain} both know.",
+            "weak control",
         )
-        yield Caution("caution", text, "weak control")
     elif here > UNKNOWN_TO_RETAIN * there:
-        text = (
+        yield Caution(
+            "caution",
             f"{retain} hardly knows the control facts: its states cost {here:.2f} nats per token there, and "
-            f"{there:.2f} on the forget facts. Damage needs facts that {full} and {retain} both know."
+            f"{there:.2f} on the forget facts. Damage needs facts that {full} and {retain} both know.",
+            "weak control",
         )
-        yield Caution("caution", text, "weak control")
     elif basis.few or known == 1:
         facts = "The one control fact that counts concerns"
         if known > 1:
             facts = f"The {known} control facts that count concern"
-        text = f"{facts} only {basis.counted}: the interval of damage is {'missing' if basis.n == 1 else 'rough'}."
-        yield Caution("caution", text, f"control: {basis}")
+        yield Caution(
+            "caution",
+            f"{facts} only {basis.counted}: the interval of damage is {'missing' if basis.n == 1 else 'rough'}.",
+            f"control: {basis}",
+        )
     if (sample := control.sample) is not None:
         part = f"{sample['limit']} of {sample['of']} control facts"
         if sample["sample"] == "random":
-            text = f"A random sample was measured: {part} (seed {sample['seed']})."
-            yield Caution("note", text, "sample of control")
+            yield Caution("note", f"A random sample was measured: {part} (seed {sample['seed']}).", "sample of control")
         else:
             more = ", from data that are or may be sorted, so damage on the rest may differ."
             if sample.get("sorted_by", "unknown") is None:
@@ -452,8 +487,11 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
             yield Caution("caution", f"Only the first {part} were measured{more}", "first control facts")
     if n and n_skipped:
         reason = control.skipped[0].reason.rstrip(".")
-        text = f"{n_skipped} control fact{'s' * (n_skipped != 1)} could not be scored ({reason})."
-        yield Caution("note", text, f"{n_skipped} control skipped")
+        yield Caution(
+            "note",
+            f"{n_skipped} control fact{'s' * (n_skipped != 1)} could not be scored ({reason}).",
+            f"{n_skipped} control skipped",
+        )
 
 
 # How it was measured.
@@ -462,8 +500,11 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
 def _as_the_answers(audit: DepthAudit) -> Iterator[Caution]:
     reference = any(b == "unlearned" for _, b in audit.equal_weights)  # both are fixed by definition
     if not reference and abs(audit.uds - audit.output_depth) <= AS_ANSWERS:
-        text = f"The depth score says what the model's unpatched answers say (output depth, within {AS_ANSWERS:g})."
-        yield Caution("note", text, "as the answers")
+        yield Caution(
+            "note",
+            f"The depth score says what the model's unpatched answers say (output depth, within {AS_ANSWERS:g}).",
+            "as the answers",
+        )
 
 
 def _quantised(audit: DepthAudit) -> Iterator[Caution]:
@@ -471,32 +512,35 @@ def _quantised(audit: DepthAudit) -> Iterator[Caution]:
     stored = {role: record.storage for role, record in audit.roles.items()}
     unlike = [_named(audit, role) for role, storage in stored.items() if storage != stored["unlearned"]]
     if stored["unlearned"] and unlike:
-        text = (
+        yield Caution(
+            "caution",
             f"The audited model is quantised ({stored['unlearned']}), but {' and '.join(unlike)} "
             f"{'is' if len(unlike) == 1 else 'are'} not in the same way. Quantising alone moves the score (4 bits "
             f"raised that of {roles.full} itself by 0.09 in our study): audit {roles.full} and {roles.retain}, "
-            "quantised alike, next to it."
+            "quantised alike, next to it.",
+            "quantised",
         )
-        yield Caution("caution", text, "quantised")
 
 
 def _precision(audit: DepthAudit) -> Iterator[Caution]:
     if (dtype := audit.config.dtype) != "float32":
-        text = (
+        yield Caution(
+            "note",
             f"Measured in {dtype}: rounding hardly changes the mean, but it changes individual examples and which of "
-            "them are measurable. Use float32 for numbers that you quote."
+            "them are measurable. Use float32 for numbers that you quote.",
+            dtype,
         )
-        yield Caution("note", text, dtype)
 
 
 def _engines(audit: DepthAudit) -> Iterator[Caution]:
     first, second = (audit.provenance.get("stage_1") or {}).get("engine"), audit.provenance.get("engine")
     if first != second and None not in (first, second):
-        text = (
+        yield Caution(
+            "caution",
             f"Stage 1 was measured by the {first} engine and stage 2 by the {second} one. If the fast engine failed in "
-            "stage 2, its results in stage 1 may be wrong too: measure both with engine 'naive'."
+            "stage 2, its results in stage 1 may be wrong too: measure both with engine 'naive'.",
+            "two engines",
         )
-        yield Caution("caution", text, "two engines")
 
 
 _CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # the sort keeps this order within a level

@@ -572,9 +572,8 @@ class DepthAudit(Stage1):
     ) -> str:
         """Put the audit on a model's page on the Hub: its files in `uds_lens/`, and a section of the model card.
 
-        One commit. The rest of the card is kept; an earlier section about depth is replaced. Where `dataset` is an id
-        on the Hub, `.eval_results/uds.yaml` has the score, too. The files hold the models' names and the command as
-        they were given, the questions and the answers.
+        One commit. The rest of the card is kept; an earlier section about depth is replaced. The files contain the
+        models' names and the command as they were given, the questions and the answers.
 
         Args:
             repo: `owner/name`; made if it does not exist.

@@ -23,15 +23,11 @@ ADDRESS = "https://github.com/uds-lens/uds-lens"  # the project, named as the so
 METRIC = "unlearning_depth_score"  # the metric's identifier in the metadata
 FOLDER = "uds_lens"  # folder of the files in the repository
 
-EVAL_RESULTS = ".eval_results/uds.yaml"
-"""File in a model's repository where the Hub looks for benchmark scores."""
-
 _BEGIN, _END = "<!-- uds_lens: unlearning depth -->", "<!-- uds_lens: end -->"
 _HEADING = "## Unlearning depth"
 _SECTION = re.compile(  # a begin mark without our heading belongs to the user, as does all text outside the two marks
     rf"{re.escape(_BEGIN)}\r?\n{_HEADING}\r?\n(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}(?:\r?\n)?", re.DOTALL
 )
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SETTINGS = (
     "tau",
     "site",
@@ -141,43 +137,6 @@ def _source(audit: DepthAudit) -> str:
     return f"uds_lens {audit.provenance.get('versions', {}).get('uds_lens', '')}".strip()
 
 
-def eval_results_yaml(audit: DepthAudit, *, dataset: str, config: str | None = None) -> str:
-    """Write the score as an entry of `.eval_results/*.yaml`, which the Hub shows with the data set's leaderboard.
-
-    The Hub accepts only data sets that are registered there as benchmarks.
-
-    Args:
-        audit: The audit.
-        dataset: Id of the forget set on the Hub, such as "locuslab/TOFU".
-        config: The task within it, such as "forget10"; None is "default".
-
-    Raises:
-        ConfigError: `dataset` is not a Hub id, or the audit has no score that may be quoted.
-
-    References:
-        https://huggingface.co/docs/hub/eval-results
-    """
-    import yaml
-
-    if not _HUB_ID.fullmatch(dataset):
-        raise ConfigError(Setting("dataset"), f" must be the id of a data set on the Hub, owner/name; got {dataset!r}.")
-    if math.isnan(audit.uds) or audit.fatal:
-        why = audit.fatal[0] if audit.fatal else "no example is measurable"
-        raise ConfigError(f"the audit has no score that may be quoted: {why}")
-    low, high = audit.uds_interval
-    interval = "" if math.isnan(low) else f", {audit.config.confidence * 100:g}% CI {low:.3f} to {high:.3f}"
-    entry: dict[str, Any] = {
-        "dataset": {"id": dataset, "task_id": config or "default"},
-        "value": round(audit.uds, 6),
-        "source": {"url": ADDRESS, "name": _source(audit)},
-        "notes": f"Unlearning Depth Score, 0 intact to 1 erased{interval}; {audit.n_measured} examples, "
-        f"prompts: {audit.prompts}",
-    }
-    if created := audit.provenance.get("created"):
-        entry["date"] = str(created)
-    return printable(yaml.safe_dump([entry], sort_keys=False, allow_unicode=True, width=120))
-
-
 def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
     low, high = audit.uds_interval
     interval = ""
@@ -261,7 +220,7 @@ def push(
     """Commit an audit and its section of the card to the Hub (see `DepthAudit.push_to_hub`)."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
-    if repo.count("/") != 1 or not all(repo.split("/")):
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
         raise ConfigError(f"a repository on the Hub is named owner/name; got {repo[:80]!r}.")
     if is_offline():
         raise StorageError(f"cannot push to {repo!r}: HF_HUB_OFFLINE is set. Unset it where there is a network.")
@@ -273,8 +232,6 @@ def push(
         api.create_repo(repo, private=private, exist_ok=True)
         card = model_card(audit, dataset=dataset, config=config, card=_existing_card(api, repo, revision))
         contents = {"README.md": str(card).encode(), **contents}
-        if _HUB_ID.fullmatch(dataset) and not math.isnan(audit.uds) and not audit.fatal:
-            contents[EVAL_RESULTS] = eval_results_yaml(audit, dataset=dataset, config=config).encode()
         commit = api.create_commit(
             repo,
             operations=[CommitOperationAdd(name, content) for name, content in contents.items()],

@@ -1,4 +1,4 @@
-"""Export results to other tools: Open-Unlearning's runs, the Hub, and inspect_ai's logs."""
+"""Export results to other tools: Open-Unlearning's runs and inspect_ai's logs."""
 
 import lazy_loader
 

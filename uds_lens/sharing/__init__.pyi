@@ -1,4 +1,3 @@
-from ._eval_results import write_eval_results as write_eval_results
 from ._inspect import write_inspect_logs as write_inspect_logs
 from ._open_unlearning import (
     UnlearningRun as UnlearningRun,

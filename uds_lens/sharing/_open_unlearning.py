@@ -102,8 +102,9 @@ def open_unlearning_run(task: str | os.PathLike[str]) -> UnlearningRun:
     chat = settings.get("apply_chat_template") is True
     style = ChatStyle()
     if chat:
-        date = settings.get("date_string") or CHAT_DATE
-        style = ChatStyle(system_prompt=settings.get("system_prompt") or None, chat_date=str(date))
+        style = ChatStyle(
+            system_prompt=settings.get("system_prompt") or None, chat_date=str(settings.get("date_string") or CHAT_DATE)
+        )
     return UnlearningRun(
         task=folder,
         checkpoints=checkpoints,
@@ -144,8 +145,7 @@ def _retain(config: hydra.Config, base: str | None, split: str | None, task: Pat
         left = hydra.text(config, "retain_split") or (
             f"retain{100 - int(percent)}" if percent.isdecimal() else "retain"
         )
-        name = f"tofu_{base}_{left}"
-        published = find(name)
+        published = find(f"tofu_{base}_{left}")
     beside = task.resolve().parent.parent / "finetune" / name
     if _has_weights(beside):
         return str(beside)
