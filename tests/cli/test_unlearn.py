@@ -202,7 +202,7 @@ def test_depth_while_it_trains(sweep: Path, uds_lens, tmp_path: Path) -> None:
         words += ["--set", setting]
     assert "--depth-every needs --retain" in uds_lens(*words).err
     code, out, _ = uds_lens(*words, "--retain", sweep / "retain")
-    assert code == 0 and "damage" in out
+    assert code == 0 and "damage" in out and "output" in out
     record = json.loads((tmp_path / "ga" / "depth.json").read_text())["values"]
     assert [point["step"] for point in record["points"]] == list(range(len(record["points"])))
 

@@ -56,7 +56,16 @@ def test_a_model_that_still_answers_is_intact_or_partly_erased(uds, found):
     answers = {"s_full": s_full, "s_retain": s_full - 4}
     answering, mute = (scored(uds, **answers, s_unlearned=s_full - 4 * lost) for lost in (0.14, 0.16))
     assert verdict(answering, transplant=found).word == ("intact" if uds < 0.05 else "partly erased")
-    assert verdict(mute, transplant=found).word == ("intact" if uds < 0.05 else "undecided")
+    assert verdict(mute, transplant=found).word == "undecided"
+
+
+@pytest.mark.parametrize("found", [None, transplant(0.68, -0.05)])
+def test_a_changed_head_that_no_state_shows_is_not_called_intact(found):
+    """`full` of the toy world with half of its final norm turned round: UDS 0, output depth .65, host depth .68."""
+    s_full = torch.full((MANY,), -0.1, dtype=torch.float64)
+    said = verdict(scored(0.0, s_full=s_full, s_retain=s_full - 4, s_unlearned=s_full - 2.6), transplant=found)
+    assert said.word == "undecided"
+    assert "answers are gone (output depth 0.65)" in said.why
 
 
 def test_an_audit_takes_its_transplant_and_a_reason_why_there_is_none():

@@ -133,7 +133,8 @@ def print_training(directory: Path, *, before: str | None, as_json: bool) -> Non
 def print_depth(directory: Path) -> None:
     """Print depth and damage by step, from the record next to a checkpoint."""
     curve = ul.training.DepthCurve.load(directory)
-    print_frame(curve.to_frame(), {"step": "step", "UDS": "uds", "damage": "damage"}, undefined="NaN")
+    columns = {"step": "step", "UDS": "uds", "output": "output_depth", "damage": "damage"}
+    print_frame(curve.to_frame(), columns, undefined="NaN")
 
 
 def _method_help() -> str:

@@ -107,7 +107,7 @@ def verdict(
     1. *withheld*: a warning is fatal, or nothing is measurable.
     2. *damaged*: retained facts are lost (`damage_signs`, or the transplant's control).
     3. *hidden*: the lower bound of output depth minus host depth exceeds the largest among reference models.
-    4. *intact*: UDS below 0.05.
+    4. UDS below 0.05: *intact*; *undecided* if the answers are gone all the same (output depth of 0.15 or more).
     5. *partly erased*: the model still answers (output depth below 0.15), so no test is needed to find what is left.
     6. *undecided*: no transplant, or one without a result: patched states alone cannot tell a model that forgot half
        of the facts from one that hides all of them. Also with a stand-in for `retain`, since it is unknown what a
@@ -162,6 +162,11 @@ def _decide(
             f"With blocks of {roles.retain} in its place, the rest of the model answers again: output depth exceeds "
             f"host depth ({transplant.host_depth:.2f}) by at least {transplant.hidden_low:.2f}, in references by at "
             f"most {transplant.hidden_reference:.2f}."
+        )
+    if audit.uds < INTACT and audit.output_depth >= ANSWERS:
+        return "undecided", (
+            f"The patched states cost {roles.full} nothing, but the answers are gone (output depth "
+            f"{audit.output_depth:.2f}): what these states do not show was changed, such as the head or another site."
         )
     if audit.uds < INTACT:
         return "intact", f"The states hold the knowledge as those of {roles.full} do."
