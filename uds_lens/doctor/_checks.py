@@ -208,7 +208,7 @@ def examine_inputs(
     Args:
         models: Directories or Hub ids by role, `full` first; several of one role are `retain 1`, `retain 2` ...
         examples: Anything that `load_examples` reads; None checks only the models.
-        control: Facts to retain, likewise.
+        control: Facts that should be retained, in the same forms.
         config: Settings of the audit; default `AuditConfig()`.
         options: How the audit would run; default `RunOptions()`.
 
@@ -263,7 +263,7 @@ def _model(role: str, model: str, options: RunOptions, infos: dict[str, Checkpoi
 
 
 def _weights(what: str, folder: Path) -> Iterator[Finding]:
-    """Report pickled weights, those that would run code, and truncated or conflicting files."""
+    """Report pickled weights, weights that would run code, and truncated or conflicting files."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -314,7 +314,7 @@ def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
 
 
 def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
-    """Report roles filled by the same checkpoint: without two references there is no scale."""
+    """Report checkpoints that fill several roles: there is no scale if `full` and `retain` are one."""
     from uds_lens.models._checkpoint import checkpoint_folders
 
     places = {
@@ -383,7 +383,7 @@ def _data(what: str, place: str, rows: list[ForgetExample]) -> Finding:
 def _fatal_rows(
     rows: Sequence[ForgetExample], facts: Sequence[ForgetExample], config: AuditConfig
 ) -> Iterator[Finding]:
-    """Report data that an audit refuses, and rows that make it withhold its verdict."""
+    """Report data that an audit would refuse, and samples for which it would withhold its verdict."""
     from uds_lens.audit._inputs import audit_inputs
     from uds_lens.results._cautions import about_first_rows
 

@@ -42,8 +42,8 @@ _ORDER_WORDS = {"input": "in input order", "uds": "by UDS, lowest on top", "clus
 _HEATMAP = "LER by example and layer"
 _NAMED_ROWS = 50
 _GROUPS = 1000
-"""Largest number of rows clustered individually; further rows join the most similar of half as many, because all pairs
-of 20,000 rows would take 3 GB."""
+"""Largest number of rows that are clustered individually. Of more rows, half this number is clustered, and each row
+joins the most similar of these, because all pairs of 20,000 rows would take 3 GB."""
 
 MOST_POINTS = 2000  # number of examples drawn in a scatter plot; of more, a random sample
 
@@ -253,7 +253,8 @@ def type_bars(types: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, lowest UDS on top. No bar: not measurable. No interval: fewer than two measurable examples.
+        The figure, lowest UDS on top. A type without a bar is not measurable; one without an interval has fewer than
+        two measurable examples.
 
     Raises:
         DataError: A column is missing.
@@ -312,8 +313,8 @@ def length_scatter(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; points are jittered (seeded), of more than 2,000 a random sample is drawn. Means: 3 examples or
-        more of one length.
+        The figure; points are jittered (seeded); of more than 2,000, a random sample is drawn. A mean needs at least 3
+        examples of that length.
 
     Raises:
         DataError: A column is missing.
@@ -440,8 +441,8 @@ def tau_curve(sweep: pd.DataFrame, *, tau: float | int | None = None, **look: Un
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, with evenly spaced thresholds; a gap in UDS means that nothing is measurable, or that stage 2 was
-        not measured there.
+        The figure, with evenly spaced thresholds; a gap in UDS means that nothing is measurable at that threshold, or
+        that stage 2 was not measured at all layers that count.
 
     Raises:
         DataError: A column is missing.

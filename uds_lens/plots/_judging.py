@@ -147,7 +147,8 @@ def filter_dots(robust: pd.DataFrame, *, value: Robustness = "rob", **look: Unpa
     Args:
         robust: `uds_lens.meta.robustness(...)`: `metric`, `filter`, `n`, the column `value`; rows with `models` other
             than "own" are left out.
-        value: What is drawn. **look: Theme, title, width, height (`Look`).
+        value: What is drawn.
+        **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, highest with the last filter on top; no mark: undefined.
@@ -404,7 +405,7 @@ def perturbation_scatter(
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure. Models that the filters leave out are faint, and not among the counts above and below the line.
+        The figure. Models that the filters leave out are faint, and are not counted above and below the line.
 
     Raises:
         DataError: A column is missing.
@@ -589,7 +590,7 @@ def rank_probabilities(ranks: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, best expected place on top; ties share the better place, so a row sums to 1 and a column need not.
+        The figure, best expected place on top; ties share the better place, so rows sum to 1, but columns may not.
 
     Raises:
         DataError: A column is missing, or a method has a rank twice: choose one view.

@@ -50,7 +50,7 @@ _S1, _S2 = "S1: retain's state", "S2: unlearned state"
 
 
 def layer_profile(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot S1 and S2 above, LER below, and at the bottom the share of answers encoded at the layer.
+    """Plot S1 and S2 at the top, LER below, and at the bottom the share of answers encoded at each layer.
 
     Args:
         layers: `audit.layers_frame()`.
@@ -317,7 +317,7 @@ def lens_against_uds(
     """Plot S1 and S2 (above) and LER (below) of one example, by patching on the left and by Logit Lens on the right.
 
     Logit Lens shows what a layer's state says when decoded directly; patching, what the rest of the model makes of it.
-    Where they differ, knowledge is encoded but not yet decodable.
+    Where the two differ, knowledge is encoded but cannot be decoded yet.
 
     Args:
         layers: `metrics.compare_logit_lens(audit, example).to_frame()`: one row per layer, deltas in nats per token,
@@ -375,8 +375,8 @@ _VALUE_WORDS = {
     "s2": ("mean S2 (nats/token)", "Mean S2 over all examples."),
 }
 _LINES, _BEHIND = 8, 24
-"""Largest numbers of models that share one panel, and whose lines are drawn behind a panel's curve (beyond it, their
-range is drawn)."""
+"""The largest number of models that share one panel, and the largest number whose lines are drawn behind the curve of a
+panel (above that, only their range is)."""
 
 
 def compare_layers(
@@ -389,12 +389,12 @@ def compare_layers(
 ) -> go.Figure:
     """Plot mean LER (or mean S2) per layer: a labelled curve per model, above 8 models a panel for each.
 
-    Behind the curve of a panel are those of the others, above 24 models the range of all.
+    Behind the curve of a panel are the curves of the other models or, above 24 models, their range.
 
     Args:
         models: Name to `layers_frame()`; with `_low` and `_high` hovering shows the interval of a mean.
         value: `ler`, or `s2` in nats per token.
-        chosen: Model drawn strong, the others light; None draws all alike.
+        chosen: Model drawn boldly, with the others light; None draws all alike.
         references: Models for comparison (`full`, `retain`): grey and dotted.
         **look: Theme, title, width, height (`Look`).
 
@@ -669,7 +669,7 @@ def patch_heatmap(
         The figure of the loss, white where it is 0. Grey: not patched; skipped positions form one grey row.
 
     Raises:
-        DataError: A column is missing, there is nothing to draw, or positions are those of several texts.
+        DataError: A column is missing, there is nothing to draw, or positions belong to several texts.
 
     Example:
         >>> import pandas as pd

@@ -40,7 +40,7 @@ def ranking(models: pd.DataFrame, *, references: Collection[str] = (), **look: U
     Args:
         models: `uds_lens.results.models_frame(audits)`: `model`, `uds`, `uds_low`, `uds_high`, `n_measured`. Where
             `reading` is there and says "withheld", the dot is hollow.
-        references: Models drawn grey, for comparison.
+        references: Models drawn in grey, for comparison.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
@@ -326,7 +326,7 @@ def depth_utility(
     Args:
         models: One row per model: `model`, `utility`, `uds`, and if there are intervals `uds_low`, `uds_high`.
         label: Title of the utility axis.
-        chosen: Model drawn strong, the others light; None draws all alike.
+        chosen: Model drawn boldly, with the others light; None draws all alike.
         references: Models drawn as grey stars, not part of the frontier.
         **look: Theme, title, width, height (`Look`).
 
@@ -424,7 +424,7 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _name_sides(across: Sequence[float], up: Sequence[float], names: Sequence[str], width: int = 640) -> list[str]:
-    """Choose for each name the first side of its point where it covers nothing (coordinates are shares of the plot).
+    """Choose for each name the first side of its point on which it covers nothing (coordinates are shares of the plot).
 
     >>> _name_sides([0.5, 0.52], [0.5, 0.5], ["npo", "rmu"])
     ['middle left', 'middle right']

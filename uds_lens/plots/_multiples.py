@@ -27,8 +27,8 @@ def small_multiples(figures: Mapping[str, go.Figure], *, columns: int = 4, **loo
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure. Axis titles shared by all panels are written at the left and below; others are left out. Every panel
-        keeps its own range.
+        The figure. Axis titles that all panels share are written at the left and at the bottom; others are left out.
+        Every panel keeps its own range.
 
     Raises:
         DataError: No figure, or one with several pairs of axes or a colour bar.

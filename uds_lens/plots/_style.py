@@ -31,7 +31,10 @@ class Look(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Palette:
-    """Colours, safe for colour-blind readers and distinct in grey; each is unique, so one palette maps to the other."""
+    """Colours, safe for colour-blind readers and distinct in grey.
+
+    No colour occurs twice, so the colours of one palette map to those of the other.
+    """
 
     paper: str
     ink: str  # titles
@@ -186,7 +189,7 @@ def style(
         figure: The figure.
         heading: What it shows, in a few words.
         subtitle: What its marks mean.
-        tall: Height with one line of title, subtitle and legend, in pixels; longer ones add theirs.
+        tall: Height in pixels with one line each of title, subtitle and legend; further lines are added to it.
         legend: Whether there is one.
         room: Pixels above the plot, for names of panels.
         note: Sentence in the middle of the plot, which says why it is empty; None for a plot with marks.
@@ -378,7 +381,7 @@ def row_labels(frame: Any, *, name: str = "metric", limit: int = 28) -> list[str
 def outline(
     x: Sequence[float | int], low: Sequence[float | int], high: Sequence[float | int]
 ) -> tuple[list[float | int | None], list[float | int | None]]:
-    """Draw closed polygons around each unbroken run of values, separated by None; a single point is a narrow box.
+    """Draw a closed polygon around each unbroken run of values, separated by None; a single point becomes a narrow box.
 
     >>> outline([0, 1, 2], [0, 0, float("nan")], [1, 2, 2])
     ([0, 1, 1, 0, None], [0, 0, 2, 1, None])

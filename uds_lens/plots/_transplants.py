@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **look: Unpack[Look]) -> go.Figure:
-    """Draw an arrow per model from output depth to host depth; a long arrow to the left means that it hides a lot.
+    """Draw an arrow per model from output depth to host depth; models that hide much have long arrows to the left.
 
     Args:
         models: `model`, `output_depth`, `host_depth`, `host_depth_low`, `host_depth_high`; NaN draws no arrow.
-        references: Models drawn grey, for comparison: retain models, models that never saw a part.
+        references: Models drawn in grey for comparison: retain models, or models that never saw some of the facts.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
@@ -84,7 +84,7 @@ def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure: blocks across, the share of what was lost that comes back down.
+        The figure: blocks from left to right, and upwards the share of the loss that each band brings back.
 
     Raises:
         DataError: A column is missing.

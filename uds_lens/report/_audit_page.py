@@ -134,7 +134,7 @@ def _retains(audit: DepthAudit) -> dict[str, Any] | None:
 
 
 def _damage(audit: DepthAudit) -> dict[str, Any] | None:
-    """Return loss on retained facts next to loss on forget facts, in words; None without a control."""
+    """Describe the loss on retained facts next to that on forget facts; None without a control."""
     if audit.control is None:
         return None
     damage, prob, own, roles = audit.damage_estimate, audit.entity_prob, "", audit.config.roles
@@ -178,7 +178,7 @@ class Step(NamedTuple):
 def next_steps(
     audits: Mapping[str, DepthAudit], references: Collection[str], *, utility: bool, elicited: Collection[str]
 ) -> Iterator[Step]:
-    """Yield the steps not tried yet, with commands on the files that the audits were made from."""
+    """Yield the steps that were not tried yet, with commands for the files that the audits were made from."""
     own = {name: audit for name, audit in audits.items() if name not in references}
     if not own:
         return
@@ -552,16 +552,15 @@ def write(
         audits: An audit; several by name; or several, named after their unlearned models.
         path: File to write (`.html`), written atomically.
         title: Heading of the page; by default the page's own.
-        lens: Logit Lens results to draw next to UDS in the view of an example: of
-            `metrics.compare_logit_lens(audit, example)`, or of `metrics.evaluate(...)` with `logit_lens`; each is
-            matched to its audit automatically.
-        metrics: Other metrics of the models (`metrics.evaluate`) and transplants (`uds_lens.transplant`), of one or
-            several, in any order; each finds its audit by the weights. Adds a table, and depth against utility; Logit
-            Lens among them is drawn as with `lens`.
-        references: Names of audits for comparison: drawn grey, and not what the page opens on. Audits of `full` and
-            `retain` themselves are found by their weights and need no name here.
+        lens: Logit Lens results to draw next to UDS in the view of an example, from `metrics.compare_logit_lens(audit,
+            example)`, or from `metrics.evaluate(...)` with `logit_lens`; each is matched to its audit automatically.
+        metrics: Other metrics of the models (`metrics.evaluate`) and transplants (`uds_lens.transplant`), of one model
+            or several, in any order; each is matched to its audit by the weights. Adds a table, and depth against
+            utility; Logit Lens among them is drawn as with `lens`.
+        references: Names of audits that serve as references: they are drawn in grey, and the page does not open on
+            them. Audits of `full` and `retain` are recognised by their weights and need not be named.
         elicitations: Results of `elicitation.elicit` on audited models: what was extracted beyond retain, next to their
-            depth. Each finds its audit by the model's weights.
+            depth. Each is matched to its audit by the model's weights.
         short_paths: Cut paths of this machine to their last two parts, for a page that is shared.
 
     Returns:

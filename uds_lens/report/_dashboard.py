@@ -429,7 +429,7 @@ def dashboard(
     points: pd.DataFrame | None = None,
     options: DashboardOptions | None = None,
 ) -> Path:
-    """Write one HTML file about many models: metrics judged, methods ranked, every model with its parts.
+    """Write one HTML file about many models: metrics judged, methods ranked, and the scores of every model.
 
     With the UDS paper's files (`uds_lens.meta.read_published`) it is the paper's dashboard, with intervals, numbers of
     models, ties, and switches for filters and for the rule that selects configurations. It opens offline and makes no
@@ -461,7 +461,7 @@ def dashboard(
 def write_dashboard(
     models: pd.DataFrame | ModelTable, path: str | os.PathLike[str], **given: Any
 ) -> tuple[Path, tuple[str, ...]]:
-    """Like `dashboard`, but also return what could not be made, or is based on too few models."""
+    """Do what `dashboard` does, and also return what could not be made or is based on too few models."""
     path = located(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a dashboard is an HTML file, for example dashboard.html; got {str(path)!r}.")

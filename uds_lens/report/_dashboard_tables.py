@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Text files next to the templates: formula and meaning by metric; names of methods (ours, the UDS paper's, the trainers
-# of Open-Unlearning) as their authors write them; publications.
+# A text file next to the templates: formula and meaning by metric; names of methods (those of this package, of the UDS
+# paper, and of the trainers of Open-Unlearning) as their authors write them; publications.
 _TEXTS = json.loads((Path(__file__).parent / "page" / "words.json").read_text(encoding="utf-8"))
 
 _ALSO = {"s_mia_zlib": "s_mia_loss", "s_mia_min_k": "s_mia_loss", "s_mia_min_kpp": "s_mia_loss"}

@@ -362,10 +362,10 @@ def _lens_subject(source: LensSource) -> str:
 
 
 def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
-    """Tell whether the values belong to the audit's models and examples; ids alone may be mere row numbers.
+    """Tell whether the values belong to the audit's models and examples; ids alone may only be row numbers.
 
-    Examples are compared by the tokens of all; where one of the two holds more rows, by the last layer, at which Logit
-    Lens and UDS are the same measurement of `retain`.
+    Examples are compared by the hash of all tokens or, if one of the two has more rows, by the values at the last
+    layer, where Logit Lens and UDS measure the same of `retain`.
     """
     if audit.config.site != "resid_post":
         return False

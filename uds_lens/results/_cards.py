@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def number(value: float, *, digits: int = 3) -> str:
-    """Show a score; NaN in words.
+    """Format a score, with NaN in words.
 
     >>> number(0.12345), number(float("nan"))
     ('0.123', 'not measurable')
@@ -84,7 +84,7 @@ def audit_card(audit: DepthAudit) -> str:
 
 
 def card(rows: Sequence[tuple[str, str]], cautions: Sequence[Caution] = ()) -> str:
-    """Lay out rows of a name and its HTML, and warnings below."""
+    """Lay out rows, each a name and its HTML, with the warnings below them."""
     cell = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
     body = "".join(f'<tr><th style="{cell}">{name}</th><td style="{cell}">{value}</td></tr>' for name, value in rows)
     warnings = "".join(

@@ -1,6 +1,6 @@
 """Compare several audits: comparability, short names, and paired differences with tests.
 
-Facts about one subject are not independent, so whole subjects are resampled and flipped.
+Facts about one subject are not independent, so the bootstrap resamples whole subjects, and the test flips their signs.
 """
 
 from __future__ import annotations
@@ -175,9 +175,9 @@ _VAGUE = re.compile(r"(checkpoint|ckpt|step|epoch)?[-_]?\d*|final|last|best|mode
 def audit_names(audits: Sequence[DepthAudit], *, places: Sequence[str | os.PathLike[str]] | None = None) -> list[str]:
     """Name audits so that they can be told apart.
 
-    The last part of the unlearned model's path or Hub id, with the part before it where it is vague (`final`,
-    `checkpoint-500`). If two audits share that name, more of the path is added, else the differing settings, else the
-    place of the saved audits, else a number.
+    A name is the last part of the unlearned model's path or Hub id, with the part before it if the last one is vague
+    (`final`, `checkpoint-500`). If two audits would share a name, more of the path is added; where that does not help,
+    the settings that differ, the place of the saved audits, or a number.
 
     Args:
         audits: Any number of them.
@@ -241,8 +241,8 @@ _ALIKE_WITHIN = 0.02
 in 50 is of another kind, this catches cases that the mean alone does not (`benchmarks/sign_flips.py`)."""
 
 _ALIKE = (
-    "All but a few subjects differ in the same way: a kind of subject that was not asked, as common as so few subjects "
-    "allow, could turn the sign, so the interval may be too narrow and p too small."
+    "All but a few subjects differ in the same way. With so few subjects, a kind of subject that was not asked about "
+    "may be common enough to reverse the sign, so the interval may be too narrow and p too small."
 )
 
 
@@ -296,12 +296,12 @@ def contrast(
             possible difference either way; 1 without bounds.
 
     Returns:
-        The mean with its interval and p-value. Both know only the subjects asked: where all but a few differ in
-        the same way, the interval may be too narrow and p too small (`benchmarks/sign_flips.py`), and `caution`
-        says so.
+        The mean with its interval and p-value. Both are based only on the subjects asked about: if all but a few of
+        them differ in the same way, the interval may be too narrow and p too small (`benchmarks/sign_flips.py`), and
+        `caution` says so.
 
     Raises:
-        ConfigError: `confidence` is outside 0 and 1.
+        ConfigError: `confidence` is not between 0 and 1.
 
     Example:
         >>> mean = contrast(np.linspace(0.1, 0.3, 12), np.arange(12) // 2)
@@ -337,8 +337,8 @@ def contrast(
 def smallest_p(n_subjects: int, n_flips: int = 9999) -> float:
     """Return the smallest p-value possible when flipping the signs of this many subjects.
 
-    In that case, only the observed pattern and its opposite are as extreme: 2 of `2 ** n_subjects`. If patterns are
-    drawn at random (14 subjects or more), it is at least 1 / (`n_flips + 1`). NaN with fewer than two subjects.
+    At best, only the observed pattern and its opposite are as extreme: 2 of `2 ** n_subjects`. If patterns are drawn at
+    random (14 subjects or more), p is at least 1 / (`n_flips + 1`). NaN with fewer than two subjects.
 
     >>> smallest_p(6), smallest_p(20)
     (0.03125, 0.0001)
@@ -363,7 +363,7 @@ def _error(sums: np.ndarray, counts: np.ndarray, mean: float | np.ndarray) -> fl
 
 
 def _flipped(sums: np.ndarray, counts: np.ndarray, draws: int, seed: int) -> float:
-    """Return the share of sign patterns over groups whose studentised mean is as far from 0."""
+    """Return the share of sign patterns over groups with a studentised mean at least as far from 0."""
 
     def far(means: np.ndarray, errors: np.ndarray) -> np.ndarray:
         return np.abs(means) / np.maximum(errors, np.finfo(float).tiny)
@@ -391,9 +391,9 @@ def differ_alike(differences: Float[np.ndarray, "question"], groups: Int[np.ndar
 
     All but at most two (or a tenth) of the subjects differ in the same way if the root mean square of their mean
     differences' distance from the median is at most half the median, a tenth of the distance of the farthest, or 0.02.
-    Interval and p-value are based only on the subjects asked. If none of n is of another kind, its share may still be
-    as large as `share_interval`'s upper end; if that many differed by 1 in the other direction, the mean would be 0 or
-    reversed.
+    Interval and p-value are based only on the subjects asked about. Even if none of these n subjects is of another
+    kind, that kind may make up as large a share of all subjects as the upper end of `share_interval`. The answer is
+    True if the mean would be 0 or reversed with such a share of subjects that differ by 1 in the other direction.
     """
     sums, counts = by_group(differences, groups)
     means, n = sums / counts, len(sums)
@@ -432,8 +432,8 @@ _PAIR_COLUMNS = (
 )
 
 _FLIPS_PER_PAIR = 400
-"""Random sign patterns for each pair of a table, so that the smallest adjusted p is below 0.0025 for any number of
-pairs."""
+"""Random sign patterns for each pair in a table; with these, the smallest possible adjusted p is below 0.0025 for any
+number of pairs."""
 
 _SAME_SCORE = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.1}
 """Nats per token by which log-probabilities of the same tokens under the same model may differ by rounding."""
@@ -467,10 +467,10 @@ class AuditDifference(NamedTuple):
     """Number of examples left out, by reason."""
 
     reason: str | None
-    """Why something is NaN."""
+    """Why the difference, its interval or its p-value is NaN; None if all are defined."""
 
     fatal: tuple[str, ...] = ()
-    """Fatal warnings of either audit: the numbers are there, but do not say which model is erased more deeply."""
+    """Fatal warnings of either audit: the numbers are given, but do not show which model is erased more deeply."""
 
     caution: str | None = None
     """Why interval and p-value may be too narrow and too small: all but a few subjects differ in the same way."""
@@ -484,7 +484,7 @@ def compare(
     With d_i = UDS_a(i) - UDS_b(i) over the examples that both measured (the same id, question, answer and entity, read
     as the same tokens), the difference is the mean of d; interval and p-value are those of `contrast`. With k subjects
     p is never below `2 ** (1 - k)`: fewer than six cannot bring it below 0.05. Both are based only on the subjects
-    asked; `caution` says if all but a few of these differ in the same direction.
+    asked about; `caution` says whether all but a few of them differ in the same way.
 
     The audits must agree in what a score means: settings, `full` and `retain`. Another `retain` is allowed if `full`
     and the unlearned model are the same: the difference is then the effect of the choice of retain.
@@ -500,7 +500,7 @@ def compare(
         Difference, interval, p-value, counts, and what was left out.
 
     Raises:
-        ConfigError: The audits are not comparable, or `confidence` is outside 0 and 1.
+        ConfigError: The audits are not comparable, or `confidence` is not between 0 and 1.
 
     Example:
         >>> import uds_lens as ul
@@ -530,7 +530,7 @@ def compare_all(
 
     Args:
         audits: Name to audit; or several, named after their unlearned models.
-        references: Names of further audits that are there for comparison; those of `full` and `retain` are recognised
+        references: Names of further audits that serve only as references; audits of `full` and `retain` are recognised
             by their weights.
         confidence: Coverage of the intervals, which are not adjusted.
         n_resamples: Of the bootstrap behind the intervals, and random sign patterns (at least 400 for each pair).
@@ -545,7 +545,7 @@ def compare_all(
         reason.
 
     Raises:
-        ConfigError: Fewer than two audits, `references` names none of them, or `confidence` is outside 0 and 1.
+        ConfigError: Fewer than two audits, `references` names none of them, or `confidence` is not between 0 and 1.
 
     Example:
         >>> compare_all({})
@@ -650,7 +650,7 @@ def _pairs(a: DepthAudit, b: DepthAudit) -> tuple[list[tuple[int, int]], dict[st
 
 
 def _keys(audit: DepthAudit) -> Iterator[tuple[str, str, int]]:
-    """Yield id and question, and the number of equal ones before."""
+    """Yield each example's id and question, with a number that tells apart examples that share both."""
     before: Counter[tuple[str, str]] = Counter()
     for example in audit.examples:
         before[example.id, example.question] += 1
@@ -658,7 +658,7 @@ def _keys(audit: DepthAudit) -> Iterator[tuple[str, str, int]]:
 
 
 def _same_tokens(a: DepthAudit, i: int, b: DepthAudit, j: int) -> bool:
-    """Compare texts and number of tokens; where the token ids of the sets differ, also the score under full."""
+    """Compare texts and numbers of tokens and, if the token ids of the sets differ, scores under full."""
     one, other = a.examples[i], b.examples[j]
     if (one.answer, one.prefix, one.entity) != (other.answer, other.prefix, other.entity):
         return False

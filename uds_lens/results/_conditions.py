@@ -29,7 +29,7 @@ SCORE_SETTINGS = (
 """Settings that determine the meaning of a score: if one of them differs, scores are not comparable."""
 
 QUESTIONS = "questions"
-"""The condition that a paired comparison does not need, since it uses the common questions."""
+"""The condition that paired comparisons ignore, since they use only the questions in common."""
 
 
 def weights_of(audit: DepthAudit, role: str) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def weights_of(audit: DepthAudit, role: str) -> tuple[str, ...]:
 def conditions_of(audit: DepthAudit) -> dict[str, Any]:
     """Return the settings of a score, the weights of `full` and `retain`, and a hash of what was asked.
 
-    The hash is that of all rows' tokens, so it covers questions, prompts and the sample.
+    The hash covers the tokens of all rows, and so the questions, the prompts and the sample.
     """
     found: dict[str, Any] = {name: getattr(audit.config, name) for name in SCORE_SETTINGS}
     found |= {role: " ".join(weights_of(audit, role)) for role in ("full", "retain") if role in audit.models}
@@ -51,7 +51,7 @@ def conditions_of(audit: DepthAudit) -> dict[str, Any]:
 
 
 def differing(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, list[str]]]:
-    """Return the conditions in which results differ: by condition and value, the results that have it.
+    """Return the conditions in which results differ: for each condition its values, and the results that have each.
 
     A condition that a result lacks matches every value.
 
@@ -84,7 +84,7 @@ def mixed(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> str | None:
 
 
 def marks(conditions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return for each result the conditions in which the results differ, as JSON; empty if they do not.
+    """Return, for each result, the conditions in which the results differ, as JSON; an empty list if none differs.
 
     >>> marks([{"tau": 0.05, "full": "f"}, {"tau": 0.1, "full": "f"}]), marks([{"tau": 0.05}, {}])
     (['{"tau": 0.05}', '{"tau": 0.1}'], [])

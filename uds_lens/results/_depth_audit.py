@@ -87,7 +87,7 @@ class DepthAudit(Stage1):
     it was not measured."""
 
     control_s_unlearned: Float[Tensor, "fact"] | None = None
-    """The same on the control facts; None without a control too."""
+    """The same on the control facts; None also without a control."""
 
     transplant: TransplantEvidence | None = None
     """Findings of a transplant, which the verdict includes; set by `Transplant.beside`, not saved with the audit."""
@@ -105,10 +105,10 @@ class DepthAudit(Stage1):
 
     @property
     def stage_2_tau(self) -> float | None:
-        """Threshold of the layers at which stage 2 was measured; None: at all layers.
+        """S1 above which a layer was measured in stage 2; None if all layers were.
 
-        With `RunOptions(stage_2="knowledge")` `s2_delta` is NaN where S1 is at most this. Scores at a lower tau need
-        another measurement.
+        With `RunOptions(stage_2="knowledge")`, `s2_delta` is NaN where S1 is at most this threshold. Scores at a lower
+        tau need another measurement.
         """
         partly = self.provenance.get("stage_2")
         return None if partly is None else float(partly["tau"])
@@ -128,15 +128,15 @@ class DepthAudit(Stage1):
         """Measure one unlearned model, both stages, with one model in memory at a time.
 
         Args:
-            full: Trained on everything: directory, Hub id, transformers model or `TransformerBridge`.
-            retain: Never saw the forget set. Several (a list) that differ in their seed: the KE layers follow from
-                their mean S1, and `uds_by_retain` has the score against each. None with
+            full: The model trained on everything: directory, Hub id, transformers model or `TransformerBridge`.
+            retain: The model that never saw the forget set, or a list of such models with different seeds: then the KE
+                layers follow from their mean S1, and `uds_by_retain` has the score against each. None with
                 `AuditConfig(stand_in="counterfactual")`.
             unlearned: `full` after an unlearning method.
-            examples: The forget set, with entity spans: examples or rows, or where `uds_lens.load_examples` reads
-                them.
-            control: Facts that `full` and `retain` both know, with entity spans, in the same forms: what the unlearned
-                states cost there is `damage`. None measures none.
+            examples: The forget set, with entity spans: examples, rows, or a source that `uds_lens.load_examples`
+                reads.
+            control: Facts that `full` and `retain` both know, with entity spans, in any of these forms; the cost of the
+                unlearned states on them is `damage`. None leaves damage unmeasured.
             config: What to measure; default `AuditConfig()`.
             options: How to run it; default `RunOptions()`.
 
@@ -209,7 +209,8 @@ class DepthAudit(Stage1):
     def sample_error(self) -> SampleError | None:
         """How far `uds` may be from the value for all examples sampled from; None if all were measured.
 
-        `uds_interval` covers other subjects instead, and would be as wide if all examples were measured.
+        `uds_interval`, by contrast, shows how the score would vary over other subjects, and would be as wide if all
+        examples had been measured.
         """
         sample = self.provenance.get("sample")
         if not sample:
@@ -237,7 +238,7 @@ class DepthAudit(Stage1):
 
     @property
     def output_depth(self) -> float:
-        """Score the unpatched answers: 0 if the entities are as probable as under `full`, 1 as under `retain`.
+        """Score the unpatched answers: 0 if the entities are as probable as under `full`, 1 if as under `retain`.
 
         No state is patched. Without a retain model, its stand-in defines 1: the base, or `full` on counterfactuals.
         NaN: see `output_depth_reason`.
@@ -297,7 +298,7 @@ class DepthAudit(Stage1):
 
     @cached_property
     def uds_by_retain(self) -> tuple[float, ...]:
-        """The score on the scale of each retain model, in their order; with one retain model `uds`."""
+        """The score on the scale of each retain model, in their order; only `uds` if there is one retain model."""
         return tuple(mean_uds(uds_against(self, retain.s1_delta)) for retain in self.retains) or (self.uds,)
 
     @property
@@ -307,7 +308,7 @@ class DepthAudit(Stage1):
 
     @cached_property
     def damage_estimate(self) -> Damage:
-        """Loss on retained facts relative to forget facts: the ratio, its interval and parts, why it is NaN."""
+        """Loss on retained facts relative to forget facts: the ratio, its interval, its parts, why it is NaN."""
         return damage_of(self)
 
     @property
@@ -342,7 +343,7 @@ class DepthAudit(Stage1):
     def verdict(self) -> Verdict:
         """The verdict on the model, with its reason (`uds_lens.results.verdict`).
 
-        Without a `transplant` intact, partly erased (it still answers), damaged, undecided or withheld.
+        Without a `transplant`, it is intact, partly erased (the model still answers), damaged, undecided or withheld.
         """
         return verdict(self)
 
@@ -576,11 +577,11 @@ class DepthAudit(Stage1):
         models' names and the command as they were given, the questions and the answers.
 
         Args:
-            repo: `owner/name`; made if it does not exist.
+            repo: `owner/name`; created if it does not exist.
             dataset: The forget set: its id on the Hub, such as "locuslab/TOFU", or a name.
             config: Its configuration, such as "forget10".
             revision: Branch; default the main one.
-            private: Whether a repository that is made is private.
+            private: Whether a newly created repository is private.
             token: Access token; default the one of `hf auth login`.
 
         Returns:
@@ -589,7 +590,7 @@ class DepthAudit(Stage1):
         Raises:
             ConfigError: `repo` is not the name of a repository.
             ResultFormatError: The metadata of the existing card cannot be read.
-            StorageError: The Hub cannot be reached, or refuses.
+            StorageError: The Hub cannot be reached, or refuses the commit.
         """
         from uds_lens.results._hub import push
 

@@ -1,4 +1,4 @@
-"""An audit as pandas tables, and analyses that run no model. Columns have the names and NaN rules of attributes."""
+"""An audit as pandas tables, and analyses that run no model. Columns have the names and NaN rules of the attributes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def weight_by_third(audit: DepthAudit) -> tuple[float, float, float]:
 
 
 def thirds_in_words(audit: DepthAudit) -> str:
-    """Write the same as a sentence; empty where no example is measurable."""
+    """Write `weight_by_third` as a sentence; empty if no example is measurable."""
     parts = weight_by_third(audit)
     if math.isnan(parts[0]):
         return ""
@@ -120,7 +120,7 @@ def _last_true(mask: Bool[Tensor, "example layer"]) -> Float[Tensor, "example"]:
 
 
 def layers_frame(audit: DepthAudit) -> pd.DataFrame:
-    """Return one row per layer. LER statistics are over the examples that have KE there; NaN where none has.
+    """Return one row per layer. LER statistics are over the examples that the layer encodes; NaN if there are none.
 
     `_low` and `_high` are the interval of the mean, clustered by subject where examples share one. S2 statistics, like
     those of S1, are over all examples: NaN if stage 2 was measured in only `n_s2` of them.
@@ -316,8 +316,9 @@ def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float]
         taus: Thresholds; default `TAUS`.
 
     Returns:
-        One row per tau: `tau`, `rho` (Spearman), `n_models` (models with a score at that tau and at their own), and of
-        these `uds_mean` and `largest_change`, the largest |difference| from the score at the model's own tau.
+        One row per tau: `tau`, `rho` (Spearman), `n_models` (models with a score at that tau and at their own), and
+        over these models `uds_mean` and `largest_change`, the largest |difference| from the score at the model's own
+        tau.
 
     Raises:
         ConfigError: Fewer than three audits.

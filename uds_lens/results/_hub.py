@@ -25,7 +25,7 @@ FOLDER = "uds_lens"  # folder of the files in the repository
 
 _BEGIN, _END = "<!-- uds_lens: unlearning depth -->", "<!-- uds_lens: end -->"
 _HEADING = "## Unlearning depth"
-_SECTION = re.compile(  # a begin mark without our heading belongs to the user, as does all text outside the two marks
+_SECTION = re.compile(  # a begin mark without the heading is the user's, as is all text outside the two marks
     rf"{re.escape(_BEGIN)}\r?\n{_HEADING}\r?\n(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}(?:\r?\n)?", re.DOTALL
 )
 _SETTINGS = (

@@ -100,9 +100,9 @@ def bootstrap_interval(
     that miss the few clusters that differ). Without clusters, where each has one value, and where all have the same
     mean, examples are resampled, bias-corrected and accelerated (BCa).
 
-    With `bounds` and scores near them the interval reaches at least as far as a beta-binomial model of the clusters
-    (`widened`), and equal scores have one as well. It covers the choice of subjects or examples, not the seed of a
-    training.
+    With `bounds`, and scores near them, the interval reaches at least as far as that of a beta-binomial model of the
+    clusters (`widened`), and equal scores have an interval, too. The interval reflects the choice of subjects or
+    examples, not the seed of training.
 
     Args:
         values: Scores; NaN are left out.
@@ -117,7 +117,7 @@ def bootstrap_interval(
         are equal and there are no bounds.
 
     Raises:
-        ConfigError: `confidence` is outside 0 and 1, or `clusters` differs in length from the values.
+        ConfigError: `confidence` is not between 0 and 1, or `clusters` differs in length from the values.
 
     References:
         Efron (1987), Better Bootstrap Confidence Intervals; computed by `scipy.stats.bootstrap`. Hall (1988), On
@@ -294,8 +294,9 @@ def column_intervals(
 ) -> tuple[list[float], list[float]]:
     """Bootstrap each column's mean (studentised), with the same resampled clusters for all columns.
 
-    The ends are those of `bootstrap_interval` for a column without NaN, but for examples without clusters, which are
-    resampled by the studentised bootstrap here, too. NaN are left out of their column; `bounds` are one pair a column.
+    For a column without NaN, the ends are those of `bootstrap_interval`, except that examples without clusters are
+    resampled by the studentised bootstrap here, too. NaN are left out of their column; `bounds` has one pair for each
+    column.
 
     Returns: The lower and the upper ends. NaN with fewer than two clusters, and for equal values without bounds.
 
@@ -362,7 +363,7 @@ def ratio_interval(
     the smaller number of clusters.
 
     Returns: The interval. NaN with fewer than two clusters on either side, where the clusters of both sides are all
-    alike, and where the mean below, or that of too many resamples, is not above 0.
+    alike, and where mean(bottom), in the data or in too many resamples, is not above 0.
 
     References:
         Hall (1988), On Symmetric Bootstrap Confidence Intervals; the standard error is that of the delta method.
@@ -405,7 +406,7 @@ def ratio_interval(
     return Interval(ratio - reach, ratio + reach) if math.isfinite(reach) else NO_INTERVAL
 
 
-# Scores that are nearly all-or-nothing: a bootstrap knows only the subjects it is given, and may miss the rare kind.
+# Scores that are nearly all or nothing: a bootstrap draws only from the subjects at hand, which may lack the rare kind.
 
 _MEANS, _CORRELATIONS = 80, 20  # points of the grid over the posterior
 
@@ -415,13 +416,13 @@ def widened(
 ) -> tuple[float, float]:
     """Widen an interval of the mean where the few subjects asked may have missed a rare kind.
 
-    Where scores are nearly 0 or 1, go together within a subject, and one of the two is rare, the subjects asked hold
-    few of the rare kind or none, and the bootstrap interval is too short or has no width at all. There the number of
-    scores above the midpoint of the bounds, subject by subject, is taken as beta-binomial, with a uniform prior of the
-    share of such scores p and an arcsine prior (Beta(1/2, 1/2)) of their correlation within a subject: it gives weight
-    to no correlation and to a whole one, where a uniform prior covers too little if the correlation is .97. The
-    quantiles of p's posterior, between the mean of the scores below the midpoint and the mean of those above it (the
-    bound where there are none), are the ends that the interval reaches at least.
+    If scores are nearly 0 or 1, agree within a subject, and one of the two values is rare, the subjects asked about
+    include few of the rare kind or none, and the bootstrap interval is too short or has no width at all. The number of
+    scores above the midpoint of the bounds in each subject is then modelled as beta-binomial, with a uniform prior for
+    the share p of such scores and an arcsine prior (Beta(1/2, 1/2)) for their correlation within a subject: this gives
+    weight to no correlation and to a perfect one; with a uniform prior, intervals cover too little if the correlation
+    is .97. The quantiles of the posterior of p, mapped to the range from the mean of the scores below the midpoint to
+    the mean of those above it (or the bound, if there are none), are ends that the interval must reach.
 
     How nearly all-or-nothing the scores are is d, the mean of 4 |s - a| |b - s| / (b - a)^2 over scores s with bounds a
     and b: 0 where all lie on the bounds, 1 where all lie midway. Up to d = 1/2 the interval is widened all the way,
@@ -457,8 +458,8 @@ def left_by_one(interval: Interval, mean: float, n: int) -> bool:
 def of_equal_scores(score: float, codes: Codes, bounds: tuple[float, float], confidence: float) -> Interval:
     """Return an interval of the mean where all scores are equal.
 
-    Scores of another kind may make up a share p of all there could be, of which none was drawn; at its upper limit
-    (`share_interval`) and with such scores on either bound, the mean is the ends.
+    Scores of another kind may exist although none was drawn. The ends are the means that would result if the share of
+    such scores were at its upper limit (`share_interval`), and all of them lay on one of the bounds.
 
     Example:
         >>> low, high = of_equal_scores(0.0, np.arange(20), (0.0, 1.0), 0.95)
@@ -516,13 +517,13 @@ ROUNDED = 1 / 6
 
 
 class SampleError(NamedTuple):
-    """The error from measuring some of the examples; 0 where all are measured.
+    """The error due to measuring only some of the examples; 0 if all are measured.
 
     `uds_interval` covers other subjects than those of the data, and does not shrink to 0 as the sample grows.
     """
 
     standard_error: float
-    """Of the mean as an estimate of that over all examples; NaN where it cannot be known."""
+    """Standard error of the mean as an estimate of the mean over all examples; NaN where it cannot be known."""
 
     interval: Interval
     """Where the mean over all examples lies, by Student's t; NaN where the standard error is."""
@@ -560,7 +561,7 @@ def sample_error(
     shares had to be rounded, sum e_g^2 / (6 n_m^2) is added, with the mean residual e_g of each subject less its
     own noise. Without subjects s^2 is the variance over all, and so it is where fewer than 5 degrees of freedom are
     left within subjects, as an upper bound. Where all scores are equal, examples that were not drawn may be of another
-    kind: of these there may be as many as `of_equal_scores` allows, on the farther of the `bounds`.
+    kind: as many of them as `of_equal_scores` allows, all on the farther of the `bounds`.
 
     References:
         Cochran (1977), Sampling Techniques, chapters 2, 5 and 6: finite populations, strata, ratios.
@@ -595,7 +596,7 @@ def sample_error(
     error = math.sqrt(left * n * square + rounding) / count
     reach = student(confidence, free) * error
     if np.ptp(scores[measured]) < ROUNDING and left and all(map(math.isfinite, bounds)):
-        # Others may be of another kind, as in the interval of the mean; only those not drawn.
+        # As in the interval of the mean, other examples may be of another kind: here, only those that were not drawn.
         ends = of_equal_scores(mean, np.arange(count), bounds, confidence)
         reach = left * max(mean - ends.low, ends.high - mean)
         error = reach / student(confidence, free)

@@ -1,6 +1,6 @@
 """The warnings about everything but audits: metrics, elicited answers, transplants, and tables of many models.
 
-Those who measure hand over numbers and names; the sentences are made here.
+The code that measures passes numbers and names; the sentences are written here.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def about_trust(doubtful: Sequence[str], failing: Sequence[str]) -> Iterator[str
 
 
 def without_retain(*, holdout: bool) -> str:
-    """Say what a score means that no model without the knowledge is compared with."""
+    """Say what a score means if there is no model without the knowledge to compare it with."""
     others = " and with questions that no model learned" if holdout else ""
     return (
         "No retain model: any model might score this high by chance, so nothing here is evidence of knowledge on its "
@@ -147,7 +147,7 @@ def about_probe(name: str, *, capacity: bool, not_run: str | None) -> Iterator[s
 
 
 def about_known(n: int, kept: Mapping[str, Any]) -> str:
-    """Say that only questions were scored that `full` answers."""
+    """Say that only questions that `full` answers correctly were scored."""
     return (
         f"Only the {n} of {kept['of']} questions that full answers correctly were scored ({kept['probe']}, recall of "
         f"{kept['least']:g} or more): chosen by an outcome, so power and shares are larger than over all questions."
@@ -167,7 +167,7 @@ def about_asked(sample: Mapping[str, Any], error: float) -> str:
 
 
 def about_subjects_asked(basis: IntervalBasis | None) -> Iterator[str]:
-    """Say that few subjects stand behind the intervals of an elicitation."""
+    """Say that the intervals of an elicitation are based on few subjects."""
     if basis is None or not basis.n:
         return
     if basis.n == 1:
@@ -255,7 +255,7 @@ def significant_differences(pairs: pd.DataFrame, *, most: int = 12) -> str:
 
 
 def about_new_variants(label: str, low: float, high: float) -> str:
-    """Say what the intervals of F leave out, with that of the metric of the highest F."""
+    """Say what the intervals of F leave out, and give the one for new variants of the metric with the highest F."""
     return (
         "The intervals of F cover only further models of the variants (kinds of training) in the pools. For new "
         f"variants (variants as clusters), the interval of {label} is {low:.2f} to {high:.2f}; click a metric for its "
@@ -323,7 +323,7 @@ def about_robustness(row: Mapping[str, Any], tied: Sequence[float], dominated: I
 
 
 def about_dominated(name: str, share: float, end: int, cluster: str, which: str, low: float, high: float) -> str:
-    """Say that one cluster makes most of the distance of a mean, Q or R, from 0 or 1."""
+    """Say that one cluster accounts for most of the distance of a mean, Q or R, from 0 or 1."""
     return (
         f"{share:.0%} of the distance of {name} from {end} comes from {cluster} {which}: its interval may be too "
         f"short; if another {cluster} can be anywhere between 0 and 1 it is {low:.2f} to {high:.2f}"
@@ -357,7 +357,7 @@ def about_tie(n: int, score: float) -> str:
 
 
 def about_ties(sizes: Mapping[str, int]) -> str:
-    """The same for many methods, by name."""
+    """Say the same of several methods, given the number of tied configurations of each."""
     named = ", ".join(f"{method} {n}" for method, n in sizes.items())
     return (
         f"For {len(sizes)} methods, several configurations have the same score and cannot be distinguished ({named}); "

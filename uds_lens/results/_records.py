@@ -104,7 +104,7 @@ def provenance(
     ids_hash: str,
     packages: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Collect what traces and repeats a measurement: versions, machine, command, first prompt, hash of tokens."""
+    """Collect what helps to repeat a measurement: versions, machine, command, first prompt, hash of tokens."""
     return {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv),

@@ -205,7 +205,7 @@ def roles_of(audits: Iterable[Any]) -> Roles:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Choose how an audit runs: device, speed, memory. Results do not depend on it beyond rounding."""
+    """Choose how an audit runs: device, speed, memory. Beyond rounding, results do not depend on these options."""
 
     device: str = "auto"
     """`auto` (CUDA if there is one), `cpu`, `cuda:1` ..."""

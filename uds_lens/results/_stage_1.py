@@ -78,7 +78,7 @@ class ScoredFacts:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ControlFacts(ScoredFacts):
-    """Retained facts, measured like forget facts; here S1 is the cost of another knowing model's states."""
+    """Retained facts, measured like forget facts; S1 is the cost of the states of another model that knows them."""
 
     ids_hash: str
     """Hash of the token ids."""
@@ -88,13 +88,13 @@ class ControlFacts(ScoredFacts):
 
     @cached_property
     def known(self) -> Bool[Tensor, "fact"]:
-        """Facts to which `full` gives at least `LEAST_KNOWN` per token; the others have nothing to lose."""
+        """Facts to which `full` gives a probability of at least `LEAST_KNOWN` per token; the others cannot be lost."""
         return self.s_full >= math.log(LEAST_KNOWN)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Exchanged:
-    """What `full` and the retain models say with blocks of each other: in a transplant, all but the unlearned model.
+    """Answers of `full` and the retain models with each other's blocks: a transplant without the unlearned model.
 
     Mean log-probability of each entity, nats per token, float64. Rows are the examples, then the control facts.
     """
@@ -288,7 +288,7 @@ class EntityProb(NamedTuple):
     """Under `full`, on the retained facts that `full` knows."""
 
     control_unlearned: float
-    """Under the unlearned model, on these."""
+    """Under the unlearned model, on the same retained facts."""
 
 
 def entity_prob_of(audit: DepthAudit) -> EntityProb:

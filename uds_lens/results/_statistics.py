@@ -32,7 +32,7 @@ def holm(p: Sequence[float]) -> list[float]:
     The i-th smallest of k p-values becomes `max over j <= i of (k - j + 1) p_j`, at most 1.
 
     Args:
-        p: p-values; NaN does not count.
+        p: p-values; NaN are not counted.
 
     Returns:
         Adjusted p-values in the same order; NaN stays NaN.

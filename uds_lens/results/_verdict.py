@@ -1,4 +1,4 @@
-"""The verdict on a model, based on all measurements, and on the order of several; UDS alone never means "erased"."""
+"""The verdict on a model from all its measurements, and on the order of several; UDS alone never means "erased"."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if there is only one retain model; with several, the bound is `DepthAudit.retain
 ANSWERS = 0.15
 """Below this output depth, a model still answers: it hides nothing, and is not erased either."""
 
-# from this localisation on, a few blocks of `full` bring the answers back: a local change, erased or undecided
+# from this localisation on, a few blocks of `full` bring the answers back, so the change is local
 LOCAL = 0.75
 
 

@@ -1,4 +1,4 @@
-"""Runs of Open-Unlearning: the models to audit, from Hydra's record of the training, and writing results."""
+"""Runs of Open-Unlearning: find the models to audit in Hydra's record of the training, and write results."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class UnlearningRun:
     """The model that was trained: directory or Hub id."""
 
     retain: str | None
-    """The retain model of this base model and split: one trained next to it, else the published one; None if there is
-    neither."""
+    """The retain model of this base model and split: one trained next to the run, or else the published one; None if
+    there is neither."""
 
     examples: str | None
     """Source of the published forget set with entities, for `load_examples`; None if there is none."""
 
     protocol: Literal["chat"] | None
-    """Its prompt protocol; None if it used a format other than the tokenizer's template."""
+    """The prompt protocol of the run; None if it used a format other than the tokenizer's template."""
 
     chat: ChatStyle
     """System turn and date of its prompts."""

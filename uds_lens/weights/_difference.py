@@ -56,7 +56,7 @@ class TensorDifference:
     """Frobenius norm of the difference."""
 
     spectral_norm: float
-    """Largest singular value of the difference; of a vector its norm."""
+    """Largest singular value of the difference; for a vector, its norm."""
 
     retain_norm: float
     """Frobenius norm of retain minus full; NaN without a retain model."""
@@ -92,7 +92,7 @@ class WeightDifference:
     """The checkpoint that was compared."""
 
     retain: str | None
-    """The checkpoint whose change sets the cosines; None without."""
+    """The checkpoint whose change the cosines compare with; None if there is none."""
 
     tensors: tuple[TensorDifference, ...]
     """In the order of the layers; tensors outside the blocks come first."""
@@ -137,7 +137,7 @@ class WeightDifference:
 
 
 def together(tensors: Sequence[TensorDifference]) -> TensorDifference:
-    """Take tensors as one vector; its spectral norm is its norm."""
+    """Treat several tensors as one vector, whose spectral norm is its norm."""
 
     def root(name: str) -> float:
         return math.sqrt(sum(getattr(t, name) ** 2 for t in tensors))
@@ -169,8 +169,8 @@ def difference(
     as vectors. `full` is first rounded to the dtype of the other checkpoint, so that untrained weights differ by 0.
 
     Files are read one tensor at a time; no model is built. A stack of matrices (experts in one tensor) counts as one
-    matrix, its first axes joined. The head of a checkpoint that ties it is its input embedding: against a model that
-    does not tie the two, that is what its head is compared with.
+    matrix, its first axes joined. A checkpoint that ties its head to its input embedding stores no head: the embedding
+    is then compared with the head of a model that does not tie the two.
 
     Args:
         full: The model before: a directory of safetensors files, or a Hub id that was downloaded.
@@ -320,7 +320,7 @@ def _folder(source: str) -> Path:
 
 
 def _shared_names(sources: Sequence[_Weights]) -> list[str]:
-    """Return the tensors of all checkpoints; a head that some do not store is their embedding, to which they tie it."""
+    """Return the names of all tensors; where a checkpoint stores no head, its input embedding serves as one."""
     full, *others = sources
     for head in {name for source in sources for name in source.names if _HEAD.search(name)}:
         for source in sources:
