@@ -131,8 +131,9 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
             "title": {"text": "" if named else f"{n} examples"},
         },
     )
-    step = max(1, -(-len(layers) // 16))
-    figure.update_xaxes(title_text="layer", dtick=step, tickformat="d", showline=False, ticks="")
+    figure.update_xaxes(
+        title_text="layer", dtick=max(1, -(-len(layers) // 16)), tickformat="d", showline=False, ticks=""
+    )
     subtitle = f"LER: 0 as in full, 1 as in retain; grey: no knowledge encoded there. Rows {_ORDER_WORDS[order]}."
     if np.isnan(matrix["s2_delta"]).any() and not np.isnan(matrix["s1_delta"]).any():
         subtitle += f" {ONLY_COUNTING}"
@@ -263,8 +264,14 @@ def type_bars(types: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     colours, figure = palette(look.get("theme", "light")), go.Figure()
     hover = []
     for place, row in enumerate(types.itertuples()):
-        counts = f"{row.n_measured}" if row.n_measured == row.n else f"{row.n_measured} of {row.n}"
-        figure.add_annotation(text=counts, x=1.03, xref="paper", xanchor="left", y=place, font={"color": colours.text})
+        figure.add_annotation(
+            text=f"{row.n_measured}" if row.n_measured == row.n else f"{row.n_measured} of {row.n}",
+            x=1.03,
+            xref="paper",
+            xanchor="left",
+            y=place,
+            font={"color": colours.text},
+        )
         lines = [f"<b>{shown(row.type)}</b>", f"{row.n_measured} of {row.n} measurable"]
         if math.isnan(row.uds):
             figure.add_annotation(text="not measurable", x=0.01, xanchor="left", y=place)

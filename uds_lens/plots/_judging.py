@@ -557,8 +557,9 @@ def pool_histogram(
                 figure.add_annotation(text=f"cut {cut.value:.3g}", **at)
             figure.add_shape(type="line", x0=cut.value, x1=cut.value, yref="paper", y0=0, y1=1, line=line)
     figure.update_xaxes(title_text=shown(metric, limit=40), range=[edges[0], edges[-1]])
-    step = max(1, -(-tallest // 5))
-    figure.update_yaxes(title_text="models", range=[-tallest * 0.17, tallest * 1.06], dtick=step, tick0=0)
+    figure.update_yaxes(
+        title_text="models", range=[-tallest * 0.17, tallest * 1.06], dtick=max(1, -(-tallest // 5)), tick0=0
+    )
     figure.update_layout(barmode="overlay", bargap=0.04)
     return style(
         figure,

@@ -95,21 +95,24 @@ def layer_profile(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
             ),
             row=row,
         )
-    shares = go.Bar(
-        x=layers["layer"],
-        y=layers["ke_share"],
-        customdata=layers["n_ke"],
-        name="answers encoded",
-        showlegend=False,
-        marker={"color": colours.share, "line": {"width": 0}, "cornerradius": 0},
-        texttemplate="%{y:.0%}",
-        textposition="inside",
-        insidetextanchor="middle",
-        insidetextfont={"color": colours.ink, "size": 11},
-        textangle=0,
-        hovertemplate="answer encoded: %{customdata} examples (%{y:.0%})<extra></extra>",
+    put(
+        figure,
+        go.Bar(
+            x=layers["layer"],
+            y=layers["ke_share"],
+            customdata=layers["n_ke"],
+            name="answers encoded",
+            showlegend=False,
+            marker={"color": colours.share, "line": {"width": 0}, "cornerradius": 0},
+            texttemplate="%{y:.0%}",
+            textposition="inside",
+            insidetextanchor="middle",
+            insidetextfont={"color": colours.ink, "size": 11},
+            textangle=0,
+            hovertemplate="answer encoded: %{customdata} examples (%{y:.0%})<extra></extra>",
+        ),
+        row=3,
     )
-    put(figure, shares, row=3)
     panel_heading(figure, "share of answers encoded at the layer", column=1, row=3)
     layer_axis(figure, len(layers))
     figure.update_layout(

@@ -356,9 +356,12 @@ def depth_utility(
         hoverinfo="skip",
     )
     low, high = _limits(complete["utility"].astype(float).tolist())
-    across = [(x - low) / (high - low) for x in complete["utility"]]
-    width = min(640, (look.get("width") or WIDTH) - 110)
-    sides = _name_sides(across, complete["uds"].tolist(), complete["model"].tolist(), width)
+    sides = _name_sides(
+        [(x - low) / (high - low) for x in complete["utility"]],
+        complete["uds"].tolist(),
+        complete["model"].tolist(),
+        min(640, (look.get("width") or WIDTH) - 110),
+    )
     for side, row in zip(sides, complete.itertuples(), strict=True):
         reference, strong = row.model in references, row.model == chosen
         behind = colours.erased if chosen in (None, row.model) else colours.other

@@ -299,8 +299,9 @@ ONLY_COUNTING = "S2 was measured only where S1 is above tau."  # of audits with 
 def layer_axis(figure: go.Figure, n_layers: int) -> None:
     """Set every x axis to layers: integer ticks, and "layer 3" above a hover label of all curves."""
     n = max(n_layers, 1)
-    step = max(1, -(-n // 16))
-    figure.update_xaxes(range=[-0.5, n - 0.5], dtick=step, tick0=0, tickformat="d", hoverformat="d", title_text="layer")
+    figure.update_xaxes(
+        range=[-0.5, n - 0.5], dtick=max(1, -(-n // 16)), tick0=0, tickformat="d", hoverformat="d", title_text="layer"
+    )
     hover_head(figure, "layer %{x}")
 
 

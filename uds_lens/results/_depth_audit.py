@@ -488,8 +488,9 @@ class DepthAudit(Stage1):
         if question is None:
             raise DataError(f"no scored example has the id {example_id!r}: see audit.examples_frame().")
         frame = self.to_frame()
-        rows = frame[frame["example_id"] == example_id]
-        return plots.example_profile(rows, tau=self.config.tau, question=question, **look)
+        return plots.example_profile(
+            frame[frame["example_id"] == example_id], tau=self.config.tau, question=question, **look
+        )
 
     def plot_types(self, **look: Unpack[Look]) -> go.Figure:
         """Draw UDS by entity type, with intervals and N (see `uds_lens.plots.type_bars`)."""
@@ -528,14 +529,17 @@ class DepthAudit(Stage1):
                 "expected audits of one full and one retain model on the same examples, each at a different site "
                 f"(AuditConfig(site=...)) and with equal settings otherwise; got sites {sites}."
             )
-        frames = {site: audit.layers_frame() for site, audit in groups[0].items()}
-        return plots.component_profile(frames, **look)
+        return plots.component_profile({site: audit.layers_frame() for site, audit in groups[0].items()}, **look)
 
     def plot_comparison(self, others: Sequence[DepthAudit], *, value: Value = "ler", **look: Unpack[Look]) -> go.Figure:
         """Draw mean LER or S2 by layer, of this audit and others (see `uds_lens.plots.compare_layers`)."""
         named = self._named(others)
-        frames = {name: audit.layers_frame() for name, audit in named.items()}
-        return plots.compare_layers(frames, value=value, references=references_among(named), **look)
+        return plots.compare_layers(
+            {name: audit.layers_frame() for name, audit in named.items()},
+            value=value,
+            references=references_among(named),
+            **look,
+        )
 
     def plot_ranking(self, others: Sequence[DepthAudit], **look: Unpack[Look]) -> go.Figure:
         """Draw UDS with intervals, of this audit and others (see `uds_lens.plots.ranking`)."""

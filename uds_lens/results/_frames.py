@@ -298,8 +298,10 @@ def ke_counts(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
         One row per number of KE layers, from 0 to all, and a column per tau.
     """
     sizes = {tau: ke_mask(audit.s1_delta, tau).sum(-1) for tau in (TAUS if taus is None else taus)}
-    counts = {tau: torch.bincount(n, minlength=audit.n_layers + 1).tolist() for tau, n in sizes.items()}
-    return pd.DataFrame(counts, index=pd.RangeIndex(audit.n_layers + 1, name="n_ke"))
+    return pd.DataFrame(
+        {tau: torch.bincount(n, minlength=audit.n_layers + 1).tolist() for tau, n in sizes.items()},
+        index=pd.RangeIndex(audit.n_layers + 1, name="n_ke"),
+    )
 
 
 def _uds_at(audit: DepthAudit, tau: float) -> float:
