@@ -186,18 +186,23 @@ def test_the_score_of_a_reference_follows_from_its_definition():
 
 
 def test_many_examples_are_resampled_alike(monkeypatch):
-    """Above MANY units the draws and the jackknife take other ways: the same intervals up to chance."""
+    """Above MANY units the draws take another way: the same intervals up to chance."""
     chance = np.random.default_rng(0)
     values = t(np.where(chance.random(300) < 0.1, 0.9, chance.random(300) * 0.2))
     columns = torch.stack([values, values**2], 1)
-    few = bootstrap_interval(values), column_intervals(columns, clusters=[None] * 300)
+    few = column_intervals(columns, clusters=[None] * 300)
     monkeypatch.setattr(_intervals, "MANY", 10)
     _intervals._kept.cache_clear()
-    many = bootstrap_interval(values), column_intervals(columns, clusters=[None] * 300)
-    assert many[0] == pytest.approx(few[0], abs=2e-3)
-    for one, other in zip(few[1], many[1], strict=True):
+    many = column_intervals(columns, clusters=[None] * 300)
+    for one, other in zip(few, many, strict=True):
         assert one == pytest.approx(other, abs=3e-3) and one != other
-    assert many[0] == pytest.approx(scipy_bca(values.numpy()), abs=1e-9)
+
+
+@pytest.mark.parametrize("n", [3, 40, 1500])
+def test_intervals_over_examples_are_those_of_scipy(n):
+    chance = np.random.default_rng(n)
+    for scores in (chance.random(n), chance.normal(0.8, 0.4, n).clip(0, 1), np.arange(n) % 3 / 2):
+        assert bootstrap_interval(t(scores)) == pytest.approx(scipy_bca(scores), abs=1e-12)
 
 
 def scipy_bca(scores):

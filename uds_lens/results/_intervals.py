@@ -23,7 +23,7 @@ FEW_CLUSTERS = 10  # below this many subjects a subject-level interval is rough
 ROUNDING = 1e-12  # scores closer than this differ only by rounding, and bootstrapping them would divide zero by zero
 FLOOR = 0.3  # minimum standard error of a resample, as a share of that of the data
 AT_ONCE = 2_000_000  # maximum number of values in memory while resampling
-MANY = 2000  # above this many units, resampling uses linear-time methods; below, those of numpy and scipy
+MANY = 2000  # above this many clusters, resamples are drawn in linear time; below, by numpy's multinomial
 
 
 class IntervalBasis(NamedTuple):
@@ -120,7 +120,7 @@ def bootstrap_interval(
         ConfigError: `confidence` is not between 0 and 1, or `clusters` differs in length from the values.
 
     References:
-        Efron (1987), Better Bootstrap Confidence Intervals; computed by `scipy.stats.bootstrap`. Hall (1988), On
+        Efron (1987), Better Bootstrap Confidence Intervals; as `scipy.stats.bootstrap` computes them. Hall (1988), On
         Symmetric Bootstrap Confidence Intervals. Cameron, Gelbach & Miller (2008), Bootstrap-Based Improvements for
         Inference with Clustered Errors. Williams (1975), as in `widened`.
 
@@ -165,28 +165,16 @@ def check_confidence(confidence: float) -> None:
 
 
 def _bca(scores: Floats, confidence: float, n_resamples: int, seed: int) -> Interval:
+    # As scipy.stats.bootstrap draws and computes it, which would jackknife in n^2 steps, and takes a second to import.
+    from scipy.special import ndtr, ndtri
+
     n, chance = len(scores), np.random.default_rng(seed)
-    if n <= MANY:
-        from scipy.stats import bootstrap
-
-        ends = bootstrap(
-            (scores,),
-            np.mean,
-            n_resamples=n_resamples,
-            batch=max(1, AT_ONCE // n),
-            confidence_level=confidence,
-            method="BCa",
-            rng=chance,
-        ).confidence_interval
-    else:  # the same with a closed-form jackknife of the mean: scipy's takes n^2 steps
-        from scipy.special import ndtr, ndtri
-
-        means = np.array([scores.take(places).sum() for places in _drawn(chance, n, n_resamples)]) / n
-        left = scores - scores.mean()
-        bias = ndtri(np.mean(means < scores.mean()) + np.mean(means == scores.mean()) / 2)
-        acceleration = (left**3).sum() / (6 * (left**2).sum() ** 1.5)
-        reach = bias + ndtri([(1 - confidence) / 2, (1 + confidence) / 2])
-        ends = np.quantile(means, ndtr(bias + reach / (1 - acceleration * reach)))
+    means = np.array([scores.take(places).sum() for places in _drawn(chance, n, n_resamples)]) / n
+    left = scores - scores.mean()
+    bias = ndtri(np.mean(means < scores.mean()) + np.mean(means == scores.mean()) / 2)
+    acceleration = (left**3).sum() / (6 * (left**2).sum() ** 1.5)
+    reach = bias + ndtri([(1 - confidence) / 2, (1 + confidence) / 2])
+    ends = np.quantile(means, ndtr(bias + reach / (1 - acceleration * reach)))
     return Interval(float(ends[0]), float(ends[1]))
 
 
