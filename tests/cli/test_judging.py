@@ -119,7 +119,7 @@ def test_rank_and_table_show_what_stands_next_to_depth(study, uds_lens, tmp_path
     frame["hidden"] = np.linspace(0.0, 0.5, len(frame))
     table = written(tmp_path / "n.csv", frame)
     out = " ".join(uds_lens("rank", table, *words).out.split())
-    assert " depth output host hidden utility " in out and "They are not part of the score." in out
+    assert " depth output host hidden utility " in out and "These columns are not part of the score." in out
     hidden = frame.set_index("model")["hidden"]
     for row in json.loads(uds_lens("rank", table, *words, "--json").out)["methods"]:
         assert row["hidden"] == pytest.approx(hidden[row["model"]])

@@ -105,7 +105,7 @@ def test_a_metric_without_a_cut_does_not_shrink_the_common_models():
     before = BEFORE.assign(d=1 - BEFORE["d"].to_numpy())  # what x forgot, d knows
     row = by_filter(meta.Tables(before=before, quantised=QUANTISED, thresholds={"x": 0.25, "d": 0.15}))
     row = row.loc[("threshold", "common", "x")]
-    assert row["n"] == 0 and row["q_reason"] == "no model is common to all metrics: each metric lets different models pass"
+    assert row["n"] == 0 and row["q_reason"].endswith("each metric lets different models pass")
 
 
 @pytest.mark.parametrize(

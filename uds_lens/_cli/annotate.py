@@ -21,9 +21,9 @@ def annotate(
     by: Annotated[
         Literal["contrast", "difference", "names", "answer", "language_model"],
         typer.Option(
-            help="contrast: the words on which full and retain differ most; difference: by comparison with other "
-            "answers; names: named entities (spaCy); answer: the words that are not in the question; language_model: "
-            "what a model of your choice replied to --prompts."
+            help="contrast: the words on which full and retain differ most; difference: the words that set an answer "
+            "apart from other answers; names: named entities (spaCy); answer: the words that are not in the question; "
+            "language_model: what a model of your choice replied to --prompts."
         ),
     ],
     out: Annotated[Path, opt.file("JSON file to write.")],
@@ -44,11 +44,13 @@ def annotate(
 ) -> None:
     """Find the entity of every answer that has none, and fill in missing prompt types.
 
-    For data sets that do not mark entities. Every command can read the file written to --out; `entity_by` says how the
-    entity of each row was found. Look at the --review page before quoting a score: the methods find different words.
+    This is for data sets that do not mark entities. Every command can read the file written to --out, in which
+    `entity_by` says how the entity of each row was found. Look at the --review page before quoting a score: the methods
+    find different words.
 
     Token F1 on 367 rows of TOFU marked by hand: answer and difference .45, contrast .37, names .17; every word that
-    is not in the question .38, the whole answer .29. On 357 rows marked by GPT-4o: .41, .42, .37, .23; .48 and .40.
+    is not in the question .38, the whole answer .29. On 357 rows marked by GPT-4o, in this order: .41, .42, .37, .23;
+    .48 and .40.
 
     \b
     Example:

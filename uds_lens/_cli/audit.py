@@ -87,8 +87,8 @@ def audit(
         bool,
         opt.flag(
             "--transplant",
-            "Put blocks of retain and of full into each model, and ask again: does it hide what its answers lack? Two "
-            "models in memory.",
+            "Put blocks of retain and of full into each model, and ask again: does the model hide what its answers "
+            "lack? Two models are in memory.",
         ),
     ] = False,
     precision: Annotated[
@@ -109,19 +109,20 @@ def audit(
 ) -> None:
     """Measure how deep the unlearning of a forget set went.
 
-    One model: the audit is saved in --out. Several: each in a directory of --out named after it, with table.csv and the
-    baseline they share. When run again, the command keeps finished audits of the same weights, examples and
-    settings, and measures the rest.
+    The audit of a single model is saved in --out. With several models, each audit is saved in a directory of --out
+    named after its model, next to table.csv and the shared baseline. When run again, the command keeps finished audits
+    of the same weights, examples and settings, and measures the rest.
 
-    With --control, the same is measured on retained facts. With several --retain, there is one score for each. With
-    --transplant, each result has a directory transplant, with host depth and localisation. Exit code 3: a warning is
-    fatal, and the verdict is withheld.
+    With --control, loss is also measured on retained facts. With several --retain, there is one score for each. With
+    --transplant, each result has a directory transplant with host depth and localisation. Exit code 3 means that a
+    warning is fatal and the verdict is withheld.
 
     With --watch, a checkpoint is read once its weights are complete and none of its files has changed between two
     polls. Ctrl-C or SIGTERM stops the command.
 
-    No retain model? --retain ckpt/base --stand-in base takes the model before fine-tuning, --stand-in counterfactual
-    (without --retain) full's own states without the question, or on other subjects; the results say so.
+    Without a retain model, --retain ckpt/base --stand-in base uses the model before fine-tuning in its place, and
+    --stand-in counterfactual (without --retain) uses full's own states without the question or on other subjects. The
+    results say so.
 
     \b
     Examples:
@@ -335,7 +336,7 @@ def _as_they_appear(
 
     seen: dict[str, CheckpointFiles | None] = {}
     try:
-        saved.audit_many(question, {}, out, redo=redo)  # measure stage 1 while there is no checkpoint yet
+        saved.audit_many(question, {}, out, redo=redo)  # stage 1 is measured before the first checkpoint appears
         for look in range(2) if watching.once else itertools.count():
             if look:
                 time.sleep(watching.poll)

@@ -13,7 +13,7 @@ import typer
 
 import uds_lens as ul
 from uds_lens._cli import options as opt
-from uds_lens._cli.terminal import echo, print_frame, print_json, print_wrapped, say
+from uds_lens._cli.terminal import echo, print_frame, print_json, print_wrapped, say, table_rows
 from uds_lens._quoting import csv_text
 from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable
 
@@ -36,9 +36,9 @@ def doctor(
 ) -> None:
     """Check whether an audit of these models and data would work.
 
-    Checks versions, devices, memory, disk space and access to the Hub and, given models and data, whether an audit of
-    them would start. Opens no weights, and downloads only what a Hub id needs. Exit code 1 if something will not
-    work.
+    It checks versions, devices, memory, disk space and access to the Hub. Given models and data, it also checks whether
+    an audit of them would start. It opens no weights, and downloads only what a Hub id needs. The exit code is 1 if
+    something will not work.
 
     \b
     Example:
@@ -66,8 +66,8 @@ def doctor(
 
 
 _LEGEND = (
-    "Change: norm of the difference from full over the norm of full's weights. Stable rank: the largest among the "
-    "layer's matrices; for an adapter, at most its rank. Cosine: with the change from full to retain."
+    "Change: norm of the difference from full, divided by the norm of full's weights. Stable rank: the largest among "
+    "the layer's matrices; for an adapter, at most its rank. Cosine: between this change and that from full to retain."
 )
 
 
@@ -104,8 +104,7 @@ def weights(
         ler = None if audit is None else ul.DepthAudit.load(audit).layers_frame()
         ul.plots.save_figure(difference.plot(ler), out / "weights.html")
     if printing.json:
-        rows = tensors.astype(object).where(tensors.notna(), None).to_dict("records")
-        print_json({"tensors": rows})
+        print_json({"tensors": table_rows(tensors)})
         return
     layers["stable_rank"] = layers["layer"].map(tensors.groupby("layer")["stable_rank"].max())
     shares = {"change": "relative_norm", "attention": "attention_relative_norm", "MLP": "mlp_relative_norm"}

@@ -1,4 +1,4 @@
-"""`uds-lens elicit`: can the forgotten answers be extracted, and would a model that never knew them say the same?"""
+"""`uds-lens elicit`: can the forgotten answers be extracted, and would a model that never knew them give them too?"""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def elicit(
 ) -> None:
     """Try to extract the forgotten answers, with controls.
 
-    The controls are retain and full; all models get the same budget and random numbers. Prints what is extracted
-    beyond retain, and whether a probe has power at all: if full scores no higher than retain, extracting
-    nothing from the unlearned model shows nothing.
+    The controls are retain and full; all models get the same budget and random numbers. The command prints how much is
+    extracted beyond what retain says, and whether a probe has power at all: if full scores no higher than retain, it
+    means nothing that the probe extracts nothing from the unlearned model.
 
     \b
     Examples:
@@ -153,7 +153,7 @@ def _print_results(results: ul.elicitation.ElicitationResults) -> None:
 
 
 def _needs_controls(results: ul.elicitation.ElicitationResults) -> bool:
-    """Return whether to print the weaker controls: they take a moment, and `retain` is a better one."""
+    """Return whether to print the weaker controls, which take a moment and are not needed next to `retain`."""
     return "retain" not in results.models or bool(results.holdout)
 
 

@@ -55,13 +55,13 @@ def print_list(*, as_json: bool) -> None:
         print_frame(rows, columns, shortest=20)
     print_wrapped(
         "\nF, faithfulness: AUC for models that know the forget set against models that never saw it (0.5 = chance), "
-        "from our study of six kinds of small Llamas. The 95% interval is for further runs of these kinds; --json "
-        "has the one for other kinds."
+        "from a study of six kinds of small Llamas. The 95% interval is for further runs of these kinds; --json also "
+        "has the interval for other kinds."
     )
 
 
 def print_results(measured: Mapping[str, ul.metrics.MetricResults]) -> None:
-    """Print a table of the metrics that have a value; below it, those without one, by reason, and the cautions."""
+    """Print a table of the metrics that have a value, then the metrics without a value by reason, then the cautions."""
     if len(measured) == 1:
         ((name, results),) = measured.items()
         echo(name)
@@ -134,17 +134,8 @@ def _value(metric: ul.metrics.MetricValue) -> str:
     return f"{metric.value:.3f}" + ("" if math.isnan(low) else f" [{low:.2f}, {high:.2f}]")
 
 
-def print_files(files: Mapping[str, Path]) -> None:
-    """Print saved results as JSON: a single one as it is, several keyed by model name."""
-    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
-    if len(texts) == 1:
-        echo(next(iter(texts.values())))
-    else:
-        print_json({name: json.loads(text) for name, text in texts.items()})
-
-
 def _metric_help() -> str:
-    """List the names, custom ones among them."""
+    """List the names of all metrics, including the user's own."""
     return f"Metric to measure; repeat, or use commas, for more. Default: all, which are {', '.join(METRICS)}."
 
 
@@ -155,7 +146,7 @@ _OPEN_UNLEARNING = ("es", "prob", "paraprob", "truth_ratio", "rouge", "mia_min_k
 def _as_open_unlearning(
     metric: list[str] | None, options: MetricOptions, with_retain: bool
 ) -> tuple[list[str], MetricOptions]:
-    """Return Open-Unlearning's default metrics (unless others were named) and options with its prompts."""
+    """Return Open-Unlearning's default metrics, unless others were named, and the options with its prompts."""
     from uds_lens.data._prompts import chat_style_named
 
     style, given = asdict(chat_style_named("open_unlearning")), asdict(ChatStyle())
@@ -209,7 +200,7 @@ def metrics(
         bool,
         opt.flag(
             "--redo",
-            "Replace the contents of --out, even metrics of other weights or ones that this run does not measure.",
+            "Replace the contents of --out, even metrics of other weights and metrics that this run does not measure.",
         ),
     ] = False,
     *,
@@ -217,10 +208,10 @@ def metrics(
     run: opt.MetricRun,
     printing: opt.Printing,
 ) -> None:
-    """Measure other metrics of one model or several.
+    """Measure metrics of one or several models.
 
-    Memorization, generation, membership attacks, white-box metrics (UDS among them) and utility. Without --retain or
-    --full the metrics that need them are NaN, with the reason.
+    There are metrics of memorization, generation and utility, membership attacks, and white-box metrics such as UDS.
+    Without --retain or --full, the metrics that need these models are NaN, with a reason.
 
     \b
     Examples:
@@ -280,7 +271,8 @@ def metrics(
     if len(names) > 1:
         write_metrics_table(measured, table)
     if printing.json:
-        print_files(files)
+        contents = {n: json.loads(file.read_text(encoding="utf-8")) for n, file in files.items()}
+        print_json(contents if len(contents) > 1 else contents[names[0]])
         return
     print_results(measured)
     echo(f"\nSaved in {out}")

@@ -74,7 +74,7 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
 
 
 LATER = "More"
-"""Group of those of a command's own options that only --help-all shows."""
+"""Group of a command's own options that only --help-all shows."""
 
 _PANELS = {
     **dict.fromkeys(("AuditConfig", "MetricOptions", "ElicitOptions"), "Measurement"),
@@ -174,8 +174,8 @@ def at_home(value: Any) -> Any:
     return located(value) if isinstance(value, Path) else value
 
 
-# Options that several commands have. A mistyped path of a model or of data ends the program while it reads its options,
-# seconds before torch is loaded; the library looks at everything else (names on the Hub, files inside).
+# Options that several commands have. A mistyped path to a model or to data ends the program while it reads its options,
+# seconds before torch is loaded; the library checks everything else (names on the Hub, files inside).
 
 
 def argument(metavar: str, help: str) -> Any:
@@ -322,7 +322,7 @@ def own_files(name: str, words: Callable[[], str]) -> Any:
         set_help(context.command, name, words())
         return files
 
-    help = f"Python file that declares a {name} of your own; it is run first."
+    help = f"Python file that declares a {name} of your own; the file is run first."
     return value("FILE", help, "--import", callback=run, is_eager=True, rich_help_panel=LATER)
 
 

@@ -45,7 +45,7 @@ def published(
             "Metric to plan; repeat, or use commas, for more. Default: uds,es. all: every published one.", "--metric"
         ),
     ] = None,
-    perturb: Annotated[bool, opt.flag("--perturb", "Also plan to quantise and relearn them.")] = False,
+    perturb: Annotated[bool, opt.flag("--perturb", "Also plan to quantise and relearn the models.")] = False,
     examples: Annotated[str | None, opt.value("DIR", "Use a local copy of the data set instead of the Hub's.")] = None,
     limit: Annotated[int | None, opt.count("Use a sample of the questions, for a quick look.")] = None,
     out: Annotated[
@@ -59,11 +59,11 @@ def published(
 ) -> None:
     """Measure published models again, and compare the values.
 
-    150 unlearned and 60 pool models of the UDS paper, its full and retain models of three sizes, those of MUSE and
-    WMDP. A plan uses, for each metric, the prompt behind its published number. A run downloads one model at a time
-    and removes it once it is measured; if killed, it resumes when called again. A comparison also reads run folders of
-    the paper's released script and Open-Unlearning's saves; the exit code is 1 where a value differs without a
-    reason.
+    The models are 150 unlearned and 60 pool models of the UDS paper, its full and retain models of three sizes, and
+    those of MUSE and WMDP. A plan uses, for each metric, the prompts behind its published number. A run downloads one
+    model at a time and removes it once it is measured; a killed run resumes when called again. A comparison also reads
+    run folders of the paper's released script and Open-Unlearning's saves; the exit code is 1 if a value differs
+    without a reason.
 
     \b
     Examples:

@@ -137,7 +137,7 @@ def _ranking(
     from uds_lens.meta._ranking import score_cautions
 
     frame, parts = table.frame, references.parts(score, table.frame)
-    # Without a depth score the preset ranks all the same: the attack in its place leaves the score as it is without.
+    # The preset ranks even without depth scores: with an attack in place of depth, the score is the one without depth.
     depthless = references.preset is not None and (parts.depth not in frame.columns or frame[parts.depth].isna().all())
     if depthless:
         parts, by, select_by = replace(parts, depth=parts.membership[0]), "without", "without"
@@ -198,7 +198,7 @@ def _ranking_by_setup(
 
 
 def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the unlearned models; report others than pool models that have no method and are left out."""
+    """Return the models that have a method; report those left out, except pool models."""
     frame = frame if "method" in frame.columns else frame.assign(method=None)
     kept = frame[frame["method"].notna()].reset_index(drop=True)
     rest = frame[frame["method"].isna()]
@@ -220,8 +220,8 @@ _WIDE = 110
 """Terminal width from which names of configurations fit into the table."""
 
 _BESIDE = (
-    " Output: depth of the unpatched answers; host: what stays lost with blocks of retain in the model; hidden: the "
-    "difference. They are not part of the score."
+    " Output: depth of the unpatched answers; host: share that stays lost with blocks of retain in the model; hidden: "
+    "output - host. These columns are not part of the score."
 )
 
 _RESAMPLED = {"configurations": "each method's configurations", "examples": "the examples"}
@@ -301,8 +301,9 @@ def table(
 ) -> None:
     """Write a table of models: one row each, with all metrics.
 
-    Every number that has an interval is shown with it. Rows are sorted by base model and split, full and retain first
-    where they were read. LaTeX needs the package booktabs. An empty cell (md, latex: -) has no value.
+    Numbers are shown with their intervals, if they have one. Rows are sorted by base model and split; full and retain,
+    if they were read, come first. LaTeX needs the package booktabs. An empty cell (a dash in md and latex) means that
+    there is no value.
 
     \b
     Examples:
@@ -379,7 +380,7 @@ where examples share one. UDS: 0 as in full, 1 as in retain. Dash: no value.}}
 
 
 def _rounded(frame: pd.DataFrame, format_: str, digits: int) -> str:
-    """Write a table whose cells are rounded, each number and its interval in one, under names with arrows."""
+    """Write a table of rounded numbers, each with its interval in the same cell, under names with arrows."""
     every = [str(name) for name in frame.columns]
     names = [name for name in every if not _is_end(name, every)]
     quoted = markdown if format_ == "md" else _latex

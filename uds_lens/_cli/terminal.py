@@ -1,6 +1,6 @@
 """Terminal output: tables and warnings on standard output, progress on standard error.
 
-The first section handles Ctrl-C and the signal that ends a cluster job: clean up, say what is saved, and exit.
+The first section handles Ctrl-C and the signal that ends a cluster job: it cleans up, says what is saved, and exits.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
 def print_audits(audits: Mapping[str, ul.DepthAudit], *, cautions_of: Sequence[str] | None = None) -> None:
     """Print the table of `audits` (name to audit), their warnings, and a legend of the columns.
 
-    `cautions_of` names those whose warnings are printed; None prints those of all.
+    `cautions_of` names the audits whose warnings are printed; None prints the warnings of all.
     """
     from uds_lens.results._frames import thirds_in_words
     from uds_lens.results._settings import roles_of
@@ -254,7 +254,7 @@ def grouped(pairs: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
 
 
 def with_names(told: Iterable[tuple[str, str]]) -> str:
-    """Write each sentence once; if there are several, each is followed by the names it is about."""
+    """Write each sentence once; several sentences are each followed by the names they are about."""
     groups = grouped(told)
     return "; ".join(text if len(groups) == 1 else f"{text}: {', '.join(names)}" for text, names in groups.items())
 

@@ -45,7 +45,7 @@ def _list_methods(wanted: bool) -> bool:
 
 
 def _defaults(config: type[Any]) -> dict[str, Any]:
-    """Return the settings of a method; a dash marks one that has to be given."""
+    """Return the settings of a method with their defaults; a dash marks a setting that has to be given."""
     return {field.name: "-" if field.default is MISSING else field.default for field in fields(config)}
 
 
@@ -96,11 +96,11 @@ def _training(message: str, out: Path, printing: opt.Printing) -> Iterator[None]
 
 
 LEARNED = 0.8
-"""Prob of the taught answers below which `full` or `retain` knows too little for an audit."""
+"""Smallest Prob of the taught answers at which a model knows enough to be audited on them."""
 
 
 def print_training(directory: Path, *, before: str | None, as_json: bool) -> None:
-    """Print a finished training run; `before` says when it finished if it was already there."""
+    """Print a finished training run; `before` is the time at which an earlier run into this directory finished."""
     record: dict[str, Any] = ul.unlearning.read_record(directory)
     if as_json:
         print_json({"directory": str(directory), **record})
@@ -180,8 +180,8 @@ def unlearn(
 ) -> None:
     """Train a model to forget, by a published or a custom method.
 
-    --out receives a checkpoint and unlearning.json, which records how it was made. The same command
-    resumes a killed run. With --depth-every it also measures depth during training, against --retain.
+    --out receives a checkpoint and unlearning.json, which records how the checkpoint was made. The same command resumes
+    a killed run. With --depth-every it also measures depth during training, against --retain.
 
     \b
     Example:
@@ -232,9 +232,9 @@ def relearn(
         list[str] | None,
         opt.value(
             "NAME=VALUES",
-            "Find the setting that brings back the most, for example learning_rate=2e-5,1e-4; repeat for epochs, share "
-            "(of the rows), lora_rank, attack (relearn, others, benign, prune:0.3, noise:0.1, refusal:0.5), and for "
-            "metric, utility, max_loss and seed. Needs --retain.",
+            "Find the setting that brings back the most, for example learning_rate=2e-5,1e-4. Repeat for epochs, share "
+            "(of the rows), lora_rank, attack (relearn, others, benign, prune:0.3, noise:0.1, refusal:0.5), metric, "
+            "utility, max_loss and seed. Needs --retain.",
             "--grid",
         ),
     ] = None,
@@ -256,10 +256,11 @@ def relearn(
 
     How fast do the answers come back? The defaults are those of the UDS paper's robustness test: all forget rows
     once, 32 per step, AdamW without weight decay, a learning rate that falls linearly from 2e-5 without warm-up.
-    Prompts are those that the model's record names, else the chat template where the tokenizer has one, else raw.
+    Prompts are the ones that the model's record names. Without a record, the chat template is used if the tokenizer has
+    one, else raw prompts.
 
-    With --grid, it relearns under every combination of the settings, on the model and on --retain, and reports the
-    worst setting that costs at most max_loss (0.2) of the utility, next to the UDS paper's setting.
+    With --grid, both the model and --retain are relearned under every combination of the settings. The command reports
+    the worst setting that costs at most max_loss (0.2) of the utility, next to the UDS paper's setting.
 
     \b
     Examples:
@@ -337,9 +338,9 @@ def _print_grid(results: ul.study.RelearnGridResults, out: Path, *, as_json: boo
     bound = f"{100 * summary['max_loss']:g}% of utility"
     print_wrapped(
         f"\nWorst setting: of {summary['n_settings']}, the one that regains the most and costs at most {bound}. It was "
-        "chosen after seeing these outcomes: the interval ignores that choice, but the last number accounts for it. "
-        "Regained: change towards knowledge; untrained rows: the same for rows left out of training. Whatever retain "
-        "also regains was newly learned."
+        "chosen after seeing these outcomes, which the interval ignores and the last number takes into account. "
+        "Regained: change towards knowledge; untrained rows: this change for rows left out of training. Whatever "
+        "retain also regains was newly learned."
     )
     attacks = results.attacks_frame()
     if len(attacks) > 1:
@@ -372,9 +373,9 @@ def finetune(
 ) -> None:
     """Teach a model facts, to make full and retain models.
 
-    At the end it prints Prob (mean probability per token of the answers, over at most 100 rows of each file) before
-    and after: it should be near 1 on what was taught, and far lower on --unseen rows (though above its starting value,
-    since the form of the answers is learned, too).
+    At the end it prints Prob (mean probability per token of the answers, over at most 100 rows of each file) before and
+    after training. Prob should be near 1 on the rows that were taught and far lower on --unseen rows, though above its
+    starting value there, since the model also learns the form of the answers.
 
     \b
     Example:
@@ -400,7 +401,7 @@ def quantise(
 ) -> None:
     """Quantise a model to 4 bits.
 
-    bitsandbytes NF4, with bfloat16 arithmetic. The copy in --out can be audited as it is.
+    The format is bitsandbytes NF4, with bfloat16 arithmetic. The copy in --out can be audited like any other model.
 
     \b
     Example:
