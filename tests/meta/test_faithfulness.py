@@ -255,4 +255,4 @@ def test_cuts_of_erasure_metrics_and_their_models():
     models = pd.DataFrame({"x": [0.2, 0.55, 0.8, math.nan]})
     row = meta.thresholds(frame, direction={"x": "erasure"}, models=models).iloc[0]
     assert (row["threshold"], row["value"]) == (pytest.approx(0.5), pytest.approx(0.5))
-    assert (row["accuracy"], row["n_p_below"], row["n_n_below"], row["n_models"]) == (1.0, 0, 2, 2)
+    assert (row["n_p_below"], row["n_n_below"], row["n_models"]) == (0, 2, 2)

@@ -106,7 +106,6 @@ THRESHOLDS = {
     "value": "the threshold on the metric's own scale",
     "chosen": "True for the lowest of the best cuts",
     "youden": "J: share of P above the cut - share of N above it",
-    "accuracy": "share of pool models on their side of the cut",
     "n_best": "number of cuts that reach this J",
     "n_p_below": "models of P at or below the cut: wrongly called unlearned",
     "n_n_below": "models of N at or below the cut",
@@ -219,8 +218,6 @@ SHIFTS = {
     "depth_without": "depth of the configuration chosen without depth",
     "depth_with": "depth of the configuration chosen with depth",
     "depth_change": "depth_with - depth_without",
-    "n_tied_without": "configurations tied with the choice without depth, itself included",
-    "n_tied_with": "configurations tied with the choice with depth, itself included",
 }
 """Columns of `shifts`."""
 

@@ -253,7 +253,6 @@ def thresholds(
             row |= {
                 "value": float(cut if ways[name] == "knowledge" else 1 - cut),
                 "youden": float(n_below * len(p) - p_below * len(n)) / (len(p) * len(n)),
-                "accuracy": float(len(p) - p_below + n_below) / (len(p) + len(n)),
                 "n_p_below": p_below,
                 "n_n_below": n_below,
                 "n_models": math.nan if unlearned is None else int((unlearned <= cut).sum()),

@@ -269,8 +269,6 @@ def shifts(frame: pd.DataFrame, *, min_utility: float | None = None, parts: Scor
                 "depth_without": float(depth[first.at]),
                 "depth_with": float(depth[at]),
                 "depth_change": float(depth[at] - depth[first.at]),
-                "n_tied_without": len(first.tied),
-                "n_tied_with": len(second.tied),
             }
     return pd.DataFrame(rows, columns=list(SHIFTS))
 

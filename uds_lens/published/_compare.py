@@ -95,8 +95,6 @@ class Comparison:
     """F, means of the pools, Q and R, columns as in `uds_lens.published.OF_POOLS`; empty without pool models."""
     unknown: tuple[str, ...]
     """Models of the run that are not among the published ones."""
-    unpublished: tuple[str, ...]
-    """Metrics that were measured but not published."""
     source: str
     """The run."""
     measured_by: str
@@ -153,13 +151,11 @@ def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None 
     both["beyond"] = _distance(both)
     judged = [_verdict(row) for row in both.to_dict("records")]
     both["verdict"], both["expect"] = [verdict for verdict, _ in judged], [words for _, words in judged]
-    known = set(values()["metric"]) | set(pool_values()["metric"])
     return Comparison(
         frame=both[list(COMPARED)].reset_index(drop=True),
         by_metric=_by_metric(both),
         of_pools=_of_pools(measured),
         unknown=measured.unknown,
-        unpublished=tuple(dict.fromkeys(name for name in before["metric"] if name not in known)),
         source=measured.source,
         measured_by=measured.kind,
     )

@@ -54,8 +54,6 @@ class StudyStatus:
     """Model states that are neither done nor failed."""
     seconds_left: float
     """Remaining work in seconds, at the mean time per state so far; NaN until something is measured."""
-    seconds_spent: float
-    """Work of all processes so far, in seconds."""
     sample: str | None = None
     """How the questions were sampled, with a caution for first rows of sorted files; None if all are asked."""
 
@@ -104,7 +102,6 @@ def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
         failed=tuple(failed),
         left=len(left),
         seconds_left=len(left) * fmean(spent or [math.nan]),
-        seconds_spent=sum(spent),
         sample=folder.keys.about_sample,
     )
 
