@@ -339,6 +339,9 @@ def main() -> None:
         lines.append(f"| {told} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
     if (states := states_of()) is not None:
         lines += ["", "## As a metric (claim m, as_metric.py)", "", *markdown(judged(states))]
+    if (probed := states_of("probe")) is not None:
+        lines += ["", "The trained linear probe, on all rows; added when the above was known:", ""]
+        lines += markdown(judged(probed))
     if (pilots := RESULTS / "pilots.csv").exists():
         lines += [
             "",

@@ -11,7 +11,7 @@ from tiny_models import load_plain
 
 from uds_lens import metrics as m
 from uds_lens.metrics._declaration import Evidence, Undefined
-from uds_lens.metrics._definitions.linear_probe import linear_probe, probe_wins
+from uds_lens.metrics._definitions.linear_probe import linear_probe, probe_selectivity, probe_wins
 
 N, D = 60, 16
 SUBJECTS = [f"subject {number % 6}" for number in range(N)]
@@ -107,6 +107,18 @@ def test_where_it_has_no_value():
     assert unnamed.details["n_subjects"] == N
 
 
+def test_selectivity_needs_no_reference_and_is_0_by_chance():
+    knows, ignorant = planted(1.0), planted(0.0, seed=1)
+    found = probe_selectivity(Planted(full=[ignorant, knows], model=[ignorant, knows]))
+    wins = [probe_wins(states, SUBJECTS, labellings(1)).mean() for states in (ignorant, knows)]
+    assert found.details["accuracy"] == pytest.approx(wins)
+    lead = np.array(wins) - found.details["controls"]
+    assert found.value == pytest.approx(2 * lead.mean())
+    assert 2 * lead[1] > 0.8 and abs(2 * lead[0]) < 0.5
+    useless = probe_selectivity(Planted(full=[ignorant], model=[np.ones((N, 2, D))]))
+    assert useless.value == 0.0
+
+
 @pytest.mark.parametrize("protocol", ["raw", "chat"])
 def test_states_are_those_at_the_last_token_of_each_answer(trio, data, protocol):
     folder = trio("llama").full
@@ -141,3 +153,11 @@ def test_without_perturbed_answers_it_says_so(trio, data):
     rows = [{"question": e.question, "answer": e.answer} for e in data.forget]
     found = ask(models.full, rows, ["linear_probe"], full=models.full, retain=models.retain)
     assert found.reasons == {"linear_probe": "no example of the forget set has a perturbed answer"}
+
+
+def test_selectivity_of_a_model_alone(trio, data):
+    model = trio("llama").full
+    found = ask(model, data, ["probe_selectivity"])["probe_selectivity"]
+    accuracy, controls = (np.array(found.details[name]) for name in ("accuracy", "controls"))
+    assert len(accuracy) == len(controls) == load_plain(model)[0].config.num_hidden_layers
+    assert found.value == pytest.approx(2 * (accuracy - controls).mean())

@@ -50,7 +50,7 @@ def test_needs_and_the_table():
     assert list(frame.index) == list(m.METRICS)
     assert frame.loc["uds", "direction"] == "erasure" and frame.loc["es", "direction"] == "knowledge"
     assert frame.loc["truth_ratio", "data"] == "forget/paraphrased, forget/perturbed"
-    assert (frame["low"].drop("privleak") == 0).all()
+    assert (frame["low"].drop(["privleak", "probe_selectivity"]) == 0).all()
     assert frame.loc["mia_gradnorm", "needs"] == "internal" and frame.loc["linear_probe", "data"] == "forget/endings"
 
 

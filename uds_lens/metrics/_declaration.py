@@ -412,7 +412,7 @@ class Evidence:
 
     def n_layers(self) -> int:
         """Number of layers of the models."""
-        return self._session.records["full"].n_layers
+        return self._session.records["model"].n_layers
 
     def value(self, name: str) -> float:
         """Value of another metric.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._optional_packages import require_package
-from uds_lens.metrics._declaration import ERASED, Evidence, Outcome, Role, Undefined, metric, needs_states
+from uds_lens.metrics._declaration import ERASED, Evidence, Meaning, Outcome, Role, Undefined, metric, needs_states
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,25 +87,8 @@ def linear_probe(evidence: Evidence) -> Outcome:
 
     from uds_lens.metrics._white_box import weighted_erasure
 
-    examples = evidence.state_examples(_ENDINGS)
-    places: dict[str, list[int]] = {}
-    for place, example in enumerate(examples):
-        places.setdefault(example.id, []).append(place)
-    pairs = [pair for pair in places.values() if len(pair) == 2]  # one half may be too long for the tokenizer
-    subjects = [examples[first].subject or examples[first].id for first, _ in pairs]
-    if (n_subjects := len(set(subjects))) < FEWEST:
-        raise Undefined(f"a probe needs {FEWEST} subjects with wrong answers or more; there are {n_subjects}")
-    labels = np.random.default_rng(0).choice([-1, 1], size=(len(pairs), 1 + CONTROLS))
-    labels[:, 0] = 1
-    accuracy = {
-        role: np.stack(
-            [
-                probe_wins(_states(evidence, role, layer)[np.array(pairs)], subjects, labels).mean(0)
-                for layer in range(evidence.n_layers())
-            ]
-        )
-        for role in _ROLES
-    }
+    pairs, subjects = _pairs(evidence)
+    accuracy = {role: _accuracies(evidence, role, pairs, subjects) for role in _ROLES}
     lead, lost = accuracy["full"] - accuracy["retain"], accuracy["full"] - accuracy["model"]
     counts = lead[:, 0] > lead[:, 1:].max()
     weights = np.where(counts, lead[:, 0], 0.0)
@@ -116,10 +99,58 @@ def linear_probe(evidence: Evidence) -> Outcome:
         "controls": {role: accuracy[role][:, 1:].mean(1).tolist() for role in _ROLES},
         "erasure": erasure.tolist(),
         "n_pairs": len(pairs),
-        "n_subjects": n_subjects,
+        "n_subjects": len(set(subjects)),
     }
     reason = "no layer of full tells true answers from wrong ones better than retain, beyond chance"
     return Outcome(value, reason if math.isnan(value) else None, details=details)
+
+
+@metric(
+    name="probe_selectivity",
+    label="Probe selectivity",
+    group="representation",
+    meaning=Meaning("knowledge", "no better than with random labels", "every pair told apart", low=-1.0),
+    passes=needs_states("model", answers=_ENDINGS),
+    packages=("sklearn",),
+)
+def probe_selectivity(evidence: Evidence) -> Outcome:
+    """Return twice the mean over layers of the probe's accuracy on the model minus that with random labels.
+
+    It needs neither `full` nor `retain`, so it has a value where `linear_probe` has none: where `retain`'s states tell
+    true answers from wrong ones as well, by their form.
+    """
+    pairs, subjects = _pairs(evidence)
+    accuracy = _accuracies(evidence, "model", pairs, subjects)
+    controls = accuracy[:, 1:].mean(1)
+    details = {"accuracy": accuracy[:, 0].tolist(), "controls": controls.tolist(), "n_pairs": len(pairs)}
+    return Outcome(2 * float((accuracy[:, 0] - controls).mean()), details=details)
+
+
+def _pairs(evidence: Evidence) -> tuple[list[list[int]], list[str]]:
+    """Return where the states after the true and the wrong answer of each question are, and its subject."""
+    examples = evidence.state_examples(_ENDINGS)
+    places: dict[str, list[int]] = {}
+    for place, example in enumerate(examples):
+        places.setdefault(example.id, []).append(place)
+    pairs = [pair for pair in places.values() if len(pair) == 2]  # one half may be too long for the tokenizer
+    subjects = [examples[first].subject or examples[first].id for first, _ in pairs]
+    if (n_subjects := len(set(subjects))) < FEWEST:
+        raise Undefined(f"a probe needs {FEWEST} subjects with wrong answers or more; there are {n_subjects}")
+    return pairs, subjects
+
+
+def _accuracies(
+    evidence: Evidence, role: Role, pairs: Sequence[Sequence[int]], subjects: Sequence[str]
+) -> Float[np.ndarray, "layer labelling"]:
+    """Return the accuracy of each layer's probe, with true labels first, then with random ones."""
+    import numpy as np
+
+    labels = np.random.default_rng(0).choice([-1, 1], size=(len(pairs), 1 + CONTROLS))
+    labels[:, 0] = 1
+    layers = range(evidence.n_layers())
+    return np.stack(
+        [probe_wins(_states(evidence, role, layer)[np.array(pairs)], subjects, labels).mean(0) for layer in layers]
+    )
 
 
 def _states(evidence: Evidence, role: Role, layer: int) -> np.ndarray:
