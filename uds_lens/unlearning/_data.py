@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingPair:
-    """One forget example in one epoch, with the answers trained alongside it."""
+    """One forget example in one epoch, with the answers that are trained on alongside it."""
 
     forget: AnswerSequence  # question with the answer to forget
     winner: AnswerSequence | None  # the same question with the answer to prefer, for methods that use one
@@ -50,7 +50,7 @@ class TrainingPair:
     # Log-probability of the forget answer under `full`, nats; NaN if the method does not need it.
     forget_reference: float
     winner_reference: float  # log-probability of the winner under `full`
-    is_filler: bool = False  # whether it only fills up the last batch of an epoch and does not count
+    is_filler: bool = False  # whether it only fills the last batch of an epoch and does not count
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class TrainingData:
 class PairDataset(Dataset):
     """All pairs of a training run, in an order that depends only on the seed.
 
-    Each epoch uses every forget example once, in a new order; the retain examples cycle likewise, each being used once
+    Each epoch uses every forget example once, in a new order. Retain examples cycle in the same way: each is used once
     before any is repeated. The index of a pair determines its content, so a killed run resumes with exactly the
     remaining pairs.
 
-    An epoch ends with its last batch, however short: fillers, which do not count, make it as long as the others. So
-    several processes get equal numbers of pairs; accelerate would repeat the first ones and count them twice.
+    An epoch ends with its last batch, however short: fillers, which do not count, pad it to the full size. Several
+    processes thus get equal numbers of pairs, whereas accelerate would repeat the first pairs and count them twice.
     """
 
     def __init__(self, data: TrainingData, *, epochs: int, seed: int, batch_size: int = 1) -> None:
@@ -120,15 +120,15 @@ class PairDataset(Dataset):
 
 
 class PairCollator:
-    """Collate pairs into padded batches, one per side. Fillers are left out unless there is nothing else."""
+    """Collate pairs into padded batches, one per side. Fillers are left out unless there is no other pair."""
 
     def __init__(self, pad_token_id: int) -> None:
         self.pad_token_id = pad_token_id
 
     def __call__(self, pairs: Sequence[TrainingPair]) -> dict[str, dict[str, Tensor]]:
-        """Return `forget`, and `winner` and `retain` if any, with references next to the tokens.
+        """Return the sides `forget` and, if present, `winner` and `retain`, with reference log-probabilities.
 
-        Every side of a batch of fillers has `FILLER` next to its tokens.
+        In a batch that consists of fillers only, every side is marked with `FILLER`.
         """
         real = [pair for pair in pairs if not pair.is_filler]
         pairs = real or pairs[:1]
@@ -147,9 +147,9 @@ class PairCollator:
 def length_groups(batch: Mapping[str, Mapping[str, Tensor]], *, rows: int = 8) -> list[dict[str, dict[str, Tensor]]]:
     """Split a batch into groups of rows of similar length, to avoid padding.
 
-    On a CPU padding costs as much as text, and random batches are nearly half padding. A forget answer and its winner
-    stay together; retain answers are grouped separately, so they are no longer with the forget answer of their pair.
-    Means over the rows of a side, as in every objective of this package, change only by rounding.
+    On a CPU padding costs as much as text, and nearly half of a random batch is padding. A forget answer and its winner
+    stay together. Retain answers are grouped separately, so they may not run with the forget answer of their pair.
+    Means over the rows of a side, as used by every objective of this package, change only by rounding.
 
     Example:
         >>> labels = torch.tensor([[-100, 5, 6, 2], [-100, 7, -100, -100]])

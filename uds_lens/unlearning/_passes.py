@@ -1,8 +1,8 @@
 """Forward passes that an objective may ask for, and the terms it returns: means whose parts add up over a batch.
 
-First log-probabilities of labelled tokens and of whole answers, and the padded batches they are taken on: pure
-functions. Logits and labels are unshifted, as a model returns and a batch holds them: the logits at position p predict
-the label at p + 1, and a label of -100 is not counted. Everything is in nats, in float32 or better.
+The file begins with pure functions: log-probabilities of labelled tokens and of whole answers, and the padded batches
+that they are computed on. Logits and labels are unshifted, as a model returns and a batch holds them: the logits at
+position p predict the label at p + 1, and a label of -100 is not counted. Everything is in nats, in float32 or better.
 """
 
 from __future__ import annotations
@@ -29,15 +29,6 @@ from uds_lens.unlearning._settings import RetainConfig
 IGNORED = -100  # label of a position without a target
 
 
-def predicting(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
-    """Mark the positions whose next token has a label.
-
-    >>> predicting(torch.tensor([[-100, -100, 5, 2]])).tolist()
-    [[False, True, True, False]]
-    """
-    return F.pad(labels[:, 1:] != IGNORED, (0, 1), value=False)
-
-
 def labelled(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch prev"]:
     """Mark the logits that predict a labelled token; entry p belongs to the label at p + 1."""
     kept = labels[:, 1:] != IGNORED
@@ -46,15 +37,24 @@ def labelled(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch prev"]:
     return kept
 
 
+def predicting(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
+    """Mark the positions whose next token has a label.
+
+    >>> predicting(torch.tensor([[-100, -100, 5, 2]])).tolist()
+    [[False, True, True, False]]
+    """
+    return F.pad(labelled(labels), (0, 1), value=False)
+
+
 def at_least_float32(logits: Tensor) -> Tensor:
-    """Return logits in float32; float64 stays."""
+    """Return logits in float32, or in float64 if they are already."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def label_log_probs(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, "batch prev"]:
-    """Return the log-probability of each labelled token, nats; entry p is that of the label at p + 1, 0 without one."""
+    """Return the log-probability of each labelled token, nats; entry p is for the label at p + 1, or 0."""
     kept = labels[:, 1:] != IGNORED
     log_probs = at_least_float32(logits[:, :-1][kept]).log_softmax(-1)
     chosen = log_probs.gather(-1, labels[:, 1:][kept].unsqueeze(-1)).squeeze(-1)
@@ -82,7 +82,7 @@ def sequence_log_probs(
 
 
 def answer_lengths(labels: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch"]:
-    """Count the labelled tokens per row, except at position 0 (nothing predicts it)."""
+    """Count the labelled tokens in each row, except at position 0, which nothing predicts."""
     return (labels[:, 1:] != IGNORED).sum(-1)
 
 
@@ -148,7 +148,7 @@ Side: TypeAlias = Literal["forget", "winner", "retain"]
 Per: TypeAlias = Literal["token", "answer"]  # unit that a mean weights equally
 
 FILLER = "filler"
-"""Marks a pass that a process runs only to keep step with the others: its rows are not part of the batch."""
+"""Marks a pass that a process runs only to keep in step with the others; its rows do not belong to the batch."""
 
 INPUTS = ("input_ids", "attention_mask")  # entries of a batch that a model reads
 
@@ -207,7 +207,7 @@ class Mean:
     """Whether each token counts the same, or each answer."""
 
     weight: float = 1.0
-    """Factor of this term in the loss that `value` does not include."""
+    """Factor that the loss applies to this term and that `value` does not include."""
 
     @property
     def weighted(self) -> Tensor:
@@ -216,7 +216,7 @@ class Mean:
 
 
 class Terms(NamedTuple):
-    """The terms of a loss, weighted as they are added."""
+    """The terms of a loss, which is their weighted sum."""
 
     forget: Mean
     """Term on forget data."""
@@ -226,15 +226,15 @@ class Terms(NamedTuple):
 
     @property
     def total(self) -> Tensor:
-        """The loss, where this pass is the whole batch."""
+        """The loss, if this pass is the whole batch."""
         return self.forget.weighted if self.retain is None else self.forget.weighted + self.retain.weighted
 
 
 def per_token(side: Side, value: Float[Tensor, ""], *, weight: float = 1.0) -> Mean:
     """Return a term that is a mean over all labelled tokens of a side, times a weight.
 
-    A batch may be taken in several passes, of unequal numbers of tokens. The term of a pass then counts by its share of
-    the batch's tokens, so that the sum over passes is the mean over the batch.
+    A batch may be split into passes with unequal numbers of tokens. The term of each pass is then weighted by its share
+    of the batch's tokens, so that the sum over passes equals the mean over the batch.
     """
     return Mean(value, side, "token", weight)
 
@@ -251,7 +251,7 @@ def retained(config: RetainConfig, passes: Passes) -> Mean:
 
 
 def decoder_blocks(model: nn.Module) -> nn.ModuleList:
-    """Return the blocks of a causal language model, through the wrappers of PEFT and of data-parallel training."""
+    """Return the blocks of a causal language model, under the wrappers of PEFT and data-parallel training."""
     return anatomy_of(without_wrappers(model)).layers
 
 
@@ -264,7 +264,7 @@ def states_after(model: nn.Module, layers: Sequence[int], inputs: Mapping[str, T
 
     with ExitStack() as stack:
         for layer in layers:
-            stack.callback(decoder_blocks(model)[layer].register_forward_hook(keep).remove)
+            stack.enter_context(decoder_blocks(model)[layer].register_forward_hook(keep))
         model(**inputs, use_cache=False)
     return states
 
@@ -272,7 +272,7 @@ def states_after(model: nn.Module, layers: Sequence[int], inputs: Mapping[str, T
 class FrozenModel:
     """The model before training, for objectives that need its whole distribution or its states.
 
-    It is one copy, made once; with adapters, it is the model itself with the adapters switched off.
+    This is a copy, made once; for a model with adapters, it is the model itself with the adapters switched off.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -284,11 +284,6 @@ class FrozenModel:
         if not self._adapted:
             self._model.to(device)
         return self
-
-    @property
-    def model(self) -> nn.Module:
-        """The underlying module."""
-        return self._model
 
     @contextmanager
     def reading(self) -> Iterator[nn.Module]:
@@ -303,7 +298,7 @@ class FrozenModel:
 
 
 class Passes:
-    """Forward passes on the sides of one batch, or of the part of it that is taken at once."""
+    """Forward passes on the sides of one batch, or on the part of it that runs at once."""
 
     def __init__(
         self,
@@ -317,7 +312,7 @@ class Passes:
         self._model, self._frozen, self._totals = model, frozen, totals
         self.batch = batch
         self.weight = weight
-        """What `reweigh` of the objective returned after the last batch; None before the first."""
+        """What the objective's `reweigh` returned after the last batch; None before the first."""
 
     def labels(self, side: str) -> Tensor:
         """Return the labels of a side, -100 where nothing is learned."""
@@ -345,7 +340,7 @@ class Passes:
         return self.states_of(side, [layer])[0]
 
     def states_of(self, side: str, layers: Sequence[int]) -> list[Tensor]:
-        """Return the same after each of some layers, in ascending order."""
+        """Return the residual stream of the model in training after each of several layers, in ascending order."""
         return states_after(self._model, layers, self._inputs(side))
 
     def frozen_states(self, side: str, layer: int) -> Tensor:
@@ -353,22 +348,19 @@ class Passes:
         return self.frozen_states_of(side, [layer])[0]
 
     def frozen_states_of(self, side: str, layers: Sequence[int]) -> list[Tensor]:
-        """Return the same after each of some layers, in ascending order."""
+        """Return the residual stream of the model before training after each of several layers (needs `frozen`)."""
         with self._require_frozen().reading() as model:
             return states_after(model, layers, self._inputs(side))
 
     @contextmanager
     def adding(self, layer: int, change: Tensor) -> Iterator[None]:
-        """Add something to the residual stream after a layer, in every pass of the model in training."""
+        """Add `change` to the residual stream after a layer, in every pass of the model in training."""
 
         def add(module: nn.Module, args: object, output: Any) -> Any:
             return (output[0] + change, *output[1:]) if isinstance(output, tuple) else output + change
 
-        handle = decoder_blocks(self._model)[layer].register_forward_hook(add)
-        try:
+        with decoder_blocks(self._model)[layer].register_forward_hook(add):
             yield
-        finally:
-            handle.remove()
 
     def counted(self, side: str) -> SideTotals:
         """Return the size of a side in this pass."""
@@ -399,8 +391,8 @@ def answer_log_probs(
         model: The model before training.
         sequences: Prompts with answers.
         pad_token_id: Token for padding.
-        batch_size: Sequences per forward pass; they are sorted by length first, and those whose rotary frequencies
-            depend on the longest row of a batch run apart.
+        batch_size: Sequences per forward pass. They are sorted by length first, and sequences whose rotary frequencies
+            would depend on the longest row of a batch run separately.
     """
     device = next(model.parameters()).device
     log_probs = [0.0] * len(sequences)

@@ -24,7 +24,7 @@ Need: TypeAlias = Literal["retain", "frozen", "reference", "refusals", "alternat
 """Inputs of an objective besides the model and the forget answers.
 
 `retain`: retain answers. `frozen`: the whole model before training, next to the one that trains. `reference`: only the
-log-probability of each answer under it, computed once. `refusals` and `alternates`: answers to prefer (the side
+log-probability of each answer under that model, computed once. `refusals` and `alternates`: answers to prefer (the side
 `winner`), drawn from a list of refusals, or sampled from the model before training.
 """
 
@@ -45,10 +45,10 @@ class Objective:
     """Inputs it needs."""
 
     prepare: Callable[[Any, Any], None] | None = None
-    """Called with configuration and model before training; may choose which weights train, or change them."""
+    """Called with the configuration and the model before training; may freeze weights or change them."""
 
     reweigh: Callable[[Any, float | None, float, float], float] | None = None
-    """Called after each step, for a weight that changes in training (see `objective`)."""
+    """Called after each step, to update a weight that changes during training (see `objective`)."""
 
     @property
     def method(self) -> str:
@@ -62,7 +62,7 @@ class Objective:
 
     @property
     def source(self) -> str | None:
-        """Hash of the program of a user's own method; None for those of this package, whose rules have a number."""
+        """Hash of the code of a user's own method; None for the methods of this package, which `RULES` versions."""
         if self.config.__module__.startswith("uds_lens."):
             return None
         return program_digest(self.terms, self.prepare, self.config, *([self.reweigh] if self.reweigh else []))
@@ -103,9 +103,9 @@ def objective(
             letters and digits.
         needs: Inputs to provide (see `Need`).
         prepare: Called with configuration and model before training, for example to freeze weights.
-        reweigh: Called after each step with the configuration, the weight (None at first), the retain term of the
-            whole batch (0 without one, and without the weight that `per_token` was given) and the share of steps done.
-            What it returns is `passes.weight` of the next batch, and survives a killed run.
+        reweigh: Called after each step with four values: the configuration; the weight (None at first); the retain term
+            of the whole batch, before the weight given to `per_token` (0 if there is no such term); and the fraction
+            of steps done. The value it returns is `passes.weight` for the next batch, and survives if a run is killed.
 
     Returns:
         A decorator that returns the function unchanged. Declaring the same class again is no error, so that a notebook
@@ -197,7 +197,7 @@ class _Methods(Mapping[str, type[MethodConfig]]):
 
 
 METHODS: Mapping[str, type[MethodConfig]] = _Methods()
-"""Configuration class of each unlearning method, by name; includes your own once they are declared."""
+"""Configuration class of each unlearning method, by name; includes your own methods once they are declared."""
 
 
 def objective_named(method: str) -> Objective:
@@ -267,8 +267,8 @@ def grid(name: str = "paper") -> Iterator[MethodConfig]:
 
     Args:
         name: "paper" is the grid of the UDS paper: GradDiff, IdkNLL, NPO, IdkDPO, AltPO, SimNPO, RMU and UNDIAL, 18
-            runs each and 24 of SimNPO, for a model of 16 layers. As there, AltPO has one alternate per question,
-            and RMU and UNDIAL take their means as Open-Unlearning does.
+            runs each and 24 of SimNPO, for a model of 16 layers. As in the paper, AltPO has one alternate per
+            question, and RMU and UNDIAL average as Open-Unlearning does.
 
     Returns:
         150 configurations, without repetition.

@@ -1,4 +1,4 @@
-"""Resuming: checkpoints of a run that may be killed, the folder they are saved in, and its lock."""
+"""Resuming a killed run: its checkpoints, the folder they are saved in, and the lock of that folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def file_sums(folder: Path, *, but: Collection[str] = ()) -> dict[str, list[Any]
 
 
 def difference(folder: Path, sums: Mapping[str, Sequence[Any]]) -> str | None:
-    """Describe how a directory differs from its sums; None where it does not. New files do not matter."""
+    """Describe how a directory differs from the recorded sums; None if it does not. Added files are ignored."""
     for name, (size, known) in sums.items():
         file = folder / name
         if not file.is_file():
@@ -72,7 +72,7 @@ def seal(checkpoint: Path) -> None:
 
 
 def damage(checkpoint: Path) -> str | None:
-    """Describe the damage to a checkpoint; None where it is intact."""
+    """Describe the damage to a checkpoint; None if it is intact."""
     try:
         if not os.path.lexists(checkpoint / CONTENTS):
             return "it is incomplete"
@@ -82,10 +82,10 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def last_intact(folder: Path) -> Path | None:
-    """Return the newest intact checkpoint, or None; newer ones are removed.
+    """Return the newest intact checkpoint, or None; damaged ones that are newer are removed.
 
     Warns:
-        UdsLensWarning: A checkpoint was damaged after it was written, or there are some and none is intact.
+        UdsLensWarning: A checkpoint was damaged after it was written, or checkpoints exist but none is intact.
     """
     intact, problems = None, {}
     for path in reversed(checkpoints(folder)):
@@ -128,7 +128,7 @@ class JointProcesses:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Wait until all processes are here."""
+        """Wait until all processes have reached this point."""
         if self.world > 1:
             import torch
 
@@ -146,7 +146,7 @@ class RunFolder:
         self.folder = folder_of(out)
 
     def is_finished(self) -> bool:
-        """Tell whether `out` already holds the complete result of this very run, and none is to replace it."""
+        """Tell whether `out` already holds the complete result of this very run, not to be redone."""
         if self.redo or not os.path.lexists(self.out) or not any(self.out.iterdir()):
             return False
         if not (self.out / self.record).is_file():
@@ -207,7 +207,7 @@ class RunFolder:
         for path in checkpoints(self.folder):
             shutil.rmtree(path)
         ours = [path for path in self.folder.iterdir() if path.name in _OURS or is_scratch(path.name)]
-        for path in sorted(ours, key=lambda path: path.name == _RUN):  # last: it says whose the others are
+        for path in sorted(ours, key=lambda path: path.name == _RUN):  # run.json last: it identifies the others
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -230,7 +230,7 @@ def saved_so_far(out: Path) -> str:
 
 @contextmanager
 def _locked(folder: Path, out: Path) -> Iterator[None]:
-    """Hold the folder for this process until the block ends, or it dies."""
+    """Hold the folder for this process until the block ends or the process dies."""
     lock = hold(folder / _LOCKS[0], timeout=0.5)
     if lock is None:
         lock_file, soft = (folder / name for name in _LOCKS)
@@ -254,7 +254,7 @@ def _differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
 
 
 def _key_in(file: Path) -> str | None:
-    """Return the key in a run's file; None where there is no such file, or it is something else."""
+    """Return the key in a run's file; None if there is no such file, or it is something else."""
     try:
         run = parse_json(read_file(file), where=file.name)
     except ResultFormatError:

@@ -156,7 +156,7 @@ def relearn(
         `out`.
 
     Raises:
-        UdsLensError: As `unlearn`, and for the same reasons.
+        UdsLensError: The same errors as `unlearn`, for the same reasons.
     """
     job = Job(
         config=as_settings(RelearnConfig, config, name="config"),
@@ -183,15 +183,15 @@ def finetune(
 ) -> Path:
     """Teach a model the answers to questions, to make the `full` and the `retain` model of an audit.
 
-    The same trainer, resuming and records as `unlearn`. The record says whether it worked: `prob`, for each of `data`
-    and `unseen` the mean probability per token of the answers (as the metric Prob, over at most 100 rows), before and
-    after.
+    Trainer, resuming and records are those of `unlearn`. The record shows whether it worked: for each set in `data` and
+    `unseen`, `prob` holds the mean probability per answer token (as in the metric Prob, over at most 100 rows) before
+    and after training.
 
     Args:
         model: The model to start from: a directory, a GGUF file, a Hub id, or `package:NAME`.
         data: Questions with the answers to learn; several sets by name.
         out: Directory of the result, with `finetuning.json` next to the weights.
-        unseen: Sets of rows that are not trained on, by name: the forget set, where a retain model is made.
+        unseen: Sets of rows that are not trained on, by name; for a retain model, the forget set.
         config: Settings; default `FinetuneConfig()`.
         lora: Train low-rank adapters. They are saved alone, unless `save="merged"`.
         options: How to run it; default `TrainOptions()`.
@@ -200,7 +200,7 @@ def finetune(
         `out`.
 
     Raises:
-        UdsLensError: As `unlearn`, and for the same reasons.
+        UdsLensError: The same errors as `unlearn`, for the same reasons.
 
     Example:
         >>> import tempfile, uds_lens as ul
@@ -265,7 +265,7 @@ def _adapters(lora: LoraSettings | None) -> LoraSettings | None:
 
 
 def run(job: Job) -> Path:
-    """Train and save a job, or the rest of it, or nothing if its result already exists."""
+    """Train and save a job; resume an interrupted one, and do nothing if its result already exists."""
     _require_base_elsewhere(job)
     with quiet_files(report=True):
         processes = JointProcesses.joined(job.options.device)
@@ -297,7 +297,7 @@ def run(job: Job) -> Path:
             if place.is_finished():  # another process has finished it in the meantime
                 return job.out
             base = {"name": parent.name, "fingerprint": parent.fingerprint}
-            # an adapter may be opened in another dtype than it was trained in; training wraps the model
+            # before training wraps the model: an adapter may later be opened in another dtype than it was trained in
             of_adapter = rounded_fingerprints(parent.model) if job.saves_adapter else {}
             trained, training = _train(job, parent, TrainingData(forget, retain), folder, processes)
             record = {
@@ -319,7 +319,7 @@ def run(job: Job) -> Path:
 def _train(
     job: Job, parent: Parent, data: TrainingData, folder: Path, processes: JointProcesses
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the trained model, with its adapters, and what its record says about the training."""
+    """Return the trained model with its adapters, and the entries of its record about the training."""
     from transformers import set_seed
 
     from uds_lens.unlearning._trainer import UnlearningTrainer, loss_curve, training_arguments, training_logs
@@ -327,7 +327,7 @@ def _train(
     started = time.perf_counter()
     config, options = job.config, job.options
     set_seed(config.seed)
-    # the first process samples alternates, the others read them
+    # the first process samples alternates; the others read its file
     for mine in (processes.is_first, not processes.is_first):
         if mine:
             winners = preferred_answers(job, parent, folder)
@@ -486,7 +486,7 @@ def _with_adapters(model: Any, settings: LoraSettings) -> Any:
     )
     with quiet_wrapping():
         wrapped = get_peft_model(model, adapters)
-    for config in wrapped.peft_config.values():  # otherwise PEFT would look there, and on the Hub, at every checkpoint
+    for config in wrapped.peft_config.values():  # or PEFT would look for the base, on the Hub too, at every checkpoint
         config.base_model_name_or_path = ""  # set at the end
     return wrapped
 
@@ -494,7 +494,7 @@ def _with_adapters(model: Any, settings: LoraSettings) -> Any:
 def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder: Path) -> None:
     """Save a trained model or its adapter atomically, with tokenizer and record.
 
-    The fingerprint is that of the whole model as saved, read in the dtype it was trained in.
+    The fingerprint is that of the whole model as saved, read back in the dtype it was trained in.
     """
     broken = [name for name, p in trained.named_parameters() if not bool(torch.isfinite(p).all())]
     if broken:

@@ -49,11 +49,11 @@ class MethodConfig:
     """Peak learning rate of AdamW."""
 
     epochs: PositiveInt = 10
-    """Passes over the forget set; each ends with its last batch, however short."""
+    """Passes over the forget set; the last batch of each may be shorter."""
 
     batch_size: PositiveInt = 32
-    """Forget examples per optimiser step, over all devices and passes; with the same number of retain examples, if
-    used."""
+    """Forget examples per optimiser step, over all devices and passes, with as many retain examples if the method uses
+    them."""
 
     weight_decay: NonNegativeFloat = 0.01
     """Weight decay of AdamW."""
@@ -68,10 +68,10 @@ class MethodConfig:
     """Gradients are clipped to this norm."""
 
     protocol: AnswerProtocol = "auto"
-    """How question and answer become text; `auto`: as the model's record says, else the chat template, else raw."""
+    """How question and answer become text; `auto`: as in the model's record, else the chat template, else raw."""
 
     system_prompt: str | None = None
-    """System turn before the question, in chat prompts; None is the template's own."""
+    """System turn before the question in chat prompts; None keeps the template's own."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
@@ -114,7 +114,7 @@ class RetainConfig(MethodConfig):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ReducedConfig(RetainConfig):
-    """Settings of KL, RMU and UNDIAL, whose means can be taken as in Open-Unlearning."""
+    """Settings of KL, RMU and UNDIAL, which can average as Open-Unlearning does."""
 
     reduction: Reduction = "answers"
     """Positions to average over; `open_unlearning` reproduces published models, including their oddities."""
@@ -145,10 +145,10 @@ class RelearnConfig(MethodConfig):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(RelearnConfig):
-    """Plain fine-tuning for teaching, to make `full` and `retain` models.
+    """Plain fine-tuning that teaches answers, to make `full` and `retain` models.
 
-    With the defaults, small instruction models learn dozens to hundreds of answers by heart: ten epochs, 4 rows per
-    step, AdamW without weight decay, a learning rate that falls linearly after an epoch of warm-up.
+    With the defaults, small instruction models memorise dozens to hundreds of answers: ten epochs, 4 rows per step,
+    AdamW without weight decay, and a learning rate that falls linearly after one epoch of warm-up.
     """
 
     method: ClassVar[str] = "finetune"
@@ -184,8 +184,8 @@ class LoraSettings:
     """Names of the adapted modules; "all-linear" means every linear layer except the head."""
 
     save: Save | None = None
-    """What is saved: the `adapter` alone, a few MB that need their base, or a `merged` copy of the whole model. None
-    saves the adapter where `finetune` makes it, else the merged model."""
+    """What is saved: the `adapter` alone, a few MB that need their base model, or a `merged` copy of the whole model.
+    None saves the adapter in `finetune`, and the merged model otherwise."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the training depends on, by name."""

@@ -27,11 +27,11 @@ from uds_lens.unlearning._run_folder import seal
 from uds_lens.unlearning._settings import MethodConfig, RelearnConfig, TrainOptions
 
 WEIGHT = "uds_lens_weight"
-"""Where the trainer's state, which checkpoints save, has the weight of an objective that changes it."""
+"""Key under which the trainer's state, saved in checkpoints, holds the weight of an objective that changes it."""
 
 
 class UnlearningTrainer(OrderedTrainer):
-    """`Trainer` whose loss is an unlearning objective over a whole batch, in as many passes as needed.
+    """A `Trainer` whose loss is an unlearning objective over a whole batch, in as many passes as needed.
 
     Mixed precision, accumulation, checkpoints, resuming and logging are those of the base class. The frozen model is a
     copy of `model`, made before the objective prepares it or any checkpoint is loaded into it.
@@ -58,7 +58,7 @@ class UnlearningTrainer(OrderedTrainer):
         known = isinstance(config, RelearnConfig) or config.method in OWN_WORDS
         groups = arguments.device.type == "cpu" and known and not config.counts_padding
         self._by_length: bool | None = None if groups else False
-        """Whether a pass draws random numbers, which would depend on its rows; None: not known yet."""
+        """Whether passes may be split by length: not if they draw random numbers. None: not known yet."""
         self._totals: dict[str, SideTotals] = {}
         self._parts: dict[str, list[Tensor]] = defaultdict(list)
         self._n_batches = 0
@@ -73,7 +73,7 @@ class UnlearningTrainer(OrderedTrainer):
         )
 
     def batch_begins(self, passes: list[Any]) -> None:
-        """Count the rows and tokens of a batch on all devices: a pass may be a part of it."""
+        """Count the rows and tokens of a batch over all devices, since a pass may be only a part of it."""
         self._n_batches += 1
         self._retained.clear()
         if self._config.counts_padding:
@@ -95,7 +95,7 @@ class UnlearningTrainer(OrderedTrainer):
 
     def part_of_loss(self, model: nn.Module, inputs: Any) -> Tensor:
         """Return the objective's terms on one pass, weighted by their share of the batch."""
-        # other processes wait for its pass
+        # with several processes, the others would wait for this pass, so it runs
         if self.args.world_size == 1 and all(FILLER in side for side in inputs.values()):
             return next(p for p in model.parameters() if p.requires_grad).sum() * 0.0
         if self._by_length is None:
@@ -122,7 +122,7 @@ class UnlearningTrainer(OrderedTrainer):
         return torch.stack(loss).sum()
 
     def reweigh(self) -> None:
-        """Give the objective the batch that was just taken, and keep its weight where checkpoints save it."""
+        """Let the objective update its weight after a batch, and keep the weight where checkpoints save it."""
         if self._objective.reweigh is None:
             return
         kept, done = self.state.stateful_callbacks, self.state.global_step / self.state.max_steps
@@ -221,7 +221,7 @@ def _warmup_steps(config: MethodConfig, steps_per_epoch: int) -> int:
 
 
 class _Reweighing(TrainerCallback):
-    """Let a weight that changes in training take its next value, before the step is saved."""
+    """Update a weight that changes during training before the step is saved."""
 
     def __init__(self, trainer: UnlearningTrainer) -> None:
         self._trainer = trainer

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from tests.unlearning.conftest import EXTRA, Tiny, train, weights
 from tests.unlearning.test_all_objectives import passes  # noqa: F401 - a fixture
 from uds_lens import unlearning as u
-from uds_lens.errors import ConfigError, DataError
+from uds_lens.errors import ConfigError
 from uds_lens.unlearning._objectives.rmu import steering_vector
 from uds_lens.unlearning._objectives.rmulat import latent_attack
 from uds_lens.unlearning._objectives.rr import rerouting, state_norm_distance
@@ -32,7 +32,7 @@ def test_rerouting_on_a_model(passes) -> None:  # noqa: F811
     for side in ("forget", "retain"):
         each = []
         for layer in (1, 3):
-            here, there = (hidden(model, passes.batch[side], layer) for model in (passes._model, passes._frozen.model))
+            here, there = (hidden(model, passes.batch[side], layer) for model in (passes._model, passes._frozen._model))
             for h, g in zip(here, there, strict=True):
                 cosine = max(0.0, float(h @ g / h.norm() / g.norm()))
                 each.append(cosine if side == "forget" else math.sqrt(float(((h - g) ** 2).sum())))
@@ -53,8 +53,6 @@ def test_rerouting_by_hand() -> None:
     mask = torch.tensor([[True, True, True, False]])
     assert rerouting(here, there, mask).item() == pytest.approx(1 / 3)
     assert state_norm_distance(here, there, mask).item() == pytest.approx((3 + math.sqrt(26) + 5) / 3)
-    with pytest.raises(DataError, match="is empty"):
-        rerouting(here, there, ~mask & mask)
 
 
 def test_the_adversary_reaches_the_best_point_of_its_ball() -> None:
@@ -125,7 +123,7 @@ def test_undo_damages_as_it_says_and_distils_where_it_started(tiny: Tiny, passes
                 full, own = there[r, p].log_softmax(-1), here[r, p].log_softmax(-1)
                 each.append(float((full.exp() * (full - own)).sum()))
             assert float(term.weighted) == pytest.approx(weight * sum(each) / len(each), rel=1e-4)
-    with pytest.raises(ConfigError, match="train it without LoRA"):
+    with pytest.raises(ConfigError, match="train without LoRA"):
         train(tiny, "undo", tiny.full.parent / "undo", lora=u.LoraSettings(rank=2))
 
 

@@ -22,7 +22,7 @@ class AltPOConfig(RetainConfig):
     """Inverse temperature."""
 
     n_alternates: PositiveInt = 5
-    """Alternate answers per question; epochs take them in turn."""
+    """Alternate answers per question; successive epochs take them in turn."""
 
     temperature: PositiveFloat = 1.0
     """Sampling temperature; raised by 0.5 for questions that keep giving the true answer."""

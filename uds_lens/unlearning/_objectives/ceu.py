@@ -1,4 +1,4 @@
-"""CE-U: learn one's own distribution without the true token."""
+"""CE-U: train the model towards its own distribution with the true token removed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from uds_lens.unlearning._settings import MethodConfig
 def without_true_token(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"], *, skipped: int = 1
 ) -> Float[Tensor, "batch"]:
-    """Return the cross-entropy of each answer to the model's own distribution with the true token left out, summed.
+    """Return, for each answer, the cross-entropy to the model's own distribution with the true token removed.
 
-    `L = -sum_t sum_v q_t(v) log p_t(v)`, `q_t = softmax(z_t)` with the logit of the true token at minus infinity; the
-    target carries no gradient.
+    `L = -sum_t sum_v q_t(v) log p_t(v)`, where `q_t` is `softmax(z_t)` with the logit of the true token set to minus
+    infinity. No gradient flows through `q_t`.
 
     Args:
         logits: Unshifted logits on the forget batch.
         labels: Unshifted labels, -100 where not counted.
-        skipped: First tokens of each answer that are left alone.
+        skipped: Number of tokens at the start of each answer that do not count.
 
     Returns:
-        Nats per answer, >= 0; 0 for a row without further labels.
+        Nats per answer, summed over its tokens, >= 0; 0 for a row with no labels beyond the skipped ones.
 
     Example:
         >>> import torch
@@ -49,20 +49,20 @@ def without_true_token(
 
 @dataclass(frozen=True, kw_only=True)
 class CEUConfig(MethodConfig):
-    """Cross-entropy to the model's own distribution without the true token; no retain term."""
+    """Cross-entropy to the model's own distribution with the true token removed. There is no retain term."""
 
     method: ClassVar[str] = "ceu"
 
     skipped_tokens: Annotated[int, Ge(0), Le(1)] = 1
-    """Whether the first token of each answer is left alone, 1 or 0."""
+    """Number of tokens at the start of each answer that do not count: 0 or 1."""
 
 
 @objective(CEUConfig)
 def terms(config: CEUConfig, passes: Passes) -> Terms:
-    """Return the mean over all tokens of the forget answers that are not skipped."""
+    """Return the mean over those tokens of the forget answers that are not skipped."""
     sums = without_true_token(passes.logits("forget"), passes.labels("forget"), skipped=config.skipped_tokens)
-    total = passes.totals("forget")  # every answer has a token, so that each skips as many
+    total = passes.totals("forget")  # every answer has at least one token, so each skips equally many
     n_tokens = total.tokens - config.skipped_tokens * total.answers
     if not n_tokens:
-        raise DataError("every answer of a batch has one token, which CE-U leaves alone: set skipped_tokens to 0.")
+        raise DataError("every answer in a batch is a single token, which CE-U skips: set skipped_tokens to 0.")
     return Terms(per_answer("forget", sums.mean() * (total.answers / n_tokens)))

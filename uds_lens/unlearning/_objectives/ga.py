@@ -39,7 +39,7 @@ def gradient_ascent(logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tens
 
 @dataclass(frozen=True, kw_only=True)
 class GAConfig(MethodConfig):
-    """Gradient ascent on the forget answers, without a retain term: a few steps suffice to ruin the model."""
+    """Gradient ascent on the forget answers, without a retain term. A few steps are enough to ruin the model."""
 
     method: ClassVar[str] = "ga"
 

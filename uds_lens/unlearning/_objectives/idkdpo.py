@@ -55,7 +55,7 @@ def dpo(
 
 @dataclass(frozen=True, kw_only=True)
 class IdkDPOConfig(RetainConfig):
-    """Prefer a refusal to the forget answer (DPO), a new one each epoch."""
+    """Prefer a refusal to the forget answer (DPO), drawing a new refusal each epoch."""
 
     method: ClassVar[str] = "idkdpo"
 
@@ -70,7 +70,7 @@ def terms(config: IdkDPOConfig, passes: Passes) -> Terms:
 
 
 def preferred(beta: float, passes: Passes) -> Float[Tensor, ""]:
-    """Return DPO of the winners over the forget answers of a pass."""
+    """Return the DPO loss of a pass, which prefers the winners to the forget answers."""
     return dpo(
         passes.answer_log_probs("winner"),
         passes.reference("winner"),

@@ -21,9 +21,9 @@ def kl_to_reference(
     *,
     reduction: Reduction = "answers",
 ) -> Float[Tensor, ""]:
-    """Return the retain term of KL: the divergence from `full` where an answer is predicted.
+    """Return the retain term of KL: the divergence from `full` at the positions that predict an answer.
 
-    `KL = mean_t sum_v p_full(v) (log p_full(v) - log p(v))`, t over the positions that predict an answer.
+    `KL = mean_t sum_v p_full(v) (log p_full(v) - log p(v))`, t over these positions.
 
     Open-Unlearning averages over every position: prompt, answer, the last one (which predicts nothing) and padding. The
     weight of an answer then depends on the length of its prompt and of the longest row in its batch.
@@ -32,7 +32,7 @@ def kl_to_reference(
         logits: Unshifted logits of the model.
         reference: Logits of `full`.
         labels: Unshifted labels, -100 where not counted.
-        reduction: "answers", or "open_unlearning" for its mean.
+        reduction: "answers", or "open_unlearning" for the mean that Open-Unlearning takes.
 
     Returns:
         Nats per token, >= 0; 0 for equal distributions.

@@ -22,8 +22,8 @@ def npo(log_probs: Float[Tensor, "batch"], reference: Float[Tensor, "batch"], *,
 
     Args:
         log_probs: Log-probability of each forget answer under the model, nats.
-        reference: Log-probability of each under `full`.
-        beta: Inverse temperature, > 0; towards 0 the gradient becomes that of gradient ascent.
+        reference: Log-probability of each forget answer under `full`.
+        beta: Inverse temperature, > 0; as it approaches 0, the gradient becomes that of gradient ascent.
 
     Returns:
         >= 0; `(2 / beta) log 2` where the model equals `full`.
@@ -41,7 +41,7 @@ def npo(log_probs: Float[Tensor, "batch"], reference: Float[Tensor, "batch"], *,
 
 @dataclass(frozen=True, kw_only=True)
 class NPOConfig(RetainConfig):
-    """Negative preference optimisation: forget answers less likely than under `full`, with a fading gradient."""
+    """Negative preference optimisation: make forget answers less likely than under `full`, with a fading gradient."""
 
     method: ClassVar[str] = "npo"
 

@@ -1,4 +1,4 @@
-"""PDU: flat logits on forget answers, under a constraint on the retain loss."""
+"""PDU: flatten the logits on forget answers under a constraint on the retain loss."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from uds_lens.unlearning._settings import RetainConfig
 
 
 def logit_margin(logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]) -> Float[Tensor, ""]:
-    """Return the forget term of PDU: how far the largest logit stands out.
+    """Return the forget term of PDU: how far the largest logit lies above the mean logit.
 
-    `L = mean_t (max_v z_t(v) - mean_v z_t(v))^2`, t over the positions that predict an answer. Open-Unlearning takes
-    the positions *of* the answer's tokens, one to the right.
+    `L = mean_t (max_v z_t(v) - mean_v z_t(v))^2`, t over the positions that predict an answer. Open-Unlearning
+    averages over the positions *of* the answer's tokens, one further to the right.
 
     Args:
         logits: Unshifted logits on the forget batch.
@@ -47,22 +47,22 @@ def logit_margin(logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor,
 class PDUConfig(RetainConfig):
     """Flatten the logits of forget answers while the retain loss stays below epsilon (primal-dual).
 
-    The defaults are the authors' for TOFU. Choose epsilon a little above the retain loss of `full`.
+    The defaults are those the authors use for TOFU. Choose epsilon slightly above the retain loss of `full`.
     """
 
     method: ClassVar[str] = "pdu"
 
     alpha: NonNegativeFloat = 100.0
-    """Weight of the retain term at the beginning, the dual variable."""
+    """Initial value of the dual variable, which weights the retain term."""
 
     epsilon: NonNegativeFloat = 0.3
-    """Retain loss, in nats per token, that the constraint allows."""
+    """Largest retain loss that the constraint allows, nats per token."""
 
     dual_step: NonNegativeFloat = 5.0
-    """Change of the dual variable per step and per nat that the retain loss exceeds epsilon by."""
+    """Change in the dual variable at each step, per nat by which the retain loss exceeds epsilon."""
 
     dual_warmup_epochs: NonNegativeFloat = 5.0
-    """Epochs before the dual variable begins to change, fewer than `epochs`."""
+    """Epochs during which the dual variable stays at alpha, fewer than `epochs`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +83,7 @@ def dual_ascent(config: PDUConfig, weight: float | None, retain_loss: float, pro
 
 @objective(PDUConfig, needs=("retain",), reweigh=dual_ascent)
 def terms(config: PDUConfig, passes: Passes) -> Terms:
-    """Return `logit margin_f + weight NLL_r`, where the weight begins at alpha and ascends on the constraint."""
+    """Return `logit margin_f + weight NLL_r`; the weight starts at alpha and is updated by `dual_ascent`."""
     weight = config.alpha if passes.weight is None else passes.weight
     kept = negative_log_likelihood(passes.logits("retain"), passes.labels("retain"))
     forget = logit_margin(passes.logits("forget"), passes.labels("forget"))

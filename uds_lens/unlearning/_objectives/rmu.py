@@ -32,7 +32,7 @@ def state_distance(
     goal: Float[Tensor, "batch pos d_model"] | Float[Tensor, "d_model"],
     mask: Bool[Tensor, "batch pos"],
 ) -> Float[Tensor, ""]:
-    """Return the mean squared distance of hidden states to a goal, both terms of RMU.
+    """Return the mean squared distance between hidden states and a goal, used for both terms of RMU.
 
     `L = mean over masked positions and dimensions of (h - g)^2`. On forget data the goal is one vector, `c u`; on
     retain data it is the states of the frozen model.
@@ -40,13 +40,10 @@ def state_distance(
     Args:
         states: Residual stream after a layer.
         goal: One vector for all positions, or a state per position.
-        mask: Positions to average over.
+        mask: Positions to average over, at least one.
 
     Returns:
         >= 0, in squared units of the residual stream.
-
-    Raises:
-        DataError: The mask is empty.
 
     Example:
         >>> states = torch.tensor([[[1.0, 2.0], [9.0, 9.0]]])
@@ -56,8 +53,6 @@ def state_distance(
     References:
         Li et al. 2024, The WMDP Benchmark (RMU).
     """
-    if not bool(mask.any()):
-        raise DataError("the mask of the batch is empty: every answer needs at least one token.")
     return (at_least_float32(states) - at_least_float32(goal)).square().mean(-1)[mask].mean()
 
 
@@ -70,15 +65,16 @@ def summed_state_distance(
 ) -> Float[Tensor, ""]:
     """Return the distance as Open-Unlearning reduces it: the mean of sums, times the mean of inverse lengths.
 
-    `L = mean_i (sum_t (h_it - g_it)^2) * mean_i (1 / n_i)`, the square a mean over dimensions, n_i the masked
-    positions of row i. A mean of means was intended: here long answers count more, and every answer's weight depends on
-    the lengths of the others. With equal lengths it is `state_distance`.
+    `L = mean_i (sum_t (h_it - g_it)^2) * mean_i (1 / n_i)`, where the square is averaged over dimensions and n_i is
+    the number of masked positions in row i. A mean of means was probably intended: as it is, long answers count more,
+    and every answer's weight depends on the lengths of the others. With equal lengths the result is `state_distance`.
 
     Args:
         states: Residual stream after a layer.
         goal: One vector for all positions, or a state per position.
-        mask: Positions to sum over; there, those *of* the answer tokens, one to the right of where they are predicted.
-        mean_inverse_length: The second factor, where these rows are a part of a batch.
+        mask: Positions to sum over. Open-Unlearning takes those *of* the answer tokens, one to the right of those that
+            predict them.
+        mean_inverse_length: The second factor, for the whole batch, if these rows are only a part of it.
 
     Returns:
         >= 0, in squared units of the residual stream.
@@ -100,7 +96,7 @@ def summed_state_distance(
 
 
 def steering_vector(d_model: int, *, scale: float, seed: int, positive: bool = False) -> Float[Tensor, "d_model"]:
-    """Draw RMU's goal on forget data: a random vector of length `scale`, equal on every machine for a given seed.
+    """Draw RMU's goal on forget data: a random vector of length `scale`, the same on every machine for a given seed.
 
     `g = c u`, with u uniform on the unit sphere.
 
@@ -108,8 +104,8 @@ def steering_vector(d_model: int, *, scale: float, seed: int, positive: bool = F
         d_model: Width of the residual stream.
         scale: Length c of the vector, > 0.
         seed: Seed of the direction.
-        positive: Draw every entry from [0, 1) before scaling, as Open-Unlearning and RMU's authors do: such vectors lie
-            in the positive orthant, at a cosine of about 0.75 to one another.
+        positive: Draw every entry from [0, 1) before scaling, as Open-Unlearning and RMU's authors do. Such vectors lie
+            in the positive orthant, and two of them have a cosine similarity of about 0.75.
 
     Returns:
         The vector, float32 on the CPU.
@@ -132,25 +128,25 @@ def steering_vector(d_model: int, *, scale: float, seed: int, positive: bool = F
 class RMUConfig(ReducedConfig):
     """Steer the states of one layer to a random vector on forget data, and preserve them on retain data.
 
-    Layers `layer - 2` to `layer` train, the others are frozen.
+    Layers `layer - 2` to `layer` train; the others are frozen.
     """
 
     method: ClassVar[str] = "rmu"
 
     layer: NonNegativeInt = 5
-    """Block whose output is steered, from 0. The paper takes 5, 10 and 15 of 16; shallow models need their own."""
+    """Block whose output is steered, from 0. The paper uses 5, 10 and 15 of 16; a shallower model needs another."""
 
     scale: PositiveFloat = 10.0
-    """Length c of the steering vector. Compare it with the norm of the states it replaces."""
+    """Length c of the steering vector. Compare it with the norm of the states it is to replace."""
 
 
 def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
-    """Freeze everything but the blocks `layer - 2` to `layer`."""
+    """Freeze everything except blocks `layer - 2` to `layer`."""
     train_only(model, max(0, config.layer - 2), config.layer, setting=Setting("layer", ..., of=type(config).__name__))
 
 
 def train_only(model: nn.Module, first: int, last: int, *, setting: Setting) -> None:
-    """Freeze everything but some blocks; the setting is the one that chose the last of them."""
+    """Freeze everything except blocks `first` to `last`; `setting` names what chose `last`, for the error message."""
     blocks = decoder_blocks(model)
     if last >= len(blocks):
         raise ConfigError(
@@ -170,7 +166,7 @@ def terms(config: RMUConfig, passes: Passes) -> Terms:
 
 
 def steered(config: RMUConfig, passes: Passes, states: Tensor) -> Terms:
-    """Return RMU's terms, with given states of the layer on forget data."""
+    """Return RMU's terms, given the layer's states on forget data."""
     goal = steering_vector(states.shape[-1], scale=config.scale, seed=config.seed, positive=config.counts_padding)
     held, kept = passes.states("retain", config.layer), passes.frozen_states("retain", config.layer)
     return Terms(

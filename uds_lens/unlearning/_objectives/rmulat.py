@@ -1,4 +1,4 @@
-"""RMU-LAT: RMU on states that an adversary has moved to bring the answers back.
+"""RMU-LAT: RMU on states that an adversary has perturbed to restore the answers.
 
 References:
     Sheshadri et al. 2024, Latent Adversarial Training Improves Robustness to Persistent Harmful Behaviors in LLMs
@@ -24,18 +24,19 @@ from uds_lens.unlearning._registry import objective
 def latent_attack(
     loss: Callable[[Tensor], Tensor], start: Float[Tensor, "batch pos d_model"], *, epsilon: float, steps: int
 ) -> Float[Tensor, "batch pos d_model"]:
-    """Return what, added to hidden states, lowers a loss: projected gradient descent from `start`.
+    """Find a perturbation of hidden states that lowers a loss, by projected gradient descent from `start`.
 
-    Each step goes `2.5 epsilon / steps` along the gradient of a position, and back into the ball of radius epsilon.
+    Each step moves every position by `2.5 epsilon / steps` against its normalised gradient, then projects it back into
+    the ball of radius epsilon.
 
     Args:
-        loss: Loss by what is added, in which rows do not depend on one another.
-        start: Where to begin, commonly 0.
-        epsilon: Largest Euclidean norm at any position, > 0.
+        loss: Loss as a function of the perturbation. The loss of one row must not depend on the other rows.
+        start: Initial perturbation, usually 0.
+        epsilon: Largest Euclidean norm of the perturbation at any position, > 0.
         steps: Number of steps.
 
     Returns:
-        The addition, without gradient; 0 at positions that the loss does not depend on, if they start there.
+        The perturbation, without gradient. A position that the loss does not depend on stays where it started.
 
     Example:
         >>> latent_attack(lambda x: (x - 5).square().sum(), torch.zeros(1, 1, 1), epsilon=2.0, steps=4)
@@ -56,11 +57,12 @@ def latent_attack(
 
 @dataclass(frozen=True, kw_only=True)
 class RMULATConfig(RMUConfig):
-    """RMU against a latent adversary, who moves the states one layer earlier to bring the forget answers back.
+    """RMU against a latent adversary, which perturbs the states one layer earlier to restore the forget answers.
 
-    The defaults are the authors' for a model of 7 billion parameters; epsilon and scale need to fit the states' norms.
-    The authors' adversary takes steps of AdamW, ours of the normalised gradient; they train the model four steps
-    against each attack, ours one, and of each block only the MLP's last matrix, towards another vector in each batch.
+    The defaults are those the authors use for a model with 7 billion parameters. Epsilon and scale must be chosen to
+    suit the norms of the model's states. The authors' code differs from this method: its adversary takes AdamW steps
+    rather than steps along the normalised gradient, the model takes four training steps against each attack rather
+    than one, only the last matrix of each block's MLP trains, and each batch is steered towards a new vector.
     """
 
     method: ClassVar[str] = "rmulat"
@@ -69,21 +71,21 @@ class RMULATConfig(RMUConfig):
     """Weight of the retain term."""
 
     layer: PositiveInt = 8
-    """Block whose output is steered, from 1; the adversary adds to the output of the block before."""
+    """Block whose output is steered, at least 1; the adversary perturbs the output of the preceding block."""
 
     scale: PositiveFloat = 6.5
     """Length c of the steering vector."""
 
     epsilon: PositiveFloat = 2.0
-    """Largest length of what the adversary adds at any position."""
+    """Largest norm of the adversary's perturbation at any position."""
 
     steps: PositiveInt = 16
-    """Steps of the adversary for each batch."""
+    """Steps that the adversary takes on each batch."""
 
 
 @objective(RMULATConfig, needs=("retain", "frozen"), prepare=train_only_layers)
 def terms(config: RMULATConfig, passes: Passes) -> Terms:
-    """Return RMU's terms, with the states of forget data as they are under attack."""
+    """Return RMU's terms, with the perturbed states on forget data."""
     at = config.layer - 1
 
     def answers_lost(added: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""RR: circuit breakers, which turn the states of forget data orthogonal to those before."""
+"""RR (circuit breakers): make the states on forget data orthogonal to the states of `full`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from uds_lens._types import NonNegativeFloat, NonNegativeInt
-from uds_lens.errors import ConfigError, DataError, Setting
+from uds_lens.errors import ConfigError, Setting
 from uds_lens.unlearning._objectives.rmu import train_only
 from uds_lens.unlearning._passes import Passes, Terms, at_least_float32, per_token, predicting
 from uds_lens.unlearning._registry import objective
@@ -23,20 +23,17 @@ def rerouting(
     before: Float[Tensor, "batch pos d_model"],
     mask: Bool[Tensor, "batch pos"],
 ) -> Float[Tensor, ""]:
-    """Return the forget term of RR: how far states still point where those of `full` do.
+    """Return the forget term of RR: how closely states still align with those of `full`.
 
     `L = mean over masked positions of ReLU(cos(h, h_full))`
 
     Args:
         states: Residual stream after a layer.
-        before: The same of `full`.
-        mask: Positions to average over.
+        before: The residual stream of `full` after that layer.
+        mask: Positions to average over, at least one.
 
     Returns:
-        From 0 (orthogonal or opposed) to 1.
-
-    Raises:
-        DataError: The mask is empty.
+        From 0 (orthogonal or opposed) to 1 (same direction).
 
     Example:
         >>> import torch
@@ -46,7 +43,8 @@ def rerouting(
     References:
         Zou et al. 2024, Improving Alignment and Robustness with Circuit Breakers (algorithm 1).
     """
-    return F.cosine_similarity(*_masked(states, before, mask), dim=-1).relu().mean()
+    here, there = at_least_float32(states[mask]), at_least_float32(before[mask])
+    return F.cosine_similarity(here, there, dim=-1).relu().mean()
 
 
 def state_norm_distance(
@@ -58,44 +56,35 @@ def state_norm_distance(
 
     Args:
         states: Residual stream after a layer.
-        before: The same of `full`.
-        mask: Positions to average over.
+        before: The residual stream of `full` after that layer.
+        mask: Positions to average over, at least one.
 
     Returns:
         >= 0, in units of the residual stream.
-
-    Raises:
-        DataError: The mask is empty.
     """
-    here, there = _masked(states, before, mask)
+    here, there = at_least_float32(states[mask]), at_least_float32(before[mask])
     return torch.linalg.vector_norm(here - there, dim=-1).mean()
-
-
-def _masked(states: Tensor, before: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    if not bool(mask.any()):
-        raise DataError("the mask of the batch is empty: every answer needs at least one token.")
-    return at_least_float32(states[mask]), at_least_float32(before[mask])
 
 
 @dataclass(frozen=True, kw_only=True)
 class RRConfig(RetainConfig):
-    """Circuit breakers: turn the states of two layers orthogonal to `full`'s on forget data, keep them on retain data.
+    """Circuit breakers: make states of two layers orthogonal to `full`'s on forget data, keep them on retain data.
 
-    The weight moves from the forget term to the retain term, half-way at the end. Layers up to `top_layer` train, the
-    others are frozen; the authors train low-rank adapters of rank 16 at 1e-4. Their code averages the retain term over
-    the states after every block, not these two, and over padding.
+    Weight shifts from the forget term to the retain term until, at the end of training, both have half. Layers up to
+    `top_layer` train and the others are frozen. The authors train low-rank adapters of rank 16 at a rate of 1e-4. Their
+    code averages the retain term over the states after every block, not only these two, and over padding.
     """
 
     method: ClassVar[str] = "rr"
 
     alpha: NonNegativeFloat = 10.0
-    """Weight of both terms together."""
+    """Total weight of the two terms."""
 
     layer: NonNegativeInt = 9
-    """First block whose output is rerouted, from 0; the authors take the states after 10 and 20 of 32 blocks."""
+    """First block whose output is rerouted, counted from 0; the authors use the states after 10 and 20 of 32 blocks."""
 
     top_layer: NonNegativeInt = 19
-    """Second block; the same as `layer` for one block alone."""
+    """Second block whose output is rerouted; equal to `layer` to reroute only one."""
 
 
 def train_only_below(config: RRConfig, model: nn.Module) -> None:
@@ -106,13 +95,13 @@ def train_only_below(config: RRConfig, model: nn.Module) -> None:
 
 
 def halfway(config: RRConfig, weight: float | None, retain_loss: float, progress: float) -> float:
-    """Return the retain term's share of the weight: half of the share of steps done."""
+    """Return the retain term's share of the weight: half of the fraction of steps done."""
     return progress / 2
 
 
 @objective(RRConfig, needs=("retain", "frozen"), prepare=train_only_below, reweigh=halfway)
 def terms(config: RRConfig, passes: Passes) -> Terms:
-    """Return `alpha (1 - s) ReLU(cos)_f + alpha s distance_r`, where s rises from 0 to a half."""
+    """Return `alpha (1 - s) ReLU(cos)_f + alpha s distance_r`, where s rises from 0 to 1/2."""
     layers = sorted({config.layer, config.top_layer})
     share = passes.weight or 0.0
     turned, kept = (

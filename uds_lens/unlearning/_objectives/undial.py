@@ -39,22 +39,23 @@ def undial(
     `L = -mean_t sum_v q_t(v) log p_t(v)`, `q_t = softmax(z_full - beta e_{y_t})`, t over the positions that
     predict an answer.
 
-    Open-Unlearning averages over every position but the last, prompt and padding included. There the label is -100,
-    which its code uses as an index from the end, so that at all those positions the token V - 100 of V is reduced.
+    Open-Unlearning averages over every position but the last, prompt and padding included. At prompt and
+    padding positions the label is -100, which its code takes as an index from the end, so the logit of token V - 100
+    (of V) is reduced there.
 
     Args:
         logits: Unshifted logits of the model on the forget batch.
         reference: Logits of `full`.
         labels: Unshifted labels, -100 where not counted.
         beta: Amount subtracted from the true token's logit; 0 distils `full` into itself.
-        reduction: "answers", or "open_unlearning" for its mean, bug included.
+        reduction: "answers", or "open_unlearning" for the mean that Open-Unlearning takes, bug included.
 
     Returns:
         Nats per token, >= 0; its minimum is the entropy of the targets, not 0.
 
     Raises:
         DataError: No label in the batch.
-        ConfigError: "open_unlearning" with a vocabulary of fewer than 100 tokens, where its code fails too.
+        ConfigError: "open_unlearning" with a vocabulary of fewer than 100 tokens, for which its code fails too.
 
     Example:
         >>> import torch

@@ -24,26 +24,26 @@ from uds_lens.unlearning._settings import RetainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class UNDOConfig(RetainConfig):
-    """Distil a model that another method has unlearned into a shrunk and noised copy of itself.
+    """Distil a model unlearned by another method into a copy of itself whose weights are shrunk and noised.
 
-    Start it from the unlearned model: started from `full`, it gives `full` back. Weights w become `(1 - noise_share) w
-    + noise_share noise_scale n`, n drawn as Xavier initialises matrices, 0 for vectors. It needs more steps and a
-    higher rate than unlearning does, since it teaches the copy everything again.
+    Start from the unlearned model; starting from `full` would only restore `full`. Weights w become
+    `(1 - noise_share) w + noise_share noise_scale n`, where n is drawn as in Xavier initialisation for matrices and is
+    0 for vectors. It needs more steps and a higher learning rate than unlearning, since the copy relearns everything.
     """
 
     method: ClassVar[str] = "undo"
 
     noise_share: Share = 0.25
-    """Share of each weight that is lost (the paper's alpha), up to 1: trained from nothing."""
+    """Share of each weight that is lost (the paper's alpha). At 1, nothing of the model is left."""
 
     noise_scale: NonNegativeFloat = 0.1
-    """Size of the noise in its place (the paper's beta), 1 being that of an initialisation."""
+    """Scale of the noise that replaces it (the paper's beta); 1 is that of Xavier initialisation."""
 
 
 def damaged(config: UNDOConfig, model: nn.Module) -> None:
     """Shrink all weights and add noise."""
     if has_adapters(model):
-        raise ConfigError("undo damages all weights, which adapters cannot learn again: train it without LoRA.")
+        raise ConfigError("undo damages all weights, and adapters cannot repair that: train without LoRA.")
     draw = torch.Generator().manual_seed(config.seed)
     with torch.no_grad():
         for weight in model.parameters():

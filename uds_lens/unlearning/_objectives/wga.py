@@ -1,4 +1,4 @@
-"""WGA: gradient ascent in which each token counts by its own probability."""
+"""WGA: gradient ascent with each token weighted by its own probability."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def weighted_ascent(
 ) -> Float[Tensor, ""]:
     """Return the loss of WGA and SatImp: gradient ascent on tokens weighted by their own probability.
 
-    `L = mean_t w_t log p_t`, `w_t = p_t^likely (1 - p_t)^unlikely`; the weights carry no gradient.
+    `L = mean_t w_t log p_t`, `w_t = p_t^likely (1 - p_t)^unlikely`. No gradient flows through the weights.
 
     Args:
         logits: Unshifted logits on the forget batch.
         labels: Unshifted labels, -100 where not counted.
-        likely: Exponent of the probability: above 0, a forgotten token no longer counts, so that ascent ends.
-        unlikely: Exponent of `1 - p`: above 0, a token that is certain does not count.
+        likely: Exponent of p. Above 0, a forgotten token no longer counts, so the ascent comes to an end.
+        unlikely: Exponent of 1 - p. Above 0, a token that is certain does not count.
 
     Returns:
-        Nats per token, <= 0; `gradient_ascent` where both exponents are 0.
+        Nats per token, <= 0; equal to `gradient_ascent` if both exponents are 0.
 
     Raises:
         DataError: No label in the batch.
@@ -53,12 +53,12 @@ def weighted_ascent(
 
 @dataclass(frozen=True, kw_only=True)
 class WGAConfig(RetainConfig):
-    """Weighted gradient ascent: each forget token counts by its own probability to the power of beta."""
+    """Weighted gradient ascent: each forget token is weighted by its own probability to the power of beta."""
 
     method: ClassVar[str] = "wga"
 
     beta: NonNegativeFloat = 1.0
-    """Exponent of the probability (the paper's alpha); 0 is GradDiff."""
+    """Exponent of the probability (the paper's alpha); 0 gives GradDiff."""
 
 
 @objective(WGAConfig, needs=("retain",))
