@@ -138,7 +138,7 @@ def test_a_notebooks_cell_may_run_twice_but_names_are_not_taken(first_token):
     same = {"label": "L", "meaning": m.Meaning("utility", "bad", "good", low=-1.0, high=2.0)}
     m.metric(name="first_token", **same)(first_token)
     spec = m.METRICS["first_token"]
-    assert (spec.label, spec.low, spec.high) == ("L", -1.0, 2.0)
+    assert (spec.label, spec.meaning.low, spec.meaning.high) == ("L", -1.0, 2.0)
     for function, name, more, said in (
         (len, "first_token", {}, r"'first_token' already exists.*withdraw_metric\('first_token'\)"),
         (first_token, "es", {}, "metric 'es' already exists, declared by uds_lens"),

@@ -1,6 +1,6 @@
 """One teacher-forced pass over a set of answers, from which all likelihood metrics follow.
 
-A prompt shared by several answers runs once, and each answer runs after its keys and values.
+A prompt shared by several answers runs once, and each answer reuses the prompt's keys and values.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _States: TypeAlias = tuple[list[int], Tensor]
 class AnswerScores:
     """A model's scores of each token of each answer, given the question and the preceding answer tokens.
 
-    The token axis runs over the labelled tokens: the answer and what ends it. Answers too long for the model have no
+    The token axis covers the labelled tokens: the answer and what ends it. Answers too long for the model have no
     tokens.
     """
 

@@ -1,4 +1,4 @@
-"""All metrics, built-in and custom, and our study's verdict on them. Importing this loads no torch."""
+"""All metrics, built-in and custom, and what the library's study found about them. Importing this loads no torch."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ CHANCE = 0.5  # F of a metric at chance
 
 @dataclass(frozen=True)
 class Trust:
-    """Faithfulness and robustness of a metric in our study of small TOFU Llamas.
+    """Faithfulness and robustness of a metric in the library's study of small TOFU Llamas.
 
-    Saved in `trust.csv` by `studies/tofu_small/judge.py`. Two rules warn of a metric. `is_doubtful`, on the F of all
-    models, was fixed before the study was complete; `fails_a_pair`, on the worst pair of kinds of models, was made
-    after its results had been seen.
+    Saved in `trust.csv` by `studies/tofu_small/judge.py`. Two rules trigger a warning about a metric.
+    `is_doubtful`, based on F over all models, was fixed before the study was complete. `fails_a_pair`, based on the
+    worst pair of kinds of models, was added after the results had been seen.
     """
 
     faithfulness: float
@@ -77,10 +77,10 @@ class Trust:
     """Upper end."""
 
     worst: float = math.nan
-    """F in the worst of the nine pairs of a kind that knows and a kind that does not, 10 models each."""
+    """F in the worst of the nine pairs of a kind that knows the facts and a kind that does not, 10 models each."""
 
     worst_low: float = math.nan
-    """Lower end of its 95% interval, over runs; not adjusted for being the worst of nine."""
+    """Lower end of its 95% interval, over runs; not adjusted for selecting the worst of nine pairs."""
 
     worst_high: float = math.nan
     """Upper end."""
@@ -95,9 +95,9 @@ class Trust:
 
     @property
     def fails_a_pair(self) -> bool:
-        """Whether F in its worst pair is at or below 0.5, so that the library warns, too.
+        """Whether F in its worst pair is at or below 0.5, for which the library warns, too.
 
-        The interval is printed and decides nothing: with five runs a side it reaches 0.5 for 19 of the 20 metrics.
+        The interval is printed but not used: with five runs per side, it reaches 0.5 for 19 of the 20 metrics.
         """
         return self.worst <= CHANCE
 
@@ -140,7 +140,7 @@ def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None
         Specs, each once.
 
     Raises:
-        ConfigError: A name does not exist, or there is none.
+        ConfigError: A name does not exist, or no name is given.
 
     Example:
         >>> [spec.name for spec in resolve(["s_mia_loss"])]
@@ -195,9 +195,9 @@ def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
 
     Returns:
         Columns `name`, `label`, `group`, `needs`, `data` (sets it requires), `direction`, `low`, `high`, `zero`,
-        `one`; and from our study (NaN where a metric was not in it) `studied_f` with its interval `studied_f_low`,
-        `studied_f_high`, that for new kinds of models `studied_f_new_low`, `studied_f_new_high`, and F in its worst
-        pair of kinds `studied_f_worst`, `studied_f_worst_low`, `studied_f_worst_high`.
+        `one`; and from the library's study (NaN for a metric not in it) `studied_f` with its interval `studied_f_low`,
+        `studied_f_high`, the interval for new kinds of models `studied_f_new_low`, `studied_f_new_high`, and F in the
+        worst pair of kinds `studied_f_worst`, `studied_f_worst_low`, `studied_f_worst_high`.
     """
     import pandas as pd
 
@@ -214,8 +214,8 @@ def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
                 "needs": ", ".join(all_needs(spec)),
                 "data": ", ".join(data_sets(spec)),
                 "direction": spec.meaning.direction,
-                "low": spec.low,
-                "high": spec.high,
+                "low": spec.meaning.low,
+                "high": spec.meaning.high,
                 "zero": spec.meaning.zero,
                 "one": spec.meaning.one,
                 "studied_f": trust.faithfulness,

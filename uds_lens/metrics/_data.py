@@ -27,7 +27,7 @@ _SETS = {
 }
 
 PASSAGES = "passages"
-"""The set that is continued as it is, outside of any template. It is not counted where it is empty."""
+"""The set whose texts are continued as they are, without any template. It is not counted if it is empty."""
 
 _OTHER_ANSWERS = ("paraphrased", "perturbed")
 
@@ -66,7 +66,7 @@ class MetricData:
     """The forget set, with paraphrased and perturbed answers where there are any."""
 
     holdout: _Examples = ()
-    """Questions of the same kind that no model has seen: non-members for membership inference."""
+    """Questions of the same kind that no model has seen, the non-members for membership inference."""
 
     retain: _Examples = ()
     """Questions about what should be kept, with perturbed answers."""
@@ -103,8 +103,9 @@ class MetricData:
     def examples(self, name: str) -> Sequence[ForgetExample]:
         """Return the examples of a set; those of "forget" for "forget/paraphrased".
 
-        "forget/rephrased" are those that have a paraphrased question, asked by it. "forget/endings" are the answers of
-        those with a perturbed one, and these, each as a prefix: what follows it is predicted from its last token.
+        "forget/rephrased" are the examples that have a paraphrased question, asked with it. "forget/endings" are, for
+        examples with a perturbed answer, the true and the first perturbed answer, each as a prefix whose last token
+        predicts what follows.
         """
         base, _, kind = name.partition("/")
         rows = getattr(self, base)
@@ -183,7 +184,7 @@ class MetricData:
 
 
 def _first_word(text: str) -> str:
-    """A word that models of this data know, to be written behind an answer whose last state is read."""
+    """Return a word that models of this data know, to write after an answer whose last state is read."""
     return text.split()[0] if text else "The"
 
 

@@ -66,7 +66,7 @@ def mean_of_defined(values: Sequence[float]) -> float:
 
 
 def geometric_mean(probabilities: Sequence[float]) -> float:
-    """Return the geometric mean over the answers of one example, its paraphrases for instance; NaN without any.
+    """Return the geometric mean over the answers of one example, such as its paraphrases; NaN if there are none.
 
     >>> round(geometric_mean([0.5, 0.125]), 6), geometric_mean([0.5, 0.0])
     (0.25, 0.0)
@@ -104,7 +104,7 @@ Kind: TypeAlias = Literal[
 """What a pass measures."""
 
 OF_TEXTS: tuple[Kind, ...] = ("answers", "generations", "gradients")
-"""Kinds that run over the texts of a set; the others run over spans that were located in answers."""
+"""Kinds that run over the texts of a set. The other kinds run over spans located in the answers."""
 
 Group: TypeAlias = Literal[
     "memorization", "generation", "membership", "representation", "utility", "aggregate", "custom"
@@ -126,8 +126,8 @@ class Pass:
     """What is measured."""
 
     what: str = ""
-    """Set of texts ("forget/paraphrased"); for `patched` and `lens` the role whose states are read; for `states` empty,
-    at the entities, or the set whose answers are read, with the prompts of the output metrics."""
+    """Set of texts ("forget/paraphrased"). For `patched` and `lens`: the role whose states are read. For `states`: the
+    set whose answers are read, with the prompts of the output metrics, or empty to read the entities."""
 
     start: bool = False
     """Generations only: the answer starts with the jailbreak prefix."""
@@ -136,7 +136,7 @@ class Pass:
     """The metric works without this pass if the set is empty."""
 
     measure: Callable[[HookedModel], Any] | None = field(default=None, compare=False)
-    """For `own`: what is done with the open model; `what` names it with its settings."""
+    """For `own`: the function that is called with the open model; `what` names it and its settings."""
 
     @property
     def set_name(self) -> str:
@@ -174,8 +174,8 @@ def needs_gradients(*sets: str, role: Role = "model") -> tuple[Pass, ...]:
 def needs_states(*roles: Role, answers: str = "") -> tuple[Pass, ...]:
     """Return passes that collect models' residual streams at the entities: `Evidence.stacked_states`.
 
-    With `answers`, at the whole answers of that set, with the prompts of the output metrics; "forget/endings" is the
-    last token of each answer and of its first perturbed one.
+    With `answers`, they are collected over the whole answers of that set, with the prompts of the output metrics.
+    "forget/endings" stands for the last token of each answer and of its first perturbed answer.
 
     >>> [each.role for each in needs_states("retain", "model")]
     ['retain', 'model']
@@ -204,7 +204,7 @@ class Outcome:
 
 
 def mean_outcome(ids: Sequence[str], per_example: Sequence[float], **details: Any) -> Outcome:
-    """Return the mean over examples that have a value; NaN with the reason where none has.
+    """Return the mean over examples that have a value; NaN, with the reason, if none has.
 
     >>> mean_outcome(["a", "b"], [1.0, float("nan")]).value
     1.0
@@ -268,16 +268,6 @@ class MetricSpec:
 
     packages: tuple[str, ...] = ()
     """Optional packages it requires, by import name."""
-
-    @property
-    def low(self) -> float:
-        """Smallest possible value."""
-        return self.meaning.low
-
-    @property
-    def high(self) -> float:
-        """Largest possible value."""
-        return self.meaning.high
 
     @property
     def origin(self) -> str:
@@ -418,8 +408,8 @@ class Evidence:
         """Value of another metric.
 
         Raises:
-            Undefined: It is NaN; carries its reason.
-            ConfigError: The metric that reads does not name it in `uses`.
+            Undefined: The value is NaN; the message gives the reason.
+            ConfigError: The metric being computed does not name it in `uses`.
         """
         if self.spec is not None and name not in self.spec.uses:
             raise ConfigError(f'metric {self.spec.name!r} reads the value of {name!r}: declare uses=("{name}",).')
@@ -461,8 +451,8 @@ def metric(
 ) -> Callable[[Score], Score]:
     """Declare a metric: the decorated function turns measurements into its value.
 
-    It is then in `METRICS`, in `evaluate` and, where the module is imported, on the command line. Results are saved
-    with the declaration, so that they load where the metric is unknown.
+    The metric then works in `METRICS`, in `evaluate` and, if the module is imported, on the command line. Results are
+    saved with the declaration, so they also load where the metric is unknown.
 
     Args:
         name: Key in results: lower-case letters, digits, `_` and `.`.
@@ -470,7 +460,7 @@ def metric(
         meaning: Direction, meaning of 0 and 1, smallest and largest value.
         group: Family.
         passes: Measurements it needs (`needs_answers`, `needs_generations`, `needs_states`).
-        uses: Metrics it is made of; they are declared before it.
+        uses: Metrics it is computed from, which must be declared before it.
         references: Sets it compares with, beyond those its passes run over.
         packages: Optional packages it requires, by import name.
 
@@ -518,7 +508,7 @@ def metric(
 
 
 def add_metric(spec: MetricSpec) -> None:
-    """Declare a metric by its record; the decorator `metric` does it for a function.
+    """Declare a metric from its record; the decorator `metric` does this for a function.
 
     Raises:
         ConfigError: As for `metric`.

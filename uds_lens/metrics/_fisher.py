@@ -2,7 +2,7 @@
 
 Fisher information is the mean over examples of the squared gradient of the mean entity NLL. Gradients of several
 examples come from one forward and one backward pass where the model's blocks allow it, else one at a time. Memory is
-bounded: the squares of only as many layers are held at a time as fit.
+bounded: the squares are held for only as many layers at a time as fit.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ logger = logging.getLogger(__name__)
 _GRAPH_BYTES = 1 << 28
 """Memory for what a forward pass keeps until its backward pass; at least one example runs, however large."""
 
-_EPSILON = 1e-30  # large enough to divide by, and too small to change a quotient, even of small squared gradients
+_EPSILON = 1e-30  # large enough to divide by, too small to change a quotient even of small squared gradients
 
 _Take: TypeAlias = Callable[[int, int, Float[Tensor, "weight"]], None]
-"""Gets a layer, where a weight begins among the layer's flattened parameters, and its gradient for one example,
-flattened, in float32. It may not keep the tensor."""
+"""Called with a layer, the position at which a weight begins among the layer's flattened parameters, and the weight's
+flattened float32 gradient for one example. It must not keep the tensor."""
 
 _Starts: TypeAlias = dict[int, dict[str, int]]
 """Per layer, where each of its weights begins among its flattened parameters."""
@@ -74,7 +74,7 @@ def _each_gradient(
                 _alone(model, rows, index, starts, take)
     except ModelError:
         with torch.no_grad():
-            for index in range(len(rows)):  # batches are in another order: which is the first?
+            for index in range(len(rows)):  # batches are ordered by length: find the first example that fails
                 _loss(model, rows, _batch(model, rows, [index]))
         raise
 
@@ -251,7 +251,7 @@ def _scales_by_token(module: nn.Module, entered: Tensor, back: Tensor) -> list[t
         with torch.enable_grad():
             output = torch.func.functional_call(module, scales, (entered,))
     except RuntimeError:
-        return None  # it is not by broadcasting that it scales
+        return None  # its scales are not applied by broadcasting
     grads = torch.autograd.grad(output, list(scales.values()), back, allow_unused=True, materialize_grads=True)
     return list(zip(scales, grads, strict=True))
 
@@ -291,8 +291,8 @@ def _may_run_together(model: HookedModel, rows: Sequence[TokenRow], layer: int) 
         return False
     for index in pair:
         _alone(model, rows, index, starts, squares_into(alone))
-    # Each weight against its own largest square, not the block's; a gradient that is only rounding (a bias of keys)
-    # is left alone.
+    # Compare each weight with its own largest square, not the block's. Gradients that are only rounding (a bias of
+    # keys) are ignored.
     tolerance, rounding = (1e-3, 1e-6) if model.dtype == torch.float32 else (0.1, 1e-3)
     least = rounding * float(alone.max())
     begins = sorted(starts[layer].values())
@@ -357,15 +357,15 @@ def spill_fisher(
     return folder
 
 
-# Where `retain` has more Fisher information than `full`, and how much of that a model has.
+# Weights for which `retain` has more Fisher information than `full`, and how much a model has there.
 
 
 @dataclass(frozen=True, eq=False)
 class FisherMasks:
-    """Per layer, the weights whose Fisher information `retain` has more of than `full`, most first.
+    """For each layer, the weights with more Fisher information in `retain` than in `full`, largest excess first.
 
-    The mask of a fraction p is the first `max(1, floor(p n))` entries of a layer of n weights, or fewer where fewer
-    have more in `retain`.
+    The mask of a fraction p is the first `max(1, floor(p n))` entries of a layer of n weights, or fewer if fewer
+    weights have more in `retain`.
     """
 
     indices: tuple[Int[Tensor, "_"], ...]
@@ -453,7 +453,7 @@ def fisher_erasure(
     Args:
         masks: From `fisher_masks`.
         model: From `masked_fisher`.
-        fraction: Which mask; means run over its entries.
+        fraction: Which mask; the means are taken over its entries.
 
     Returns:
         Erasure, 0 = as in `full`, 1 = as in `retain`; and the weights e (0 where a layer has no mask).
@@ -481,7 +481,7 @@ def fisher_erasure(
 
 
 def dequantised(model: HookedModel) -> HookedModel:
-    """Return the model with its 4-bit layers as plain linear ones, so that they have gradients; itself without any.
+    """Return a model whose 4-bit layers are plain linear ones, which have gradients; the model itself if it has none.
 
     The given model stays as it is; weights that are not quantised are shared.
     """

@@ -1,4 +1,4 @@
-"""Scorers for fluency, one half of Utility: is a generated text language at all?"""
+"""Scorers for fluency, one half of Utility, which tell language from gibberish."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fluency_scorer(
 
     Args:
         options: As for `evaluate`.
-        metrics: Names, as for `evaluate`; where none of them needs fluency, no classifier is loaded.
+        metrics: Names, as for `evaluate`; if none of them needs fluency, no classifier is loaded.
         offline: Use only files already downloaded.
 
     Raises:
@@ -98,7 +98,7 @@ class HubFluency:
                 # Seconds of imports, made only where there is a classifier.
                 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-                set_attention(config, "eager")  # it may name a kernel on the Hub, which is a program
+                set_attention(config, "eager")  # the checkpoint may name a kernel on the Hub, which is code
                 head = AutoModelForSequenceClassification.from_pretrained(self.model, config=config, **where)
                 words = AutoTokenizer.from_pretrained(self.model, **where)
         except Exception as error:  # the Hub client has no common base class for its errors

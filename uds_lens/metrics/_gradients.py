@@ -1,4 +1,4 @@
-"""How far a step on one answer would move a model: the norm of the gradient of its loss."""
+"""The norm of the gradient of one answer's loss: how far a training step on it would move a model."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def gradient_norms(
 ) -> list[float]:
     """Return the mean over weight tensors of the 2-norm of the gradient of each answer's mean NLL.
 
-    The loss leaves out the last labelled position, as Open-Unlearning does. One answer is run at a time, and one
-    tensor's gradient is held.
+    The loss leaves out the last labelled position, as Open-Unlearning does. Answers run one at a time, and only
+    one tensor's gradient is held.
 
     Args:
         model: The model; of a 4-bit one, the plain weights are differentiated.
@@ -73,7 +73,7 @@ def _loss(model: HookedModel, rows: Sequence[TokenSequence], index: int) -> Tens
 
 @contextmanager
 def _norms_of_gradients(module: nn.Module) -> Iterator[list[float]]:
-    """Collect the norm of each gradient that a backward pass makes; it is freed at once, one of the caller's stays."""
+    """Collect the norm of each gradient that a backward pass makes; each is freed at once. Restore the caller's."""
     weights = [weight for weight in module.parameters() if weight.is_floating_point()]
     norms: list[float] = []
     own = [weight.grad for weight in weights]

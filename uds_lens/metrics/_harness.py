@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness as metrics: it asks, scores and averages, on the model that is open here."""
+"""Tasks of lm-evaluation-harness as metrics: the harness asks and scores the model that is already open."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def harness_metric(
 
     Args:
         task: Name of a task or group, such as "mmlu" or "wmdp".
-        score: Which of its scores; with a filter other than "none" as "exact_match,strict-match".
-        meaning: Meaning of a higher score; of WMDP, knowledge: `Meaning("knowledge", "nothing left", "all known")`.
+        score: Which of the task's scores; with a filter other than "none", write "exact_match,strict-match".
+        meaning: Meaning of a higher score; for WMDP, `Meaning("knowledge", "nothing left", "all known")`.
         tasks: Directory with tasks (YAML) of your own, in place of the harness's.
         few_shot: Examples before each question; None is the task's own number.
         limit: Questions of each task, the first ones; None asks all.
@@ -102,7 +102,7 @@ def run_task(
     chat: bool,
     tasks: str | None,
 ) -> Mapping[str, Any]:
-    """Return what `lm_eval.simple_evaluate` says of an open model; the seeds of the caller are not set anew."""
+    """Return the results of `lm_eval.simple_evaluate` for an open model, without resetting the caller's seeds."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
@@ -111,7 +111,7 @@ def run_task(
     if task not in manager.all_tasks:
         where = f" in {tasks}" if tasks else ""
         raise ConfigError(f"lm-evaluation-harness has no task {task[:60]!r}{where}: `lm-eval ls tasks` lists its own.")
-    tokenizer: Any = copy.deepcopy(model.tokenizer)  # whose padding it sets
+    tokenizer: Any = copy.deepcopy(model.tokenizer)  # a copy, since the harness sets its padding
     seeds = dict.fromkeys(("random_seed", "numpy_random_seed", "torch_random_seed"))
     found: Mapping[str, Any] = simple_evaluate(
         HFLM(pretrained=model.hf, tokenizer=tokenizer, batch_size=batch_size),

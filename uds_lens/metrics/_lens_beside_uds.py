@@ -1,4 +1,4 @@
-"""Logit Lens next to UDS for one example: what a layer seems to encode, and what the model makes of it."""
+"""Logit Lens next to UDS for one example: what a layer seems to encode, and what the model uses of it."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class LensComparison:
     """Logit Lens of `full` minus that of the unlearned model."""
 
     uds_s1: Float[Tensor, "layer"]
-    """Lost by patching `retain`."""
+    """Log-probability lost by patching `retain` into `full`."""
 
     uds_s2: Float[Tensor, "layer"]
-    """Lost by patching the unlearned model."""
+    """Log-probability lost by patching the unlearned model into `full`."""
 
     @property
     def lens_score(self) -> float:
@@ -105,10 +105,10 @@ def compare_logit_lens(
 ) -> LensComparison:
     """Compare Logit Lens with UDS on one example, layer by layer.
 
-    The UDS side is the finished audit's; for Logit Lens the three models are opened once more, one at a time.
+    UDS is taken from the finished audit; for Logit Lens the three models are opened again, one at a time.
 
     Args:
-        audit: A finished audit; both are asked with its prompts.
+        audit: A finished audit; both metrics use its prompts.
         example: Id of a scored example, or its index.
         full: Where to open `full`; None opens it by the name in the audit.
         retain: Where to open `retain`.

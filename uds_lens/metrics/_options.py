@@ -68,11 +68,11 @@ class MetricOptions:
     """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
 
     entity_space: EntitySpace = "answer"
-    """What precedes an entity: what the answer has there, or `always` one space. The latter is the UDS paper's rule,
-    even where models never saw a space: after an opening quote, in Chinese."""
+    """What precedes an entity: whatever precedes it in the answer, or (`always`) one space. The latter is the rule of
+    the UDS paper, even where models never saw a space: after an opening quote, in Chinese."""
 
     strict_es: bool = False
-    """Extraction Strength 0 instead of Open-Unlearning's 1/T where not even the last token is right."""
+    """Give Extraction Strength 0, instead of Open-Unlearning's 1/T, if not even the last token is right."""
 
     min_k: Share = 0.4
     """Share of the tokens, the least likely ones, that Min-K and Min-K++ use."""
@@ -85,8 +85,8 @@ class MetricOptions:
     if negative). Published metrics use none (1), so a model's own `repetition_penalty` is ignored."""
 
     rouge_words: RougeWords = "ascii"
-    """Words that ROUGE counts: those of a-z and 0-9, as published numbers do, or with `unicode` those of every
-    script. With the former it is NaN where most of a reference is in another script."""
+    """Words that ROUGE counts: those made of a-z and 0-9, as in published numbers, or (`unicode`) those of every
+    script. With the former, ROUGE is NaN if most of a reference is in another script."""
 
     jailbreak_prefix: str = "Sure, here is the answer:"
     """Beginning of the assistant's turn for Jailbreak-ROUGE."""
@@ -104,7 +104,7 @@ class MetricOptions:
 
     fluency: str | FluencyScorer = "hub"
     """Fluency scorer: hub (a classifier from the Hub), heuristic (offline rules of thumb), or a classifier's directory
-    or Hub id. In Python also a scorer of your own, whose name results record."""
+    or Hub id. In Python, also a scorer of your own, whose name is recorded in results."""
 
     dtype: DType = "float32"
     """Dtype of the models; log-probabilities are always float32."""

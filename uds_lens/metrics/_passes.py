@@ -74,7 +74,7 @@ class PassResult:
 class MetricCache:
     """Measurements by what they depend on: fingerprints of weights, hash of the input tokens, settings.
 
-    Pass one cache to several `evaluate` calls and the passes over `full` and `retain` run once. It lives in memory
+    Pass one cache to several `evaluate` calls, and the passes over `full` and `retain` run once. It lives in memory
     and holds their states at the entities (examples x layers x tokens x d_model numbers per model) if a white-box
     metric was measured; `clear` empties it.
     """
@@ -100,7 +100,7 @@ class MetricCache:
         """Return a source's fingerprint and the tokens that end its answers (None if it was only streamed so far).
 
         The end tokens are partly those of the generation config, which is no part of the fingerprint. Without the
-        opened `model`, both are known of open models, and of directories whose files have not changed since.
+        opened `model`, both are known for open models, and for directories whose files have not changed since.
         """
         files = None
         if isinstance(source, str | os.PathLike):
@@ -129,9 +129,9 @@ _STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("model", (*OF_TEXTS, "own", "states", "transplanted", "fisher_sums")),
     ("full", (*OF_TEXTS, "own", "states", "patched", "lens", "transplanted")),
 )
-"""Models in the order in which they are opened, one at a time (for `transplanted` next to `retain`), and what runs on
-each. A stage with nothing to run opens no model; `full` comes early only for the Fisher masks, which the pass over the
-model needs."""
+"""Models in the order in which they are opened, one at a time, and the kinds of passes that run on each. Only
+`transplanted` opens `retain` as well. A stage with nothing to run opens no model. `full` has an early stage only for
+the Fisher masks, which the pass over the model needs."""
 
 
 class Session:
@@ -238,7 +238,7 @@ class Session:
     def perform(self, passes: Sequence[Pass]) -> None:
         """Run every pass whose result is not cached, with one model in memory at a time."""
         wanted = list(dict.fromkeys(passes))
-        if self.run.stream is True:  # checked first: otherwise a model would be refused only after others were read
+        if self.run.stream is True:  # checked before any model is read
             paths = {role for role, source in self.sources.items() if isinstance(source, str | os.PathLike)}
             require_read_once(p for p in wanted if p.role in paths and p.kind != "patched" and not self._at_hand(p))
         for role, kinds in _STAGES:
@@ -270,7 +270,7 @@ class Session:
             values = self._measure(wanted, model)
         seconds = time.perf_counter() - start
         weights = [1] * len(wanted)
-        if wanted[0].kind == "answers":  # they share the cost by their tokens
+        if wanted[0].kind == "answers":  # their cost is divided by tokens
             weights = [sum(len(row.ids) for row in self.answer_rows(p.what)[1]) for p in wanted]
         for p, value, cost in zip(wanted, values, _shares(seconds, count[0], weights), strict=True):
             self._keep(p, PassResult(value, *cost))
@@ -496,7 +496,7 @@ class Session:
         if run.engine == "auto" and any(self.results[p].value.engine == "naive" for p in others):
             run = replace(run, engine="naive")
         scores = scored(wanted, run)
-        for p in others:  # measured for an earlier model with the fast engine, which has failed since then
+        for p in others:  # measured earlier with the fast engine, which has failed since
             if self.results[p].value.engine != scores[0].engine:
                 again = scored([p], replace(run, engine=scores[0].engine))[0]
                 self._keep(p, replace(self.results[p], value=again))
@@ -578,7 +578,7 @@ _WHY_WHOLE = {
 
 
 def require_read_once(passes: Iterable[Pass]) -> None:
-    """Raise `ConfigError` where a pass needs a whole model, and not each of its blocks once."""
+    """Raise `ConfigError` if a pass needs a whole model at once rather than each of its blocks once."""
     for p in passes:
         if p.kind not in _ONCE:
             why = _WHY_WHOLE.get(p.kind, "gradients need the whole model at once")

@@ -40,8 +40,8 @@ _SPEED = ("fisher_memory_gb", "generation_rows")  # options that do not affect t
 class Cost(NamedTuple):
     """Cost of the passes behind a metric in this evaluation; passes that metrics share count in each.
 
-    Passes that ran together (answers to the same questions, several models patched into `full`) divide their cost by
-    their tokens.
+    The cost of passes that ran together (answers to the same questions, several models patched into `full`) is divided
+    among them by their tokens.
     """
 
     seconds: float = 0.0
@@ -51,7 +51,7 @@ class Cost(NamedTuple):
     """Forward passes of the model: one per batch, and per generated token of a batch."""
 
     reference_seconds: float = 0.0
-    """Wall time on `retain` and `full`; 0 where the cache had it."""
+    """Wall time on `retain` and `full`; 0 if the cache already held their results."""
 
     reference_forwards: int = 0
     """Forward passes of `retain` and `full`."""
@@ -74,7 +74,7 @@ class MetricValue:
     """The metric; NaN where it is undefined."""
 
     direction: Direction
-    """Meaning of a higher value: "knowledge" is still there, "erasure", or "utility"."""
+    """Meaning of a higher value: more "knowledge" left, more "erasure", or more "utility"."""
 
     low: FloatOrNaN
     """Smallest possible value."""
@@ -98,7 +98,7 @@ class MetricValue:
     """Value of each example; NaN where it has none."""
 
     subjects: Annotated[Sequence[str | None], AfterValidator(tuple)] = ()
-    """Subject of each of them; empty where none has one."""
+    """Subject of each of these examples; empty if none has a subject."""
 
     details: Mapping[str, Any] = field(default_factory=dict)
     """More numbers behind the value, per layer for example."""
@@ -113,12 +113,12 @@ class MetricValue:
 
     @property
     def n_missing(self) -> int:
-        """Examples without one."""
+        """Examples without a value."""
         return len(self.per_example) - self.n
 
     @property
     def interval(self) -> Interval:
-        """95% bootstrap interval, clustered by subject where examples share one, else over examples.
+        """95% bootstrap interval, clustered by subject if examples share subjects, otherwise over examples.
 
         NaN if the metric is not a mean over examples (an AUC, a harmonic mean), or if all examples are about one
         subject.
@@ -137,7 +137,7 @@ class MetricValue:
 
     @property
     def n_subjects(self) -> int | None:
-        """Subjects that the interval rests on; None where it is over examples, or there can be none."""
+        """Number of subjects that the interval rests on; None if it is over examples, or undefined."""
         return self.basis.n if self.basis is not None and self.basis.by == "subject" else None
 
     @property
@@ -199,7 +199,7 @@ class MetricResults:
     def conditions(self) -> dict[str, Any]:
         """Return what the numbers depend on besides the model, as plain values: see `uds_lens.results._conditions`.
 
-        Options, prompts, a hash of what was asked, and the weights of `retain` and `full` where they were used.
+        These are options, prompts, a hash of the questions, and the weights of `retain` and `full` if they were used.
         """
         found = {name: value for name, value in self.options.to_dict().items() if name not in _SPEED}
         for name in AT_DEFAULT_LEFT_OUT:  # a missing condition would match every value
@@ -218,7 +218,7 @@ class MetricResults:
     def sample_errors(self) -> dict[str, SampleError]:
         """Return each metric's standard error due to sampling, by name; empty if all examples were asked.
 
-        Only means over examples have one. Their `interval` is about something else: the results for other subjects.
+        Only means over examples have one. Their `interval` answers another question: what other subjects would give.
         """
         sample: dict[str, Any] | None = self.provenance.get("sample")
         errors: dict[str, SampleError] = {}
@@ -271,8 +271,8 @@ class MetricResults:
     def to_frame(self) -> pd.DataFrame:
         """Return one row per metric: value, reason, counts, direction, range, meaning of 0 and 1, cost.
 
-        `sample_standard_error` is that of the sample alone (`sample_errors`): 0 where all were asked, NaN where the
-        metric has none.
+        `sample_standard_error` is the error due to sampling alone (`sample_errors`): 0 if all examples were asked, NaN
+        if the metric has none.
         """
         import pandas as pd
 
@@ -363,10 +363,6 @@ class MetricResults:
         return f'<div><b>{name}</b><table style="border-collapse:collapse"><tr>{head}</tr>{body}</table></div>'
 
 
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Values:
     """What is stored besides options, models and provenance."""
@@ -406,7 +402,7 @@ def require_nothing_lost(
     options: MetricOptions,
     run: RunOptions,
 ) -> None:
-    """Raise `ConfigError` if a file holds the answer to another question."""
+    """Raise `ConfigError` if a file holds results of another measurement, which would be lost."""
     wanted, asked = {spec.name for spec in resolve(metrics, options=options)}, data_hash(data)
     for file, models in files.items():
         if (earlier := _saved(file)) is None:
@@ -435,8 +431,8 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
         results: Results by the model's name.
 
     Returns:
-        A row per model: `model`, then a column per metric that any of them has; NaN where a model has no value. Where
-        they were not measured in the same way, a last column `conditions` has what differs, as JSON.
+        A row per model: `model`, then a column per metric that any of them has; NaN where a model has no value. If
+        they were not measured in the same way, a last column `conditions` holds the differences, as JSON.
     """
     import pandas as pd
 
@@ -447,7 +443,7 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
 
 
 def require_metrics_table(file: str | os.PathLike[str]) -> Path:
-    """Return the place of that table, before any work is done for it."""
+    """Return the path of that table, checked before any work is done for it."""
     return check_writable(file, directory=False)
 
 

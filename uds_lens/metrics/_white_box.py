@@ -10,7 +10,7 @@ from uds_lens.models._anatomy import Anatomy
 from uds_lens.patching import target_logprobs
 
 _EPSILON = 1e-12
-"""Keeps the erasure of a layer where `full` and `retain` agree from dividing by zero; such layers weigh nothing."""
+"""Avoids division by zero in layers where `full` and `retain` agree; such layers have no weight."""
 
 
 def linear_cka(left: Float[Tensor, "token left_dim"], right: Float[Tensor, "token right_dim"]) -> float:
@@ -43,14 +43,14 @@ def linear_cka(left: Float[Tensor, "token left_dim"], right: Float[Tensor, "toke
 def cka_erasure(
     full_retain: Float[Tensor, "layer"], unlearned_retain: Float[Tensor, "layer"]
 ) -> Float[Tensor, "layer"]:
-    """Return `clip((C_ur - C_fr) / (1 - C_fr + eps), 0, 1)`: how far states have moved from `full` to `retain`.
+    """Return `clip((C_ur - C_fr) / (1 - C_fr + eps), 0, 1)`: how far the states have moved from `full` to `retain`.
 
     Args:
         full_retain: CKA of `full` with `retain`.
         unlearned_retain: CKA of the unlearned model with `retain`.
 
     Returns:
-        0 = as far from `retain` as `full` is, 1 = as `retain`.
+        0 = as far from `retain` as `full` is, 1 = equal to `retain`.
 
     Example:
         >>> cka_erasure(torch.tensor([0.5]), torch.tensor([0.75])).round(decimals=6)
@@ -81,8 +81,8 @@ def lens_logprobs(
 ) -> Float[Tensor, "batch layer"]:
     """Return the mean log-probability of the entity's tokens, each layer's state read by the head of `full`.
 
-    `k[i, l] = mean_t log softmax(head(norm(state[i, l, t])))[y_t]`, with the true residual stream of every layer,
-    the last one too.
+    `k[i, l] = mean_t log softmax(head(norm(state[i, l, t])))[y_t]`, where the state is the true residual stream at
+    every layer, including the last.
 
     Args:
         anatomy: `full`, whose final norm and unembedding read the states.

@@ -1,7 +1,7 @@
 """Harmonic means of other metrics: Model Utility, Utility, and the aggregates of the published tables.
 
-Model Utility: what a model should still be able to do, in nine parts on three sets. Fluency asks whether it still
-writes language; Utility is useful and fluent, also relative to `full`.
+Model Utility measures what a model should still be able to do, in nine parts on three sets. Fluency measures whether it
+still writes language. Utility combines the two, also relative to `full`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from uds_lens.metrics._declaration import (
 )
 from uds_lens.metrics._definitions.membership_attacks import ATTACKS
 from uds_lens.metrics._definitions.prob import probabilities
+from uds_lens.metrics._definitions.rouge import rouge
 
 SETS = {"retain": "retain", "ra": "real_authors", "wf": "world_facts"}
 """Sets of Model Utility by the short names of their metrics."""
@@ -42,10 +43,10 @@ def option_probability(answer: float, options: Sequence[float]) -> float:
 
     Args:
         answer: Length-normalised probability of the right answer.
-        options: Those of the wrong answers.
+        options: The same probability for each wrong answer.
 
     Returns:
-        In [0, 1]; NaN without another option, or where all are 0.
+        In [0, 1]; NaN if there is no other option, or if all probabilities are 0.
 
     Example:
         >>> option_probability(0.5, [0.25, 0.25])
@@ -59,7 +60,7 @@ def kept_truth(correct: Sequence[float], wrong: Sequence[float]) -> float:
     """Return the Truth Ratio as utility: `max(0, 1 - p_w / p_c)`, geometric means of wrong and right answers.
 
     Returns:
-        1 = wrong answers are impossible, 0 = at least as likely as the truth; NaN where a side is empty or both are 0.
+        1 = wrong answers are impossible, 0 = at least as likely as the truth; NaN if a side is empty or both are 0.
 
     Example:
         >>> kept_truth([0.5], [0.25]), kept_truth([0.25], [0.5])
@@ -80,17 +81,8 @@ def q_prob(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
     return mean_outcome(evidence.ids(name), values)
 
 
-def q_rouge(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
-    """Return ROUGE-L recall on a utility set."""
-    from uds_lens.generation import rouge_l_recall
-
-    references = [example.answer for example in evidence.data.examples(name)]
-    answers = evidence.generations(name, role)
-    return mean_outcome(evidence.ids(name), rouge_l_recall(references, answers, words=evidence.options.rouge_words))
-
-
 def q_truth_ratio(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
-    """Return the Truth Ratio on a utility set; right answers are the paraphrases, or the answer without any."""
+    """Return the Truth Ratio on a utility set; right answers are the paraphrases, or else the answer itself."""
     answers = probabilities(evidence, name, role)
     paraphrases = probabilities(evidence, f"{name}/paraphrased", role)
     wrong = probabilities(evidence, f"{name}/perturbed", role)
@@ -100,7 +92,7 @@ def q_truth_ratio(evidence: Evidence, *, name: str, role: Role = "model") -> Out
 
 _PARTS: dict[str, tuple[str, Callable[..., Outcome]]] = {
     "q_prob": ("Probability", q_prob),
-    "q_rouge": ("ROUGE", q_rouge),
+    "q_rouge": ("ROUGE", rouge),
     "truth_ratio": ("Truth Ratio", q_truth_ratio),
 }
 """Parts on each of the three sets: label and function."""

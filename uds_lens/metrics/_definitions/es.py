@@ -11,15 +11,15 @@ from uds_lens.metrics._declaration import KNOWN, Evidence, Outcome, mean_outcome
 def extraction_strength(hits: Sequence[bool], *, strict: bool = False) -> float:
     """Return Extraction Strength (ES): `1 - k / T`, k = length of the shortest prefix after which every token is right.
 
-    Where not even the last token is right, Open-Unlearning stops at k = T - 1 and so gives 1 / T. That is the
-    default here, for comparison with published numbers; `strict` follows the definition, k = T.
+    If not even the last token is right, Open-Unlearning stops at k = T - 1 and so gives 1 / T. This is the default
+    here, for comparison with published numbers; `strict` follows the definition, k = T.
 
     Args:
-        hits: Per labelled token of the answer, what ends it included: is it the model's first choice?
-        strict: True gives 0 where nothing can be extracted.
+        hits: For each labelled token of the answer, including what ends it: is it the model's first choice?
+        strict: True gives 0 if nothing can be extracted.
 
     Returns:
-        In [0, 1], without the last position; NaN where nothing is left.
+        In [0, 1], computed without the last position; NaN if no other is left.
 
     References:
         Carlini et al. 2021, Extracting Training Data from Large Language Models; Dorna et al. 2025, OpenUnlearning.
@@ -47,13 +47,13 @@ def es(evidence: Evidence) -> Outcome:
 
 
 def exact_memorization(hits: Sequence[bool]) -> float:
-    """Return Exact Memorization (EM): share of answer tokens that the teacher-forced argmax gets right.
+    """Return Exact Memorization (EM): the share of answer tokens that the teacher-forced argmax gets right.
 
     Args:
-        hits: Per labelled token of the answer, what ends it included: is it the model's first choice?
+        hits: For each labelled token of the answer, including what ends it: is it the model's first choice?
 
     Returns:
-        In [0, 1], without the last position; NaN where nothing is left.
+        In [0, 1], computed without the last position; NaN if no other is left.
 
     References:
         Tirumala et al. 2022, Memorization Without Overfitting; Dorna et al. 2025, OpenUnlearning.

@@ -16,12 +16,12 @@ def forget_quality(model: Sequence[float], retain: Sequence[float]) -> float:
     """Return the p-value of a two-sample Kolmogorov-Smirnov test of Truth Ratios.
 
     Args:
-        model: Truth Ratio of each example, in whatever form: the test sees their order only. NaN are left out.
-        retain: That of `retain`.
+        model: Truth Ratio of each example, in any monotonic form: only their order is used. NaNs are left out.
+        retain: The same for `retain`.
 
     Returns:
-        In [0, 1], and not its logarithm, which plots of TOFU have; 1 = distributed as in `retain`. It falls with the
-        number of examples. NaN where a side is empty.
+        In [0, 1]; 1 = distributed as in `retain`. This is the p-value itself, whereas TOFU plots its logarithm. For a
+        given difference it falls with the number of examples. NaN if a side is empty.
 
     References:
         Maini et al. 2024, TOFU.
@@ -37,7 +37,7 @@ def forget_quality(model: Sequence[float], retain: Sequence[float]) -> float:
 
 
 def log_truth_ratios(evidence: Evidence, role: Role) -> list[float]:
-    """Return `log p_w - log p_c` of each example: the order of Truth Ratios, also where they round to 0 or 1."""
+    """Return `log p_w - log p_c` of each example, which orders Truth Ratios even where they round to 0 or 1."""
 
     def losses(name: str) -> list[float]:
         values = [mean_nll(row.tolist()) for row in evidence.answers(name, role).logprobs]

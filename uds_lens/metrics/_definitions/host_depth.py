@@ -17,7 +17,7 @@ _ROLES: tuple[Role, ...] = ("retain", "full", "model")
     passes=tuple(Pass(role, "transplanted") for role in _ROLES),
 )
 def host_depth(evidence: Evidence) -> Outcome:
-    """Return h as `uds_lens.transplant` without control facts does, the mean over examples; output depth in details."""
+    """Return mean h as `uds_lens.transplant` without control facts gives it; the details hold output depth."""
     from uds_lens.results import mean_uds, output_depth
     from uds_lens.transplants import _scores as scores
 

@@ -1,8 +1,8 @@
 """A linear probe, trained for each layer: do the states still tell true answers from wrong ones?
 
 Each question gives two states, after its true answer and after its first perturbed one. Ridge regression on
-standardised states learns which is which, and is asked about subjects that it was not trained on: a probe that
-learned its subjects by heart gains nothing. The same is done with random labels, the control task of a probe.
+standardised states learns to tell them apart, and is tested on subjects that it was not trained on, so memorising the
+training subjects does not help. The same is done with random labels, as a control task.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 CONTROLS = 19  # random labellings: a difference larger than all of theirs has p <= 0.05
-FEWEST = 5  # subjects: of fewer, no probe learns what others have in common with them
-_FOLDS = 20  # most probes of a layer: beyond so many subjects, several are held out at once
+FEWEST = 5  # subjects: from fewer, a probe learns nothing that generalises to others
+_FOLDS = 20  # most probes per layer: with more subjects than this, several are held out at once
 _ENDINGS = "forget/endings"
 _ROLES: tuple[Role, ...] = ("retain", "model", "full")
 
@@ -30,16 +30,16 @@ def probe_wins(
 ) -> Float[np.ndarray, "pair labelling"]:
     """Return whether a probe that was trained on other subjects scores the state labelled true above its partner.
 
-    Ridge regression, its penalty the number of dimensions (so that it weighs as much as the data in an average
-    direction), on states standardised over the subjects it is trained on.
+    The probe is a ridge regression on states standardised over its training subjects. Its penalty is the number of
+    dimensions, which weighs as much as the data in an average direction.
 
     Args:
         states: A state after a true answer and one after a wrong one, for each question.
-        subjects: Whom each question is about; those of one subject are held out together.
-        labels: Per labelling, 1 where the first state counts as true, -1 where the second does.
+        subjects: Subject of each question; questions about one subject are held out together.
+        labels: For each labelling, 1 if the first state counts as true, -1 if the second does.
 
     Returns:
-        1 right, 0 wrong, 0.5 where both score alike; of useless states 0.5 on average.
+        1 = right, 0 = wrong, 0.5 = both score alike; 0.5 on average for states without information.
 
     Raises:
         MissingDependencyError: scikit-learn is not installed.
@@ -78,9 +78,9 @@ def probe_wins(
 def linear_probe(evidence: Evidence) -> Outcome:
     """Return the mean over layers of how far the probe's accuracy fell from `full`'s to `retain`'s, clipped to [0, 1].
 
-    Layers weigh as much as `full` exceeds `retain`; they count where it does so by more than in any layer under any of
-    the random labellings. The details contain the accuracy of each layer (0.5 is chance) and, as `controls`, the mean
-    accuracy under random labels; their difference is the selectivity.
+    Each layer is weighted by how far `full` exceeds `retain`. A layer counts only if that difference is larger than any
+    difference, in any layer, under the random labellings. The details contain the accuracy of each layer (0.5 is
+    chance) and, as `controls`, the mean accuracy under random labels; their difference is the selectivity.
     """
     import numpy as np
     import torch

@@ -19,7 +19,7 @@ from uds_lens.metrics._declaration import Evidence, Meaning, Outcome, Role, Unde
 
 
 def mean_nll(logprobs: Sequence[float]) -> float:
-    """Return MIA-LOSS: mean negative log-probability of the answer and its end, nats per token; NaN without any.
+    """Return MIA-LOSS: the mean negative log-probability of the answer and its end, nats per token; NaN without tokens.
 
     >>> mean_nll([-1.0, -3.0])
     2.0
@@ -32,11 +32,11 @@ def zlib_score(logprobs: Sequence[float], answer: str) -> float:
     """Return MIA-ZLib: mean NLL over the compressed length of the answer's text, nats per byte.
 
     Args:
-        logprobs: Log-probability of each labelled token of the answer, what ends it included.
+        logprobs: Log-probability of each labelled token of the answer, including what ends it.
         answer: The answer's text, compressed as UTF-8.
 
     Returns:
-        A number >= 0; NaN without a token.
+        A number >= 0; NaN if there is no token.
 
     References:
         Carlini et al. 2021, Extracting Training Data from Large Language Models.
@@ -55,12 +55,12 @@ def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
     vocabulary under p (`AnswerScores.standardised`).
 
     Args:
-        logprobs: Log-probability (or standardised log-probability) of each labelled token, what ends the answer
-            included.
+        logprobs: Log-probability (or standardised log-probability) of each labelled token, including what ends the
+            answer.
         k: Share of tokens, rounded down.
 
     Returns:
-        Higher = less familiar; without the last position, as in Open-Unlearning; NaN where nothing is left.
+        Higher = less familiar. The last position is left out, as in Open-Unlearning; NaN if no other is left.
 
     Raises:
         ConfigError: k is no share.
@@ -79,14 +79,14 @@ def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
 
 
 def auc(forget: Sequence[float], holdout: Sequence[float]) -> float:
-    """Return the AUC: chance that a holdout example scores above a forget example, ties counting half.
+    """Return the AUC: the chance that a holdout example scores above a forget example, with ties counting half.
 
     Args:
-        forget: Scores of the members; NaN are left out.
-        holdout: Scores of the non-members; NaN are left out.
+        forget: Scores of the members; NaNs are left out.
+        holdout: Scores of the non-members; NaNs are left out.
 
     Returns:
-        In [0, 1]; NaN where a side is empty.
+        In [0, 1]; NaN if a side is empty.
 
     Raises:
         MissingDependencyError: scikit-learn is not installed.
@@ -113,7 +113,7 @@ def normalised_auc(model: float, retain: float) -> float:
         retain: AUC of `retain`.
 
     Returns:
-        1 = as `retain`, 0 = as far from it as from 0; NaN where an input is NaN or `retain` is 0.
+        1 = equal to `retain`, 0 = differs from it by its own size or more; NaN if an input is NaN or `retain` is 0.
 
     Example:
         >>> normalised_auc(0.6, 0.5), normalised_auc(0.5, 0.5)

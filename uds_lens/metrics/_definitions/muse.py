@@ -1,4 +1,4 @@
-"""What MUSE measures: PrivLeak, and memorisation of texts (VerbMem) and of facts (KnowMem) by ROUGE-L F1."""
+"""The metrics of MUSE: PrivLeak, and memorisation of texts (VerbMem) and of facts (KnowMem) by ROUGE-L F1."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from uds_lens.metrics._definitions.membership_attacks import ATTACKS, mia
 
 
 def privleak(model: float, retain: float) -> float:
-    """Return `100 ((1 - AUC_m) - (1 - AUC_ret)) / (1 - AUC_ret)`, in percent, of AUCs whose 1 is "identifiable".
+    """Return `100 ((1 - AUC_m) - (1 - AUC_ret)) / (1 - AUC_ret)`, in percent, where an AUC of 1 means "identifiable".
 
     Args:
-        model: AUC of the model, as the attacks here have it; MUSE's own is 1 minus that.
+        model: AUC of the model as the attacks here define it; MUSE's AUC is 1 minus this one.
         retain: AUC of `retain`.
 
     Returns:
         0 = as `retain`; down to -100 where the forget set is still identifiable; above 0, without limit, where the
-        model finds it stranger than `retain` does. NaN where an input is NaN or `retain` is 1.
+        model finds it stranger than `retain` does. NaN if an input is NaN or `retain` is 1.
 
     References:
         Shi et al. 2024, MUSE; in the form of Dorna et al. 2025, OpenUnlearning.
@@ -65,11 +65,11 @@ def of_min_k(evidence: Evidence) -> Outcome:
     return Outcome(value, details={"auc_model": model, "auc_retain": retain})
 
 
-_NEXT_QUESTION = re.compile(r"\n\n|\nQuestion|Question:")  # a model that was not taught where an answer ends goes on
+_NEXT_QUESTION = re.compile(r"\n\n|\nQuestion|Question:")  # a model that was not taught where an answer ends writes on
 
 
 def rouge_f1(evidence: Evidence, *, name: str, tokens: int, ends: re.Pattern[str] | None = None) -> Outcome:
-    """Return ROUGE-L F1 of the first tokens of the answers of a set (`uds_lens.generation.rouge_l_f1`)."""
+    """Return ROUGE-L F1 of the first tokens of a set's answers (`uds_lens.generation.rouge_l_f1`)."""
     from uds_lens.generation import rouge_l_f1
 
     references = [example.answer for example in evidence.data.examples(name)]

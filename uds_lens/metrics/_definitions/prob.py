@@ -1,4 +1,4 @@
-"""Probability of the answer, by its length, and of its paraphrases; Truth Ratio: is it likelier than falsehoods?"""
+"""Length-normalised probability of the answer and its paraphrases; Truth Ratio, which compares it with falsehoods."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def probability(logprobs: Sequence[float]) -> float:
     """Return the length-normalised probability of an answer: `exp(mean log p)`, the geometric mean over its tokens.
 
     Args:
-        logprobs: Log-probability of each labelled token of the answer, what ends it included, in nats.
+        logprobs: Log-probability of each labelled token of the answer, including what ends it, in nats.
 
     Returns:
-        In [0, 1]; NaN without a token.
+        In [0, 1]; NaN if there is no token.
 
     Example:
         >>> round(probability([math.log(0.5), math.log(0.125)]), 6)
@@ -55,7 +55,7 @@ def prob(evidence: Evidence) -> Outcome:
     passes=needs_answers("forget/paraphrased"),
 )
 def paraprob(evidence: Evidence) -> Outcome:
-    """Return the probability of the paraphrased forget answers, the geometric mean over those of one example."""
+    """Return the probability of the paraphrased forget answers, a geometric mean for each example."""
     values = [geometric_mean(values) for values in probabilities(evidence, "forget/paraphrased")]
     return mean_outcome(evidence.ids("forget"), values)
 
@@ -68,10 +68,10 @@ def truth_ratio(correct: Sequence[float], wrong: Sequence[float]) -> float:
         wrong: Probabilities of the perturbed answers; p_w is their geometric mean.
 
     Returns:
-        In [0, 1]; 0.5 = no preference, 1 = only the truth. NaN where a side is empty or both are 0.
+        In [0, 1]; 0.5 = no preference, 1 = only the truth. NaN if a side is empty or both are 0.
 
     References:
-        Maini et al. 2024, TOFU; in the form of Dorna et al. 2025, OpenUnlearning.
+        Maini et al. 2024, TOFU; in the form given by Dorna et al. 2025, OpenUnlearning.
 
     Example:
         >>> round(truth_ratio([0.6], [0.2]), 6)

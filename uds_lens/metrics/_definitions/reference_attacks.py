@@ -1,4 +1,4 @@
-"""Membership attacks that see more than a model's outputs: the losses of `retain`, or gradients."""
+"""Membership attacks that use more than a model's outputs: the losses of `retain`, or gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIDES = ("forget", "holdout")
     packages=("sklearn",),
 )
 def mia_reference(evidence: Evidence) -> Outcome:
-    """Return the AUC of how much larger an answer's mean NLL is than under `retain`; of `retain` itself it is 0.5."""
+    """Return the AUC of the excess of an answer's mean NLL over that under `retain`; it is 0.5 for `retain` itself."""
     scores = {}
     for name in _SIDES:
         model, retain = (

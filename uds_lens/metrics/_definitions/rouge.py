@@ -1,4 +1,4 @@
-"""ROUGE-L recall of generated answers: plainly asked, against paraphrases, and with the answer begun for the model."""
+"""ROUGE-L recall of generated answers: to the plain question, against paraphrases, and with the answer begun."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from uds_lens.metrics._declaration import (
     KNOWN,
     Evidence,
     Outcome,
+    Role,
     mean_of_defined,
     mean_outcome,
     metric,
@@ -23,13 +24,13 @@ from uds_lens.metrics._declaration import (
     passes=needs_generations("forget"),
     packages=("rouge_score",),
 )
-def rouge(evidence: Evidence, *, jailbreak: bool = False, of: str = "forget") -> Outcome:
-    """Return ROUGE-L recall of the forget answers (`uds_lens.generation.rouge_l_recall`)."""
+def rouge(evidence: Evidence, *, name: str = "forget", role: Role = "model", jailbreak: bool = False) -> Outcome:
+    """Return ROUGE-L recall of the answers of a set (`uds_lens.generation.rouge_l_recall`)."""
     from uds_lens.generation import rouge_l_recall
 
-    references = [example.answer for example in evidence.data.examples(of)]
-    answers = evidence.generations(of, jailbreak=jailbreak)
-    return mean_outcome(evidence.ids(of), rouge_l_recall(references, answers, words=evidence.options.rouge_words))
+    references = [example.answer for example in evidence.data.examples(name)]
+    answers = evidence.generations(name, role, jailbreak=jailbreak)
+    return mean_outcome(evidence.ids(name), rouge_l_recall(references, answers, words=evidence.options.rouge_words))
 
 
 @metric(
@@ -44,12 +45,12 @@ def rouge(evidence: Evidence, *, jailbreak: bool = False, of: str = "forget") ->
 def para_rouge(evidence: Evidence) -> Outcome:
     """Return ROUGE-L recall of the paraphrased forget answers, the mean over the paraphrases of one example.
 
-    With `MetricOptions(para_rouge="questions")` that of the answers to the paraphrased questions.
+    With `MetricOptions(para_rouge="questions")`, return ROUGE-L recall of the answers to paraphrased questions.
     """
     from uds_lens.generation import rouge_l_recall
 
     if evidence.options.para_rouge == "questions":
-        return rouge(evidence, of="forget/rephrased")
+        return rouge(evidence, name="forget/rephrased")
     values = []
     for example, answer in zip(evidence.data.forget, evidence.generations("forget"), strict=True):
         references = example.paraphrased_answers

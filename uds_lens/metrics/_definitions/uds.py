@@ -1,4 +1,4 @@
-"""UDS of any deltas: of each layer's state read by the head of `full` directly (Logit Lens), or patched into it."""
+"""UDS from two kinds of deltas: a layer's state is patched into `full`, or read directly by its head (Logit Lens)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def depth_of_deltas(
     evidence: Evidence, s1_delta: Float[Tensor, "example layer"], s2_delta: Float[Tensor, "example layer"]
 ) -> Outcome:
-    """Return the UDS of deltas in nats per token, the mean over examples that have a KE layer."""
+    """Return the UDS of deltas (nats per token), averaged over examples that have a KE layer."""
     from uds_lens.results import ke_mask, layer_erasure_ratio, mean_uds, uds_per_example
 
     tau = evidence.options.tau

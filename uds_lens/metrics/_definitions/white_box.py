@@ -1,7 +1,7 @@
 """Baselines from inside a model: linear CKA of its states, and masked Fisher information of its weights.
 
-CKA: have the states at the entities moved from those of `full` towards those of `retain`? Masked Fisher: do weights
-that `full` no longer adapts to the forget set still do their work?
+CKA asks whether the states at the entities have moved from those of `full` towards those of `retain`. Masked Fisher
+asks whether weights that hold the forget set in `full` (less Fisher information than in `retain`) still do so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 
 from uds_lens.metrics._declaration import ERASED, Evidence, Outcome, Pass, Undefined, metric, needs_states
 
-_ROUNDING = 1e-9  # distance of a CKA from 1 that float64 sums of equal states can leave
+_ROUNDING = 1e-9  # how far from 1 rounding in float64 can leave the CKA of equal states
 
 
 @metric(name="cka", label="CKA", group="representation", meaning=ERASED, passes=needs_states("retain", "model", "full"))
@@ -40,11 +40,11 @@ def cka(evidence: Evidence) -> Outcome:
     return Outcome(value, details=details)
 
 
-FRACTIONS = (0.0001, 0.001, 0.01)  # shares of a layer's weights that the masks hold
+FRACTIONS = (0.0001, 0.001, 0.01)  # shares of a layer's weights that are in the masks
 
 
 def fisher_masked(evidence: Evidence, *, fraction: float) -> Outcome:
-    """Return the mean over layers of `fisher_erasure`, weighted by what `retain` has more than `full`."""
+    """Return the mean over layers of `fisher_erasure`, weighted by the excess of `retain` over `full`."""
     from uds_lens.metrics._fisher import fisher_erasure
     from uds_lens.metrics._white_box import weighted_erasure
 
