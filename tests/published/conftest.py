@@ -14,6 +14,7 @@ from huggingface_hub import constants
 
 import uds_lens as ul
 from uds_lens import study
+from uds_lens._compat.huggingface_hub import is_reachable
 from uds_lens.published import find
 from uds_lens.study._plan import as_mapping
 
@@ -144,6 +145,8 @@ def hub(cache, monkeypatch_module) -> Hub:
     monkeypatch.setattr(constants, "ENDPOINT", address)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
+    is_reachable.cache_clear()  # a test before this one may have found huggingface.co out of reach
     yield served
+    is_reachable.cache_clear()
     served.shutdown()
     served.server_close()
