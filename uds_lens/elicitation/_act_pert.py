@@ -1,9 +1,9 @@
 """ActPert: steer a prompt's states away from what they become when the subject's embedding is disturbed.
 
-Reference: Chen et al. 2025 (arXiv 2505.23270), Algorithm 1: every block, independent noise. It leaves number, sign and
-positions partly open; each field says what is used here. To first order the direction is `-gamma J mean(eta)`: noise,
-when copies are few. Antithetic copies, an option that is not in the paper, cancel that order. Controls run with it: a
-random direction of the same norm, and the opposite sign.
+Reference: Chen et al. 2025 (arXiv 2505.23270), Algorithm 1: every block, independent noise. The paper leaves
+number, sign and positions partly open; each field says what is used here. To first order the direction is
+`-gamma J mean(eta)`, which is noise if there are few copies. Antithetic copies, an option that is not in the paper,
+cancel that order. Two controls run alongside: a random direction of the same norm, and the opposite sign.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Probe(Protocol):
 
     @property
     def injects(self) -> Injection:
-        """The most that it gives away."""
+        """The most revealing information that it gives away."""
 
     @property
     def opening(self) -> str:
@@ -146,7 +146,7 @@ class ByPrompt:
 
     @property
     def injects(self) -> Injection:
-        """The most that it gives away."""
+        """The most revealing information that it gives away."""
         return self.change.injects
 
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
@@ -162,7 +162,7 @@ class ByPrompt:
 
 @dataclass(frozen=True)
 class Asked:
-    """A probe with the rows it asks; ids of those it cannot ask, with reasons."""
+    """A probe with the rows it asks, and the ids of rows it cannot ask, with reasons."""
 
     probe: Probe
     asks: tuple[Ask, ...]
@@ -170,7 +170,7 @@ class Asked:
 
     @property
     def record(self) -> ProbeRecord:
-        """Its line of the ledger."""
+        """Return the probe's line in the ledger."""
         probe = self.probe
         return ProbeRecord(probe.name, probe.access, probe.injects, probe.opening, self.skipped)
 

@@ -1,9 +1,9 @@
-"""GCG: find, by gradients and trials, a suffix of ordinary tokens that makes a model begin with a given phrase.
+"""GCG: use gradients and trials to find a suffix of ordinary tokens that makes a model begin with a given phrase.
 
 Reference: Zou et al. 2023 (arXiv 2307.15043). Here a step is taken only if the loss falls (`accept="always"` is the
-original), and a candidate survives only if the whole prompt, written out and tokenised again, gives its tokens: the
-reported suffix is a text that anyone can type. The optimiser never sees the answer; its target is cut off before
-scoring.
+original), and a candidate survives only if the whole prompt, written out and tokenised again, gives the same tokens.
+The reported suffix is thus a text that anyone can type. The optimiser never sees the answer; its target is cut off
+before scoring.
 
 SoftGCG, at the end, optimises the embeddings of the suffix instead of its tokens. Reference: Chen et al. 2025
 (arXiv 2505.23270); Schwinn et al. 2024 for attacks in embedding space.
@@ -62,7 +62,7 @@ class SuffixProbe:
 
     @property
     def opening(self) -> str:
-        """The target, cut off before scoring; empty where the answer itself was the target."""
+        """The target, cut off before scoring; empty if the answer itself was the target."""
         return "" if self.target == "answer" else self.target
 
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
@@ -117,7 +117,7 @@ class Slot:
         ]
 
     def ids_and_place(self, model: HookedModel, suffix: str) -> tuple[list[int], slice]:
-        """Return the same for one suffix."""
+        """Return the tokens of the prompt with one suffix, and its position; raise `Skip` if it has none."""
         ((ids, place),) = self.coded(model, [suffix])
         if place is None:
             raise Skip("the suffix's tokens cannot be separated from the prompt's")
@@ -194,7 +194,7 @@ def frozen(model: HookedModel) -> Iterator[None]:
 
 
 class SharedBeginning:
-    """Compute losses of candidates; their common prefix is processed once, and kept from step to step.
+    """Compute the losses of candidates, processing their common prefix once and keeping it from step to step.
 
     Candidates of a step differ from the prompt they came from in one place. Sorted by that place, the candidates of a
     batch share everything before its first swap, not only the text before the suffix: the keys and values of one row,
@@ -261,7 +261,7 @@ class Found(NamedTuple):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class GCG(SuffixProbe):
-    """Optimise one suffix per question by greedy coordinate gradient; needs gradients, and takes long.
+    """Optimise one suffix per question by greedy coordinate gradient. This needs gradients and takes a long time.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -271,7 +271,7 @@ class GCG(SuffixProbe):
     """Length of the suffix."""
 
     steps: PositiveInt = 100
-    """Maximum number of steps; it stops when the whole target is the model's first choice."""
+    """Maximum number of steps; the search stops when the whole target is the model's first choice."""
 
     candidates: PositiveInt = 128
     """Number of suffixes tried in a step, each with one token swapped."""
@@ -293,7 +293,7 @@ class GCG(SuffixProbe):
 
     @property
     def name(self) -> str:
-        """Its word, with the settings that differ from the default."""
+        """Name of the probe, with the settings that differ from the default."""
         return name_with_settings("gcg", self, unnamed=["cached", "rows_at_once"])
 
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
@@ -519,12 +519,12 @@ class SoftGCG(SuffixProbe):
 
     @property
     def name(self) -> str:
-        """Its word, with the settings that differ from the default."""
+        """Name of the probe, with the settings that differ from the default."""
         usual = {"rows_at_once": self.rows_at_once, **self._usual._asdict()}
         return name_with_settings("softgcg", self, unnamed=[n for n, v in usual.items() if getattr(self, n) == v])
 
     def __repr__(self) -> str:
-        """All settings, with defaults resolved; finished parts are looked up by it."""
+        """All settings, with defaults resolved. Finished parts are looked up by this text."""
         whole = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         whole |= self.effort._asdict()
         return f"SoftGCG({', '.join(f'{name}={value!r}' for name, value in whole.items())})"
@@ -563,7 +563,7 @@ class SoftGCG(SuffixProbe):
             slots[row], prompts[row] = slot, slot.text(suffix)
             ids[row], places[row] = slot.ids_and_place(model, suffix)
         lengths = {row: len(ids[row]) + len(slots[row].target) for row in ids}
-        ordered = sorted(ids, key=lengths.__getitem__)  # little to pad
+        ordered = sorted(ids, key=lengths.__getitem__)  # to pad little
         batches = row_layout(model).split(
             [ordered[n : n + self.rows_at_once] for n in range(0, len(ordered), self.rows_at_once)], lengths
         )

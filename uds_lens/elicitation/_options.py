@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -75,8 +74,8 @@ class ElicitOptions:
     """Dtype of the models."""
 
     rouge_words: RougeWords = "ascii"
-    """Words that ROUGE counts: those of a-z and 0-9, as in published numbers, or with `unicode` those of every script.
-    With the former, it is NaN if most of a reference is in another script."""
+    """Words that ROUGE counts: those made of a-z and 0-9, as in published numbers, or (`unicode`) those of every
+    script. With the former, ROUGE is NaN if most of a reference is in another script."""
 
     leak_threshold: Share = 0.8
     """Minimum recall for a text to count as a leak (leak@k)."""
@@ -105,11 +104,6 @@ class ElicitOptions:
     def to_dict(self) -> dict[str, Any]:
         """Return the settings by name."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> ElicitOptions:
-        """Make settings of what `to_dict` returned; an unknown name raises `ConfigError`."""
-        return cls(**settings)
 
 
 class ProbeRecord(NamedTuple):

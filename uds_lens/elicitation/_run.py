@@ -1,4 +1,4 @@
-"""`elicit`: the same probes, with the same budget and random numbers, on the unlearned model, on retain and on full."""
+"""`elicit`: the same probes, with the same budget and random numbers, on the unlearned model, `retain` and `full`."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ def elicit(
         model: The unlearned model: directory, Hub id, transformers model or `TransformerBridge`.
         examples: The forget set (examples, rows, or what `load_examples` reads), or `ElicitData`, which adds a `limit`,
             retained facts for in-context examples, and holdout questions.
-        retain: Never saw it. Without it, a score cannot be distinguished from what any model would say by chance:
-            `control_frame` then compares with the references of other subjects, which is weaker.
-        full: Trained on everything; without it there is no power and no share.
+        retain: Model that never saw the forget set. Without it, a score cannot be told apart from what any model would
+            say by chance; `control_frame` then compares with the references of other subjects, a weaker control.
+        full: Model trained on everything. Without it, neither power nor share is defined.
         probes: Names (`"mask+icl+aoa"`), probe objects, or the name of a preset ("quick", "black_box", "paper").
         options: How to ask; default `ElicitOptions()`.
         run: Where to run; default `RunOptions()`.
-        out: Directory for finished parts; a killed run resumes from there and asks nothing again.
+        out: Directory for finished parts; a killed run resumes from there and repeats no question.
 
     Returns:
         Texts and scores.
@@ -126,10 +126,10 @@ def elicit(
         ModelError: A checkpoint cannot be opened, or gives NaN.
         StorageError: Nothing can be written to `out`.
         MissingDependencyError: rouge-score is not installed.
-        IncompatibleModelsError: The checkpoints do not fit together.
+        IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
 
     Warns:
-        UdsLensWarning: The run may take longer than `max_hours`. It is run anyway: the estimate is a guess.
+        UdsLensWarning: The run may take longer than `max_hours`. It starts anyway, since the estimate is rough.
 
     Example:
         >>> import uds_lens as ul
@@ -212,7 +212,7 @@ def elicit(
 
 @dataclass(frozen=True)
 class _Asker:
-    """Ask an open model, or take from the folder what a killed run has finished."""
+    """Ask an open model, or read from the folder the parts that a killed run finished."""
 
     model: HookedModel
     options: ElicitOptions
@@ -235,7 +235,7 @@ class _Asker:
             file = None if self.folder is None else self.folder / f"{key}.json"
             part = None
             if file is not None and file.is_file():
-                with suppress(ResultFormatError):  # a broken part is asked again
+                with suppress(ResultFormatError):  # a broken part is measured again
                     part = read_part(file, key=key)
             if part is None:
                 part = self._ask(role, asked, decoding, ends)

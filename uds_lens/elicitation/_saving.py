@@ -1,4 +1,4 @@
-"""Saved elicitations: a part has one model's texts under one probe and decoding; a result is a directory of parts."""
+"""Saved elicitations: a part holds one model's texts for one probe and decoding; a result is a directory of parts."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ KIND = Kind(
 
 
 def save_elicitation(results: ElicitationResults, path: str | os.PathLike[str]) -> None:
-    """Write `ElicitationResults`; an earlier one at the path is replaced, other files there stay."""
+    """Write `ElicitationResults`; an earlier result at the path is replaced; other files there stay."""
     texts = [{**row, "part": number} for number, part in enumerate(results.parts) for row in _rows(part)]
     tables: dict[str, Sequence[Row]] = {"examples": example_rows(results.examples), "texts": texts}
     if results.holdout:

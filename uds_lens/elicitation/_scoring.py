@@ -26,7 +26,7 @@ class Scores(NamedTuple):
     precision: float  # ROUGE-L precision, in [0, 1]: low if a long text achieves the recall
     entity: float  # ROUGE-L recall of the entity alone; NaN if the row has none
     words: int  # number of words in the text
-    judged: float = math.nan  # what a judge of the user's says, in [0, 1]; NaN without one
+    judged: float = math.nan  # score by the user's judge, in [0, 1]; NaN without one
 
 
 Judge: TypeAlias = Callable[[str, str, str], float]
@@ -170,8 +170,8 @@ def share(
 
     With T_g and P_g the sums of `beyond` and `power` over subject g, the interval is the symmetric studentised
     bootstrap of the ratio sum T_g / sum P_g (as `uds_lens.results.bootstrap_interval`, with P_g in place of the number
-    of questions). Recall is often all-or-nothing by subject, and if few subjects recall anything, a bootstrap is
-    overconfident. So the interval is at least as wide as a beta-binomial model of the subjects implies, with sum
+    of questions). Recall is often all or nothing within a subject, and if few subjects recall anything, a bootstrap is
+    overconfident. The interval is therefore at least as wide as a beta-binomial model of the subjects implies, with sum
     power^2 / sum power as the score of a recalled question. It may extend below 0 and above 1.
 
     Args:

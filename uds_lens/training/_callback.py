@@ -58,17 +58,17 @@ class DepthCallback(TrainerCallback):
     same as without the callback. Values go to the Trainer's loggers (`depth/uds`, `depth/damage`, ...), to `curve`, and
     to a file `depth.json` in the output directory and each checkpoint.
 
-    Where the Trainer evaluates, its metrics have the UDS as `eval_depth` and the damage as `eval_depth_damage`, so
-    that `metric_for_best_model="eval_depth"` with `load_best_model_at_end`, and `EarlyStoppingCallback`, choose by
-    depth (list this callback before others). A model chosen in this way looks deeper on the measured rows than it is:
-    audit it on facts about other subjects.
+    When the Trainer evaluates, its metrics include the UDS as `eval_depth` and the damage as `eval_depth_damage`, so
+    that `metric_for_best_model="eval_depth"` with `load_best_model_at_end`, and `EarlyStoppingCallback`, can
+    select by depth (list this callback before the others). A model selected in this way looks more deeply unlearned on
+    the measured rows than it is: audit it on facts about other subjects.
 
     Args:
-        baseline: Stage 1, measured with a `control` where damage is wanted; its `full` is the model before training.
+        baseline: Stage 1, measured with a `control` if damage is wanted; its `full` is the model before training.
         every: Optimiser steps between two measurements; the model before training and the last step are measured, too.
         rows: Measure at least this many examples, whole subjects at a time, drawn with the baseline's seed. None: all.
-        control: As `rows`, for the baseline's control facts; 0 measures none.
-        options: How to run the audits; `device` says where `full` is opened, `memory_gib` bounds its recordings.
+        control: The same as `rows`, for the baseline's control facts; 0 measures none.
+        options: How to run the audits; `device` says where `full` is opened, and `memory_gib` limits its recordings.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -235,7 +235,7 @@ def _drawn(subjects: Sequence[str | None], usable: Sequence[bool], n: int | None
 
 
 def _of_first_process(point: DepthPoint, device: Any) -> DepthPoint:
-    """Return the first process's point in all processes, so that all decide alike."""
+    """Return the first process's point in every process, so that all make the same decisions."""
     if not torch.distributed.is_initialized():
         return point
     numbers = torch.tensor(astuple(point)[1:], dtype=torch.float64, device=device)

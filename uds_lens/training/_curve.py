@@ -33,10 +33,10 @@ class DepthPoint:
     """Optimiser steps taken; 0 is the model before training."""
 
     uds: FloatOrNaN
-    """UDS on the measured examples, in [0, 1]; NaN where none is measurable."""
+    """UDS on the measured examples, in [0, 1]; NaN if none is measurable."""
 
     output_depth: FloatOrNaN = math.nan
-    """That of the unpatched answers, in [0, 1]; NaN where it was not measured."""
+    """Output depth, from the answers without patching, in [0, 1]; NaN if it was not measured."""
 
     damage: FloatOrNaN
     """Loss on retained facts over loss on forget facts; NaN without a control, or if nothing is lost yet."""
