@@ -20,7 +20,7 @@ PACKAGE = Path(errors.__file__).parent
 
 USUAL = {
     ValueError: "ConfigError DataError MissingSplitError ModelError ModelBusyError ResultFormatError "
-    "IncompatibleModelsError TrioMismatchError",
+    "IncompatibleModelsError",
     RuntimeError: "PatchError",
     ImportError: "MissingDependencyError",
     OSError: "StorageError",

@@ -25,7 +25,6 @@ __all__ = [
     "ResultFormatError",
     "Setting",
     "StorageError",
-    "TrioMismatchError",
     "UdsLensError",
     "UdsLensWarning",
     "forget_warnings",
@@ -104,10 +103,6 @@ class ModelError(UdsLensError, ValueError):
 
 class IncompatibleModelsError(ModelError):
     """The checkpoints of one audit differ where they must agree (architecture, depth, width, tokenizer)."""
-
-
-TrioMismatchError = IncompatibleModelsError
-"""Its name up to version 0.1."""
 
 
 class ModelBusyError(ModelError):

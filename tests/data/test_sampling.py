@@ -35,5 +35,5 @@ def test_seed_and_limit():
     assert sample_examples(examples, 100) == sample_examples(examples, 1000) == examples
     assert [e.row for e in sample_examples(examples, 3, sample="first")] == [0, 1, 2]
     for limit in (0, -1, True):
-        with pytest.raises(ConfigError, match="limit must be a whole number of at least 1"):
+        with pytest.raises(ConfigError, match="limit must be a whole number >= 1"):
             sample_examples(examples, limit)

@@ -9,7 +9,7 @@ from altered_results import results
 
 import uds_lens as ul
 from uds_lens._storage import files
-from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable, format_of, generator, located
+from uds_lens._storage.files import atomic_write_marked, check_writable, format_of, generator, located
 from uds_lens._storage.records import with_checksum
 from uds_lens.errors import ResultFormatError, StorageError
 
@@ -67,7 +67,7 @@ def test_the_working_directory_and_what_holds_it_are_no_places(tmp_path, monkeyp
     for place in (".", "..", "../inner", tmp_path / "inner", "/"):
         with pytest.raises(StorageError, match="it holds the working directory"):
             check_writable(place, directory=True)
-    assert check_folder(".") == check_writable(".", directory=True, replaced=False) == Path()
+    assert check_writable(".", directory=True, replaced=False) == Path()
 
 
 def test_a_result_of_another_kind_is_no_free_place(tmp_path):

@@ -203,7 +203,7 @@ def test_a_baseline_keeps_what_depends_on_full_and_retain(trio, tmp_path, monkey
                 assert one is other is None or torch.equal(one.nan_to_num(9), other.nan_to_num(9)), field.name
     with pytest.raises(ul.errors.ConfigError, match="measured with other examples"):
         measured(baseline, EXAMPLES[:3])
-    with pytest.raises(ul.errors.ConfigError, match=r"other weights than those of .*full"):
+    with pytest.raises(ul.errors.ConfigError, match=r"weights of .*full.* differ from those"):
         measured(dataclasses.replace(baseline, models={**baseline.models, "full": baseline.models["retain"]}))
     other = dataclasses.replace(baseline.exchanged, candidates=baseline.exchanged.candidates[:1])
     assert measured(dataclasses.replace(baseline, exchanged=other))[1] == n_first, "of a release with other candidates"

@@ -15,7 +15,7 @@ import uds_lens as ul
 from uds_lens._cli import options as opt
 from uds_lens._cli.terminal import echo, print_frame, print_json, print_wrapped, say, table_rows
 from uds_lens._quoting import csv_text
-from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable
+from uds_lens._storage.files import atomic_write_marked, check_writable
 
 _MARKS = {"ok": "ok ", "note": "-  ", "problem": "!! "}
 
@@ -92,7 +92,6 @@ def weights(
     """
     say(f"comparing {model} with {full} ...")
     if out is not None:
-        check_folder(out)
         check_writable(out / "weights.csv", directory=False)
         check_writable(out / "weights.html", directory=False)
     difference = ul.weights.difference(full, model, retain=retain)

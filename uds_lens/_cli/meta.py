@@ -22,7 +22,7 @@ from uds_lens._cli.model_tables import (
     write_table_file,
 )
 from uds_lens._cli.terminal import Column, echo, number, print_frame, print_json, print_wrapped, say, table_rows
-from uds_lens._storage.files import check_folder, check_writable
+from uds_lens._storage.files import check_writable, located
 from uds_lens.errors import DataError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def meta(
     """
     say(f"reading {table} ...")
     if out is not None:  # checked before any work is done
-        out = check_folder(out)
+        out = located(out)
         for name in Judged._fields:
             check_writable(out / f"{name}.csv", directory=False)
     models = references.read(table)

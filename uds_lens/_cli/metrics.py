@@ -30,7 +30,7 @@ from uds_lens._cli.terminal import (
     with_names,
 )
 from uds_lens._progress import about
-from uds_lens._storage.files import check_folder, check_writable
+from uds_lens._storage.files import check_writable
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.errors import ModelError
 from uds_lens.metrics._catalogue import METRICS
@@ -242,7 +242,6 @@ def metrics(
     for file in files.values():
         check_writable(file, directory=False, format=KIND.format)
     if len(names) > 1:
-        check_folder(out)
         require_metrics_table(table)
     sets = ul.metrics.open_metric_data(
         data, retain=retain_data, holdout=holdout_data, passages=passages, split=split, limit=limit, sample=sample

@@ -21,8 +21,8 @@ _KERNEL = "Failed to load CPU gemm_4bit_forward"
 def no_hub_kernels() -> Iterator[None]:
     """Keep bitsandbytes from fetching and running kernel code from the Hub, and drop its message that there is none.
 
-    It does so on import, or in the first pass on a Mac, if the package `kernels` is installed. To allow this, import
-    bitsandbytes first.
+    bitsandbytes does so on import, or in the first pass on a Mac, if the package `kernels` is installed. To allow this,
+    import bitsandbytes beforehand.
     """
 
     def wanted(record: logging.LogRecord) -> bool:

@@ -363,7 +363,7 @@ def follow_file(tokenizer: Any, place: str, *, revision: str | None, offline: bo
 
 
 def set_place(config: Any, place: str) -> None:
-    """Return where a config was loaded from; one read from a GGUF file has its title in a separate entry."""
+    """Record where a config was loaded from; one read from a GGUF file has its title in another entry, which goes."""
     setattr(config, PLACE_ENTRY, place)
     vars(config).pop("_model_name_or_path", None)
 

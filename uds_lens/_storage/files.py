@@ -52,11 +52,7 @@ def generator() -> str:
 
 def located(path: Place) -> Path:
     """Return a path with `~` expanded to the home directory."""
-    path = Path(path)
-    try:
-        return path.expanduser()
-    except RuntimeError:  # the user does not exist
-        return path
+    return Path(os.path.expanduser(path))
 
 
 def did_you_mean(path: Place) -> str:
@@ -90,12 +86,13 @@ def check_writable(
     """Return the place to write to, checked before any work is done.
 
     A place may be used if it does not exist, is an empty directory, or was written by this library; with `overwrite`,
-    any file may be replaced.
+    any file may be replaced. With `replaced=False`, files are written into the directory, which itself stays.
     """
     place = located(path)
     file_format = format_of(place)
     if directory:
-        check_folder(place, replaced=replaced)
+        if replaced and Path.cwd().is_relative_to(os.path.realpath(place)):
+            raise StorageError(f"cannot write {_short(place)}: it holds the working directory. Name a new directory.")
         if os.path.lexists(place) and file_format is None and (not place.is_dir() or _entries(place)):
             file_format = format_of(place)  # another process may have been replacing it during the first check
             if file_format is None:
@@ -119,19 +116,6 @@ def check_writable(
         raise StorageError(f"cannot write {_short(place)}: {_short(above)} is a file. Choose another place.")
     if not os.access(above, os.W_OK | os.X_OK):
         raise StorageError(f"cannot write {_short(place)}: no permission in {_short(above)}. Choose another place.")
-    return place
-
-
-def check_folder(path: Place, *, replaced: bool = False) -> Path:
-    """Return the directory for results, or raise an error if results cannot go there."""
-    place = located(path)
-    real = Path(os.path.realpath(place))
-    try:
-        here = Path.cwd()
-    except FileNotFoundError:  # the working directory was removed
-        here = Path(real.anchor)
-    if replaced and here.is_relative_to(real):
-        raise StorageError(f"cannot write {_short(place)}: it holds the working directory. Name a new directory.")
     return place
 
 
@@ -164,12 +148,10 @@ def _entries(folder: Path) -> list[str]:
 
 
 def _head(path: Path) -> bytes:
-    try:
+    with suppress(OSError):
         if path.is_file():  # not a pipe or a device: reading these would never end
             with open(path, "rb") as file:
                 return file.read(_HEAD)
-    except OSError:
-        pass
     return b""
 
 
@@ -220,7 +202,7 @@ def _prefix(path: Path) -> str:
 
 
 def _held(path: Path) -> tuple[Path, BaseFileLock | None]:
-    """Make a new hidden directory next to `path`, ours as long as its lock is held."""
+    """Make a new hidden directory next to `path`; it belongs to this process as long as its lock is held."""
     _sweep(path)
     for _ in range(_TRIES):
         place = path.parent / f"{_prefix(path)}{secrets.token_hex(4)}{_PART}"
@@ -275,19 +257,16 @@ def read_one_version(path: Place, record: str, read: Callable[[Path], Read]) -> 
     """Read one version of a directory that may be overwritten at the same time, never a mixture.
 
     `record` is a file that every save writes. If `read` raises `ResultFormatError` (files missing, or not belonging
-    together), it is tried again; the error is final if the same version fails twice.
+    together), it is tried again, unless the directory is still the version that was read.
     """
-    last = None
-    for attempt in range(_TRIES):
+    while True:
         folder = settled(path)
         version = _version(folder / record)
         try:
             return read(folder)
         except ResultFormatError:
-            if version == last or attempt + 1 == _TRIES:
+            if version == _version(settled(path) / record):
                 raise
-            last = version
-    raise AssertionError("unreachable")
 
 
 def _version(file: Path) -> tuple[int, ...]:
@@ -410,8 +389,7 @@ def atomic_files(path: Place, files: Mapping[str, bytes], *, own: Collection[str
     """Write a directory of files atomically; other files in it stay, except those named in `own`."""
     with atomic_directory(path, own={*files, *own}) as folder, writing(located(path)):
         for name, content in files.items():
-            with open(folder / name, "wb") as file:
-                file.write(content)
+            (folder / name).write_bytes(content)
 
 
 @contextmanager
@@ -497,24 +475,17 @@ LARGEST = 8 << 30  # largest file that is read, in bytes
 def read_file(path: Place, *, most: int = LARGEST) -> bytes:
     """Read a regular file; devices and pipes are refused, since reading them might never end."""
     name = _short(Path(path))
-
-    def at_once(file: str, flags: int) -> int:
-        return os.open(file, flags | getattr(os, "O_NONBLOCK", 0))
-
     try:
-        with open(path, "rb", opener=at_once) as file:
-            state = os.fstat(file.fileno())
-            if not stat.S_ISREG(state.st_mode):
-                raise ResultFormatError(f"{name} cannot be read: it is not a regular file.")
-            if state.st_size > most:
-                raise ResultFormatError(
-                    f"{name} has {state.st_size >> 20} MiB: expected at most {most >> 20} MiB. Is it the right file?"
-                )
-            return file.read(most + 1)
+        state = os.stat(path)
+        if not stat.S_ISREG(state.st_mode):
+            raise ResultFormatError(f"{name} cannot be read: it is not a regular file.")
+        if state.st_size > most:
+            raise ResultFormatError(
+                f"{name} has {state.st_size >> 20} MiB: expected at most {most >> 20} MiB. Is it the right file?"
+            )
+        return Path(path).read_bytes()
     except ResultFormatError:
         raise
-    except IsADirectoryError as error:
-        raise ResultFormatError(f"{name} cannot be read: it is not a regular file.") from error
     except (OSError, ValueError, MemoryError) as error:
         raise ResultFormatError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 

@@ -53,8 +53,8 @@ class Baseline(Stage1):
     """Where to open `full` for stage 2; None after `load` means the recorded name."""
 
     exchanged: Exchanged | None = field(default=None, repr=False)
-    """What `full` and `retain` say with blocks of each other; put there by the first `transplant` with this baseline,
-    for those after it."""
+    """Answers of `full` and `retain` with blocks of each other; added by the first `transplant` with this baseline, and
+    reused by later ones."""
 
     @classmethod
     def measure(
@@ -231,7 +231,7 @@ class Baseline(Stage1):
         )
 
     def with_full(self, full: ModelSource) -> Baseline:
-        """Return the same baseline with `full` opened from another place, where its weights are checked."""
+        """Return the same baseline with `full` opened from another place; its weights are checked when it is opened."""
         return dataclasses.replace(self, full=full)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -439,7 +439,7 @@ def join_stages(
         delta, ratio, cosine = (getattr(same or baseline, name) for name in S1_TENSORS)
         control = None if baseline.control is None else baseline.control.s1_delta
         control = same.control_s1_delta if same else control
-    # The output depth of a reference is set to exactly 0 or 1, as its score is: rounding may differ in another pass.
+    # The output depth of a reference is set to exactly 0 or 1, like its score: another pass may round differently.
     known = {baseline.models["full"].fingerprint: baseline.s_full}
     if baseline.s_retain is not None and not baseline.retains:
         known[baseline.models["retain"].fingerprint] = baseline.s_retain

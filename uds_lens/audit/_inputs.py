@@ -355,7 +355,7 @@ def make_plan(
 
 
 def _tell_of_bfloat16(shape: Any, config: AuditConfig, options: RunOptions) -> None:
-    """Say so if float32, the default, is slow for a large model on this CPU."""
+    """Tell the user if float32, the default, is slow for a large model on this CPU."""
     weights = 12 * shape.num_hidden_layers * shape.hidden_size**2
     if config.dtype != "float32" or weights < 1e8 or options.device_map or pick_device(options.device) != "cpu":
         return

@@ -115,8 +115,8 @@ class DepthMap:
             frame[name] = [getattr(self.cells[i], name) for i in frame["number"]]
         return frame[["example_id", "layer", "site", "position", "head", "label", "lost"]]
 
-    @cached_property
-    def _cells_frame(self) -> pd.DataFrame:
+    def cells_frame(self) -> pd.DataFrame:
+        """Return one row per layer and cell: mean loss, interval and p-value (sign flips over subjects; Holm's)."""
         import pandas as pd
 
         groups = cluster_codes([row.subject for row in self.examples])
@@ -128,10 +128,6 @@ class DepthMap:
         frame = pd.DataFrame(rows, columns=columns)
         frame.insert(frame.columns.get_loc("n"), "p_holm", holm(frame["p"].tolist()))
         return frame
-
-    def cells_frame(self) -> pd.DataFrame:
-        """Return one row per layer and cell: mean loss, interval and p-value (sign flips over subjects; Holm's)."""
-        return self._cells_frame.copy()
 
     def tokens_frame(self) -> pd.DataFrame:
         """Return one row per layer, cell and output position (from 0): mean loss, over the `n` answers that have it."""
@@ -154,8 +150,9 @@ class DepthMap:
         import pandas as pd
 
         rows = []
-        both = [site for site in dict.fromkeys(cell.site for cell in self.cells) if self._has(site)]
-        for site in both:
+        for site in dict.fromkeys(cell.site for cell in self.cells):
+            if not {MapCell(site, "entity"), MapCell(site, "all")} <= {*self.cells}:
+                continue
             entity, everywhere = (self.at(site, position).double() for position in ("entity", "all"))
             for layer in range(entity.shape[1]):
                 some, whole = float(entity[:, layer].mean()), float(everywhere[:, layer].mean())
@@ -203,9 +200,6 @@ class DepthMap:
             config=saved.settings,
             **saved.shaped({"lost_by_token": shape}),
         )
-
-    def _has(self, site: HookSite) -> bool:
-        return {MapCell(site, "entity"), MapCell(site, "all")} <= {*self.cells}
 
     def plot_tokens(
         self, site: HookSite = "resid_post", position: MapPosition = "entity", **look: Unpack[Look]
@@ -337,7 +331,7 @@ def _n_heads(model: HookedModel, plan: Plan, site: HookSite) -> int:
 def _patch_cells(
     model: HookedModel, plan: Plan, cells: Sequence[MapCell], read: dict[HookSite, SourceStates], options: RunOptions
 ) -> Float[Tensor, "example layer cell token"]:
-    """Patch every cell of every batch of `full`, and return what each token of the entity loses."""
+    """Patch every cell of every batch of `full`, and return the log-probability that each token of the entity loses."""
     longest = max((len(row.scored) for row in plan.rows), default=0)
     lost = torch.full((len(plan.rows), model.n_layers, len(cells), longest), torch.nan, dtype=torch.float64)
     side = row_layout(model).padding_side

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from uds_lens._progress import about, tell
 from uds_lens._quoting import csv_text
-from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable, refuse_to_replace
+from uds_lens._storage.files import atomic_write_marked, check_writable, refuse_to_replace
 from uds_lens.audit._baseline import Baseline
 from uds_lens.audit._inputs import AuditInputs, Plan, audit_inputs, make_plan, retain_sources
 from uds_lens.audit._kept import states_kept
@@ -193,7 +193,6 @@ def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
             raise ConfigError(
                 f"{str(out)!r} holds one audit; several need a directory of their own: choose another place."
             )
-        check_folder(out)
         return {name: out / name for name in names}
     if not is_audit(out) and audits_in(out, depth=1):
         raise ConfigError(

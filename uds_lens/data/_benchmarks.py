@@ -197,19 +197,15 @@ def lume(row: Row) -> Iterator[dict[str, Any]]:
     yield {**columns, "entity": row.get("output"), "prefix": ""} if kind == "qa" else columns
 
 
-def after_the_trace(row: Row) -> Iterator[dict[str, Any]]:
-    """Read `question` and `answer` of R-TOFU; its reasoning (`cot`) is not asked: the answer follows the trace."""
-    yield {"question": row.get("question"), "answer": row.get("answer")}
-
-
 _HUBBLE = ("nationality", "birthdate", "birthplace", "email", "occupation", "alumni_of", "uuid")
 
 
 def hubble(row: Row) -> Iterator[dict[str, Any]]:
     """Read a biography of Hubble (`text`): a row for each fact in `meta` that one sentence states.
 
-    The biography up to that sentence is the question, as it was trained on; the sentence is the answer, the fact in it
-    the entity. The first sentence is asked for by name. The type has how often the biography was inserted.
+    The biography up to that sentence is the question, as in training; the sentence is the answer, and the fact in it is
+    the entity. The first sentence is asked for by the person's name. The type says how often the biography was
+    inserted.
     """
     meta, text = row.get("meta"), row.get("text")
     try:
@@ -258,11 +254,11 @@ class Benchmark:
     licence: str
     """The licence under which its authors publish it."""
     parts: Mapping[str, Part]
-    """Sets of rows, by our names; the first is the forget set."""
+    """Sets of rows, by the names used in this library; the first is the forget set."""
     read: RowReader
     """Converts a published row to rows of this library."""
     lacks: tuple[str, ...]
-    """Things that it lacks and an audit or a metric may need."""
+    """What an audit or a metric may need but the data set lacks."""
     reference: str
     """The paper."""
     models: Mapping[str, str] = field(default_factory=dict)
@@ -424,7 +420,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             name: Part(None, "train", (f"data/tofu/{name}.json", f"{name}.json", f"{name}.jsonl"))
             for name in ("forget10", "forget05", "forget01", "retain90", "retain95", "retain99", "full")
         },
-        read=after_the_trace,
+        read=prompt_and_response,  # its reasoning (`cot`) is not asked: the answer follows the trace
         lacks=("a retain model", _NO_ENTITIES, _NO_PARAPHRASES),
         reference="Yoon et al. 2025, R-TOFU: Unlearning in Large Reasoning Models",
     ),

@@ -249,8 +249,9 @@ split, and no other file may be given authors."""
 def with_authors(examples: Sequence[ForgetExample], split: str) -> list[ForgetExample]:
     """Fill `subject` with the author, "author 0" to "author 199" in the order of TOFU's `full`.
 
-    The row number within the split says which: an id that is a row number (`idx`), or the place in a whole split.
-    A split that holds no authors, or is not whole and has no row numbers, stays as it is; so does a given subject.
+    The author follows from the row number within the split: an id that is a row number (`idx`), or the position in a
+    complete split. Splits without authors, incomplete ones without row numbers, and examples that already have a
+    subject are returned unchanged.
     Splits with authors: full, forgetNN, retainNN, holdout10, retain_perturbed, and NAME_perturbed or NAME_filtered.
 
     Example:
@@ -274,8 +275,6 @@ def with_authors(examples: Sequence[ForgetExample], split: str) -> list[ForgetEx
 
 def split_of(examples: Sequence[ForgetExample]) -> str | None:
     """Recognise a complete split of TOFU; None for anything else."""
-    if not examples:
-        return None
     first = hashlib.sha256(examples[0].question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return _WHOLE_SPLITS.get((first, len(examples)))
 

@@ -93,7 +93,7 @@ def _rewritten(
 
 
 def _parts(example: ForgetExample) -> tuple[str, str, str] | str:
-    """Return the question, the answer before the entity, and the rest of it with the space between."""
+    """Return the question, the answer before the entity, and the rest of the answer with the space before it."""
     span = entity_span(example)
     if isinstance(span, str):
         return span

@@ -60,7 +60,7 @@ class SkippedExample:
     """A row that could not be scored. It counts as neither erased nor intact."""
 
     id: str
-    """Identity of the example."""
+    """Id of the example."""
     row: int
     """Place in the source, from 0."""
     reason: str

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._progress import tell
@@ -92,8 +88,8 @@ CHAT_STYLES: dict[ChatStyleName, ChatStyle] = {
 """Styles that published numbers were measured with; each applies only to the numbers listed for it.
 
 - `open_unlearning`: Open-Unlearning's, in training and evaluation, for Llama 3, Qwen2.5, Phi-3.5 and Zephyr (the
-templates of Qwen2.5 and Phi-3.5 print no date). For Llama-2-chat it uses its own format, not a tokenizer's template. -
-`open_unlearning_gemma`: the same for Gemma-7b-it, without a system turn; its template prints no date.
+templates of Qwen2.5 and Phi-3.5 print no date). For Llama-2-chat it uses its own format, not a tokenizer's template.
+- `open_unlearning_gemma`: the same for Gemma-7b-it, without a system turn; its template prints no date.
 - `paper_pools`: the UDS paper's output metrics on its two pools, and ROUGE of the 150 unlearned models.
 - `paper_scores`: memorization, privacy and utility of these 150 models, used for ranking the methods.
 - `paper_perturbed`: models after quantisation or relearning, and retain's own values before. The date was the day of
@@ -363,17 +359,13 @@ def chat_text(
     system = [("system", chat.system_prompt)] if chat.system_prompt is not None else []
     messages = [{"role": role, "content": text} for role, text in (*system, *turns)]
     try:
-        if _has_powers(tokenizer.get_chat_template()):
-            raise ValueError("it contains a power (**), which may take forever and cannot be interrupted")
-        text = _within_limit(
-            lambda: str(
-                tokenizer.apply_chat_template(
-                    messages,
-                    tokenize=False,
-                    add_generation_prompt=answer_next,
-                    date_string=chat.chat_date,
-                    **json.loads(template_kwargs(chat.template_kwargs) or "{}"),
-                )
+        text = str(
+            tokenizer.apply_chat_template(
+                messages,
+                tokenize=False,
+                add_generation_prompt=answer_next,
+                date_string=chat.chat_date,
+                **json.loads(template_kwargs(chat.template_kwargs) or "{}"),
             )
         )
         if len(text) > _TEMPLATE_LENGTH + sum(len(turn["content"]) for turn in messages):
@@ -394,41 +386,6 @@ def chat_text(
 
 
 _TEMPLATE_LENGTH = 1_000_000  # characters that a template may add to the turns it is given
-_TEMPLATE_SECONDS = 10.0  # for one rendering; templates take milliseconds
-
-
-@lru_cache(maxsize=8)
-def _has_powers(template: str) -> bool:
-    """Tell whether a template computes powers: a large one is a single Python step, which cannot be interrupted."""
-    from jinja2 import Environment
-
-    return any(kind == "operator" and text == "**" for _, kind, text in Environment().lex(template))
-
-
-def _within_limit(rendering: Callable[[], str]) -> str:
-    """Render a template in a thread with a time limit: nested loops could run for hours.
-
-    Jinja limits only the length of a range.
-    """
-    written: Future[str] = Future()
-
-    def run() -> None:
-        try:
-            written.set_result(rendering())
-        except BaseException as error:
-            written.set_exception(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        thread.join(_TEMPLATE_SECONDS)
-    finally:  # after Ctrl-C, too
-        if running := thread.is_alive():
-            number, ended = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ended)  # raised in the thread at its next step
-    if running:
-        raise TimeoutError(f"it ran for more than {_TEMPLATE_SECONDS:g} seconds")
-    return written.result()
 
 
 # The assistant's turn. Templates of models that reason open a requested answer differently from a given one, and
@@ -476,7 +433,7 @@ def answer_turn(
     chat: ChatStyle | None = None,
     opening: AnswerTurn | None = None,
 ) -> AnswerTurn:
-    """Render a conversation whose last turn, after `turns`, is an answer; `opening`: what `open_turn` says of them."""
+    """Render a conversation that ends with an answer after `turns`; `opening` is their `open_turn`, if known."""
     turn = opening or open_turn(tokenizer, turns, chat=chat)
     whole = chat_text(tokenizer, [*turns, ("assistant", answer)], chat=chat, answer_next=False)
     for head in (turn.head, turn.asked):  # the latter if the answer contains a thought of its own

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from uds_lens._compat.huggingface_hub import asking_the_hub, is_reachable
+from uds_lens._settings import check_value
 from uds_lens._storage import tables
 from uds_lens._storage.files import did_you_mean
 from uds_lens._storage.tables import LargeTableError, column_names, read_parquet
-from uds_lens._types import Sampling, check_choice
+from uds_lens._types import PositiveInt, Sampling, check_choice
 from uds_lens.data._columns import KNOWN, examples_from_list, examples_from_rows, with_rows_read
 from uds_lens.data._examples import ForgetExample, named, place, plain, short
-from uds_lens.errors import ConfigError, DataError, Setting
+from uds_lens.errors import DataError
 
 if TYPE_CHECKING:
     import pandas
@@ -159,28 +160,13 @@ def _json_lines(text: str, path: Path) -> Rows:
 def _parse(text: str, path: Path, *, line: int | None = None) -> Any:
     where = place(path) if line is None else f"{place(path)}, line {line}"
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         at = error.lineno if line is None else line
         what = "JSON" if line is None else "JSON (one object per line)"
         raise DataError(f"{place(path)}, line {at}, column {error.colno}: broken {what}: {error.msg}.") from error
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: JSON that cannot be read: {plain(error)}.") from error
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object whose keys must differ; Python's own reader lets the last one win."""
-    mapping: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in mapping:
-            raise DataError(
-                f"an object has the key {short(key)} twice, but can have only one value: "
-                f"{short(mapping[key], 60)} or {short(value, 60)}. Remove one."
-            )
-        mapping[key] = value
-    return mapping
 
 
 def _csv(text: str, path: Path) -> Rows:
@@ -250,7 +236,7 @@ def load_examples(
         >>> [example.id for example in load_examples(rows)]
         ['0']
     """
-    check_limit(limit)
+    check_value("limit", limit, PositiveInt | None)
     examples = _read(source)
     return examples if limit is None else sample_examples(examples, limit, seed=seed, sample=sample)
 
@@ -447,9 +433,7 @@ def sample_examples(
         >>> [sum(e.subject == f"author {a}" for e in kept) for a in range(5)]
         [2, 2, 2, 2, 2]
     """
-    check_limit(limit)
-    if limit is None:
-        raise ConfigError(Setting("limit"), " must be a whole number of at least 1; got None.")
+    check_value("limit", limit, PositiveInt)
     check_choice("sample", sample, Sampling)
     examples = with_rows_read(examples)
     if limit >= len(examples):
@@ -469,14 +453,6 @@ def sample_examples(
     start = chance.random() * step
     taken = {line[min(int(start + number * step), len(line) - 1)] for number in range(limit)}
     return [example for index, example in enumerate(examples) if index in taken]
-
-
-def check_limit(limit: object) -> None:
-    """Raise `ConfigError` unless `limit` is None or a whole number of at least 1."""
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise ConfigError(
-            Setting("limit"), f" must be a whole number of at least 1, or None for all examples; got {short(limit)}."
-        )
 
 
 HARDLY_MIXED = 0.1

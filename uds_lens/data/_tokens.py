@@ -79,7 +79,7 @@ class TokenSequence:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRow(TokenSequence):
-    """One example, ending before its last entity token y_T, which position y_T - 1 predicts, or after it (`encode`)."""
+    """One example, up to its last entity token y_T, which position y_T - 1 predicts; y_T itself may be left out."""
 
     example: ForgetExample
     """Where the row comes from."""
@@ -280,7 +280,7 @@ def entity_tokens(offsets: Sequence[tuple[int, int]], entity: Span) -> range:
 def _coded_examples(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[RenderedExample], protocol: Protocol, *, always: bool
 ) -> list[_Coded]:
-    """Tokenise the whole text of each example, as training does, or apart before the entity (see `encode`)."""
+    """Tokenise the whole text of each example, as training does, or split before the entity (see `encode`)."""
     apart, heads, rests = [], [], []
     for text in texts:
         begins = protocol == "chat" and text.answer_start == len(text.prompt)  # with the turn's own white space
@@ -481,7 +481,7 @@ def answer_ends(
     if protocol == "raw":
         return end
     text = open_turn(tokenizer, [("user", "?")], chat=chat).end.strip()
-    opening = _plain_ids(tokenizer, text)[:1] if text else []
+    opening = _tokens(tokenizer, [text], add_special_tokens=False)["input_ids"][0][:1]
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     special.update(tokenizer.all_special_ids)
     return tuple(dict.fromkeys((*(token for token in opening if token in special), *end)))
@@ -502,7 +502,3 @@ def _questions_and_answers(
         prompt = turn.head.rstrip(" ")
         texts.append((prompt, turn.head[len(prompt) :] + turn.rest))
     return texts
-
-
-def _plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    return list(_tokens(tokenizer, [text], add_special_tokens=False)["input_ids"][0])

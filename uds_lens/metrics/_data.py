@@ -10,11 +10,11 @@ from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import PlainValidator
 
-from uds_lens._settings import validated
+from uds_lens._settings import check_value, validated
 from uds_lens._storage.records import digest
-from uds_lens._types import Sampling
+from uds_lens._types import PositiveInt, Sampling
 from uds_lens.data import ForgetExample, load_tofu, sample_examples
-from uds_lens.data._readers import ExamplesLike, as_examples, check_limit, sorted_by
+from uds_lens.data._readers import ExamplesLike, as_examples, sorted_by
 from uds_lens.errors import DataError, MissingSplitError, warn_once
 
 _SETS = {
@@ -164,7 +164,7 @@ class MetricData:
         Raises:
             ConfigError: `n` is not a whole number of at least 1, or `sample` no such word.
         """
-        check_limit(n)
+        check_value("limit", n, PositiveInt | None)
         whole = self._sets
         if n is None or all(len(part) <= n for part in whole.values()):
             return self

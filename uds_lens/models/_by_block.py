@@ -346,8 +346,8 @@ class StreamedModel(HookedModel):
     def _put(self, weights: dict[str, Tensor]) -> None:
         """Put weights into the model, on the device; on CUDA, in parallel with its computations.
 
-        They are not pinned: that copies them once more on the host, into pieces of which each is rounded up to a power
-        of two and kept, to win time at the one step that the disk is slower than anyway.
+        They are not pinned: pinning would copy them once more on the host, into pieces that are rounded up to a power
+        of two and kept, only to speed up a step that is faster than the disk anyway.
         """
         with nullcontext() if self._beside is None else torch.cuda.stream(self._beside):
             moved = {place: weight.to(self._device) for place, weight in weights.items()}

@@ -45,7 +45,7 @@ from uds_lens._compat.transformers import (
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
 from uds_lens._storage.files import did_you_mean
-from uds_lens._storage.weights import require_blocks, weight_files
+from uds_lens._storage.weights import weight_files
 from uds_lens.data._examples import short
 from uds_lens.errors import ModelError, Setting, UdsLensError, warn_once
 from uds_lens.models import _gguf as gguf
@@ -90,9 +90,9 @@ def quiet_files(*, report: bool = False) -> Iterator[None]:
 
 
 def place_of(source: Place) -> Path:
-    """Return the path of a source, whether it exists or not: `~` is expanded, `package:NAME` is an installed package's.
+    """Return the path of a source, whether it exists or not.
 
-    The package is not imported.
+    `~` is expanded, and `package:NAME` becomes the directory of the installed package, which is not imported.
     """
     text = os.fspath(source)
     if not text.startswith(PACKAGE):
@@ -238,8 +238,6 @@ def load_config(source: Place, *, revision: str | None, offline: bool, trust_rem
         set_attention(config, "eager")
         return config
     with plain_errors(source, offline):
-        if is_local(source):
-            require_blocks(place_of(source), os.fspath(source))
         config = AutoConfig.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
     set_attention(config, "eager")  # not the checkpoint's choice: it may name a kernel on the Hub
     return config
@@ -409,9 +407,7 @@ def _dtype_of_base(source: Place, dtype: torch.dtype) -> torch.dtype:
         return dtype
     options = checkpoint_record(source).get("options")
     trained = options.get("dtype") if isinstance(options, dict) else None
-    return (
-        {"float32": torch.float32, **_LOWER}.get(trained, torch.float32) if isinstance(trained, str) else torch.float32
-    )
+    return _LOWER.get(str(trained), torch.float32)
 
 
 _LOWER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -430,8 +426,8 @@ def rounded_fingerprints(model: PreTrainedModel) -> dict[str, str]:
 def require_its_base(source: Place, base: PreTrainedModel) -> None:
     """Check that an adapter's base has the weights named in the adapter's record, if there is one.
 
-    A fingerprint is that of the weights in one dtype. Opened in another one than it was trained in, the weights are
-    compared in the lower of the two, where the record has their fingerprint in it.
+    A fingerprint belongs to the weights in one dtype. If the base is opened in another dtype than in training, the
+    weights are compared in the lower of the two, provided that the record has a fingerprint for it.
     """
     record = checkpoint_record(source)
     parent, options = record.get("parent"), record.get("options")

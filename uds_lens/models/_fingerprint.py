@@ -154,7 +154,7 @@ def rounded_fingerprint(model: nn.Module, dtype: torch.dtype) -> str:
 def former_fingerprint(model: nn.Module, dtype: torch.dtype | None = None) -> str:
     """Hash a model with BLAKE2b, as `fingerprint` (or `rounded_fingerprint`, with a dtype) once did.
 
-    Adapters of that time record their base by it.
+    Adapters that were trained then identify their base by this hash.
     """
     weights = named_weights(model)
     return fingerprint_of_digests(model, {n: _digest_offloaded(model, n, t, dtype, _blake2b) for n, t in weights})
@@ -243,9 +243,9 @@ known_fingerprints: dict[tuple[CheckpointFiles | None, torch.dtype, str], str] =
 
 
 def checkpoint_files(*folders: str | os.PathLike[str]) -> CheckpointFiles | None:
-    """List some files, and the files in some folders; None where one of them is not here.
+    """List files, and the files in folders, with their state; None if one of them does not exist here.
 
-    Two equal lists mean that nobody wrote to a file in between, as far as the file system tells.
+    If two lists are equal, no file was written in between, as far as the file system can tell.
     """
     files = []
     for folder in folders:

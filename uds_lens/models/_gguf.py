@@ -131,17 +131,17 @@ def _parsed(file: Path) -> _Content:
     from gguf import GGUFReader, dequantize
 
     class Reader(GGUFReader):
-        """The package's reader goes on beyond the end of a file, where arrays have as many entries as they say."""
+        """A reader that stops at the end of the file; the package's own believes any length that an array claims."""
 
         def _get(self, offset: int, dtype: Any, count: Any = 1, *more: Any, **options: Any) -> Any:
             if offset + int(count) * np.dtype(dtype).itemsize > len(self.data):
                 raise ValueError("it ends early")
             return super()._get(offset, dtype, count, *more, **options)
 
-    with np.errstate(over="ignore"):  # of an offset that wraps; it is compared below
+    with np.errstate(over="ignore"):  # a broken offset may wrap around; it is compared below
         reader = Reader(file)
     expected = 0
-    for tensor in reader.tensors:  # one behind the other, as llama.cpp writes and expects them
+    for tensor in reader.tensors:  # one directly after another, as llama.cpp writes and expects them
         offset = int(tensor.field.parts[-1][0])
         if offset != expected or math.prod(map(int, tensor.shape)) != tensor.n_elements:
             raise ValueError(f"{tensor.name} begins at {offset} instead of {expected}")

@@ -396,9 +396,9 @@ class HookedModel:
     def fingerprint(self) -> str:
         """Fingerprint of the model's current state: its weights (see `uds_lens.models.fingerprint`) and `changes`.
 
-        Hashed anew each time, because a live model may be trained between two audits; of a quantised model once,
-        because its kernels may repack the weights at the first pass. Changes cannot be hashed: a changed model equals
-        only itself with the same changes, in this process.
+        Hashed again each time, because a live model may be trained between two audits. A quantised model is hashed only
+        once, because its kernels may repack the weights in the first pass. Changes cannot be hashed: a changed model
+        equals only itself with the same changes, within this process.
         """
         weights = self._weights_fingerprint()
         changes = sorted(self.changes)
@@ -508,7 +508,7 @@ def open_model(
     if isinstance(source, HookedModel | nn.Module):
         model = source if isinstance(source, HookedModel) else adopt(source, tokenizer)
         have = str(model.dtype).removeprefix("torch.")
-        # The dtype that a quantised model computes in is fixed, also when it is loaded from files.
+        # The dtype that a quantised model computes in is fixed, even when it is loaded from files.
         if have != dtype and not getattr(model.hf, "is_quantized", False):
             raise ModelError(
                 f"the live model {model.name!r} is {have}, but dtype={dtype!r} was requested: convert it yourself "
@@ -537,8 +537,6 @@ def pick_device(device: str) -> str:
     >>> pick_device("cpu")
     'cpu'
     """
-    if not isinstance(device, str):
-        raise ModelError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N'; got {device!r}.")
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 class OwnPass:
     """The model's own pass over whole rows, block by block: padded to one length, or packed end to end.
 
-    Packed, tokens that several rows begin with are run once.
+    On packed rows, tokens that several rows begin with are run only once.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class OwnPass:
 
     @property
     def configs(self) -> list[Any]:
-        """The registry from which blocks take their attention, if rows are packed."""
+        """Configurations in which the blocks look up their attention, if rows are packed."""
         return self.recording.configs
 
     def run(self, layer: int) -> None:
         """Run the next block; keep its keys and values, and the window states that leave it, in `recording`.
 
-        Of the last block, only the window matters: once its keys and values are recorded, it is resumed on the window.
+        In the last block, only the window matters: once its keys and values are recorded, it is resumed on the window.
         """
         own, window = self.recording, self.recording.batch.window
         try:

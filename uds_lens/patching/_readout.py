@@ -45,7 +45,7 @@ def target_logprobs(
         targets: Next-token ids; ignored where not scored.
         scored: Which entries to score.
         score: Takes float32 logits `[n, d_vocab]` and targets `[n]`, returns `[n]` numbers to use instead.
-        normed: The states are behind the final norm.
+        normed: Whether the states have already passed the final norm.
 
     Returns:
         Natural logarithms in float32 (nats), at most 0; NaN where not scored.

@@ -77,7 +77,7 @@ class VariantRows(NamedTuple):
 
     chosen: Bool[Tensor, "batch"]
     n_tokens: int
-    """Tokens of their windows."""
+    """Number of tokens in their windows."""
 
 
 @dataclass(eq=False, repr=False)
@@ -112,7 +112,7 @@ class Recording:
     """How resumed windows are packed; None if rows stay padded."""
 
     configs: list[Any] = field(default_factory=list)
-    """The registry from which packed blocks take their attention."""
+    """Configurations in which packed blocks look up their attention."""
 
     plain: list[bool] = field(default_factory=list)
     """Whether the attention of each packed block is the plain one (`_packing.is_plain`)."""
@@ -227,14 +227,15 @@ class Recording:
     def row_groups(self) -> list[tuple[int, int, Recording]]:
         """Groups of rows that are resumed together: start, end (exclusive), and recording.
 
-        Resumed windows are padded to the widest only in attention (everywhere, if rows stay padded). All their variants
-        are many tokens: too many at once do not fit the processor's caches, too few waste calls.
+        Resumed windows are padded to the widest only in attention (everywhere, if rows stay padded). With all
+        their variants they have many tokens: too many at once do not fit into the processor's caches, and too few waste
+        calls.
         """
         return self._row_groups or [(0, len(self.batch), self)]
 
     @cached_property
     def _row_groups(self) -> list[tuple[int, int, Recording]]:
-        """Empty if all rows are resumed together: a recording that refers to itself would outlive its batch."""
+        """Row groups; empty if all rows are resumed together: a recording that refers to itself outlives its batch."""
         cuts = cut_row_groups(self.batch, self._costs, packed=self.windows is not None)
         return [(start, stop, self._of_rows(slice(start, stop))) for start, stop in cuts] if len(cuts) > 1 else []
 

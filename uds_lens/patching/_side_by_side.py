@@ -118,7 +118,7 @@ class RowLayout:
     """Rows with more tokens than this run separately, because their rotary frequencies differ."""
 
     long_rows: LongRows = "together"
-    """How those run."""
+    """How these longer rows run."""
 
     @property
     def padding_side(self) -> PaddingSide:

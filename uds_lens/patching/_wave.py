@@ -45,7 +45,7 @@ class Rider(Protocol):
 
     @property
     def configs(self) -> list[Any]:
-        """The registry from which its blocks take their attention, if its rows are packed."""
+        """Configurations in which its blocks look up their attention, if its rows are packed."""
 
     def run(self, layer: int) -> None:
         """Run one block, which is currently loaded."""
@@ -154,7 +154,7 @@ class Variants:
         model: The target.
         rows: Which rows of the batch.
         recording: The target's own pass over them.
-        wanted: For all rows of the batch, which variants are; None: all. Variants no row wants never join.
+        wanted: Which variants each row of the batch needs; None for all. Variants that no row needs never join.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Variants:
         self.waves: list[Wave] = []
 
     def run(self, layer: int, source: SpanCache, joining: Sequence[int] = (), again: Collection[int] = ()) -> None:
-        """Run one block: the variants there are, some of them patched `again`, and those that join here, by number.
+        """Run one block on the current variants, some of them patched `again`; the variants in `joining` join here.
 
         `source` has the states of this layer alone.
         """
@@ -185,7 +185,7 @@ class Variants:
                 wave.run(layer, here, again)
 
     def read_out(self, result: Float[Tensor, "batch n win"], *, score: Score | None = None) -> None:
-        """Put the log-probabilities of the scored tokens under each variant that left the last block, where wanted."""
+        """Write the log-probabilities of the scored tokens under each finished variant into `result`, where wanted."""
         batch = self.recording.batch
         for wave in self.waves:
             assert wave.variants is not None
@@ -207,11 +207,11 @@ class Resumed:
     variants: Variants  # on their way
     cache: SpanCache  # the source's states
     joining: Mapping[int, Sequence[int]]  # by layer, the variants first patched there
-    again: Mapping[int, Collection[int]]  # by layer, the variants also patched there
+    again: Mapping[int, Collection[int]]  # by layer, the variants patched there once more
 
     @property
     def configs(self) -> list[Any]:
-        """The registry from which blocks take their attention."""
+        """Configurations in which the blocks look up their attention."""
         return self.variants.recording.configs
 
     def run(self, layer: int) -> None:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable
+from uds_lens._storage.files import atomic_write_marked, check_writable, located
 from uds_lens._storage.records import plain
 from uds_lens.results._hub import shared_name
 from uds_lens.results._records import versions
@@ -48,7 +48,7 @@ def write_inspect_logs(
     References:
         https://inspect.aisi.org.uk/eval-logs.html
     """
-    place = check_folder(folder)
+    place = located(folder)
     contents = {}
     for part in results.parts:
         log = _log(results, part, dataset)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable
+from uds_lens._storage.files import atomic_write_marked, check_writable, located
 from uds_lens._storage.records import plain
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 from uds_lens.errors import ConfigError, ResultFormatError, Setting
@@ -178,7 +178,7 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
         ...     json.loads(write_uds_eval(audit, folder)[1].read_text())["uds"]
         1.0
     """
-    place = check_folder(folder)
+    place = located(folder)
     detailed, short = place / "UDS_EVAL.json", place / "UDS_SUMMARY.json"
     check_writable(detailed, directory=False)
     check_writable(short, directory=False)

@@ -18,7 +18,7 @@ import pandas as pd
 from uds_lens._progress import about, tell
 from uds_lens._quoting import csv_text
 from uds_lens._settings import as_settings, check_value
-from uds_lens._storage.files import atomic_write_marked, check_folder, check_writable, remove_inside
+from uds_lens._storage.files import atomic_write_marked, check_writable, remove_inside
 from uds_lens._storage.records import digest, plain
 from uds_lens._types import PositiveInt, Protocol
 from uds_lens.data import ForgetExample, sample_examples
@@ -256,7 +256,6 @@ def relearn_grid(
     if metrics.protocol == "auto":
         metrics = replace(metrics, protocol=protocol)
     place = Path(out)
-    check_folder(place, replaced=False)
     for name in ("settings.csv", "attacks.csv", "summary.json"):
         check_writable(place / name, directory=False)
     attack = _Attack({"unlearned": str(model), "retain": str(retain)}, data, grid, config, options, metrics, place)

@@ -19,10 +19,10 @@ class Candidate(NamedTuple):
     """The first block, from 0."""
 
     width: int
-    """Number of blocks; with `attention`, all of them."""
+    """Number of blocks; with `attention`, all blocks of the model."""
 
     attention: bool = False
-    """Whether only the attention of each block is the donor's."""
+    """Whether only the attention of each block is taken from the donor."""
 
     @property
     def last(self) -> int:
@@ -41,12 +41,12 @@ class Candidate(NamedTuple):
         return f"block {self.first}" if self.width == 1 else f"blocks {self.first}-{self.last}"
 
     def holds(self, layer: int) -> bool:
-        """Whether a block is the donor's, or has the donor's attention."""
+        """Return whether a block, or its attention, is taken from the donor."""
         return self.first <= layer <= self.last
 
 
 def widths_of(n_layers: int) -> list[int]:
-    """Return the widths of bands: the numbers of blocks nearest to an eighth and a quarter of all, at least 1.
+    """Return the widths of bands: about an eighth and a quarter of all blocks, and at least 1.
 
     >>> widths_of(8), widths_of(30), widths_of(4)
     ([1, 2], [4, 8], [1])
@@ -57,11 +57,11 @@ def widths_of(n_layers: int) -> list[int]:
 def candidates_of(n_layers: int, *, attention: bool = True) -> tuple[Candidate, ...]:
     """Return every candidate of a model: bands of each width, then the attention of all blocks.
 
-    A band begins at every second of its blocks (`max(1, width // 2)`); the first and the last band are always there.
+    Bands of one width begin half a width apart (`max(1, width // 2)`); the first and the last are always included.
 
     Args:
-        n_layers: Blocks of the model.
-        attention: Whether its blocks have an attention that can be exchanged.
+        n_layers: Number of blocks in the model.
+        attention: Whether the blocks have an attention module that can be exchanged.
 
     Example:
         >>> [candidate.label for candidate in candidates_of(5)]
@@ -78,7 +78,7 @@ def candidates_of(n_layers: int, *, attention: bool = True) -> tuple[Candidate, 
 
 
 def passes_of(candidates: Sequence[Candidate], n_layers: int) -> float:
-    """Count the forward passes of a host and all its candidates: before a band the host's own states are used.
+    """Count the forward passes of a host and all its candidates; up to a band, the host's own states are reused.
 
     >>> passes_of([Candidate(0, 2), Candidate(2, 2), Candidate(0, 4, attention=True)], 4)
     3.5
@@ -87,18 +87,18 @@ def passes_of(candidates: Sequence[Candidate], n_layers: int) -> float:
 
 
 def attention_name(block: nn.Module) -> str | None:
-    """Return the name of a block's attention; None where it has none, as recurrent blocks do."""
+    """Return the name of a block's attention module; None if it has none, as in recurrent blocks."""
     return next((name for name, _ in block.named_children() if name in _ATTENTION), None)
 
 
 def have_attention(blocks: nn.ModuleList) -> bool:
-    """Whether some blocks have an attention that can be exchanged."""
+    """Return whether some blocks have an attention module that can be exchanged."""
     return any(attention_name(block) is not None for block in blocks)
 
 
 @contextmanager
 def with_attention(block: nn.Module, donor: nn.Module) -> Iterator[nn.Module]:
-    """Give a block the attention of another for the length of the `with` block, where both have one."""
+    """Give a block the attention of another inside the `with` block; a block without attention is left as it is."""
     name = attention_name(block)
     if name is None:
         yield block

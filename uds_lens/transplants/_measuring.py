@@ -1,4 +1,4 @@
-"""`transplant`: run `full`, the retain models and an unlearned model with blocks of each other."""
+"""`transplant`: run `full`, the retain models and an unlearned model with blocks of one another."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ def transplant(
     options: RunOptions | None = None,
     baseline: Baseline | None = None,
 ) -> Transplant:
-    """Put blocks of `retain` and of `full` into an unlearned model, and ask again.
+    """Put blocks of `retain` and `full` into an unlearned model, and ask again.
 
     `retain`'s blocks have never seen the forget set: if the answer returns when they replace some of the unlearned
-    model's, the rest of that model held it (host depth). `full`'s blocks hold the facts themselves: if a few of them
-    bring the answer back, the change was confined to these (localisation). No gradient, no training. See
-    `docs/guide/transplant.md` for what neither can see.
+    model's, the rest of that model still held it (host depth). `full`'s blocks hold the facts themselves: if a few of
+    them bring the answer back, the change was confined to the blocks they replace (localisation). Nothing is trained,
+    and no gradient is needed. `docs/guide/transplant.md` says what these scores cannot show.
 
     Args:
         full: Trained on everything: directory, Hub id, transformers model or `TransformerBridge`.
-        retain: Never saw the forget set. Several (a list) that differ in their seed: each is a donor. The base model
-            may stand in (`AuditConfig(stand_in="base")`).
-        unlearned: `full` after an unlearning method, or another retain model, to see the values of a model that really
+        retain: Never saw the forget set. In a list of several that differ in their seed, each is a donor. The base
+            model may stand in for it (`AuditConfig(stand_in="base")`).
+        unlearned: `full` after an unlearning method; or another retain model, to see the values of a model that really
             never saw the facts.
         examples: The forget set, with entity spans, in the forms that `DepthAudit.run` takes.
-        control: Facts that `full` and `retain` both know: a transplant that costs them counts for nothing.
-        config: Prompts, dtype, tau, sample and the resampling; default `AuditConfig()`. Site and scope play no part.
-        options: How to run it; default `RunOptions()`. Two models are in memory at a time, or of each a block.
-        baseline: A `Baseline` of the same models, examples, control facts and settings: what depends on `full` and
-            `retain` alone is taken from it, or put there by the first transplant. `save` keeps it.
+        control: Facts that `full` and `retain` both know; a candidate that loses them is not counted.
+        config: Prompts, dtype, tau, sample and the resampling; default `AuditConfig()`. Site and scope are not used.
+        options: How to run it; default `RunOptions()`. Two models are in memory at a time, or one block of each.
+        baseline: A `Baseline` with the same models, examples, control facts and settings. Results that depend only on
+            `full` and `retain` are taken from it, or added to it by the first transplant; its `save` includes them.
 
     Returns:
         The measurement, with a score for each example and candidate.
 
     Raises:
-        ConfigError: Counterfactuals stand in for `retain`: they have no weights; or the baseline is another one.
+        ConfigError: Counterfactuals, which have no weights, stand in for `retain`; or the baseline does not match.
         IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
         ModelError: A checkpoint cannot be opened, gives NaN, or needs more memory than there is.
         DataError: No examples.
@@ -97,14 +97,14 @@ def transplant_all(
     """Measure several unlearned models; everything that depends only on `full` and `retain` is run once.
 
     Args:
-        full: As for `transplant`, as are all others.
+        full: As for `transplant`, like all other arguments.
         retain: One model, or several.
         models: The unlearned models.
         examples: The forget set.
         control: Facts that `full` and `retain` both know.
         config: What is measured.
         options: How it is run.
-        baseline: Where that is kept for later.
+        baseline: Where these shared results are kept for later.
 
     Returns:
         One transplant per model, in their order.
@@ -124,14 +124,14 @@ def each_transplant(
     options: RunOptions | None,
     baseline: Baseline | None = None,
 ) -> Iterator[Transplant]:
-    """Measure one unlearned model after the other (`transplant_all`), to be saved as they come."""
+    """Measure one unlearned model after the other, like `transplant_all`, so that each can be saved at once."""
     config = as_settings(AuditConfig, config, name="config")
     options = as_settings(RunOptions, options, name="options")
     if config.stand_in == "counterfactual":
         raise ConfigError(
-            "a transplant takes blocks of ",
+            "a transplant takes blocks from ",
             Setting("retain"),
-            ", and counterfactuals have no weights: give a model that never saw the forget set, or the base model and ",
+            ", and counterfactuals have no weights: give a model that never saw the forget set, or the base with ",
             Setting("stand_in", "base"),
             ".",
         )
@@ -151,7 +151,7 @@ def each_transplant(
     n_layers = int(read_checkpoint_info(full, **where_of(options)).config.get_text_config().num_hidden_layers)
     passes, k = passes_of(candidates_of(n_layers), n_layers), len(retains)
     kept = None if baseline is None else _kept(baseline, plan, config, n_layers)
-    first, each = 0 if kept else 2 * k + k * (k - 1), k + 1  # hosts that are run for all, and for each model
+    first, each = 0 if kept else 2 * k + k * (k - 1), k + 1  # runs of hosts that all models share, and those per model
     run = _Run(plan, config, _settled(places, plan, config, options), first + each * len(hosts))
     rows = f"{len(plan.rows)} rows ({sum(plan.lengths)} tokens)"
     tell(f"transplant: {run.n_hosts * passes:.1f} forward passes over {rows}, two models in memory")
@@ -168,7 +168,7 @@ def each_transplant(
 
 
 def _settled(models: Mapping[str, ModelSource], plan: Plan, config: AuditConfig, options: RunOptions) -> RunOptions:
-    """Check that the memory for two models is there, and decide whether they are streamed."""
+    """Check that there is enough memory for two models, and decide whether they are streamed."""
     if options.stream is True:
         require_streamable(list(models.values()), options)
         return options
@@ -189,24 +189,27 @@ def _settled(models: Mapping[str, ModelSource], plan: Plan, config: AuditConfig,
 
 @dataclass(frozen=True, eq=False)
 class _References:
-    """Hold what depends on `full` and the retain models only."""
+    """What depends only on `full` and the retain models."""
 
     said: Exchanged
     full: ModelRecord
     retains: Sequence[ModelRecord]
 
     def require(self, measured: Sequence[ModelRecord]) -> None:
-        """Raise unless these are `full` and the retain models, by their weights; `full` is the last."""
+        """Raise unless these models have the weights of the retain models and, last, of `full`."""
         for now, known in zip(measured, [*self.retains, self.full], strict=True):
             if now.fingerprint != known.fingerprint:
                 raise ConfigError(
-                    f"the baseline was measured with other weights than those of {now.name!r} ({known.name!r} then): "
-                    "measure the baseline again, or leave it out."
+                    f"the weights of {now.name!r} differ from those that the baseline was measured with "
+                    f"({known.name!r}): measure the baseline again, or leave it out."
                 )
 
 
 def _kept(baseline: Baseline, plan: Plan, config: AuditConfig, n_layers: int) -> _References | None:
-    """Return what a baseline keeps of earlier transplants, None where it has none; raise where it is another one."""
+    """Return the results that a baseline keeps from earlier transplants; None if there are none.
+
+    Raises an error if the baseline has other settings or was measured on other examples.
+    """
     asked = baseline.provenance.get("ids_hash"), None if baseline.control is None else baseline.control.ids_hash
     now = plan.encoded.ids_hash, None if plan.control is None else plan.control.ids_hash
     unused = ("site", "scope", "last_layer")
@@ -216,7 +219,7 @@ def _kept(baseline: Baseline, plan: Plan, config: AuditConfig, n_layers: int) ->
     ]
     if differing := [name for name in names if name not in unused]:
         raise ConfigError(
-            f"the baseline was measured with other {', '.join(differing)}: give those of the baseline, or leave it out."
+            f"the baseline was measured with other {', '.join(differing)}: use those of the baseline, or leave it out."
         )
     said, known = baseline.exchanged, [candidates_of(n_layers, attention=has) for has in (True, False)]
     return None if said is None or said.candidates not in known else _References(said, *_records(baseline))
@@ -234,13 +237,13 @@ class _Run:
     plan: Plan
     config: AuditConfig
     options: RunOptions
-    n_hosts: int  # runs of a host with all candidates of a donor
+    n_hosts: int  # number of runs of a host with all candidates from a donor
 
     def host(self, host: ModelSource, donor: ModelSource, what: str) -> HostScores:
         return run_host(host, donor, self.plan, what=what, config=self.config, options=self.options)
 
     def references(self, full: ModelSource, retains: Sequence[Source]) -> _References:
-        """Run `full` with blocks of each retain model, and each of them with blocks of `full`."""
+        """Run `full` with blocks of each retain model, and each retain model with blocks of `full`."""
         hosts: list[HostScores] = []
         others: list[HostScores] = []
         with kept_open(full, self.config, self.options) as first:
@@ -264,7 +267,7 @@ class _Run:
     def _among(
         self, retains: Sequence[Source], like: Float[Tensor, "row candidate"]
     ) -> Float[Tensor, "host donor row candidate"] | None:
-        """Run each of several retain models with blocks of the others."""
+        """Run each retain model with blocks of the others; None if there is only one."""
         if len(retains) == 1:
             return None
         mixed = torch.full((len(retains), len(retains), *like.shape), torch.nan, dtype=torch.float64)
@@ -291,7 +294,7 @@ class _Run:
             return hosts[:-1], hosts[-1]
 
     def _known(self, host: ModelSource, references: _References) -> tuple[list[HostScores], HostScores] | None:
-        """Return the scores of a host with the weights of a reference, which were measured; None for others."""
+        """Return the scores already measured for a host that has the weights of a reference; None for other hosts."""
         if not (self.config.exact_noop and isinstance(host, HookedModel)):
             return None
         said, record = references.said, ModelRecord.of(host)
@@ -320,7 +323,7 @@ class _Run:
         sample: dict[str, Any] | None,
         cost: tuple[float, float],
     ) -> Transplant:
-        """Put what was measured into a record."""
+        """Build the `Transplant` from what was measured."""
         plan = self.plan
         n, rows = len(plan.encoded.rows), plan.encoded.rows
 

@@ -1,4 +1,4 @@
-"""`Transplant`: what models answer with blocks of each other, and the scores that follow."""
+"""`Transplant`: what models answer with blocks of other models, and the scores computed from these answers."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
 
 
-FOLDER = "transplant"  # of an audit's directory, where its transplant is saved
+FOLDER = "transplant"  # subdirectory of an audit's directory in which its transplant is saved
 
 ADMITTED_LOSS = 0.1
-"""Largest loss on control facts, beyond that of the host, for a candidate to be admitted; nats per token."""
+"""A candidate is admitted only if it costs the host at most this much on control facts; nats per token."""
 
 HIDDEN_ABOVE = 0.1
-"""Lower bound of `hidden` above which a model hides, where there is only one retain model to compare with."""
+"""With a single retain model, a model counts as hiding answers if the interval of `hidden` lies above this value."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Answers:
     """Mean log-probability of each entity under every mixture of models, nats per token, float64.
 
-    `unlearned_with_retain` is the unlearned model with blocks of a retain model. The axis `donor` counts the retain
-    models, also where one of them is the host.
+    `unlearned_with_retain` is the unlearned model with blocks of a retain model. The axis `donor` runs over the retain
+    models, even in `retain_with_full`, where the retain model is the host and not the donor.
     """
 
     s_full: Float[Tensor, "example"]
@@ -77,51 +77,53 @@ class Answers:
     """Under the unlearned model."""
 
     full_with_retain: Float[Tensor, "donor example candidate"]
-    """Under `full` with each candidate of each retain model."""
+    """Under `full` with each candidate taken from each retain model."""
 
     retain_with_full: Float[Tensor, "donor example candidate"]
-    """Under each retain model with each candidate of `full`."""
+    """Under each retain model with each candidate taken from `full`."""
 
     unlearned_with_retain: Float[Tensor, "donor example candidate"]
-    """Under the unlearned model with each candidate of each retain model."""
+    """Under the unlearned model with each candidate taken from each retain model."""
 
     unlearned_with_full: Float[Tensor, "example candidate"]
-    """Under the unlearned model with each candidate of `full`."""
+    """Under the unlearned model with each candidate taken from `full`."""
 
     retain_with_retain: Float[Tensor, "host donor example candidate"] | None = None
-    """Under each of several retain models with each candidate of another, NaN with its own; None with one."""
+    """Under each retain model with each candidate taken from another one; NaN where host and donor are the same model.
+    None if there is only one retain model."""
 
     def left(self, name: str) -> Float[Tensor, "*rest"]:
-        """Return `s_full - s`, what the models of a field lack of each answer, nats per token."""
+        """Return `s_full - s` for a field: how far its models fall short of `full` on each answer, nats per token."""
         s: Tensor = getattr(self, name)
         return (self.s_full[:, None] if "with" in name else self.s_full) - s
 
 
 class Localisation(NamedTuple):
-    """How much of what an unlearned model lost comes back with one band of `full`'s blocks."""
+    """How much of what an unlearned model has lost is restored by one band of `full`'s blocks."""
 
     width: int
-    """Blocks of a band."""
+    """Number of blocks in a band."""
 
     value: float
-    """`1 - mean left(U[b <- F]) / mean left(U)`: 1 = all, 0 = nothing, below 0 = even more is lost; NaN: `reason`."""
+    """`1 - mean left(U[b <- F]) / mean left(U)`: 1 = all is restored, 0 = nothing, below 0 = even more is lost. If NaN,
+    `reason` says why."""
 
     interval: Interval
     """Bootstrap over subjects."""
 
     band: str
-    """The band that was chosen most often; each example's is chosen on other subjects."""
+    """The band chosen most often; the band for an example is chosen on examples about other subjects."""
 
     retain: float
-    """The same for `retain` as the host (mean over several), which never learned the facts: the value to compare
-    with."""
+    """The same with `retain` as the host (mean over several retain models). It never learned the facts, so this is the
+    value to compare with."""
 
     reason: str | None
     """Why the value is NaN."""
 
 
 class _HostDepths(NamedTuple):
-    """A host with the blocks of retain models."""
+    """Scores of one host with blocks of the retain models."""
 
     admitted: Bool[Tensor, "donor candidate"]
     chosen: Int[Tensor, "donor example"]
@@ -130,16 +132,16 @@ class _HostDepths(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A retain model in place of the unlearned one, with the blocks of the other retain models."""
+    """Scores of a retain model that takes the place of the unlearned one, with blocks of the other retain models."""
 
     role: str
     """`retain 1`, `retain 2` ..."""
 
     output_depth: float
-    """O by the answers of the others."""
+    """O on the scale of the other retain models' answers."""
 
     host_depth: float
-    """h with the blocks of the others."""
+    """h with blocks of the other retain models."""
 
     hidden: float
     """O - h: what a model that never learned the facts seems to hide."""
@@ -147,16 +149,16 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Transplant:
-    """Hold what an unlearned model answers when blocks of `retain` or of `full` stand in it; made by `transplant`."""
+    """What an unlearned model answers when blocks of `retain` or `full` replace its own; made by `transplant`."""
 
     config: AuditConfig
-    """Settings of the measurement; site, scope and last layer play no part."""
+    """Settings of the measurement; site, scope and last layer do not affect it."""
 
     models: Mapping[str, ModelRecord]
-    """Records of `full`, `retain` (`retain 1`, `retain 2` ... of several) and `unlearned`."""
+    """Records of `full`, `retain` (`retain 1`, `retain 2` ... if there are several) and `unlearned`."""
 
     candidates: tuple[Candidate, ...]
-    """What was put in: bands of blocks, and the attention of all blocks."""
+    """The parts that were replaced: bands of blocks, and the attention of all blocks."""
 
     examples: tuple[ForgetExample, ...]
     """The scored examples, in input order."""
@@ -168,7 +170,7 @@ class Transplant:
     """The scored control facts; empty without a control."""
 
     control: Answers | None = None
-    """What was measured on the control facts; None without."""
+    """What was measured on the control facts; None without a control."""
 
     skipped: tuple[SkippedExample, ...] = ()
     """Rows that could not be scored, with reasons."""
@@ -200,9 +202,10 @@ class Transplant:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """Return what scores depend on besides the unlearned model, as in tables of audits: no site, scope, last layer.
+        """Return all that the scores depend on except the unlearned model, under the names used in tables of audits.
 
-        Settings, the weights of `full` and `retain`, and a hash of what was asked.
+        These are the settings (without site, scope and last layer), the weights of `full` and `retain`, and a hash of
+        what was asked.
         """
         unused = ("site", "scope", "last_layer")
         found = {name: getattr(self.config, name) for name in SCORE_SETTINGS if name not in unused}
@@ -211,25 +214,25 @@ class Transplant:
         return found | {QUESTIONS: self.provenance.get("ids_hash")}
 
     def differs_from(self, audit: DepthAudit) -> str | None:
-        """Say in what the transplant differs from an audit, so that they are not to be read together; else None."""
+        """Say in which respect transplant and audit differ so that they must not be read together; None if in none."""
         both = [("the audit", conditions_of(audit)), ("the transplant", self.conditions)]
         weights = [("", {"unlearned": of.models["unlearned"].fingerprint}) for of in (audit, self)]
         return "the unlearned model's weights" if differing(weights) else mixed(both)
 
     def beside(self, audit: DepthAudit) -> DepthAudit:
-        """Return the audit with these findings: its verdict takes them, its tables have host depth and hidden.
+        """Return the audit with these findings: its verdict uses them, and its tables show host depth and hidden.
 
-        They are not saved with the audit; save the transplant in the directory `transplant` of the audit's, where the
-        command line looks for it.
+        The findings are not saved with the audit. Save the transplant in the subdirectory `transplant` of the audit's
+        directory, where the command line looks for it.
 
         Args:
             audit: An audit of the same models with the same settings; site, scope and last layer may differ.
 
         Returns:
-            Another audit of the same numbers.
+            A copy of the audit, with the same numbers.
 
         Raises:
-            ConfigError: They differ in more.
+            ConfigError: They differ in something else.
 
         Example:
             >>> import uds_lens as ul
@@ -244,13 +247,13 @@ class Transplant:
             raise ConfigError(f"the transplant belongs to another audit: they differ in {why}.")
         return replace(audit, transplant=self.evidence)
 
-    # What the answers alone say.
+    # What the answers alone show.
 
     @cached_property
     def output_depth_per_example(self) -> Float[Tensor, "example"]:
-        """O of each example (`uds_lens.results.output_depth`), the mean over retain models.
+        """O of each example (`uds_lens.results.output_depth`), averaged over the retain models.
 
-        NaN where `full` knows the answer no better than they do.
+        NaN where `full` knows the answer no better than the retain models do.
         """
         a = self.answers
         each = [output_depth(a.s_full, a.s_unlearned, s_retain, self.config.tau) for s_retain in a.s_retain]
@@ -258,7 +261,10 @@ class Transplant:
 
     @property
     def output_depth(self) -> float:
-        """Output depth O in [0, 1], mean over examples: 0 answers as `full`, 1 as `retain` does; NaN without any."""
+        """Output depth O in [0, 1], mean over examples: 0 = it answers as `full` does, 1 = as `retain` does.
+
+        NaN if no example has a value.
+        """
         return mean_uds(self.output_depth_per_example)
 
     @cached_property
@@ -266,16 +272,16 @@ class Transplant:
         """Bootstrap interval over subjects."""
         return self._interval(self.output_depth_per_example, (0.0, 1.0))
 
-    # What the host holds beyond its answers.
+    # What the host still holds although it does not answer.
 
     @cached_property
     def cost(self) -> Float[Tensor, "donor candidate"]:
-        """c(b): what the blocks of each retain model cost `full` itself, mean over examples, nats per token."""
+        """c(b): what the blocks of each retain model cost `full` itself; mean over examples, nats per token."""
         return self.answers.left("full_with_retain").mean(1)
 
     @cached_property
     def control_loss(self) -> float:
-        """Return the unlearned model's loss on control facts `full` knows, nats per token; NaN without a control."""
+        """The unlearned model's loss on the control facts that `full` knows, nats per token; NaN without a control."""
         return math.nan if self.control is None else float(self._on_control(self.control.s_unlearned[:, None]))
 
     @cached_property
@@ -290,7 +296,7 @@ class Transplant:
         control: tuple[Float[Tensor, "fact"], Float[Tensor, "donor fact candidate"]] | None,
         donors: Sequence[int],
     ) -> _HostDepths:
-        """Score a host with blocks of some of the retain models."""
+        """Score a host with the blocks of some of the retain models."""
         a, tau = self.answers, self.config.tau
         of_retain, cost = a.left("s_retain")[donors], a.left("full_with_retain")[donors]
         admitted = torch.stack([affordable(*of) for of in zip(cost, of_retain, strict=True)])
@@ -306,17 +312,22 @@ class Transplant:
 
     @property
     def admitted(self) -> Bool[Tensor, "donor candidate"]:
-        """Candidates that count: c(b) at most a tenth of what `retain` lacks, control facts lose at most .1 more."""
+        """The candidates that count: c(b) at most a tenth of what `retain` lacks, at most 0.1 lost on control facts."""
         return self._unlearned.admitted
 
     @property
     def chosen(self) -> Int[Tensor, "donor example"]:
-        """Number of each example's candidate, the admitted one with the least mean left on other subjects; -1: none."""
+        """Index of the candidate for each example: the admitted one with the smallest mean `left` on other subjects.
+
+        -1 if there is none.
+        """
         return self._unlearned.chosen
 
     @property
     def host_depth_by_candidate(self) -> Float[Tensor, "donor example candidate"]:
-        """Host depth of each example with each candidate, admitted or not; NaN where the blocks alone decide.
+        """Host depth of each example with each candidate, admitted or not.
+
+        NaN where the blocks alone decide the answer.
 
         `clip((left(U[b <- R], i) - c(b, i)) / (left(R, i) - c(b, i)), 0, 1)`
         """
@@ -324,19 +335,19 @@ class Transplant:
 
     @property
     def host_depth_by_donor(self) -> Float[Tensor, "donor example"]:
-        """Host depth of each example by the blocks of each retain model, at the candidate chosen on other subjects."""
+        """Host depth of each example with each retain model's blocks, for the candidate chosen on other subjects."""
         return self._unlearned.depth
 
     @cached_property
     def host_depth_per_example(self) -> Float[Tensor, "example"]:
-        """Host depth h of each example, the mean over retain models; NaN: `host_depth_reason`."""
+        """Host depth h of each example, averaged over the retain models; `host_depth_reason` explains NaN."""
         return nanmean_over(self.host_depth_by_donor)
 
     @property
     def host_depth(self) -> float:
-        """Host depth h in [0, 1], mean over examples: 0 the rest of the model holds the answers, 1 it holds none.
+        """Host depth h in [0, 1], mean over examples: 0 = the rest of the model holds the answers, 1 = it holds none.
 
-        The ends of the scale follow from the definition: 0 for `full`, with whose blocks c is measured, 1 for `retain`.
+        By definition, `full` (on which c is measured) scores 0 and `retain` scores 1.
         """
         return mean_uds(self.host_depth_per_example)
 
@@ -347,12 +358,12 @@ class Transplant:
 
     @property
     def host_depth_spread(self) -> Spread:
-        """Range and deviation of h over several retain models as donors."""
+        """Range and standard deviation of h over several retain models as donors."""
         return spread_of(tuple(map(mean_uds, self.host_depth_by_donor)))
 
     @property
     def host_depth_reason(self) -> str | None:
-        """Why host depth is NaN; None where it is not."""
+        """Why host depth is NaN; None if it is not."""
         if not math.isnan(self.host_depth):
             return None
         if not self.examples:
@@ -363,7 +374,7 @@ class Transplant:
                 f"or the control facts lose more than {ADMITTED_LOSS:g} nats per token"
             )
         if bool((self.chosen < 0).all()):
-            return "there are no other examples to choose a candidate on"
+            return "there are no other examples on which to choose a candidate"
         return (
             f"retain lacks at most tau ({self.config.tau:g} nats per token) of every answer beyond what its blocks "
             "cost full"
@@ -373,34 +384,40 @@ class Transplant:
 
     @cached_property
     def hidden_per_example(self) -> Float[Tensor, "example"]:
-        """O - h of each example; NaN where one of them is."""
+        """O - h of each example; NaN where either is NaN."""
         return self.output_depth_per_example - self.host_depth_per_example
 
     @property
     def hidden(self) -> float:
-        """O - h, paired: the part of what the answers lack that the host still holds; NaN: `hidden_reason`."""
+        """Mean of O - h over examples: the share of what the answers lack that the host still holds.
+
+        `hidden_reason` explains NaN.
+        """
         return math.nan if self.hidden_reason else mean_uds(self.hidden_per_example)
 
     @cached_property
     def hidden_interval(self) -> Interval:
-        """Bootstrap interval over subjects, paired; NaN where `hidden` is."""
+        """Bootstrap interval over subjects of the differences O - h; NaN if `hidden` is NaN."""
         return NO_INTERVAL if self.hidden_reason else self._interval(self.hidden_per_example, (-1.0, 1.0))
 
     @property
     def hidden_reason(self) -> str | None:
-        """Why `hidden` is withheld; None where it is not."""
+        """Why `hidden` is withheld; None if it is not."""
         if math.isnan(self.output_depth):
             return "full knows no answer better than retain"
         if self.output_depth < ANSWERS:
             return (
                 f"the model still answers (output depth {self.output_depth:.2f}, less than {ANSWERS:g}): "
-                "there is nothing to hide"
+                "it hides nothing"
             )
         return self.host_depth_reason
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:
-        """Scores of each retain model by the others: what a model reaches that never saw the facts; none with one."""
+        """Scores of each retain model by the others, which show what a model that never saw the facts can reach.
+
+        Empty if there is only one retain model.
+        """
         a, facts, tau, found = self.answers, self.control, self.config.tau, []
         for j, role in enumerate(self.retains if a.retain_with_retain is not None else ()):
             others = [k for k in range(len(self.retains)) if k != j]
@@ -416,26 +433,26 @@ class Transplant:
 
     @property
     def hidden_bound(self) -> float:
-        """Return what the lower end of `hidden_interval` has to exceed: the most that a retain model seems to hide.
+        """The value that the lower end of `hidden_interval` must exceed: the most that any retain model seems to hide.
 
-        0.1 where there is one retain model; never below 0.
+        0.1 if there is only one retain model; never below 0.
         """
         hidden = [of.hidden for of in self.references if not math.isnan(of.hidden)]
         return max(0.0, *hidden) if hidden else HIDDEN_ABOVE
 
     @property
     def hides(self) -> bool | None:
-        """Whether the model hides what its answers lack, beyond `hidden_bound`; None where that is withheld."""
+        """Whether the model hides more of what its answers lack than `hidden_bound`; None if `hidden` is withheld."""
         if self.hidden_reason or math.isnan(self.hidden_interval.low):
             return None
         return self.hidden_interval.low > self.hidden_bound
 
     @property
     def evidence(self) -> TransplantEvidence:
-        """Return what `uds_lens.results.verdict` takes; `hidden_reference` is `hidden_bound`.
+        """The input for `uds_lens.results.verdict`; `hidden_reference` is `hidden_bound`.
 
-        Control facts are lost where some blocks of `retain` cost `full` little, on forget and control facts, and all
-        of them cost this model more than 0.1 nats per token of the control facts.
+        Control facts count as lost if some blocks of `retain` cost `full` little on forget and control facts, but every
+        one of them costs this model more than 0.1 nats per token on the control facts.
         """
         local = max((part.value for part in self.localisation if not math.isnan(part.value)), default=math.nan)
         return TransplantEvidence(
@@ -450,16 +467,16 @@ class Transplant:
 
     @property
     def _affordable(self) -> Bool[Tensor, "donor candidate"]:
-        """Candidates that cost `full` little, on control facts too."""
+        """The candidates that cost `full` little, on control facts as well."""
         facts = self.control
         control = None if facts is None else (facts.s_full, facts.full_with_retain)
         return self._depths(self.answers.full_with_retain, control, list(range(len(self.retains)))).admitted
 
-    # Where it was changed.
+    # Where the model was changed.
 
     @cached_property
     def localisation(self) -> tuple[Localisation, ...]:
-        """Return what comes back with one band of `full`'s blocks, for each width of bands."""
+        """What one band of `full`'s blocks restores, for each width of bands."""
         return tuple(
             self._localisation(width) for width in sorted({c.width for c in self.candidates if not c.attention})
         )
@@ -476,9 +493,9 @@ class Transplant:
         band = names.most_common(1)[0][0] if names else ""
         reason = None
         if math.isnan(mean) or bool((chosen < 0).any()):
-            reason = "there are no other examples to choose a band on"
+            reason = "there are no other examples on which to choose a band"
         elif mean <= self.config.tau:
-            reason = f"nothing was lost (on average {mean:.3f} nats per token, not more than tau {self.config.tau:g})"
+            reason = f"nothing was lost (on average {mean:.3f} nats per token, at most tau = {self.config.tau:g})"
         if reason:
             return Localisation(width, math.nan, NO_INTERVAL, band, retain, reason)
         codes = cluster_codes(self.subjects)
@@ -492,19 +509,20 @@ class Transplant:
     def _restored(
         self, left: Float[Tensor, "example candidate"], of_width: Bool[Tensor, "candidate"]
     ) -> tuple[Float[Tensor, "example"], Int[Tensor, "example"]]:
-        """Return what is left with each example's best band, chosen on other subjects, and which that is."""
+        """Return the loss left with the best band for each example (chosen on other subjects), and the band's index."""
         chosen = least_on_others(left, of_width, self.subjects)
         return taken(left, chosen), chosen
 
-    # Tables and words.
+    # Tables and summaries.
 
     def candidates_frame(self) -> pd.DataFrame:
         """Return one row per donor and candidate, means over examples in nats per token.
 
         `left`: what the unlearned model still lacks with these blocks. `c`: what they cost `full` itself (retain
-        donors). `control_loss`: what it then lacks of the control facts that `full` knows, `host_control_loss` without
-        the blocks (NaN without a control). `admitted`: whether it may count for host depth. `chosen`: share of examples
-        it was chosen for. `host_depth`: mean h with it (retain donors). `recovered`: `1 - left / left(unlearned)`.
+        donors). `control_loss`: what the unlearned model with these blocks lacks on the control facts that `full`
+        knows; `host_control_loss`: the same without the blocks (both NaN without a control). `admitted`: whether the
+        candidate may count for host depth. `chosen`: share of the examples for which it was chosen. `host_depth`: mean
+        h with the candidate (retain donors). `recovered`: `1 - left / left(unlearned)`.
         """
         import pandas as pd
 
@@ -531,7 +549,7 @@ class Transplant:
         return pd.DataFrame(rows)
 
     def examples_frame(self) -> pd.DataFrame:
-        """Return one row per example: its log-probabilities, O, h and O - h, and the blocks it was judged with."""
+        """Return one row per example: its log-probabilities, O, h and O - h, and the blocks chosen for it."""
         import pandas as pd
 
         a = self.answers
@@ -554,7 +572,7 @@ class Transplant:
         return frame
 
     def plot_bands(self, **look: Unpack[Look]) -> go.Figure:
-        """Draw what comes back with each band of `full`'s blocks (`uds_lens.plots.recovered_by_band`)."""
+        """Draw what each band of `full`'s blocks restores (`uds_lens.plots.recovered_by_band`)."""
         return plots.recovered_by_band(self.candidates_frame(), **look)
 
     def summary(self) -> dict[str, Any]:
@@ -635,11 +653,11 @@ class Transplant:
         fingerprint = self.models["unlearned"].fingerprint
         is_reference = any(self.models[role].fingerprint == fingerprint for role in ("full", *self.retains))
         if is_reference and len(defined) and float(defined.max() - defined.min()) < ROUNDING:
-            return Interval(float(defined.min()), float(defined.max()))  # it follows from the definition
+            return Interval(float(defined.min()), float(defined.max()))  # the score follows from the definition
         return bootstrap_interval(scores, clusters=self.subjects, bounds=bounds, **self.config.resampling)
 
     def _on_control(self, s: Float[Tensor, "*donor fact candidate"]) -> Float[Tensor, "*donor candidate"]:
-        """Average what is lost over the control facts that `full` knows; NaN without any."""
+        """Average the loss over the control facts that `full` knows; NaN if it knows none."""
         assert self.control is not None
         s_full = self.control.s_full
         lost = s_full[:, None] - s
@@ -647,7 +665,9 @@ class Transplant:
 
 
 def with_saved(audit: DepthAudit, place: str | os.PathLike[str]) -> tuple[DepthAudit, Transplant | None]:
-    """Return an audit with the findings of the transplant saved next to it, and that; as it is without one of its own.
+    """Return an audit with the findings of the transplant saved with it, and that transplant.
+
+    If there is no transplant, or it belongs to another audit, the audit is returned unchanged, with None.
 
     Args:
         audit: A saved audit.
@@ -661,10 +681,10 @@ def with_saved(audit: DepthAudit, place: str | os.PathLike[str]) -> tuple[DepthA
 
 
 def transplants_frame(found: Mapping[str, Transplant]) -> pd.DataFrame:
-    """Return one row per model: output depth, host depth, hidden with intervals, what comes back, control loss.
+    """Return one row per model: output depth, host depth and hidden with intervals, localisation, control loss.
 
     Args:
-        found: Transplants by the name of the model.
+        found: Transplants by model name.
 
     Returns:
         Columns `model`, `output_depth`, `host_depth`, `host_depth_low`, `host_depth_high`, `hidden`, `hidden_low`,

@@ -1,9 +1,10 @@
-"""Run a host with every candidate of a donor: block by block from where a band begins, or as whole forwards.
+"""Run a host with every candidate from a donor: block by block from where a band begins, or as whole forward passes.
 
-The host's own pass is run once. A candidate leaves it at its first block, with the states that enter there, and goes
-its own way to the head. So blocks are outermost for a batch, and for all batches where the models are streamed: a block
-of the host and the same of the donor are in memory at a time. Where blocks of a family cannot be run apart, the
-donor's blocks are put into the host's own list, and its forward is run.
+The host's own pass is run once. Each candidate branches off from it at the candidate's first block, starting with the
+states that enter that block, and continues on its own to the head. So the outer loop is over blocks: for one batch, or,
+if the models are streamed, for all batches, so that only one block of the host and the same block of the donor are in
+memory at a time. If a family's blocks cannot be run separately, the donor's blocks are put into the host's list of
+blocks, and the host's own forward is run.
 """
 
 from __future__ import annotations
@@ -37,49 +38,49 @@ from uds_lens.results import AuditConfig, ModelRecord, RunOptions
 from uds_lens.transplants._candidates import Candidate, candidates_of, have_attention, with_attention
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
-"""Nats by which a candidate run block by block may differ from the same one run as a whole forward."""
+"""Largest allowed difference, in nats, between a candidate run block by block and by a whole forward pass."""
 
 
 class HostScores(NamedTuple):
-    """Hold what a host says of the entities: mean log-probability over an entity's tokens, float64, nats per token."""
+    """Mean log-probability that a host gives each entity's tokens, float64, nats per token."""
 
     own: Float[Tensor, "row"]
     """With its own blocks."""
 
     mixed: Float[Tensor, "row candidate"]
-    """With each candidate of the donor."""
+    """With each candidate taken from the donor."""
 
     candidates: tuple[Candidate, ...]
-    """What was put in."""
+    """The parts that were replaced."""
 
     record: ModelRecord
-    """The host."""
+    """The record of the host."""
 
     donor: ModelRecord
-    """Whose blocks were put in."""
+    """The record of the model whose blocks were put in."""
 
 
 @contextmanager
 def kept_open(source: ModelSource, config: AuditConfig, options: RunOptions) -> Iterator[ModelSource]:
-    """Keep a model open for several hosts or donors; one that is streamed is opened for each."""
+    """Keep a model open for several runs; a streamed model is instead opened again for each run."""
     if is_streamed(source, options):
         yield source
         return
     with opened(source, config, options) as model:
-        model.fingerprint  # noqa: B018 - before the first pass: on a CPU, bitsandbytes repacks 4-bit weights then
+        model.fingerprint  # noqa: B018 - before the first pass, in which bitsandbytes repacks 4-bit weights on a CPU
         yield model
 
 
 def run_host(
     host: ModelSource, donor: ModelSource, plan: Plan, *, what: str, config: AuditConfig, options: RunOptions
 ) -> HostScores:
-    """Run a host on all rows, by itself and with every candidate of a donor.
+    """Run a host on all rows, by itself and with every candidate from a donor.
 
     Args:
-        host: The model whose blocks are replaced; embedding, final norm and head stay its own.
+        host: The model whose blocks are replaced; it keeps its embedding, final norm and head.
         donor: The model whose blocks are put in.
         plan: Rows and batches.
-        what: The pair in words, for the progress bar.
+        what: Description of the pair, for the progress bar.
         config: What is measured.
         options: How it is run.
 
@@ -123,7 +124,7 @@ def run_host(
 def by_block(
     host: HookedModel, donor: HookedModel, batches: Sequence[TokenBatch], candidates: Sequence[Candidate]
 ) -> list[Float[Tensor, "candidate_and_own batch"]]:
-    """Run a host block by block on batches; its own mean log-probability of each row first, then each candidate's."""
+    """Run a host block by block on batches; return each row's mean log-probability: its own, then each candidate's."""
     made = [_Rows(host, batch, candidates) for batch in batches]
     with closing(host.blocks()) as blocks, closing(donor.blocks()) as others:
         for layer, _ in zip(blocks, others, strict=True):
@@ -136,7 +137,7 @@ def by_block(
 def by_forward(
     host: HookedModel, donor: HookedModel, batches: Sequence[TokenBatch], candidates: Sequence[Candidate]
 ) -> list[Float[Tensor, "candidate_and_own batch"]]:
-    """Return the same by whole forwards of the host, with the donor's blocks in its list."""
+    """Return the same as `by_block`, by whole forward passes of the host with the donor's blocks in its list."""
     return [_by_forward(host, donor, batch.to(host.device), candidates) for batch in batches]
 
 
@@ -164,7 +165,7 @@ def _by_forward(
 
 
 class _Rows:
-    """Whole rows of a host on their way through its blocks, and each candidate from its first block on."""
+    """Whole rows on their way through a host's blocks, and each candidate's rows from its first block on."""
 
     def __init__(self, host: HookedModel, batch: TokenBatch, candidates: Sequence[Candidate]) -> None:
         self._anatomy, self._batch, self._candidates = host.anatomy, batch.to(host.device), candidates
@@ -174,7 +175,7 @@ class _Rows:
 
     @torch.no_grad()
     def run(self, layer: int, donor: nn.Module) -> None:
-        """Run the next block, the host's own and that of each candidate that has begun."""
+        """Run the next block: on the host's own states, and on those of every candidate that has branched off."""
         host, (args, kwargs) = self._anatomy.layers[layer], self._calls[layer]
         for number, candidate in enumerate(self._candidates):
             if candidate.first > layer:
@@ -201,7 +202,7 @@ class _Rows:
 
 
 def _by_blocks(host: HookedModel, donor: HookedModel, plan: Plan, candidates: Sequence[Candidate]) -> bool:
-    """Whether blocks may be run apart; where no test compares a family with whole forwards, two rows are tried."""
+    """Return whether blocks may be run separately; for families that the test suite does not cover, try two rows."""
     if not (host.is_resident and donor.is_resident):
         return True
     if not (runs_plainly(host) and runs_plainly(donor)):
@@ -222,25 +223,25 @@ def _by_blocks(host: HookedModel, donor: HookedModel, plan: Plan, candidates: Se
                 raise
             why = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'}"
     warn_once(
-        f"the blocks of {host.architecture} cannot be run apart from its forward ({why}): every transplant runs whole "
-        "forwards, which takes about twice as long.",
+        f"the blocks of {host.architecture} cannot be run separately from its forward ({why}): every transplant runs "
+        "whole forward passes, which takes about twice as long.",
         key=f"transplant {host.architecture} {host.dtype}",
     )
     return False
 
 
 def _require_alike(host: HookedModel, donor: HookedModel) -> None:
-    """Raise unless the donor's blocks take the host's states as they are."""
+    """Raise unless the donor's blocks can take the host's states without conversion."""
     for what, of_host, of_donor in (
         ("dtype", host.dtype, donor.dtype),
         ("device", host.device.type, donor.device.type),
     ):
         if of_host != of_donor:
-            way = "Open both alike, or pass their directories."
+            way = "Open both with the same one, or pass their directories."
             fixed = [model for model in (host, donor) if getattr(model.hf, "is_quantized", False)]
             if what == "dtype" and fixed:
                 dtype = str(fixed[0].dtype).removeprefix("torch.")
-                way = f"A quantised model computes in what its config names: choose dtype={dtype!r} for all."
+                way = f"A quantised model computes in the dtype that its config names: choose dtype={dtype!r} for all."
             raise ModelError(
                 f"blocks of {donor.name!r} cannot be put into {host.name!r}: their {what} differs ({of_donor} and "
                 f"{of_host}). {way}"
@@ -250,7 +251,7 @@ def _require_alike(host: HookedModel, donor: HookedModel) -> None:
 def _parts(
     host: HookedModel, plan: Plan, batches: Sequence[list[int]], candidates: Sequence[Candidate]
 ) -> list[list[list[int]]]:
-    """Cut batches into runs whose states wait for a block in half of the free memory."""
+    """Group batches such that the states of a group, which wait for the next block, fit into half the free memory."""
     room, size = free_bytes(str(host.device)) // 2, host.dtype.itemsize
     parts: list[list[list[int]]] = []
     left = 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """What is stored besides settings, models and provenance."""
+    """Values stored in addition to settings, models and provenance."""
 
     candidates: tuple[Candidate, ...]
     skipped: tuple[SkippedExample, ...]
@@ -69,7 +69,7 @@ def load_transplant(path: str | os.PathLike[str]) -> dict[str, Any]:
     models, retains = models_of(saved, "unlearned")
     donors, candidates, n_layers = len(retains), saved.values.candidates, models["full"].n_layers
     if not candidates or any(c.first < 0 or c.width < 1 or c.last >= n_layers for c in candidates):
-        raise ResultFormatError(f"{saved.where} names blocks that a model of {n_layers} blocks does not have, or none.")
+        raise ResultFormatError(f"{saved.where} names no blocks, or some that a model of {n_layers} blocks lacks.")
     tables = {name: examples_of(saved, name) for name in ("examples", *saved.tables)}
     of = {name: _shapes(donors, len(rows), len(candidates)) for name, rows in tables.items()}
     control_shapes = {f"control_{name}": shape for name, shape in of.pop("control", {}).items()}
@@ -89,7 +89,7 @@ def load_transplant(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _shapes(donors: int, n: int, candidates: int) -> Mapping[str, Shape]:
-    """Return the shapes of the tensors on n examples."""
+    """Return the shape of each tensor for n examples."""
     mixed = (donors, n, candidates)
     by_retain = dict.fromkeys(("full_with_retain", "retain_with_full", "unlearned_with_retain"), mixed)
     own = {"s_full": (n,), "s_retain": (donors, n), "s_unlearned": (n,)}

@@ -1,4 +1,4 @@
-"""Scores of a transplant as pure functions of the log-probability that is left to lose."""
+"""Scores of a transplant, as pure functions of the log-probability that a mixture of models lacks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def host_depth(
     left_of_retain: Float[Tensor, "example"],
     tau: float,
 ) -> Float[Tensor, "example candidate"]:
-    """Score each example by what stays lost when `retain`'s blocks stand in the unlearned model.
+    """Score each example by what is still lost when `retain`'s blocks replace some of the unlearned model's.
 
     `h(b, i) = clip((left(U[b <- R], i) - c(b, i)) / (left(R, i) - c(b, i)), 0, 1)`
 
     Args:
-        left: `s_full - s` of the unlearned model with the blocks, nats per token.
-        cost: c, the same of `full` with the blocks: what it costs that they are another model's.
-        left_of_retain: The same of `retain` itself.
+        left: `s_full - s` for the unlearned model with the blocks, nats per token.
+        cost: c, the same for `full` with the blocks: what their coming from another model costs.
+        left_of_retain: The same for `retain` itself.
         tau: Threshold, nats per token.
 
     Returns:
-        0 = the rest of the model holds the answer as `full`'s does, 1 = as little as `retain`'s; NaN where the
+        0 = the rest of the model holds the answer as `full` does, 1 = as little as `retain` does. NaN where the
         denominator is at most tau: the blocks alone decide the answer, or `full` knows no more of it than `retain`.
 
     Example:
@@ -44,13 +44,13 @@ def host_depth(
 
 
 ADMITTED_COST = 0.1
-"""Largest share of what `retain` lacks that its blocks may cost `full` itself, for a candidate to be admitted."""
+"""A candidate is admitted only if it costs `full` at most this share of what `retain` lacks."""
 
 
 def affordable(
     cost: Float[Tensor, "example candidate"], left_of_retain: Float[Tensor, "example"]
 ) -> Bool[Tensor, "candidate"]:
-    """Find the candidates that cost `full` little: mean c(b) at most a tenth of what `retain` lacks.
+    """Find the candidates that cost `full` little: their mean c(b) is at most a tenth of what `retain` lacks.
 
     >>> affordable(torch.tensor([[0.1, 2.0], [0.3, 2.0]]), torch.tensor([4.0, 6.0]))
     tensor([ True, False])
@@ -61,12 +61,12 @@ def affordable(
 def least_on_others(
     left: Float[Tensor, "example candidate"], admitted: Bool[Tensor, "candidate"], subjects: Sequence[str | None]
 ) -> Int[Tensor, "example"]:
-    """Choose a candidate for each example: the admitted one with the least mean over examples of other subjects.
+    """Choose a candidate for each example: the admitted one with the smallest mean over examples about other subjects.
 
-    Where all examples are about one subject, over all other examples.
+    If all examples are about one subject, the mean is over all other examples.
 
     Returns:
-        Numbers of candidates; -1 where none is admitted, or there are no other examples.
+        Indices of candidates; -1 if none is admitted, or if there are no other examples.
 
     Example:
         >>> left = torch.tensor([[0.0, 1.0], [0.0, 1.0], [4.0, 1.0]])
@@ -102,7 +102,7 @@ def taken(values: Float[Tensor, "example candidate"], chosen: Int[Tensor, "examp
 
 
 def nanmean_over(values: Float[Tensor, "donor example"]) -> Float[Tensor, "example"]:
-    """Average over donors, without those where a value is NaN.
+    """Average over donors, leaving out those whose value is NaN.
 
     >>> nanmean_over(torch.tensor([[0.2, torch.nan], [0.4, torch.nan]]))
     tensor([0.3000,    nan])

@@ -97,7 +97,7 @@ def _text(field: str, value: Any) -> str:
     return str(value).replace("_", "-")
 
 
-FORMAT, VERSION = "uds_lens.training", 2
+FORMAT, VERSION = "uds_lens.training", 2  # adapters with records of this version are shared, and stay readable
 
 UNLEARNING_RECORD, RELEARNING_RECORD, FINETUNING_RECORD = "unlearning.json", "relearning.json", "finetuning.json"
 """Names of the record in the directory of an unlearned, a relearned and a fine-tuned model."""
