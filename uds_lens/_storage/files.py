@@ -257,16 +257,18 @@ def read_one_version(path: Place, record: str, read: Callable[[Path], Read]) -> 
     """Read one version of a directory that may be overwritten at the same time, never a mixture.
 
     `record` is a file that every save writes. If `read` raises `ResultFormatError` (files missing, or not belonging
-    together), it is tried again, unless the directory is still the version that was read.
+    together), it is tried again; the error is final if the same version fails twice.
     """
+    last = None
     while True:
         folder = settled(path)
         version = _version(folder / record)
         try:
             return read(folder)
         except ResultFormatError:
-            if version == _version(settled(path) / record):
+            if version == last:
                 raise
+            last = version
 
 
 def _version(file: Path) -> tuple[int, ...]:
