@@ -1,11 +1,13 @@
 """Weaker controls than retain, and cautions about probes without power."""
 
 import dataclasses
+import math
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from results.made import made
 from scipy import stats
 from tiny_models import EXAMPLES
 
@@ -13,6 +15,7 @@ from uds_lens.elicitation import ElicitationResults, ElicitData, elicit
 from uds_lens.elicitation._results import unpaired
 from uds_lens.errors import DataError
 from uds_lens.generation import rouge_l_recall
+from uds_lens.results import TransplantEvidence, contrast, verdict
 
 from .conftest import GREEDY, OPTIONS, ROWS, RUN
 
@@ -124,6 +127,28 @@ def test_equal_rows_of_a_sample_leave_room_for_those_not_asked(asked):
     vars(results)["_statistics"] = {("plain", "greedy", "mean"): {"unlearned": np.ones(36), "retain": np.zeros(36)}}
     (row,) = results.summary().itertuples()
     assert row.beyond_retain == 1.0 and 0.02 < row.beyond_sample_error < 0.1
+
+
+@pytest.mark.parametrize(("beyond", "word"), [(0.6, "undecided"), (0.0, "erased as far as tested")])
+def test_a_verdict_takes_what_probes_bring_back_beyond_retain(asked, beyond, word):
+    """Twelve rows of six subjects: one probe brings back `beyond` more than in retain, the other one nothing."""
+    rows = [dataclasses.replace(asked.examples[0], id=str(i), subject=f"{i // 2}") for i in range(12)]
+    retain, wobble = np.full(12, 0.2), np.repeat(np.linspace(-0.05, 0.05, 6), 2)
+    results = dataclasses.replace(asked, examples=rows)
+    vars(results)["_statistics"] = {
+        ("plain", "greedy", "mean"): {"unlearned": retain - 0.1, "retain": retain},
+        ("cloze", "greedy", "mean"): {"unlearned": retain + beyond + wobble, "retain": retain - 0.1},
+    }
+    evidence = results.evidence()
+    best = np.fmax(retain - 0.1, retain + beyond + wobble) - retain
+    low = contrast(best, np.repeat(np.arange(6), 2), seed=OPTIONS.seed, bounds=(-1.0, 1.0)).interval.low
+    assert evidence == (pytest.approx(low), 0.0) and math.isnan(results.evidence("sampled").low)
+    audit = made([[1.0, 1.0]] * 40, [[0.95, 0.95]] * 40)
+    found = TransplantEvidence(host_depth=0.95, hidden_low=-0.1)
+    said = verdict(audit, transplant=found, elicitation=evidence)
+    assert said.word == word and "elicitation" in said.tested
+    assert "Elicitation brings back at least 0.5" in said.why or not beyond
+    assert "elicitation" in verdict(audit, transplant=found, elicitation=results.evidence("sampled")).not_tested
 
 
 def test_with_one_subject_nothing_is_said_of_power(asked):

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from results.made import made
 from unlearning.conftest import QUICK, Tiny, tiny, train  # noqa: F401 - a fixture
 
 from uds_lens.data._prompts import ChatStyle, chosen_protocol
@@ -16,6 +17,7 @@ from uds_lens.errors import ConfigError, DataError, UdsLensError, UdsLensWarning
 from uds_lens.metrics import MetricData, MetricOptions, MetricResults
 from uds_lens.models import HookedModel, open_model
 from uds_lens.models._checkpoint import load_tokenizer
+from uds_lens.results import TransplantEvidence, verdict
 from uds_lens.study import RelearnGrid, RelearnGridResults, relearn_grid
 from uds_lens.study._relearn_grid import GRID
 from uds_lens.study._tampering import Questions, tamper
@@ -59,6 +61,25 @@ def test_the_worst_is_the_most_within_the_bound_and_retain_chooses_its_own() -> 
     found = result(after, none, examples).summary()
     assert found["unlearned_worst_setting"] is None and math.isnan(found["excess"])
     assert math.isnan(found["held_out_excess"]) and math.isnan(found["excess_low"])
+
+
+@pytest.mark.parametrize(
+    ("gained", "allowed", "word", "tested"),
+    [(0.6, True, "undecided", True), (0.0, True, "erased as far as tested", True), (0.6, False, "undecided", False)],
+)
+def test_a_verdict_takes_what_relearning_brings_back_beyond_retain(gained, allowed, word, tested) -> None:
+    """Twelve examples of six subjects; the unlearned model relearns `gained` more than retain, varied by subject."""
+    wobble = np.repeat([-0.05, -0.03, -0.01, 0.01, 0.03, 0.05], 2)
+    retain = np.repeat([[0.1], [0.2], [0.3]], 12, axis=1)
+    examples = {"unlearned": retain + gained + wobble, "retain": retain}
+    after = {model: values.mean(1).tolist() for model, values in examples.items()}
+    evidence = result(after, {model: [0.0 if allowed else 0.9] * 3 for model in after}, examples).evidence()
+    found = TransplantEvidence(host_depth=0.95, hidden_low=-0.1, localisation=1.0)
+    audit = made([[1.0, 1.0]] * 40, [[0.95, 0.95]] * 40)
+    said = verdict(audit, transplant=found, relearning=evidence)
+    assert said.word == word and ("relearning" in said.tested) is tested
+    assert ("Relearning brings back at least 0.5" in said.why) is (tested and gained > 0)
+    assert verdict(audit, transplant=found).word == "undecided", "a local change that nobody relearned"
 
 
 @pytest.mark.long  # a simulation

@@ -1,5 +1,6 @@
 """Depth during training: training stays the same, values are those of checkpoints, and a Trainer chooses by them."""
 
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from transformers import (
 
 import uds_lens as ul
 from uds_lens.errors import ConfigError, ModelError
-from uds_lens.training import DepthCallback, DepthCurve
+from uds_lens.training import DepthCallback, DepthCurve, DepthPoint
 from uds_lens.training._callback import _drawn
 from uds_lens.unlearning import LoraSettings, TrainOptions, make_config, unlearn
 
@@ -173,6 +174,17 @@ def test_values_and_their_cost_reach_the_log_and_the_records(watched):
     first, *rest = callback.curve.points
     each = (callback.seconds_estimated - first.seconds) / len(rest)
     assert 0 < each < callback.seconds_estimated, "one estimate for each measurement that followed"
+
+
+def test_an_evaluation_has_both_depths_and_what_is_undefined_is_left_out(baseline):
+    callback = DepthCallback(baseline, every=EVERY, options=RUN)
+    point = DepthPoint(
+        step=4, uds=0.5, output_depth=0.25, damage=math.nan, forget_loss=1.0, control_loss=math.nan, seconds=0.1
+    )
+    callback._trainer, callback._points = object(), [point]
+    metrics = {"eval_loss": 1.0}
+    callback.on_evaluate(None, SimpleNamespace(global_step=4), None, metrics=metrics)
+    assert metrics == {"eval_loss": 1.0, "eval_depth": 0.5, "eval_output_depth": 0.25}
 
 
 CHOOSING = {

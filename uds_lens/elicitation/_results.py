@@ -33,7 +33,7 @@ from uds_lens.elicitation._scoring import (
     share,
 )
 from uds_lens.errors import DataError
-from uds_lens.results import DepthAudit, Interval, ModelRecord, contrast, holm
+from uds_lens.results import DepthAudit, Interval, ModelRecord, ReturnEvidence, contrast, holm
 from uds_lens.results._comparing import Contrast, by_group
 from uds_lens.results._intervals import ROUNDING, IntervalBasis, cluster_codes, interval_basis, sample_error
 from uds_lens.results._other_cautions import (
@@ -245,6 +245,15 @@ class ElicitationResults:
         subjects differ in the same direction: interval and p-value of B may then be overconfident.
         """
         return self._summary.copy()
+
+    def evidence(self, decoding: Decoding = "greedy") -> ReturnEvidence:
+        """Return the lower end of `beyond_retain` over all probes, for `uds_lens.results.verdict`.
+
+        Each example counts with its highest score over probes (with `sampled`, over texts, too), in both models. NaN,
+        which is no evidence, without retain or an interval, or if no probe was asked in this way.
+        """
+        lows = [row["beyond_low"] for row in self._summary.to_dict("records") if row["decoding"] == decoding]
+        return ReturnEvidence(lows[-1] if lows else math.nan)  # the last row is over all probes, and the best of texts
 
     def capacity_frame(self) -> pd.DataFrame:
         """Return the same table for probes that give the answer away, which measure what a model can be made to say."""

@@ -61,10 +61,10 @@ class ReturnEvidence(NamedTuple):
     """How much of the forgotten facts relearning or elicitation brings back."""
 
     low: float
-    """Lower end of the interval of what returns, in any unit; NaN where not known."""
+    """Lower end of the interval of what returns, in any unit; NaN where not known, which counts as not tested."""
 
-    reference: float
-    """The same for `retain`, which never knew the facts; the largest of several."""
+    reference: float = 0.0
+    """What returns in `retain`, which never knew the facts; the most of several. 0 if `low` is in excess of it."""
 
     @property
     def returns(self) -> bool:
@@ -121,8 +121,8 @@ def verdict(
     Args:
         audit: The audit.
         transplant: Findings of a transplant; None takes those of the audit (`Transplant.beside`), if there are some.
-        relearning: What relearning brings back; None where nobody tried.
-        elicitation: What the best probe brings back; None where nobody tried.
+        relearning: What relearning brings back (`RelearnGridResults.evidence`); None where nobody tried.
+        elicitation: What probes bring back (`ElicitationResults.evidence`); None where nobody tried.
 
     Returns:
         The verdict.
@@ -135,6 +135,9 @@ def verdict(
         ('undecided', 'partly erased')
     """
     transplant = audit.transplant if transplant is None else transplant
+    relearning, elicitation = (
+        None if found is None or math.isnan(found.low) else found for found in (relearning, elicitation)
+    )
     tests = {"states": True, "transplant": transplant, "relearning": relearning, "elicitation": elicitation}
     tested = tuple(name for name, found in tests.items() if found)
     word, why = _decide(audit, transplant, relearning, elicitation)
@@ -194,7 +197,7 @@ def _decide(
         if found is not None and found.returns:
             return (
                 "undecided",
-                f"{name} brings back {found.low:.2f} or more, and {found.reference:.2f} in {roles.retain}.",
+                f"{name} brings back at least {found.low - found.reference:.2f} more than in {roles.retain}.",
             )
     if transplant.localisation >= LOCAL and relearning is None:
         return "undecided", (

@@ -26,7 +26,7 @@ from uds_lens.errors import ConfigError, ResultFormatError, UdsLensError
 from uds_lens.metrics import METRICS, MetricData, MetricOptions, MetricResults, evaluate
 from uds_lens.models import HookedModel, open_model, read_checkpoint_info
 from uds_lens.models._compatibility import protocol_of
-from uds_lens.results import RunOptions, contrast
+from uds_lens.results import ReturnEvidence, RunOptions, contrast
 from uds_lens.results._comparing import Contrast
 from uds_lens.results._intervals import cluster_codes
 from uds_lens.study._parts import SlurmOptions, carry_out, failure_of
@@ -117,6 +117,11 @@ class RelearnGridResults:
         if not len(values[0]) or np.isnan(values[0] - values[1]).all():
             return None
         return contrast(values[0] - values[1], cluster_codes(self.subjects), seed=self.grid.seed, bounds=(-1.0, 1.0))
+
+    def evidence(self, attack: str = "relearn") -> ReturnEvidence:
+        """Return the lower end of `excess`, for `uds_lens.results.verdict`; NaN, which is no evidence, without one."""
+        excess = self.excess(attack)
+        return ReturnEvidence(math.nan if excess is None else excess.interval.low)
 
     def held_out_excess(self, attack: str = "relearn") -> float:
         """Return the excess with both settings chosen on half of the subjects and scored on the other half.

@@ -58,10 +58,10 @@ class DepthCallback(TrainerCallback):
     same as without the callback. Values go to the Trainer's loggers (`depth/uds`, `depth/damage`, ...), to `curve`, and
     to a file `depth.json` in the output directory and each checkpoint.
 
-    When the Trainer evaluates, its metrics include the UDS as `eval_depth` and the damage as `eval_depth_damage`, so
-    that `metric_for_best_model="eval_depth"` with `load_best_model_at_end`, and `EarlyStoppingCallback`, can
-    select by depth (list this callback before the others). A model selected in this way looks more deeply unlearned on
-    the measured rows than it is: audit it on facts about other subjects.
+    When the Trainer evaluates, its metrics include the UDS as `eval_depth`, the output depth as `eval_output_depth` and
+    the damage as `eval_depth_damage`, so that `metric_for_best_model="eval_depth"` with `load_best_model_at_end`, and
+    `EarlyStoppingCallback`, can select by depth (list this callback before the others). A model selected in this way
+    looks more deeply unlearned on the measured rows than it is: audit it on facts about other subjects.
 
     Args:
         baseline: Stage 1, measured with a `control` if damage is wanted; its `full` is the model before training.
@@ -173,7 +173,7 @@ class DepthCallback(TrainerCallback):
             return
         done = self._points and self._points[-1].step == state.global_step
         point = self._points[-1] if done else self._measure(args, state)
-        found = {"eval_depth": point.uds, "eval_depth_damage": point.damage}
+        found = {"eval_depth": point.uds, "eval_output_depth": point.output_depth, "eval_depth_damage": point.damage}
         metrics.update({name: value for name, value in found.items() if not math.isnan(value)})
 
     @_undisturbed()
