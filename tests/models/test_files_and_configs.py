@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import EXAMPLES, Touch, build_model, build_tokenizer, load_plain, with_config
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from uds_lens.data import encode, make_batch
+from uds_lens.data import _prompts, encode, make_batch
 from uds_lens.data._prompts import render
 from uds_lens.doctor import examine_inputs
 from uds_lens.errors import DataError, ModelBusyError, ModelError, UdsLensWarning, forget_warnings
@@ -118,6 +118,21 @@ def test_weights_of_a_download_that_disagree_are_refused(monkeypatch, trio, tmp_
     for revision in (None, "0" * 40):
         with pytest.raises(ModelError, match=r"'owner/base' holds two sets of weights that differ"):
             open_model("owner/base", device="cpu", offline=True, revision=revision)
+
+
+@pytest.mark.parametrize("blocks", [5000, 10**12])
+def test_blocks_that_the_weights_cannot_have_are_refused_at_once(copy_of, blocks):
+    folder = with_config(copy_of(), num_hidden_layers=blocks)
+    refused(folder, rf"names {blocks} blocks, and its weights hold \d\d tensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": torch.zeros(1)}, folder / "pytorch_model.bin")
+    refused(folder, rf"names {blocks} blocks, and its weights hold 1 tensors")
+
+
+@pytest.mark.parametrize("entry", ["hidden_size", "vocab_size", "intermediate_size"])
+def test_a_width_that_the_weights_cannot_have_is_refused_at_once(copy_of, entry):
+    folder = with_config(copy_of(), **{entry: 10**9})
+    refused(folder, r"names a matrix of \d+ by \d+, and its weights have \d+ bytes in all")
 
 
 def test_an_adapter_with_two_weights_that_disagree_is_refused(trio, tmp_path):
@@ -350,17 +365,25 @@ MANY = "range(99999)"
     ("template", "words"),
     [
         ("{% for a in range(9999) %}{{ 'x' * 999 }}{% endfor %}", "it wrote 9989001 characters"),
+        ("{{ 9 ** (9 ** 9) }}", r"it contains a power \(\*\*\)"),
         ("**{{ '**' }}{{ messages[0]['role'] }}", "does not contain the question"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "cannot render"),
+        (f"{{% for a in {MANY} %}}{{% for b in {MANY} %}}{{% endfor %}}{{% endfor %}}", "it ran for more than"),
+        (f"{{% for a in {MANY} %}}{{{{ {MANY} | list | sum * 0 }}}}{{% endfor %}}", "it ran for more than"),
         ("{% macro f() %}{% for a in messages * 9 %}{{ f() }}{% endfor %}{% endmacro %}{{ f() }}", "cannot render"),
         (f"{{{{ {MANY} | map('string') | join | length }}}}{{% for a in {MANY} if a < 0 %}}{{% endfor %}}", "contain"),
     ],
 )
-def test_chat_templates_have_limits(template, words):
+def test_chat_templates_have_limits(template, words, monkeypatch):
+    monkeypatch.setattr(_prompts, "_TEMPLATE_SECONDS", 1.5)
     tokenizer = build_tokenizer()
     tokenizer.chat_template = template
+    before = set(threading.enumerate())
     with pytest.raises(DataError, match=words):
         render(EXAMPLES[0], protocol="chat", tokenizer=tokenizer)
+    for left in set(threading.enumerate()) - before:
+        left.join(5)
+        assert not left.is_alive(), "a template that is given up goes on running"
 
 
 # Threads, and torch.autocast.

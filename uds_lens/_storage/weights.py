@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -51,6 +52,44 @@ def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: b
                 "Move the one you do not want to another directory."
             )
     return files
+
+
+def require_blocks(folder: Path, name: str) -> None:
+    """Raise `ModelError` if a config describes a model that is far larger than its weights.
+
+    Building it would never finish: it has more blocks than there are tensors, or a matrix with more elements than there
+    are bits. Without weights, nothing is checked.
+    """
+    try:
+        text = (folder / "config.json").read_text("utf-8")
+        blocks, hidden, vocabulary, inner = (
+            max(map(int, entry.findall(text)), default=0) for entry in (_BLOCKS, _HIDDEN, _VOCABULARY, _INNER)
+        )
+    except (OSError, ValueError):  # transformers will report the problem
+        return
+    largest = hidden * max(vocabulary, inner)
+    if (blocks <= _MANY and largest <= _LARGE) or not (files := weight_files(folder, name)):
+        return
+    if blocks > _MANY and blocks > (stored := len(_tensors(files))):
+        raise ModelError(
+            f"config.json of {name!r} names {blocks} blocks, and its weights hold {stored} tensors: correct it, or "
+            "copy the complete model again."
+        )
+    if largest > 8 * (size := sum(file.stat().st_size for file in files)):
+        raise ModelError(
+            f"config.json of {name!r} names a matrix of {hidden} by {max(vocabulary, inner)}, and its weights have "
+            f"{size} bytes in all: correct it, or copy the complete model again."
+        )
+
+
+_BLOCKS = re.compile(r'"(?:num_hidden_layers|num_layers|n_layers?)"\s*:\s*(\d+)')
+_HIDDEN = re.compile(r'"(?:hidden_size|n_embd|d_model)"\s*:\s*(\d+)')
+_VOCABULARY = re.compile(r'"vocab_size"\s*:\s*(\d+)')
+_INNER = re.compile(r'"(?:intermediate_size|n_inner|d_ff|ffn_dim)"\s*:\s*(\d+)')
+_LARGE = 10**8  # number of elements that are created within a second; smaller models are not checked
+_MANY = (
+    1000  # more blocks than any published model has; fewer are built in seconds, and missing weights are then reported
+)
 
 
 def _files(folder: Path, first: str, name: str) -> list[Path]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uds_lens._progress import tell
@@ -359,13 +363,17 @@ def chat_text(
     system = [("system", chat.system_prompt)] if chat.system_prompt is not None else []
     messages = [{"role": role, "content": text} for role, text in (*system, *turns)]
     try:
-        text = str(
-            tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=answer_next,
-                date_string=chat.chat_date,
-                **json.loads(template_kwargs(chat.template_kwargs) or "{}"),
+        if _has_powers(tokenizer.get_chat_template()):
+            raise ValueError("it contains a power (**), which may take forever and cannot be interrupted")
+        text = _within_limit(
+            lambda: str(
+                tokenizer.apply_chat_template(
+                    messages,
+                    tokenize=False,
+                    add_generation_prompt=answer_next,
+                    date_string=chat.chat_date,
+                    **json.loads(template_kwargs(chat.template_kwargs) or "{}"),
+                )
             )
         )
         if len(text) > _TEMPLATE_LENGTH + sum(len(turn["content"]) for turn in messages):
@@ -386,6 +394,41 @@ def chat_text(
 
 
 _TEMPLATE_LENGTH = 1_000_000  # characters that a template may add to the turns it is given
+_TEMPLATE_SECONDS = 10.0  # for one rendering; templates take milliseconds
+
+
+@lru_cache(maxsize=8)
+def _has_powers(template: str) -> bool:
+    """Tell whether a template computes powers: a large one is a single Python step, which cannot be interrupted."""
+    from jinja2 import Environment
+
+    return any(kind == "operator" and text == "**" for _, kind, text in Environment().lex(template))
+
+
+def _within_limit(rendering: Callable[[], str]) -> str:
+    """Render a template in a thread with a time limit: nested loops could run for hours.
+
+    Jinja limits only the length of a range.
+    """
+    written: Future[str] = Future()
+
+    def run() -> None:
+        try:
+            written.set_result(rendering())
+        except BaseException as error:
+            written.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        thread.join(_TEMPLATE_SECONDS)
+    finally:  # after Ctrl-C, too
+        if running := thread.is_alive():
+            number, ended = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ended)  # raised in the thread at its next step
+    if running:
+        raise TimeoutError(f"it ran for more than {_TEMPLATE_SECONDS:g} seconds")
+    return written.result()
 
 
 # The assistant's turn. Templates of models that reason open a requested answer differently from a given one, and

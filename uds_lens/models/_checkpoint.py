@@ -45,7 +45,7 @@ from uds_lens._compat.transformers import (
 from uds_lens._optional_packages import require_package
 from uds_lens._progress import tell
 from uds_lens._storage.files import did_you_mean
-from uds_lens._storage.weights import weight_files
+from uds_lens._storage.weights import require_blocks, weight_files
 from uds_lens.data._examples import short
 from uds_lens.errors import ModelError, Setting, UdsLensError, warn_once
 from uds_lens.models import _gguf as gguf
@@ -238,6 +238,8 @@ def load_config(source: Place, *, revision: str | None, offline: bool, trust_rem
         set_attention(config, "eager")
         return config
     with plain_errors(source, offline):
+        if is_local(source):
+            require_blocks(place_of(source), os.fspath(source))
         config = AutoConfig.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
     set_attention(config, "eager")  # not the checkpoint's choice: it may name a kernel on the Hub
     return config
