@@ -1,6 +1,7 @@
 """Check an installation, a machine, models and data before an audit, without loading any weights.
 
-Then compare the two ways to run it, in memory and streamed: memory, bytes and time at this machine's rates.
+It then compares the two ways of running the audit, in memory and streamed: the memory it takes, the bytes it reads, and
+the time at this machine's rates.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 Verdict: TypeAlias = Literal["ok", "note", "problem"]
-"""In order: fine, worth knowing, something will not work."""
+"""In order: all is well, something is worth knowing, something will not work."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ _FOR = {
 """Optional packages by import name, and the commands that need them."""
 
 _GIB = 2**30
-_LITTLE = 2.0  # a note is given below this much free memory or disk, in GiB
+_LITTLE = 2.0  # with less free memory or disk space than this, in GiB, a note is given
 
 
 def examine_environment(*, place: str | os.PathLike[str] = ".") -> list[Finding]:
@@ -113,7 +114,7 @@ def _packages() -> Iterator[Finding]:
                 name,
                 "problem",
                 f"{installed}, expected {bounds}",
-                f"{pip}; if another project needs {installed}, in a separate environment",
+                f"{pip}, in a separate environment if another project needs {installed}",
             )
         else:
             yield Finding(name, "ok", f"{installed}{needed}")
@@ -127,7 +128,7 @@ def _installed(name: str) -> str | None:
 
 
 def _wanted() -> dict[str, str]:
-    """Return the version bounds of each package that this one declares."""
+    """Return the version bounds that this package declares for each of its dependencies."""
     from packaging.requirements import Requirement
 
     try:
@@ -191,8 +192,8 @@ def _hub() -> Iterator[Finding]:
 
 # Models and a forget set.
 
-_LONGEST = 200  # characters shown of another package's error
-_LONGEST_OF_OURS = 1000  # characters shown of this package's errors, whose advice comes last
+_LONGEST = 200  # maximum number of characters shown of another package's error
+_LONGEST_OF_OURS = 1000  # the same for an error of this package, whose advice comes last
 
 
 def examine_inputs(
@@ -206,15 +207,16 @@ def examine_inputs(
     """Check models and a forget set as an audit would, stopping before weights are loaded.
 
     Args:
-        models: Directories or Hub ids by role, `full` first; several of one role are `retain 1`, `retain 2` ...
+        models: Directories or Hub ids by role, `full` first; several models with one role are named `retain 1`,
+            `retain 2` ...
         examples: Anything that `load_examples` reads; None checks only the models.
-        control: Facts that should be retained, in the same forms.
+        control: Facts that should be retained, in any of these forms.
         config: Settings of the audit; default `AuditConfig()`.
         options: How the audit would run; default `RunOptions()`.
 
     Returns:
-        One finding per model, on whether they fit together, on the tokenizer and its chat template, on the examples and
-        their entities, and on the memory that an audit needs.
+        Findings on each model, on whether the models fit together, on the tokenizer and its chat template, on the
+        examples and their entities, and on the memory that an audit needs.
 
     Example:
         >>> import uds_lens as ul
@@ -314,7 +316,7 @@ def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
 
 
 def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
-    """Report checkpoints that fill several roles: there is no scale if `full` and `retain` are one."""
+    """Report checkpoints that fill several roles: there is no scale if `full` and `retain` are the same."""
     from uds_lens.models._checkpoint import checkpoint_folders
 
     places = {
@@ -341,7 +343,7 @@ def _is_retain(role: str) -> bool:
 
 
 def _known(same: Sequence[str]) -> str:
-    """Say what follows if one checkpoint has these roles."""
+    """Say what follows if one checkpoint fills these roles."""
     if all(map(_is_retain, same)):
         return "give retain models of several seeds"
     return "its score is known in advance" if any(not role.startswith("unlearned") for role in same) else "give it once"
@@ -360,7 +362,7 @@ def _speed(config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
     if config.dtype == "float32":
         if (gain := bfloat16_gain(device)) >= FASTER:
             words = f"a product in bfloat16 is {gain:.1f} times as fast as in float32 on {device}"
-            yield Finding("speed", "note", words, "--dtype bfloat16 for first looks: scores move in the third decimal")
+            yield Finding("speed", "note", words, "--dtype bfloat16 for a first look: scores move in the third decimal")
         return
     factor = product_rate("float32", device) / product_rate(config.dtype, device)
     words = f"a product in {config.dtype} takes {factor:.1f} times as long as in float32 on {device}"
@@ -465,7 +467,7 @@ def _short(error: UdsLensError) -> str:
 
 
 def _as_option(setting: Setting) -> str:
-    """Write a setting as a command-line option, as in all advice here."""
+    """Write a setting as a command-line option, as all advice here does."""
     flag = f"--{setting.name.replace('_', '-')}"
     return f"{flag} {setting.value}" if setting.has_value and not isinstance(setting.value, bool) else flag
 
@@ -546,7 +548,7 @@ def _costs(
 
 
 def _work(full: str, plan: Plan, n_models: int) -> float:
-    """Count floating-point operations: two per weight and token, for rows in every model and variants in `full`."""
+    """Count floating-point operations: two per weight and token, for rows in every model, variants in `full`."""
     from uds_lens.audit._memory import weight_sizes
     from uds_lens.models._checkpoint import load_config
 
@@ -558,7 +560,7 @@ def _work(full: str, plan: Plan, n_models: int) -> float:
 
 
 def disk_rate(file: Path) -> float:
-    """Measure a disk in bytes per second, by reading a part of a file that is not cached (if the system can tell)."""
+    """Measure a disk's speed in bytes per second by reading an uncached part of a file (if the system can tell)."""
     with open(file, "rb", buffering=0) as opened:
         length = min(_TRIED, os.fstat(opened.fileno()).st_size)
         if hasattr(os, "posix_fadvise"):

@@ -20,16 +20,16 @@ _RECALL = "ROUGE-L recall by probe"
 def elicited_scores(
     summary: pd.DataFrame, *, decoding: str = "greedy", statistic: str = "mean", **look: Unpack[Look]
 ) -> go.Figure:
-    """Plot the scores of full, retain and the unlearned model under every probe, one probe a row.
+    """Plot the scores of full, retain and the unlearned model under every probe, one row per probe.
 
     Args:
         summary: `ElicitationResults.summary()`.
         decoding: "greedy" or "sampled".
-        statistic: "mean", or "best" of the samples.
+        statistic: The "mean" or the "best" of the samples.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; the line is retain's score plus the interval of unlearned minus retain.
+        The figure; the line spans retain's score plus the interval of the difference, unlearned minus retain.
 
     Raises:
         DataError: A column is missing.
@@ -87,7 +87,7 @@ def elicited_scores(
     return style(
         figure,
         _RECALL,
-        "Right of retain: the probe extracts more from this model than from retain. Full: the most it can extract.",
+        "To the right of retain, the probe extracts more than from retain. Full: the most it can extract.",
         tall=200 + 34 * len(rows),
         **look,
     )

@@ -1,4 +1,4 @@
-"""Scores of single examples: map, histogram, by entity type and length, clipping, threshold."""
+"""Scores of single examples: heat map, histogram, means by entity type and by length, clipping, threshold."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _ORDER_WORDS = {"input": "in input order", "uds": "by UDS, lowest on top", "clus
 _HEATMAP = "LER by example and layer"
 _NAMED_ROWS = 50
 _GROUPS = 1000
-"""Largest number of rows that are clustered individually. Of more rows, half this number is clustered, and each row
-joins the most similar of these, because all pairs of 20,000 rows would take 3 GB."""
+"""Largest number of rows that are clustered individually. With more rows, half this number are clustered and every
+other row joins the most similar of them, because all pairs of 20,000 rows would take 3 GB."""
 
-MOST_POINTS = 2000  # number of examples drawn in a scatter plot; of more, a random sample
+MOST_POINTS = 2000  # at most this many examples are drawn in a scatter plot, sampled at random if there are more
 
 
 def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "uds", **look: Unpack[Look]) -> go.Figure:
@@ -58,8 +58,8 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure: 0 as in full, 1 as in retain. NaN cells (no knowledge encoded at that layer) are grey, a colour
-        that the scale does not contain; hovering shows entity, question and deltas.
+        The figure: 0 means as in full, 1 as in retain. NaN cells (no knowledge encoded at that layer) are grey, a
+        colour that the scale does not contain; hovering shows entity, question and deltas.
 
     Raises:
         DataError: A column is missing, or the two frames do not belong together.
@@ -187,7 +187,7 @@ def row_names(examples: pd.DataFrame) -> list[str]:
 
 
 def uds_distribution(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot a histogram of UDS over measurable examples, with the mean; it reveals clusters that a mean would hide.
+    """Plot a histogram of UDS over measurable examples, with the mean; it reveals clusters that the mean hides.
 
     Args:
         examples: `audit.examples_frame()`.
@@ -313,15 +313,15 @@ def type_bars(types: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
 
 
 def length_scatter(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot UDS of each measurable example against its entity's tokens, with the mean per length and Spearman's rho.
+    """Plot each measurable example's UDS against its entity's length, with the mean per length and Spearman's rho.
 
     Args:
         examples: `audit.examples_frame()`.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; points are jittered (seeded); of more than 2,000, a random sample is drawn. A mean needs at least 3
-        examples of that length.
+        The figure; points are jittered (seeded), and if there are more than 2,000, a random sample is drawn. A mean
+        needs at least 3 examples of that length.
 
     Raises:
         DataError: A column is missing.
@@ -374,7 +374,7 @@ def length_scatter(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
 
 
 def rank_correlation(examples: pd.DataFrame) -> float:
-    """Return Spearman's rho of entity length and UDS; NaN with fewer than three measurable examples or no variation.
+    """Return Spearman's rho between entity length and UDS; NaN with under three measurable examples or no variation.
 
     >>> import pandas as pd
     >>> round(rank_correlation(pd.DataFrame({"n_tokens": [1, 2, 5], "uds": [0.9, 0.5, 0.1]})), 6)
@@ -385,10 +385,10 @@ def rank_correlation(examples: pd.DataFrame) -> float:
 
 
 def clip_bars(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot per layer the share of KE examples that clipping LER to [0, 1] affects.
+    """Plot by layer the share of KE examples that are affected by clipping LER to [0, 1].
 
-    Raw LER above 1 (upwards): the unlearned state costs more than retain's (over-erasure). Below 0 (downwards): it
-    helps `full` recall.
+    Where raw LER is above 1 (bars upwards), the unlearned state costs more than retain's (over-erasure). Where it is
+    below 0 (bars downwards), the unlearned state helps `full` recall.
 
     Args:
         layers: `audit.layers_frame()`.
@@ -440,16 +440,16 @@ def clip_bars(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
 
 
 def tau_curve(sweep: pd.DataFrame, *, tau: float | int | None = None, **look: Unpack[Look]) -> go.Figure:
-    """Plot UDS, KE layers per example (mean, smallest to largest) and measurable examples over the threshold.
+    """Plot UDS, KE layers per example (mean, smallest to largest) and measurable examples against the threshold.
 
     Args:
         sweep: `audit.tau_sweep()`.
-        tau: The audit's threshold in nats per token, marked by a line; None marks nothing.
+        tau: The audit's threshold in nats per token, marked by a line; None draws no line.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
         The figure, with evenly spaced thresholds; a gap in UDS means that nothing is measurable at that threshold, or
-        that stage 2 was not measured at all layers that count.
+        that stage 2 was not measured at every layer that counts.
 
     Raises:
         DataError: A column is missing.

@@ -31,9 +31,9 @@ def save_figure(
     Args:
         figure: Any plotly figure.
         path: File to write; the suffix chooses the format.
-        width: Width of a picture in pixels; None takes the figure's, or 860.
-        height: Its height in pixels; None takes the figure's.
-        scale: Resolution of bitmaps: pixels per pixel.
+        width: Width of a picture in pixels; None uses the figure's own width, or else 860.
+        height: Height of a picture in pixels; None uses the figure's own height.
+        scale: Resolution of bitmaps: image pixels per pixel of width or height.
         overwrite: Replace an existing picture. Pages written by this function are replaced anyway.
 
     Returns:

@@ -31,11 +31,11 @@ _HOVER_WORDS = ("", "runs as clusters: ", "one variant left out: ", "new variant
 
 
 def faithfulness_forest(faithful: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot faithfulness F with its intervals per metric, highest on top; metrics without F come last.
+    """Plot faithfulness F of each metric with its intervals, highest on top; metrics without F come last.
 
     Args:
-        faithful: `uds_lens.meta.faithfulness(...)`: `metric`, `auc`, `low`, `high`, and where they are there
-            `cluster_low`, `cluster_high` (runs as clusters), `variants_low`, `variants_high` (one variant left out),
+        faithful: `uds_lens.meta.faithfulness(...)`: `metric`, `auc`, `low`, `high`, and, where present, `cluster_low`,
+            `cluster_high` (runs as clusters), `variants_low`, `variants_high` (one variant left out),
             `new_variants_low`, `new_variants_high` (variants as clusters), `n_p`, `n_n`, `label`.
         **look: Theme, title, width, height (`Look`).
 
@@ -151,7 +151,8 @@ def filter_dots(robust: pd.DataFrame, *, value: Robustness = "rob", **look: Unpa
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, highest with the last filter on top; no mark: undefined.
+        The figure, with the metric that is highest under the last filter on top; where a mark is missing, the value is
+        undefined.
 
     Raises:
         DataError: A column is missing, or a filter is unknown.
@@ -205,7 +206,7 @@ def filter_dots(robust: pd.DataFrame, *, value: Robustness = "rob", **look: Unpa
     return style(
         figure,
         f"{_ROBUSTNESS[value]} of each metric by filter",
-        "Which models are counted: a mark for each filter.",
+        "Each mark stands for one filter, which decides the models that are counted.",
         tall=150 + 24 * max(len(places), 3),
         note=None if places else "No metrics.",
         **look,
@@ -289,7 +290,7 @@ CRITERIA = {"auc": "F", "q": "Q", "r": "R", "rob": "Rob", "overall": "Overall"}
 
 
 def metric_heatmap(summary: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot every metric by every criterion, as numbers coloured from 0 to 1, highest Overall on top.
+    """Plot every metric under every criterion, as numbers coloured from 0 to 1, highest Overall on top.
 
     Args:
         summary: `uds_lens.meta.summary(...)`: `metric`, `auc`, `q`, `r`, `rob`, `overall`, perhaps `n` and `label`.
@@ -333,7 +334,7 @@ def metric_heatmap(summary: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     figure.update_yaxes(range=[len(ordered) - 0.5, -0.5])
     subtitle = (
         "F: faithfulness; Q, R: robustness to quantisation and relearning; Rob: harmonic mean of Q and R; "
-        "Overall: of F and Rob."
+        "Overall: harmonic mean of F and Rob."
     )
     figure.update_layout(plot_bgcolor=colours.missing, margin_b=16)
     return style(
@@ -359,7 +360,8 @@ def pair_matrix(pairs: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, 
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, metrics by F. An empty cell: no test, or the metric itself.
+        The figure, with the metrics in order of F. An empty cell means that there was no test, or that it is the metric
+        itself.
 
     Raises:
         DataError: A column is missing.
@@ -401,11 +403,11 @@ def perturbation_scatter(
         metric: Which metric.
         state: Which perturbation.
         shift: Dr and the two ends of its interval (NaN: no interval); None draws `y = x` alone.
-        retain: m of retain before and after relearning, drawn as a star.
+        retain: The metric of retain before and after relearning, drawn as a star.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure. Models that the filters leave out are faint, and are not counted above and below the line.
+        The figure. Models that the filters leave out are faint, and do not count among those above and below the line.
 
     Raises:
         DataError: A column is missing.
@@ -492,10 +494,10 @@ def pool_histogram(
     thresholds: pd.DataFrame | None = None,
     **look: Unpack[Look],
 ) -> go.Figure:
-    """Plot the values of a metric over models that know and models that never saw the data, with the cuts.
+    """Plot the values of a metric for models that know the data and models that never saw it, with the cuts.
 
     Args:
-        models: One row per model: `metric`, `label`, perhaps `model` for the names.
+        models: One row per model: `metric`, `label`, and optionally `model` for the names.
         metric: Column that is drawn, on its own scale.
         label: Column with the pool: true, false, or missing (not drawn).
         thresholds: `uds_lens.meta.thresholds(...)`: `metric`, `value`, `chosen`; the chosen cut is a dashed line,
@@ -572,7 +574,7 @@ def pool_histogram(
 
 
 def _bin_edges(values: np.ndarray) -> np.ndarray:
-    """Return the edges of bins over 0 to 1, or over what the values need."""
+    """Return the edges of bins from 0 to 1, or over the range of the values where that suits them better."""
     if not len(values):
         return np.linspace(0.0, 1.0, 21)
     low, high = float(values.min()), float(values.max())

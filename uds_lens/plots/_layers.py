@@ -57,8 +57,8 @@ def layer_profile(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; deltas in nats per token, bands are the intervals of the means, clustered by subject where
-        examples share one. A gap in LER: no example has knowledge at that layer.
+        The figure, with deltas in nats per token; bands are the intervals of the means, clustered by subject where
+        examples share one. A gap in LER means that no example has knowledge at that layer.
 
     Raises:
         DataError: A column is missing.
@@ -135,7 +135,7 @@ def example_profile(
     """Plot S1 and S2 of one example above, its LER below.
 
     Args:
-        layers: The rows of `audit.to_frame()` of one example.
+        layers: The rows of `audit.to_frame()` for one example.
         tau: Threshold in nats per token, drawn as a line; None draws none.
         question: Shown under the heading.
         **look: Theme, title, width, height (`Look`).
@@ -184,7 +184,7 @@ def example_profile(
 
 
 def _score(layers: pd.DataFrame, prefix: str = "") -> float:
-    """Return the mean of LER over KE layers, weighted by S1; NaN without one."""
+    """Return the mean of LER over KE layers, weighted by S1; NaN without a KE layer."""
     ler = layers[f"{prefix}ler"]
     weights = layers[f"{prefix}s1_delta"].where(ler.notna())
     total = weights.sum()
@@ -195,7 +195,8 @@ def component_profile(sites: Mapping[str, pd.DataFrame], **look: Unpack[Look]) -
     """Plot S1 by layer for each patch site, and its mean over layers.
 
     Args:
-        sites: Patch site (`resid_post`, `attn_out` ...) to the `layers_frame()` of an audit at that site.
+        sites: A mapping from patch site (`resid_post`, `attn_out` ...) to the `layers_frame()` of an audit at that
+            site.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
@@ -242,7 +243,7 @@ def component_profile(sites: Mapping[str, pd.DataFrame], **look: Unpack[Look]) -
         figure.add_trace(bar, **second)
     layer_axis(figure, max(map(len, sites.values())))
     figure.update_yaxes(title_text="S1 (nats/token)", rangemode="tozero", row=1, col=1)
-    # the bars' range (the layer axis set one on all), with room for the numbers at their ends
+    # the range of the bars (`layer_axis` set one for all axes), with room for the numbers at their ends
     low, high = min(0.0, *means.values()), max(0.0, *means.values())
     room = 0.25 * ((high - low) or 1.0)
     ends = [low - (room if low < 0 else 0), high + room]
@@ -269,8 +270,8 @@ def forget_and_kept(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, in nats per token with intervals. Without damage, the curve of retained facts lies on that of
-        retain's states, near 0.
+        The figure, in nats per token with intervals. Without damage, the curve for retained facts coincides with that
+        for retain's states, near 0.
 
     Raises:
         DataError: A column is missing.
@@ -319,8 +320,8 @@ def lens_against_uds(
 ) -> go.Figure:
     """Plot S1 and S2 (above) and LER (below) of one example, by patching on the left and by Logit Lens on the right.
 
-    Logit Lens shows what a layer's state says when decoded directly; patching, what the rest of the model makes of it.
-    Where the two differ, knowledge is encoded but cannot be decoded yet.
+    Logit Lens shows what a layer's state says when decoded directly; patching shows what the rest of the model makes of
+    it. Where the two differ, knowledge is encoded but cannot be decoded yet.
 
     Args:
         layers: `metrics.compare_logit_lens(audit, example).to_frame()`: one row per layer, deltas in nats per token,
@@ -379,7 +380,7 @@ _VALUE_WORDS = {
 }
 _LINES, _BEHIND = 8, 24
 """The largest number of models that share one panel, and the largest number whose lines are drawn behind the curve of a
-panel (above that, only their range is)."""
+panel (with more, only their range is drawn)."""
 
 
 def compare_layers(
@@ -390,19 +391,21 @@ def compare_layers(
     references: Collection[str] = (),
     **look: Unpack[Look],
 ) -> go.Figure:
-    """Plot mean LER (or mean S2) per layer: a labelled curve per model, above 8 models a panel for each.
+    """Plot mean LER (or mean S2) by layer: a labelled curve per model or, with more than 8 models, a panel per model.
 
     Behind the curve of a panel are the curves of the other models or, above 24 models, their range.
 
     Args:
-        models: Name to `layers_frame()`; with `_low` and `_high` hovering shows the interval of a mean.
+        models: A mapping from name to `layers_frame()`; with `_low` and `_high` columns, hovering shows the interval of
+            a mean.
         value: `ler`, or `s2` in nats per token.
         chosen: Model drawn boldly, with the others light; None draws all alike.
         references: Models for comparison (`full`, `retain`): grey and dotted.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; a gap: no example has knowledge at that layer, or S2 was not measured in all of them.
+        The figure; a gap means that no example has knowledge at that layer, or that S2 was not measured in all
+        examples.
 
     Raises:
         DataError: No model, a column is missing, or `chosen` or a reference is not one of the models.
@@ -597,7 +600,7 @@ def _grid(n: int, columns: int, axis_title: str) -> tuple[dict[str, Any], int]:
 
 
 def weight_profile(weights: pd.DataFrame, layers: pd.DataFrame | None = None, **look: Unpack[Look]) -> go.Figure:
-    """Plot the relative change of the weights of each layer, under LER.
+    """Plot the relative change in the weights of each layer, with LER above.
 
     Args:
         weights: `difference.layers_frame()` of a `uds_lens.weights.WeightDifference`.
@@ -605,7 +608,7 @@ def weight_profile(weights: pd.DataFrame, layers: pd.DataFrame | None = None, **
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; a gap in LER: no example has knowledge at that layer.
+        The figure; a gap in LER means that no example has knowledge at that layer.
 
     Raises:
         DataError: A column is missing.
@@ -662,14 +665,14 @@ def patch_heatmap(
 
     Args:
         grid: `uds_lens.patching.patch_grid(...)`: a grid of heads (the mean over its rows is drawn), or of the
-            positions of one row. Or with a column `cell`, text, in whose order its rows are drawn
+            positions of one row. It may instead have a text column `cell`, in whose order the rows are drawn
             (`DepthMap.plot_map`).
         tokens: Texts of all tokens of that row, to label positions.
-        unit: Of `lost`; that of the grid's score.
+        unit: Unit of `lost`, which is that of the grid's score.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure of the loss, white where it is 0. Grey: not patched; skipped positions form one grey row.
+        The figure of the loss, white where it is 0. Grey cells were not patched; skipped positions form one grey row.
 
     Raises:
         DataError: A column is missing, there is nothing to draw, or positions belong to several texts.

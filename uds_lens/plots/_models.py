@@ -39,7 +39,7 @@ def ranking(models: pd.DataFrame, *, references: Collection[str] = (), **look: U
 
     Args:
         models: `uds_lens.results.models_frame(audits)`: `model`, `uds`, `uds_low`, `uds_high`, `n_measured`. Where
-            `reading` is there and says "withheld", the dot is hollow.
+            there is a column `reading` and it says "withheld", the dot is hollow.
         references: Models drawn in grey, for comparison.
         **look: Theme, title, width, height (`Look`).
 
@@ -106,8 +106,8 @@ def audit_differences(
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, highest UDS first. An empty cell: not comparable, or the audit itself. No star where the column
-        `fatal`, if it is there, says that an audit has a fatal warning.
+        The figure, highest UDS first. An empty cell is a pair that is not comparable, or an audit with itself. There is
+        no star where the column `fatal`, if present, says that an audit has a fatal warning.
 
     Raises:
         DataError: A column is missing.
@@ -188,7 +188,7 @@ def difference_matrix(pairs: pd.DataFrame, score: str, *, p: str, level: float, 
 
 
 def by_score(pairs: pd.DataFrame, score: str) -> list[str]:
-    """Order names by their mean score (`SCORE_one`, `SCORE_other`) over their pairs; those without one last."""
+    """Order names by mean score (`SCORE_one`, `SCORE_other`) over their pairs; names without a score come last."""
     scores: dict[str, list[float]] = {}
     for side in ("one", "other"):
         for name, value in zip(pairs[side], pairs[f"{score}_{side}"], strict=True):
@@ -211,11 +211,11 @@ def utility_frontier(
     """Plot every model by utility (across) and depth (up), coloured by method, with the Pareto frontier.
 
     Args:
-        models: One row per model: `model`, `method`, the columns `depth` and `utility`.
-        depth: Column of erasure, higher is deeper.
-        utility: Column of utility, 1 as full.
+        models: One row per model: `model`, `method`, and the columns named by `depth` and `utility`.
+        depth: Column of erasure; higher means deeper.
+        utility: Column of utility, where 1 is that of full.
         references: `full`, `retain`: the same columns without `method`; drawn as stars, not part of the frontier.
-        min_utility: Drawn as a dotted line.
+        min_utility: Minimum utility, drawn as a dotted line.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
@@ -324,7 +324,7 @@ def depth_utility(
     """Plot each model by utility (across) and UDS (up), with its name and the Pareto frontier.
 
     Args:
-        models: One row per model: `model`, `utility`, `uds`, and if there are intervals `uds_low`, `uds_high`.
+        models: One row per model: `model`, `utility`, `uds`, and, if there are intervals, `uds_low`, `uds_high`.
         label: Title of the utility axis.
         chosen: Model drawn boldly, with the others light; None draws all alike.
         references: Models drawn as grey stars, not part of the frontier.
@@ -501,7 +501,7 @@ def differences_by_metric(compared: pd.DataFrame, **look: Unpack[Look]) -> go.Fi
         )
     steps = defined.groupby("metric", sort=False).cumcount()  # models in a row are drawn next to each other
     sizes = defined.groupby("metric", sort=False)["metric"].transform("size")
-    rows = defined["metric"].map(metrics.index).astype(float)  # without values, what a map gives has no type
+    rows = defined["metric"].map(metrics.index).astype(float)  # a map over no rows returns no number type
     defined = defined.assign(row=rows + 0.6 * ((steps + 0.5) / sizes.astype(float) - 0.5))
     for verdict, colour, symbol in _VERDICTS:
         marks = defined[defined["verdict"] == verdict]
@@ -538,12 +538,13 @@ def depth_by_step(steps: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot depth, damage and (if measured) utility and forget answers by training step.
 
     Args:
-        steps: `curve.to_frame()` of a `uds_lens.training.DepthCurve`: `step`, `uds`, `damage`; also drawn are `utility`
-            and `answers` (probability of the forget answers), in [0, 1]. With a column `model`, a panel for each.
+        steps: `curve.to_frame()` of a `uds_lens.training.DepthCurve`: `step`, `uds`, `damage`; `utility` and `answers`
+            (probability of the forget answers), both in [0, 1], are also drawn. With a column `model`, there is a panel
+            for each model.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure. A gap: the value is NaN there.
+        The figure. A gap means that the value is NaN there.
 
     Raises:
         DataError: A column is missing.

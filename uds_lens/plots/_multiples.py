@@ -21,9 +21,9 @@ def small_multiples(figures: Mapping[str, go.Figure], *, columns: int = 4, **loo
     """Draw several figures as panels of one, with one legend: all metrics, all models.
 
     Args:
-        figures: Name of the panel to a figure with one pair of axes and without a colour bar, drawn with the same
+        figures: A mapping from the name of a panel to its figure; each has one pair of axes, no colour bar and the same
             theme.
-        columns: Panels in a row; at most two where the figure is narrow.
+        columns: Panels per row; at most two where the figure is narrow.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
@@ -31,7 +31,7 @@ def small_multiples(figures: Mapping[str, go.Figure], *, columns: int = 4, **loo
         Every panel keeps its own range.
 
     Raises:
-        DataError: No figure, or one with several pairs of axes or a colour bar.
+        DataError: There is no figure, or one has several pairs of axes or a colour bar.
 
     Example:
         >>> import pandas as pd

@@ -50,7 +50,7 @@ class Palette:
     unlearned_band: str
     erased: str  # LER and UDS
     erased_band: str
-    below: str  # ends of scales around 0, on which numbers are read
+    below: str  # ends of scales around 0, with numbers printed on them
     above: str
     hover: str  # background of hover texts
     series: tuple[str, ...]  # colours for any number of equivalent items
@@ -121,7 +121,7 @@ WIDTH, _NARROW = 860, 520  # default width of a picture; narrower figures make r
 
 
 def template(theme: Theme = "light") -> go.layout.Template:
-    """Return a new plotly template of a theme; it is passed to each figure, plotly's global one stays as it is."""
+    """Return a new plotly template for a theme; it is passed to each figure, so plotly's global one stays as it is."""
     colours = palette(theme)
     axis = {
         "gridcolor": colours.grid,
@@ -183,16 +183,16 @@ def style(
     width: int | None = None,
     height: int | None = None,
 ) -> go.Figure:
-    """Give a figure its look, heading and size; changes and returns it.
+    """Give a figure its look, heading and size, in place, and return it.
 
     Args:
         figure: The figure.
         heading: What it shows, in a few words.
         subtitle: What its marks mean.
         tall: Height in pixels with one line each of title, subtitle and legend; further lines are added to it.
-        legend: Whether there is one.
+        legend: Whether the figure has a legend.
         room: Pixels above the plot, for names of panels.
-        note: Sentence in the middle of the plot, which says why it is empty; None for a plot with marks.
+        note: Sentence in the middle of the plot that says why it is empty; None for a plot with marks.
         theme: See `Look`, as `title`, `width` and `height`.
         title: Replaces the heading; None leaves out heading and subtitle.
         width: Pixels.
@@ -292,8 +292,8 @@ UDS_AXIS: Mapping[str, Any] = {
 }
 """An axis of scores."""
 
-DELTA = "Δ log-prob<br>(nats/token)"  # title of an axis of S1 and S2
-ONLY_COUNTING = "S2 was measured only where S1 is above tau."  # of audits with stage_2="knowledge"
+DELTA = "Δ log-prob<br>(nats/token)"  # axis title for S1 and S2
+ONLY_COUNTING = "S2 was measured only where S1 is above tau."  # for audits with stage_2="knowledge"
 
 
 def layer_axis(figure: go.Figure, n_layers: int) -> None:
@@ -333,7 +333,7 @@ _OF_OBJECTS = {
 
 
 def shown(text: object, *, width: int | None = None, limit: int = 300) -> str:
-    """Escape a text so that plotly shows it letter by letter.
+    """Escape a text so that plotly shows it literally.
 
     Example:
         >>> shown("<b>costs $5</b>"), shown("one two three", width=8)
@@ -349,7 +349,7 @@ def shown(text: object, *, width: int | None = None, limit: int = 300) -> str:
 
 
 def short(text: object, limit: int = 24) -> str:
-    """Cut a name for a heading; not escaped."""
+    """Cut a name to fit a heading; it is not escaped."""
     return html.unescape(shown(text, limit=limit)).replace("\u200b", "")
 
 
@@ -363,7 +363,7 @@ def number(value: float, digits: int = 2) -> str:
 
 
 def count(n: int, thing: str) -> str:
-    """Write a number of things.
+    """Write a number with its noun.
 
     >>> count(1, "model"), count(3, "model")
     ('1 model', '3 models')
@@ -585,7 +585,7 @@ def apart(values: Sequence[float], *, gap: float, low: float, high: float) -> li
 
 
 def require(frame: Any, columns: Iterable[str], *, source: str) -> None:
-    """Raise `DataError` unless `frame` has all `columns`; `source` is what makes such a frame.
+    """Raise `DataError` unless `frame` has all `columns`; `source` names what makes such a frame.
 
     >>> import pandas as pd
     >>> require(pd.DataFrame({"layer": []}), ["layer", "ler_mean"], source="audit.layers_frame()")

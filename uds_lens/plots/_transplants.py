@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **look: Unpack[Look]) -> go.Figure:
-    """Draw an arrow per model from output depth to host depth; models that hide much have long arrows to the left.
+    """Draw an arrow per model from output depth to host depth; models that hide a lot have long arrows pointing left.
 
     Args:
         models: `model`, `output_depth`, `host_depth`, `host_depth_low`, `host_depth_high`; NaN draws no arrow.
@@ -76,7 +76,7 @@ def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **loo
 
 
 def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Draw the share that comes back with each band of `full`'s blocks (a row per width), and with its attention.
+    """Draw the share of the loss undone by each band of `full`'s blocks (a row per width), and by its attention.
 
     Args:
         candidates: `Transplant.candidates_frame()`: `donor`, `blocks`, `first`, `last`, `width`, `attention`,

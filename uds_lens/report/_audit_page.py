@@ -117,7 +117,7 @@ def _transplant(name: str, found: Transplant) -> dict[str, Any]:
 
 
 def _retains(audit: DepthAudit) -> dict[str, Any] | None:
-    """Return the scores against single retain models; None with one."""
+    """Return the scores against single retain models; None if there is only one."""
     if not audit.retains:
         return None
     low, high, _ = audit.retain_spread
@@ -178,7 +178,7 @@ class Step(NamedTuple):
 def next_steps(
     audits: Mapping[str, DepthAudit], references: Collection[str], *, utility: bool, elicited: Collection[str]
 ) -> Iterator[Step]:
-    """Yield the steps that were not tried yet, with commands for the files that the audits were made from."""
+    """Yield the steps not yet tried, with commands for the files that the audits were made from."""
     own = {name: audit for name, audit in audits.items() if name not in references}
     if not own:
         return
@@ -220,7 +220,7 @@ def next_steps(
 
 
 def _lacking(audit: DepthAudit, kept: str) -> str:
-    """Return the options for a control and a transplant, as far as an audit has none."""
+    """Return the options that add a control and a transplant where an audit lacks them."""
     control = "" if audit.control is not None else f" --control {kept}"
     has_blocks = audit.config.stand_in != "counterfactual"
     return control + (" --transplant" if has_blocks and audit.transplant is None else "")
@@ -423,7 +423,7 @@ _PERCENT = re.compile(r"(-?\d+)%")
 class Note(NamedTuple):
     """One warning."""
 
-    names: tuple[str, ...]  # audits it is about; empty if it is about all of them together
+    names: tuple[str, ...]  # audits that it concerns; empty if it concerns all of them together
     text: str
     level: Level = "caution"
 
@@ -503,7 +503,7 @@ def _difference_row(row: Any) -> dict[str, Any]:
         "verdict": verdict,
         "n": row.n,
         "n_subjects": row.n_subjects,
-        # a column of texts holds NaN if there is none
+        # a column of texts holds NaN where there is no text
         "why": "; ".join(part for part in why if isinstance(part, str) and part),
     }
 
@@ -549,28 +549,29 @@ def write(
     Audits of the same models at several patch sites are compared by site.
 
     Args:
-        audits: An audit; several by name; or several, named after their unlearned models.
+        audits: One audit, a mapping from names to audits, or several audits, which are then named after their unlearned
+            models.
         path: File to write (`.html`), written atomically.
         title: Heading of the page; by default the page's own.
         lens: Logit Lens results to draw next to UDS in the view of an example, from `metrics.compare_logit_lens(audit,
             example)`, or from `metrics.evaluate(...)` with `logit_lens`; each is matched to its audit automatically.
         metrics: Other metrics of the models (`metrics.evaluate`) and transplants (`uds_lens.transplant`), of one model
-            or several, in any order; each is matched to its audit by the weights. Adds a table, and depth against
-            utility; Logit Lens among them is drawn as with `lens`.
+            or several, in any order; each is matched to its audit by the weights. They add a table and a figure of
+            depth against utility; Logit Lens values among them are drawn like those of `lens`.
         references: Names of audits that serve as references: they are drawn in grey, and the page does not open on
             them. Audits of `full` and `retain` are recognised by their weights and need not be named.
-        elicitations: Results of `elicitation.elicit` on audited models: what was extracted beyond retain, next to their
-            depth. Each is matched to its audit by the model's weights.
+        elicitations: Results of `elicitation.elicit` on audited models, which add what was extracted beyond retain next
+            to the depth. Each is matched to its audit by the model's weights.
         short_paths: Cut paths of this machine to their last two parts, for a page that is shared.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: No audits, the path does not end in `.html`, a Logit Lens result, other metrics or an elicitation
-            belong to none of the audits, or a reference is none of them.
+        ConfigError: There are no audits, the path does not end in `.html`, a Logit Lens result, a metric result or an
+            elicitation belongs to none of the audits, or a reference names none of them.
         DataError: An id occurs twice in an audit, so one example could be shown with another's curve.
-        ResultFormatError: A file that is no report of ours exists at `path`.
+        ResultFormatError: A file that is not a report by this package exists at `path`.
         StorageError: The system refuses to write.
     """
     path = located(path)
@@ -602,7 +603,7 @@ def render(
     elicitations: Sequence[ElicitationResults] = (),
     short_paths: bool = False,
 ) -> str:
-    """Return the page of `write` as text; arguments and errors as there."""
+    """Return the page of `write` as text; arguments and errors are those of `write`."""
     from markupsafe import Markup
 
     named = _named(audits)

@@ -437,13 +437,14 @@ def dashboard(
 
     Args:
         models: One row per unlearned model: `model`, `method`, `config`, `utility_rel`, the metrics of the score; or
-            the result of a reader of `uds_lens.meta`. Rows with `knows` are pool models, rows without `method`
+            the result of a reader of `uds_lens.meta`. Rows with `knows` are pool models, and rows without `method` are
             references.
         path: File to write (`.html`), written atomically.
-        pools: Models of known pools, `knows` and metrics, where they are not among `models`: gives F with intervals,
-            thresholds, histograms and the differences between metrics.
-        robust: Result of `uds_lens.meta.robustness_by_filter`: gives Q, R and Rob, and the switch of filters.
-        points: Result of `uds_lens.meta.perturbation_points`: gives the scatters.
+        pools: Models of known pools, with `knows` and metrics, where they are not among `models`; they give F with
+            intervals, thresholds, histograms and the differences between metrics.
+        robust: Result of `uds_lens.meta.robustness_by_filter`, which gives Q, R and Rob, and the switch between
+            filters.
+        points: Result of `uds_lens.meta.perturbation_points`, which gives the scatter plots.
         options: Parts of the score, the rule that selects configurations, title, resamples.
 
     Returns:
@@ -451,9 +452,9 @@ def dashboard(
 
     Raises:
         ConfigError: The path does not end in `.html`.
-        ResultFormatError: A file that is no page of ours exists at `path`.
-        DataError: A model occurs twice, there is no column `model`, or the models are of several base models or splits.
-            The page says what else is missing.
+        ResultFormatError: A file that is not a page by this package exists at `path`.
+        DataError: A model occurs twice, there is no column `model`, or the models come from several base models or
+            splits. The page says what else is missing.
     """
     return write_dashboard(models, path, pools=pools, robust=robust, points=points, options=options)[0]
 
@@ -479,7 +480,7 @@ def render_dashboard(
     points: pd.DataFrame | None = None,
     options: DashboardOptions | None = None,
 ) -> str:
-    """Return the page of `dashboard` as text; arguments and errors as there."""
+    """Return the page of `dashboard` as text; arguments and errors are those of `dashboard`."""
     return _page(gather(models, pools=pools, robust=robust, points=points, options=options))
 
 

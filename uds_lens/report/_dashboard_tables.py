@@ -50,7 +50,7 @@ _ALSO = {"s_mia_zlib": "s_mia_loss", "s_mia_min_k": "s_mia_loss", "s_mia_min_kpp
 
 
 def definition(metric: str) -> Sequence[str] | None:
-    """Return formula and meaning of a metric; None if it is not one of ours.
+    """Return formula and meaning of a metric; None if this package does not define it.
 
     >>> definition("s_mia_zlib")[0] == definition("s_mia_loss")[0], definition("mine")
     (True, None)
@@ -61,7 +61,7 @@ def definition(metric: str) -> Sequence[str] | None:
 
 
 def method_name(method: str) -> str:
-    """Write a method's name as its authors do; an unknown one as it is.
+    """Write a method's name as its authors do; leave an unknown name as it is.
 
     >>> method_name("simnpo"), method_name("GradAscent"), method_name("mine")
     ('SimNPO', 'GradAscent', 'mine')
@@ -77,7 +77,7 @@ class Source(NamedTuple):
 
 
 def sources(metrics: Iterable[str], methods: Iterable[str]) -> list[Source]:
-    """Return the publications behind what is on the page, the UDS paper first."""
+    """Return the publications that the page draws on, the UDS paper first."""
     named, used = [str(name) for name in metrics], {str(method).lower() for method in methods}
     wanted = ["uds", "open_unlearning"]
     if named or used & {"graddiff", "idknll", "idkdpo"}:
@@ -91,11 +91,11 @@ def sources(metrics: Iterable[str], methods: Iterable[str]) -> list[Source]:
     return [Source(*_TEXTS["papers"][key]) for key in (*wanted, *(["hanley", "delong", "holm"] if named else []))]
 
 
-FULL_FILTER = "utility+threshold"  # the paper's filter: enough utility, and the metric calls them unlearned
+FULL_FILTER = "utility+threshold"  # the paper's filter: models with enough utility that the metric calls unlearned
 
 
 def metric_label(name: str) -> str:
-    """Return the label of a metric of ours, else its name."""
+    """Return the label of a metric of this package, or else its name."""
     return METRICS[name].label if name in METRICS else name
 
 
@@ -189,7 +189,7 @@ def _ties(tables: Tables) -> Iterator[str]:
 
 
 PUBLISHED_POOL = 30
-"""Number of models in each pool of the UDS paper (its section 5); its files have no values of pool models."""
+"""Number of models in each pool of the UDS paper (its section 5); the paper's files have no values for pool models."""
 
 
 @validated
@@ -210,7 +210,7 @@ class DashboardOptions:
     title: str | None = None
     """Heading of the page; None means the question that the tables can answer."""
     n_resamples: NonNegativeInt = 1000
-    """Of the bootstraps."""
+    """Number of resamples for each bootstrap."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -298,7 +298,7 @@ def gather(
 
 
 def _split(frame: pd.DataFrame) -> list[pd.DataFrame]:
-    """Split into unlearned models, references (no method, no pool), and models of the pools."""
+    """Split a table into unlearned models, references (no method, no pool), and models of the pools."""
     none = np.zeros(len(frame), dtype=bool)
     pooled = frame["knows"].notna().to_numpy() if "knows" in frame.columns else none
     method = frame["method"].notna().to_numpy() if "method" in frame.columns else none
@@ -340,7 +340,7 @@ def _scored(
 def _judged(
     pools: pd.DataFrame | None, options: DashboardOptions, gaps: list[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame | None, pd.DataFrame | None]:
-    """Return F, thresholds and pairwise differences from models of known pools."""
+    """Compute F, thresholds and pairwise differences from models of known pools."""
     import pandas as pd
 
     nothing = pd.DataFrame(columns=["metric", "auc"]), None, None

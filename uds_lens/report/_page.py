@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:  # a dashboard needs no torch
+if TYPE_CHECKING:  # a dashboard does not need torch
     from jaxtyping import Float
     from jinja2 import Template
     from torch import Tensor
@@ -21,7 +21,7 @@ _PAGE = Path(__file__).parent / "page"
 
 
 def safe_json(value: Any) -> str:
-    r"""Write JSON for a script element: ASCII, and no letter that HTML could read as markup.
+    r"""Write JSON for a script element: ASCII, with no character that HTML could read as markup.
 
     Example:
         >>> safe_json({"question": "</script>"})
@@ -32,7 +32,7 @@ def safe_json(value: Any) -> str:
 
 
 def plain_figure(figure: Any) -> dict[str, Any]:
-    """Return a figure without a title as JSON values without the template, which the page has once."""
+    """Return a figure without a title as JSON values without the template, which the page stores only once."""
     spec = jsonable(figure)
     for name in ("template", "title"):
         spec["layout"].pop(name, None)
@@ -57,7 +57,7 @@ def floats(values: Float[Tensor, "..."]) -> str:
 
 
 def deltas(values: Float[Tensor, "example layer"], tau: float | int) -> str:
-    """Write `floats` rounded so that they stay on their side of `tau`, and the page has the same KE layers."""
+    """Write `floats` so that rounding moves none across `tau` and the page has the same KE layers."""
     exact, limit = values.numpy(), np.float32(tau)
     near = exact.astype("<f4")
     near = np.where((exact > tau) & (near <= limit), np.nextafter(limit, np.float32(np.inf)), near)
@@ -83,7 +83,7 @@ def fill(name: str, *, scripts: Sequence[str], styles: Sequence[str], data: Any,
     from uds_lens import __version__
 
     library, script = get_plotlyjs(), _joined(scripts)
-    # only our scripts run, and nothing is loaded: a second safeguard after the escaping of texts
+    # only this page's scripts run, and nothing is loaded: a second safeguard after escaping texts
     policy = (
         f"default-src 'none'; script-src {script_hash(library)} {script_hash(script)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"

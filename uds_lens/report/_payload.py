@@ -61,14 +61,14 @@ class Measured(NamedTuple):
 
     # By name of the audit; `full` and `retain` under their roles, if they are not audits.
     values: Mapping[str, Mapping[str, MetricValue]]
-    roles: tuple[str, ...]  # those of `values` that are not audits
+    roles: tuple[str, ...]  # names in `values` that are not names of audits
     warnings: Mapping[str, tuple[str, ...]]  # by the same names
     # The prompts of each, "raw" or "chat template"; both, if its metrics were measured in different ways.
     prompts: Mapping[str, str]
 
 
 def measured(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> Measured | None:
-    """Match results to audits; None without any."""
+    """Match results to audits; None if there are no results."""
     values: dict[str, dict[str, MetricValue]] = {}
     warnings: dict[str, tuple[str, ...]] = {}
     prompts: dict[str, dict[str, None]] = {}
@@ -104,7 +104,7 @@ def _sources(metrics: MetricSources) -> list[MetricSource]:
 
 
 def transplants_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> dict[str, Transplant]:
-    """Match transplants to audits of their models; of several such audits, to the compatible ones."""
+    """Match transplants to audits of their models; if a model has several audits, to the compatible ones."""
     found: dict[str, Transplant] = {}
     for source in _sources(metrics):
         if not isinstance(source, Transplant):
@@ -258,7 +258,7 @@ def _shared_figures(
     return figures | {
         "heatmap": heatmap,
         "example": plain_figure(plots.example_profile(one, tau=first.config.tau, title=None)),
-        # its headings say `undefined` in place of the scores, which the page fills in
+        # the headings say `undefined` where the page fills in the scores
         "lens": plain_figure(plots.lens_against_uds(lens, tau=first.config.tau, title=None)),
         "template": jsonable(plots.template("light")),
     }
@@ -365,7 +365,7 @@ def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
     """Tell whether the values belong to the audit's models and examples; ids alone may only be row numbers.
 
     Examples are compared by the hash of all tokens or, if one of the two has more rows, by the values at the last
-    layer, where Logit Lens and UDS measure the same of `retain`.
+    layer, where Logit Lens and UDS measure the same quantity for `retain`.
     """
     if audit.config.site != "resid_post":
         return False
@@ -405,7 +405,7 @@ _ROLES = ("unlearned", "retain", "full")
 def elicited_beside(
     audits: Mapping[str, DepthAudit], sources: Sequence[ElicitationResults]
 ) -> dict[str, ElicitationResults]:
-    """Match elicitations to audits, by the audit's name; of two for one model, the later one is used."""
+    """Match elicitations to audits, keyed by the audit's name; if a model has two, the later one is used."""
     matched: dict[str, ElicitationResults] = {}
     for source in sources:
         if not isinstance(source, ElicitationResults):
