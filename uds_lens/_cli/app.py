@@ -127,11 +127,11 @@ def _program(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program and exit: 0 on success, 1 with one line on standard error, 2 on wrong usage."""
+    """Run the program and exit: 0 on success, 1 with one line on standard error, 2 if it was called incorrectly."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     PlainCommand.everything = HELP_ALL in words
     words = ["--help" if word == HELP_ALL else word for word in words]
-    if "--offline" in words:  # data sets and classifiers too: the Hub's client reads this when it is first imported
+    if "--offline" in words:  # for data sets and classifiers too; the Hub's client reads it on import
         os.environ["HF_HUB_OFFLINE"] = "1"
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may contain bytes that are not valid text
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -209,7 +209,7 @@ def audit(
 def _all_of(
     question: Question, models: Sequence[str], given: Sequence[str], out: Path, *, redo: bool, keep_full: bool
 ) -> tuple[dict[str, ul.DepthAudit], dict[str, Path]]:
-    """Audit the models not yet audited for these inputs; also return where each audit is saved."""
+    """Audit the models that have no audit of these inputs yet; also return where each audit is saved."""
     from uds_lens.audit import _resume as folder
     from uds_lens.results._saving import directory_names
     from uds_lens.results._verdict import score_in_words
@@ -348,7 +348,7 @@ def _as_they_appear(
                     try:
                         measure(name)
                     except UdsLensError as error:
-                        if (folder / name).is_dir():  # otherwise the run has removed it in the meantime
+                        if (folder / name).is_dir():  # if it is gone, the training run has removed it
                             failed[name] = str(error)
                             say(f"{name}: {error}")
     except KeyboardInterrupt:

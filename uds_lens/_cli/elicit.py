@@ -48,8 +48,8 @@ def elicit(
     """Try to extract the forgotten answers, with controls.
 
     The controls are retain and full; all models get the same budget and random numbers. The command prints how much is
-    extracted beyond what retain says, and whether a probe has power at all: if full scores no higher than retain, it
-    means nothing that the probe extracts nothing from the unlearned model.
+    extracted beyond what retain says, and whether a probe has power at all: if full scores no higher than retain, the
+    probe's failure to extract anything from the unlearned model means nothing.
 
     \b
     Examples:
@@ -153,7 +153,7 @@ def _print_results(results: ul.elicitation.ElicitationResults) -> None:
 
 
 def _needs_controls(results: ul.elicitation.ElicitationResults) -> bool:
-    """Return whether to print the weaker controls, which take a moment and are not needed next to `retain`."""
+    """Return whether to print the weaker controls, which take a moment and are not needed if `retain` was measured."""
     return "retain" not in results.models or bool(results.holdout)
 
 
@@ -177,12 +177,12 @@ def _print_controls(results: ul.elicitation.ElicitationResults) -> None:
 
 
 def _texts(row: Mapping[str, Any]) -> str:
-    """Return one word for the texts that a row is about."""
+    """Return one word that says which texts a row is about."""
     return str(row["decoding"] if row["decoding"] == "greedy" else row["statistic"])
 
 
 def _share(row: Mapping[str, Any]) -> str:
-    """Return the share, or one word saying why there is none."""
+    """Return the share or, if there is none, one word for the reason."""
     why, colon, _ = str(row["share_reason"]).partition(":")
     return why if colon else number(row["share"], 2)
 

@@ -60,8 +60,8 @@ def meta(
     that keep at least 0.8 of full's utility and that the metric calls unlearned; values without these filters are
     printed too.
 
-    In a folder of Open-Unlearning runs, the models pos_tofu_... and neg_tofu_... are the pools, which are judged within
-    each base model and split.
+    In a folder of Open-Unlearning runs, the pools are the models pos_tofu_... and neg_tofu_...; metrics are judged
+    separately for each base model and split.
 
     \b
     Examples:
@@ -122,7 +122,7 @@ def _runs(
     *,
     as_json: bool,
 ) -> None:
-    """Judge metrics by the pools among Open-Unlearning runs, separately for each base model and split."""
+    """Judge metrics by the pool models among Open-Unlearning runs, separately for each base model and split."""
     import pandas as pd
 
     from uds_lens.meta._tables import of_setup, setup_name, setups

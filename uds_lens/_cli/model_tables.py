@@ -86,7 +86,7 @@ class References:
     ] = None
 
     def parts(self, score: Score, frame: pd.DataFrame) -> ul.meta.ScoreParts:
-        """Return the parts of the score: those that were named, else those of the preset if requested."""
+        """Return the parts of the score that were named, or else those of the preset if it was requested."""
         if self.preset is None:
             return score.parts()
         muse = "forget_knowmem_rouge" in frame.columns and frame["forget_knowmem_rouge"].notna().any()
@@ -171,7 +171,7 @@ class Score:
     depth: Annotated[str, opt.value("NAME", "Metric of depth; the score is computed with and without it.")] = "uds"
 
     def parts(self, default: ul.meta.ScoreParts | None = None) -> ul.meta.ScoreParts:
-        """Return the library's record, with the parts of `default` for those not named."""
+        """Return the library's record; parts that were not named are those of `default`."""
         default = default or ul.meta.ScoreParts()
         return replace(
             default,
@@ -201,7 +201,7 @@ class Perturbed:
         return self.quantised is not None or self.relearned is not None
 
     def frames(self) -> dict[str, pd.DataFrame | None]:
-        """Read the tables under the names that `uds_lens.meta.Tables` has for them."""
+        """Read the tables, keyed by their names in `uds_lens.meta.Tables`."""
         return {name: None if path is None else ul.meta.read_csv(path).frame for name, path in vars(self).items()}
 
 
@@ -236,7 +236,7 @@ def known_directions(
 
 
 def write_table_file(table: pd.DataFrame, path: Path) -> None:
-    """Write a table atomically, replacing only files of our own; undefined values become empty cells."""
+    """Write a table atomically, replacing only files that this library wrote; undefined values become empty cells."""
     atomic_write_marked(check_writable(path, directory=False), csv_text(table))
 
 

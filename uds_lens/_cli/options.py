@@ -46,7 +46,7 @@ class Offer:
 def with_records(command: Callable[..., None]) -> Callable[..., None]:
     """Return `command` in the form that typer reads: each dataclass parameter becomes a set of options.
 
-    When it is called, `~` is expanded, and the options of a record are assembled again.
+    When the command is called, `~` is expanded, and the options of each record are put together into that record.
     """
     records: dict[str, tuple[type[Any], list[str]]] = {}
     parameters: list[Parameter] = []
@@ -200,7 +200,7 @@ def require_options(given: Mapping[str, Any], example: str) -> None:
 
 
 def asked_for(words: Sequence[str], places: Mapping[str, int], form: str, example: str) -> tuple[str, str]:
-    """Return the sub-command and its place ("" where it takes none); `places` says how many words follow each."""
+    """Return the sub-command and its place ("" where it takes none); `places` has the number of words after each."""
     todo, *rest = words
     if len(rest) != places.get(todo, -1):
         raise ConfigError(f"expected {form}; got {' '.join(words)[:100]!r}. For example: {example}")
@@ -240,12 +240,12 @@ def _existing_data(given: Any) -> Any:
     return given
 
 
-folder = partial(value, "DIR", file_okay=False)  # there or not, as the next
+folder = partial(value, "DIR", file_okay=False)  # here and in the next line, the path need not exist
 file = partial(value, "FILE", dir_okay=False)
 count = partial(value, "N", min=1)
 names = partial(value, "NAME", callback=_split_at_commas)  # repeated, or with commas between them
-model = partial(value, "MODEL", callback=_existing_models)  # or several: directories or Hub ids
-data = partial(value, "DATA", callback=_existing_data)  # a file, or what else `uds_lens.load_examples` reads
+model = partial(value, "MODEL", callback=_existing_models)  # one or several directories or Hub ids
+data = partial(value, "DATA", callback=_existing_data)  # a file, or anything else that `uds_lens.load_examples` reads
 
 FULL = model("Model trained on everything: directory or Hub id.")
 RETAIN = model("Model that never saw the forget set.")
@@ -300,7 +300,7 @@ ModelRun: TypeAlias = Annotated[RunOptions, Offer(("device", "device_map", "toke
 MetricRun: TypeAlias = Annotated[
     RunOptions, Offer(("device", "device_map", "stream", "token_budget", *_HUB), ("device",))
 ]
-"""The same for metrics; those that need no generated text can be streamed."""
+"""How models are run for metrics; metrics that need no generated text can be streamed."""
 Quantising: TypeAlias = Annotated[RunOptions, Offer(("device", *_HUB), ("device",))]
 
 

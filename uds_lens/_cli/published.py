@@ -60,10 +60,10 @@ def published(
     """Measure published models again, and compare the values.
 
     The models are 150 unlearned and 60 pool models of the UDS paper, its full and retain models of three sizes, and
-    those of MUSE and WMDP. A plan uses, for each metric, the prompts behind its published number. A run downloads one
-    model at a time and removes it once it is measured; a killed run resumes when called again. A comparison also reads
-    run folders of the paper's released script and Open-Unlearning's saves; the exit code is 1 if a value differs
-    without a reason.
+    those of MUSE and WMDP. For each metric, a plan uses the prompts with which the published number was measured. A run
+    downloads one model at a time and removes it once it is measured; a killed run resumes when called again. A
+    comparison also reads run folders of the paper's released script and Open-Unlearning's saves; the exit code is 1 if
+    a value differs without a reason.
 
     \b
     Examples:

@@ -137,7 +137,7 @@ def _ranking(
     from uds_lens.meta._ranking import score_cautions
 
     frame, parts = table.frame, references.parts(score, table.frame)
-    # The preset ranks even without depth scores: with an attack in place of depth, the score is the one without depth.
+    # The preset ranks models even without depth: putting an attack in the place of depth gives the score without depth.
     depthless = references.preset is not None and (parts.depth not in frame.columns or frame[parts.depth].isna().all())
     if depthless:
         parts, by, select_by = replace(parts, depth=parts.membership[0]), "without", "without"
@@ -232,7 +232,7 @@ def _print(ranking: _Ranking) -> None:
     from uds_lens.results._other_cautions import about_other_choice
 
     beside = {name.removesuffix("_depth"): name for name in BESIDE if name in ranking.methods.columns}
-    ways = ranking.varying or tuple(ranking.p_first)[:1]  # where nothing can vary, one column of dashes
+    ways = ranking.varying or tuple(ranking.p_first)[:1]  # if nothing can vary, this is one column of dashes
     first = {"P(first)" if len(ways) == 1 else f"P(first), {way}": f"{way}:2" for way in ways}
     methods = ranking.methods.assign(**{way: ranking.methods["method"].map(ranking.p_first[way]) for way in ways})
     columns: dict[str, Column] = {
@@ -320,7 +320,7 @@ def table(
     read = references.read(models, checkpoints=checkpoints, for_table=True)
     frame = read.frame
     if read.references is not None:
-        named = read.references["role" if "role" in read.references.columns else "method"]  # the paper's have no role
+        named = read.references["role" if "role" in read.references.columns else "method"]  # the paper's lack roles
         frame = pd.concat([read.references.assign(method=named), frame], ignore_index=True)
     frame = frame.sort_values([name for name in ("base", "split") if name in frame.columns], kind="stable")
     shown = [name for name in _ORIGIN if name in frame.columns]

@@ -218,7 +218,7 @@ def _print_retains(audits: Mapping[str, ul.DepthAudit]) -> None:
 
 
 def number(value: float | None, digits: int = 3, *, undefined: str = "-") -> str:
-    """Write a number for a table; zero gets no sign.
+    """Format a number for a table; zero has no sign.
 
     >>> number(0.5), number(-0.0001), number(float("nan")), number(None, undefined="NaN")
     ('0.500', '0.000', '-', 'NaN')
@@ -246,7 +246,7 @@ def table_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def grouped(pairs: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
-    """Group the texts by key, in their order."""
+    """Group the texts by key, keeping their order."""
     groups: dict[K, list[str]] = {}
     for key, text in pairs:
         groups.setdefault(key, []).append(text)
@@ -254,13 +254,13 @@ def grouped(pairs: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
 
 
 def with_names(told: Iterable[tuple[str, str]]) -> str:
-    """Write each sentence once; several sentences are each followed by the names they are about."""
+    """Write each sentence once; if there are several, each is followed by the names it applies to."""
     groups = grouped(told)
     return "; ".join(text if len(groups) == 1 else f"{text}: {', '.join(names)}" for text, names in groups.items())
 
 
 def print_cautions(cautions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Print each warning once, with its mark and the names it is about, the most serious first."""
+    """Print each warning once, with its mark and the names it applies to, the most serious first."""
     names_by_warning = grouped((warning, name) for name, warnings in cautions.items() for warning in warnings)
     order = list(_MARKS.values())
     for (mark, sentence), names in sorted(names_by_warning.items(), key=lambda item: order.index(item[0][0])):
@@ -457,7 +457,7 @@ def say(message: str) -> None:
 
 
 def elapsed() -> str:
-    """Return the time since the program started: minutes and seconds, and hours where there are some."""
+    """Return the time since the program started: minutes and seconds, preceded by hours if it is an hour or more."""
     minutes, seconds = divmod(int(time.monotonic() - _started), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
@@ -486,14 +486,14 @@ def progress_printed(*, verbose: bool = False) -> Iterator[None]:
 
 
 class _Lines(logging.Handler):
-    """Print records as lines; a memory estimate only if it exceeds all earlier ones."""
+    """Print records as lines; a memory estimate is printed only if it exceeds all earlier ones."""
 
     def __init__(self, verbose: bool) -> None:
         super().__init__(logging.INFO)
         self._verbose, self._most = verbose, 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record, if it is for the user."""
+        """Print a record if it is meant for the user."""
         if record.name in ("uds_lens._progress", "uds_lens.study"):
             say(record.getMessage())
         elif record.name == "uds_lens.audit._memory":

@@ -45,7 +45,7 @@ def _list_methods(wanted: bool) -> bool:
 
 
 def _defaults(config: type[Any]) -> dict[str, Any]:
-    """Return the settings of a method with their defaults; a dash marks a setting that has to be given."""
+    """List the settings of a method with their defaults; a dash marks a setting that must be given."""
     return {field.name: "-" if field.default is MISSING else field.default for field in fields(config)}
 
 
@@ -256,8 +256,8 @@ def relearn(
 
     How fast do the answers come back? The defaults are those of the UDS paper's robustness test: all forget rows
     once, 32 per step, AdamW without weight decay, a learning rate that falls linearly from 2e-5 without warm-up.
-    Prompts are the ones that the model's record names. Without a record, the chat template is used if the tokenizer has
-    one, else raw prompts.
+    The prompts are those named in the model's record. Without a record, the chat template is used if the tokenizer has
+    one, and raw prompts otherwise.
 
     With --grid, both the model and --retain are relearned under every combination of the settings. The command reports
     the worst setting that costs at most max_loss (0.2) of the utility, next to the UDS paper's setting.

@@ -9,13 +9,13 @@ MODELS = {
     "run": "training run; checkpoints of one run are not independent",
     "method": "unlearning method; empty for references",
     "config": "its configuration, as text",
-    "base": "base model, if a table has several: they are never ranked together",
+    "base": "base model, if a table has several; models of different base models are never ranked together",
     "split": "forget split, if a table has several",
     "lr": "learning rate",
     "epochs": "epochs",
     "utility_rel": "utility relative to full, uncapped",
-    "conditions": "everything except the model that the numbers depend on (settings, questions, full, retain), as "
-    "JSON; models that differ in it are neither ranked nor judged together",
+    "conditions": "everything besides the model itself that the numbers depend on (settings, questions, full, retain), "
+    "as JSON; models that differ in it are neither ranked nor judged together",
 }
 """Columns of a table of models, apart from its metrics; one row per model. Only `model` is always required."""
 
@@ -36,7 +36,7 @@ REASONS = {
 FAITHFULNESS = {
     "metric": "name",
     "direction": "meaning of a higher value: knowledge or erasure",
-    "auc": "F: probability that a model that knows is ranked above one that does not, ties half; 0.5 is chance",
+    "auc": "F: probability that a model that knows is ranked above one that does not (ties count half); 0.5 is chance",
     "standard_error": "DeLong's, of `auc`",
     "low": "lower end of the interval: DeLong on the logit scale; Wilson's at F = 0 or 1",
     "high": "upper end",
@@ -177,7 +177,7 @@ SUMMARY = {
     "r": "R",
     "rob": "harmonic mean of q and r",
     "overall": "harmonic mean of auc and rob",
-    "n": "models behind Q and R",
+    "n": "models over which Q and R are averaged",
     "p_first": "share of resamples in which the metric has the highest overall; NaN where that was not computed",
     "rank_auc": "rank by F, 1 is best; ties share the better rank",
     "rank_rob": "rank by Rob",
@@ -283,14 +283,14 @@ PUBLISHED = {
     "metric": "name",
     "label": "display name",
     "category": "the paper's family",
-    "tags": "O output, R needs retain, I internal; joined",
+    "tags": "letters, joined: O output, R needs retain, I internal",
     "auc": "F",
     "mean_p": "mean over P, on the metric's own scale",
     "mean_n": "mean over N, on the metric's own scale",
     "q": "Q under both filters",
     "r": "R under both filters",
     "rob": "robustness, as in the file",
-    "n": "models behind q and r, as printed on the repository's figures",
+    "n": "models over which q and r are averaged, as printed on the repository's figures",
     "threshold": "cut on m, as printed on these figures",
     "q_utility": "Q under the utility filter alone (124 models), as printed on these figures",
     "r_utility": "R under the utility filter alone",

@@ -45,10 +45,10 @@ def faithfulness(
 ) -> pd.DataFrame:
     """Measure how well each metric separates models that know from models that do not.
 
-    `F = P(m_P > m_N) + 0.5 P(m_P = m_N)`, with m the value of a metric of knowledge and `1 - value` of one of erasure.
-    Two intervals hold for more models of the *same* variants: DeLong's on the logit scale (at F = 0 or 1, Wilson's with
-    the size of the smaller pool), and a bootstrap within pool and variant that keeps the models of a run together.
-    `variants_low` and `variants_high` are the range of F with one variant left out. `new_variants_low` and
+    `F = P(m_P > m_N) + 0.5 P(m_P = m_N)`, where m is the value for a metric of knowledge and `1 - value` for a metric
+    of erasure. Two intervals hold for more models of the *same* variants: DeLong's on the logit scale (at F = 0 or 1,
+    Wilson's with the size of the smaller pool), and a bootstrap within pool and variant that keeps the models of a run
+    together. `variants_low` and `variants_high` are the range of F with one variant left out. `new_variants_low` and
     `new_variants_high` hold for *new* variants: whole variants are the clusters of a t interval on the logit scale,
     with the number of variants minus 2 as degrees of freedom (at F = 0 or 1, Wilson's with the smaller number of
     variants).
@@ -127,7 +127,7 @@ def _delong_interval(order: Placements, confidence: float) -> dict[str, Any]:
 
 
 def _resampled(order: Placements, draws: Draws, quantile: float) -> Interval:
-    """Turn the error of F over resamples into an interval on the logit scale."""
+    """Turn the standard error of F over resamples into an interval on the logit scale."""
     if draws.problem is not None:
         return NO_INTERVAL
     spread = float(np.std(draws.aucs(order), ddof=1))
@@ -263,12 +263,12 @@ def thresholds(
 
 
 def _best_cuts(p: np.ndarray, n: np.ndarray) -> np.ndarray | str:
-    """Return the thresholds with the largest J, or the reason why there is none."""
+    """Return the thresholds with the largest J, or the reason why there are none."""
     if not len(p) or not len(n):
         return f"no model of {'P' if not len(p) else 'N'} has a value"
     levels = np.unique(np.concatenate([p, n]))
     cuts = (levels[:-1] + levels[1:]) / 2
-    # Counts rather than shares, so that equal J are equal to the last bit.
+    # Counts are used rather than shares, so that equal values of J are equal to the last bit.
     p_below, n_below = (np.searchsorted(np.sort(m), cuts, "right") for m in (p, n))
     scaled = n_below * len(p) - p_below * len(n)
     if not len(cuts) or scaled.max() <= 0:

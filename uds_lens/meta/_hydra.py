@@ -44,7 +44,7 @@ def configs(folder: Path) -> list[Config]:
 
 
 def read_config(folder: Path) -> Config | None:
-    """Read the record of one folder; None if there is none, or if it is not an object."""
+    """Read the record of one folder; None if the folder has no record, or if the record is not an object."""
     import yaml
 
     place = folder / ".hydra" / "config.yaml"
@@ -53,7 +53,7 @@ def read_config(folder: Path) -> Config | None:
     try:
         if place.stat().st_size > _LARGEST:
             raise ValueError("more than 1 MiB")
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if PyYAML was built with it
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader, if PyYAML has it, is ten times as fast
         config = yaml.load(place.read_text(encoding="utf-8"), Loader=loader)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         text = " ".join(str(error).split())[:120]

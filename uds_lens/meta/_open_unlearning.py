@@ -122,7 +122,7 @@ class _Run:
     """Contents of a run's files."""
 
     place: _Place
-    values: Mapping[str, float]  # keyed by our names; NaN if there is no value
+    values: Mapping[str, float]  # keyed by this library's names; NaN if there is no value
     reasons: Mapping[str, str]  # why they are NaN
     examples: Mapping[str, Mapping[str, float]]  # value by metric and example id, if requested
     setup: Setup
@@ -175,8 +175,8 @@ def read_open_unlearning(
         `references`. Every NaN has a reason, and `notes` say what was not read.
 
     Raises:
-        ResultFormatError: There is no run, a file is broken, or `retain` or `full` holds no such run, or two of one
-            base model and split.
+        ResultFormatError: There is no run; a file is broken; or `retain` or `full` holds no such run, or two with the
+            same base model and split.
         ConfigError: `utility` is unknown.
 
     Example:
@@ -342,7 +342,7 @@ def _unread(root: Path, runs: Collection[_Run], places: Sequence[_Place]) -> lis
 
 
 def _harness_results(root: Path, runs: Mapping[str, _Run]) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """Read results of lm-evaluation-harness by run, as `task/metric`, with a note about those that belong to no run."""
+    """Read results of lm-evaluation-harness by run, as `task/metric`, and note those that belong to no run."""
     results: dict[str, dict[str, float]] = {}
     by_folder, strays = {run.place.folder: name for name, run in runs.items()}, 0
     for file in [] if root.is_file() else sorted(root.resolve().glob(f"**/{_HARNESS}")):
@@ -369,7 +369,7 @@ def _owner(folder: Path, runs: Mapping[Path, str]) -> str | None:
 
 
 def holds_runs(place: Path) -> bool:
-    """Return whether a place is a file that Open-Unlearning wrote, or a folder with some.
+    """Return whether a place is a file that Open-Unlearning wrote, or a folder that contains such files.
 
     >>> holds_runs(Path("nowhere"))
     False
@@ -440,7 +440,7 @@ def _read_run(place: _Place, examples: bool) -> _Run:
 
 
 def truth_ratios(details: Mapping[str, Mapping[str, Any]], *, where: str) -> tuple[dict[str, float], str | None]:
-    """Compute `p_c / (p_c + p_w)` per example, with p the geometric mean over answers of the probability per token.
+    """Compute `p_c / (p_c + p_w)` per example, where p is the geometric mean over answers of the probability per token.
 
     Example:
         >>> entry = lambda loss: {"value_by_index": {"0": {"avg_loss": loss}}}
@@ -504,7 +504,7 @@ def _mean(values: Sequence[float]) -> float:
 def _with_references(
     run: _Run, references: Mapping[str, Sequence[_Run]], utility: UtilityParts
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a run's setup and values, including those relative to retain and full, and why some are missing."""
+    """Return a run's setup and values, also relative to retain and full, and the reasons for missing values."""
     values: dict[str, Any] = {**dict(zip(SETUP, run.setup, strict=True)), **run.values}
     missing = dict(run.reasons)
 
@@ -520,7 +520,7 @@ def _with_references(
         return values, missing
     value, why = _utility(run, utility)
     note("utility", value, why)
-    # Model Utility does not depend on the split; fluency does, as it is that of answers to the forget set.
+    # Model Utility does not depend on the split; fluency does, because it is measured on answers to the forget set.
     full, no_full = _partner(run, references.get("full"), "full", split=utility == "with_fluency")
     whole, problem = (math.nan, no_full) if full is None else _utility(full, utility)
     if why is None and problem is not None:

@@ -36,13 +36,13 @@ def read_metrics(
 
     Returns:
         One row per result: `model`, its metrics, and `method`, `config`, `lr` and `epochs` if they follow from the
-        record next to the model, or from the name of the checkpoint or file, provided that
-        `uds_lens.unlearning.config_name` or Open-Unlearning made this name. Otherwise these columns are empty (see
-        `join_methods`). `conditions` contains everything except the model that the numbers depend on; if it differs,
-        `notes` says so, and the models are neither ranked nor judged together.
+        record next to the model, or from the name of the checkpoint or file, provided that this name was made by
+        `uds_lens.unlearning.config_name` or by Open-Unlearning. Otherwise these columns are empty (see `join_methods`).
+        `conditions` contains everything besides the model itself that the numbers depend on; if models differ in it,
+        `notes` says so, and they are neither ranked nor judged together.
 
     Raises:
-        ResultFormatError: A file or the record next to a model is broken, or the folder holds none.
+        ResultFormatError: A file or the record next to a model is broken, or the folder holds no results.
         DataError: Nothing was given, or names do not fit.
 
     Example:
@@ -103,7 +103,7 @@ def read_audits(
         it.
 
     Raises:
-        ResultFormatError: A directory is not a complete audit, or the folder holds none.
+        ResultFormatError: A directory is not a complete audit, or the folder holds no audits.
         DataError: Nothing was given, or names do not fit.
 
     Example:
@@ -166,7 +166,7 @@ def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, st
     Args:
         table: Models, for example from `read_open_unlearning`.
         audits: From `read_audits`.
-        pairs: Names of models and of their audits, for those that the rule does not match.
+        pairs: Names of models, mapped to the names of their audits, where the rule finds no match.
 
     Returns:
         `table` with those of the columns `uds`, `output_depth` and `damage`, their intervals, `host_depth` and `hidden`

@@ -102,7 +102,8 @@ class RetainShift:
     """Dr of one metric."""
 
     mean: float = math.nan
-    """Mean of m after relearning minus m before: first over the relearnings of each retain model, then over models."""
+    """Mean of m after relearning minus m before, taken first over the relearnings of each retain model, then over
+    models."""
 
     low: float = math.nan
     """Lower end of its interval; NaN with a single relearning."""

@@ -95,8 +95,8 @@ class Placements:
     These counts determine the order of all pairs. Sorting finds them in n log n time, and halves add up exactly.
     """
 
-    p_counts: np.ndarray  # number of models of N below each model of P, ties count half
-    n_counts: np.ndarray  # number of models of P above each model of N, ties count half
+    p_counts: np.ndarray  # number of models of N below each model of P; ties count half
+    n_counts: np.ndarray  # number of models of P above each model of N; ties count half
     tied_share: float  # share of pairs with equal values; NaN without pairs
 
     @classmethod
@@ -163,7 +163,7 @@ def delong_covariance(metrics: Sequence[Placements]) -> np.ndarray:
 def cluster_weights(
     strata: np.ndarray, clusters: np.ndarray, *, n_resamples: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draw the weight of each row in resamples of whole clusters within each stratum: resample x row.
+    """Draw the weights of rows (resample x row) when whole clusters are resampled within each stratum.
 
     Of the `c` clusters of a stratum, `c - 1` are drawn with replacement and weighted by `c / (c - 1)`: a plain
     bootstrap of few clusters would give a variance too small by the factor `(c - 1) / c`. A stratum of one cluster
@@ -204,10 +204,10 @@ class Draws:
     def aucs(self, metric: Placements) -> np.ndarray:
         """Return F in every resample, to first order in the deviations of the drawn models' placements.
 
-        `AUC + mean_w(V10 - AUC) + mean_w(V01 - AUC)`, which may pass 0 or 1; NaN where a pool has no weight. The exact
-        AUC of a resample varies too much: each of the two placements already contains the error due to single pairs,
-        which would be counted a third time; at an AUC near 1 this is a fifth of the variance. If models are drawn
-        independently, the spread is DeLong's.
+        `AUC + mean_w(V10 - AUC) + mean_w(V01 - AUC)`, which may fall below 0 or exceed 1; NaN where a pool has no
+        weight. The exact AUC of a resample varies too much: each of the two placements already contains the error due
+        to single pairs, which would be counted a third time; at an AUC near 1 this is a fifth of the variance. If
+        models are drawn independently, the spread is DeLong's.
         """
         auc = metric.auc
         return auc + weighted_mean(metric.p - auc, self.p_weights) + weighted_mean(metric.n - auc, self.n_weights)
@@ -319,11 +319,11 @@ def clustered_mean(
 
     The variance is that of the sums of clusters, each corrected for its own weight `h` (`1 / (1 - h)`), and the
     quantile is that of a t distribution with Satterthwaite's degrees of freedom for that estimator (Bell and McCaffrey
-    2002, Survey Methodology 28, 169-181): the smaller of those under independent models and under models alike within
-    clusters. With clusters of equal size this is the t interval of the cluster means. It is symmetric on the logit
-    scale. If all values are 0 or all are 1, the bound is the exact one of a proportion, `1 - (alpha / 2)^(1 / G)` away.
-    If one cluster dominates (`dominated_by`), the sample may lack other clusters of this kind, which the variance does
-    not reflect.
+    2002, Survey Methodology 28, 169-181). They are computed for independent models and for models that are alike within
+    clusters, and the smaller number is used. With clusters of equal size this is the t interval of the cluster means.
+    The interval is symmetric on the logit scale. If all values are 0 or all are 1, the bound is the exact one for a
+    proportion, at a distance of `1 - (alpha / 2)^(1 / G)`. If one cluster dominates (`dominated_by`), the sample may
+    lack other clusters of this kind, which the variance does not reflect.
 
     >>> interval, _ = clustered_mean(np.array([0.5, 0.6, 0.7, 0.8, 0.9]), list("abcde"), 0.95)
     >>> round(interval.low, 3), round(interval.high, 3)
@@ -350,11 +350,11 @@ def clustered_mean(
 
 
 def _freedom(weight: np.ndarray) -> float:
-    """Return Satterthwaite's degrees of freedom, `tr(M)^2 / sum(M^2)`, the smaller of two.
+    """Return the smaller of two values of Satterthwaite's degrees of freedom, `tr(M)^2 / sum(M^2)`.
 
-    With the shares `w` of the clusters, M is `(diag(w) - w w') / sqrt((1 - w)(1 - w)')` if models are independent. If
-    those of a cluster are alike, it is `c c' (I - 1 w')(I - w 1')` elementwise, with `c = w / sqrt(1 - w)`. Both sums
-    of squares are expanded, so that no clusters x clusters matrix is needed.
+    Let `w` be the shares of the clusters. M is `(diag(w) - w w') / sqrt((1 - w)(1 - w)')` if models are independent. If
+    models of the same cluster are alike, M is `c c' (I - 1 w')(I - w 1')` elementwise, with `c = w / sqrt(1 - w)`. Both
+    sums of squares are expanded, so that no clusters x clusters matrix is needed.
     """
     a = weight**2 / (1 - weight)
     whole = float((weight**2).sum())
@@ -378,13 +378,14 @@ class Domination(NamedTuple):
 def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray, confidence: float) -> Domination | None:
     """Return the cluster that makes up most of the distance of a mean of values between 0 and 1 from the nearer end.
 
-    "Most" is a share above 2.5 / n, but at least 1/3 and at most 1/2: 1/2 of five equal clusters, 1/3 of eight or more.
-    Another sample may contain no such cluster, or two, and one sample cannot tell how far off its mean would be. In
-    simulations in which most values are 0, the interval of `clustered_mean` covers the truth in 65 to 95% of cases. In
-    at least 92% of cases in each cell of `benchmarks/coverage_faithfulness.py` (91.2% in two cells of a wider grid with
-    high Q), either that interval covers the truth or this function reports a cluster. The interval returned here covers
-    the truth in 98 to 100% of cases and is wide: it is Clopper's and Pearson's (1934, Biometrika 26, 404-413) for a
-    share, with `n mean` successes in `n = 1 / sum(w^2)` clusters, where `w` are the clusters' shares of the models.
+    "Most" is a share above 2.5 / n, but at least 1/3 and at most 1/2: 1/2 for five equal clusters, 1/3 for eight or
+    more. Another sample may contain no such cluster, or two, and one sample cannot tell how far off its mean would be.
+    In simulations in which most values are 0, the interval of `clustered_mean` covers the truth in 65 to 95% of cases.
+    In at least 92% of cases in each cell of `benchmarks/coverage_faithfulness.py` (91.2% in two cells of a wider grid
+    with high Q), either that interval covers the truth or this function reports a cluster. The interval returned here
+    covers the truth in 98 to 100% of cases and is wide: it is the Clopper-Pearson interval (1934, Biometrika 26,
+    404-413) for a share, with `n mean` successes in `n = 1 / sum(w^2)` clusters, where `w` are the clusters' shares of
+    the models.
 
     >>> most = dominated_by(np.array([0.0, 0.0, 0.0, 0.1, 0.4]), list("abcde"), 0.95)
     >>> str(most.cluster), round(most.share, 2), [round(end, 2) for end in most.interval]

@@ -194,14 +194,15 @@ def rank(
     """Rank methods by the score of their best configuration.
 
     The score is `HM(Mem, Privacy, U)`, with `Privacy = MIA` or `HM(MIA, UDS)` (see `score_models`). The configuration
-    may be chosen by either of these two scores, whichever ranks the methods; the paper chooses without UDS. If several
-    configurations reach the same score, all are named. The one shown has the fewest parts at 0, then the highest
-    harmonic mean of the other parts, which is also the effect of the paper's 1e-12 in each denominator.
+    may be chosen by either of these two scores, no matter which of them ranks the methods; the paper chooses without
+    UDS. If several configurations reach the same score, all are named. The one shown has the fewest parts at 0 and, if
+    several have as few, the highest harmonic mean of the other parts; the 1e-12 that the paper adds to each denominator
+    has the same effect.
 
     Args:
         frame: One row per model: `model`, `method`, the columns of `parts`.
         with_uds: Rank by the score with the depth metric.
-        select_by: Choose the configuration by the score "without" or "with" it.
+        select_by: Choose the configuration by the score "without" or "with" the depth metric.
         min_utility: Smallest `utility_rel` of a candidate; None takes all.
         parts: Columns of the score; default those of the UDS paper.
 

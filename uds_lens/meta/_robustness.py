@@ -48,7 +48,7 @@ def as_cuts(thresholds: pd.DataFrame | Mapping[str, float]) -> dict[str, float]:
 
 
 def useful_models(frame: pd.DataFrame, min_utility: float | None) -> np.ndarray:
-    """Mark the models that keep enough utility; without the filter all of them, with it none that lacks a value."""
+    """Mark the models that keep enough utility; NaN is not enough, and without the filter all models are marked."""
     if min_utility is None:
         return np.ones(len(frame), dtype=bool)
     if not min_utility >= 0:
@@ -69,7 +69,7 @@ _FILTERS = {
 }
 """Settings of the two filters: whether models are filtered by utility, and by threshold."""
 
-_GRID = 101  # number of shifts, spread over their interval, at which mean R is computed besides its turning points
+_GRID = 101  # number of shifts, spread over their interval, at which mean R is computed; its turning points are added
 _TURNS = 200  # maximum number of turning points at which mean R is computed; if there are more, every k-th is used
 
 
@@ -123,8 +123,8 @@ def robustness(
 
     Symmetric: `Q = 1 - |m' - m| / (|m'| + |m| + 1e-10)` and `R = 1 - |Du - Dr| / (|Du| + |Dr| + 1e-10)`, where Du is
     the change of the model's m by relearning and Dr that of retain. One-directional: `Q = min(m / m', 1)`, and 1 if
-    `m' <= m`; `R = 1` if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`. Both are averaged over models; `Rob = HM(mean Q,
-    mean R)`.
+    `m' <= m`; `R = 1` if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`. Q and R are averaged over models; `Rob = HM(mean
+    Q, mean R)`.
 
     Dr comes from few relearnings and is shared by all models, so the uncertainty of Dr is carried into R: `r_shift_low`
     and `r_shift_high` are the extremes of mean R over the interval of Dr. If this interval contains 0, retain may not
@@ -133,13 +133,14 @@ def robustness(
     that do not change are counted.
 
     The intervals of Q and R use whole methods as clusters and hold for other methods. `q_runs_low` and similar columns
-    use runs as clusters and hold for more runs of the same methods. Both are t intervals with Satterthwaite's degrees
-    of freedom on the logit scale, and need at least five clusters. They may be too short if one method makes up most of
-    the distance from 0 or 1; `caution` then names the method, with an interval that allows for any other method. All of
-    them take the shift of retain as given, so read them together with `r_shift_low` and `r_shift_high`.
+    use runs as clusters and hold for more runs of the same methods. Both kinds are t intervals on the logit scale, with
+    Satterthwaite's degrees of freedom, and need at least five clusters. They may be too short if one method makes up
+    most of the distance from 0 or 1; `caution` then names the method, with an interval that allows for any other
+    method. All these intervals take the shift of retain as given, so read them together with `r_shift_low` and
+    `r_shift_high`.
 
     Args:
-        tables: The models in their states; with `thresholds` for that filter.
+        tables: The models in their states; the threshold filter needs `thresholds`.
         metrics: As in `directions`.
         direction: As in `directions`.
         min_utility: Smallest `utility_rel` of a model that counts. None turns the filter off.
@@ -275,8 +276,8 @@ def tied_cuts(
     """Judge every metric at each of its best thresholds, while the others keep theirs.
 
     Youden's J often has its maximum at several cuts, of which the lowest is used by convention. With another cut, a
-    metric may call other models unlearned, and so get another Q, R and rank. Arguments and errors are those of
-    `robustness`; `tables` needs `faithful`, and `thresholds` with all cuts, as `thresholds` returns them.
+    metric may call different models unlearned, and therefore have a different Q, R and rank. Arguments and errors are
+    those of `robustness`; `tables` needs `faithful`, and `thresholds` with all cuts, as `thresholds` returns them.
 
     Returns:
         One row per filter setting with a threshold, metric with several best cuts, and cut; columns as in
@@ -440,7 +441,7 @@ def _models(frame: pd.DataFrame, role: str) -> list[str]:
 def _after(
     frame: pd.DataFrame | None, ways: Mapping[str, Points], models: Sequence[str], role: str
 ) -> dict[str, np.ndarray]:
-    """Return m after a perturbation by metric, averaged over the rows of each model; empty without it."""
+    """Return m after a perturbation, by metric, averaged over the rows of each model; empty if it was not applied."""
     if frame is None:
         return {}
     names = _models(frame, role)
@@ -650,7 +651,7 @@ def _overall(
     """Return Overall in every resample of clusters (`drawn`) and of relearnings; -1 where no kept model was drawn."""
 
     def means(values: np.ndarray, which: np.ndarray | None = None) -> np.ndarray:
-        """Average Q or R over models (with `which`, another row per resample), weighted by how often each is drawn."""
+        """Average Q or R over models, weighted by how often each is drawn; `which` gives the row for each resample."""
         measured = states.kept & ~np.isnan(values[0])
         n_clusters = drawn.shape[1]
         sums = np.stack([np.bincount(codes[measured], row[measured], n_clusters) for row in values])

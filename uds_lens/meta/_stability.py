@@ -51,11 +51,11 @@ class ExampleAttack:
         return 1 - np.minimum(apart, 1.0)
 
     def area(self, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the probability, by resample, that a holdout example scores above a forget example; ties half."""
+        """Return P(a holdout example scores above a forget example) for each resample; ties count half."""
         forget, other = (np.flatnonzero(~np.isnan(scores) & here) for here in (~self.holdout, self.holdout))
         below = scores[forget][:, None] < scores[other][None, :]
         kernel = below + np.float32(0.5) * (scores[forget][:, None] == scores[other][None, :])
-        # Counts times halves: exact in float32, and twice as fast.
+        # Products of counts and halves are exact in float32, which is twice as fast.
         reached = weights[:, forget].astype(np.float32) @ kernel.astype(np.float32)
         drawn = weights[:, other]
         total = weights[:, forget].sum(1) * drawn.sum(1)
@@ -285,7 +285,7 @@ def stability(
         The tables. Methods without an eligible configuration are left out.
 
     Raises:
-        DataError: A column is missing, a value lies outside its range, or no example is of a model in `frame`.
+        DataError: A column is missing, a value lies outside its range, or no example belongs to a model in `frame`.
         ConfigError: `select_by` is unknown, or there are fewer than two resamples.
 
     Example:

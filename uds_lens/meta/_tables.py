@@ -96,7 +96,7 @@ def retain_name(setup: Sequence[str | None]) -> str:
 
 
 def require_one_setup(frame: pd.DataFrame) -> None:
-    """Raise `DataError` unless all models have the same base model and split, without which they are not comparable."""
+    """Raise `DataError` unless all models have the same base model and split; otherwise they are not comparable."""
     several = setups(frame)
     if len(several) > 1:
         more = "; ..." if len(several) > 4 else ""
@@ -150,14 +150,14 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
 
     Args:
         table: What a reader returned.
-        base: Value of the column `base`, in any capitals; None takes all.
-        split: Value of the column `split`, in any capitals; None takes all.
+        base: Value of the column `base`, in upper or lower case; None takes all.
+        split: Value of the column `split`, in upper or lower case; None takes all.
 
     Returns:
         The rows, reasons and values per example of these models and of their retain model.
 
     Raises:
-        DataError: No model is of that base model and split.
+        DataError: No model has that base model and split.
 
     Example:
         >>> import pandas as pd
@@ -209,7 +209,7 @@ def may_be_one(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
 
 # Reading JSON written by other programs.
 
-LARGEST = 1 << 30  # bytes of JSON that are still read
+LARGEST = 1 << 30  # maximum size of a JSON file, in bytes
 
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number"}
 
@@ -381,7 +381,7 @@ def setup_of(folder: Path, name: str) -> Setup:
 
 
 def role_in(name: str) -> str | None:
-    """Return which reference a run is, by its name's ending: "retain", "full", or None.
+    """Return which reference a run is, judging by the end of its name: "retain", "full", or None.
 
     >>> role_in("tofu_X_retain90"), role_in("tofu_X_full/evals_forget05"), role_in("tofu_X_forget10_NPO")
     ('retain', 'full', None)
@@ -454,14 +454,14 @@ def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLi
 
     Args:
         table: Models.
-        methods: The method by name of the model, or a CSV with the columns `model` and `method` and, where known,
-            `config`, `lr` and `epochs`. Models that it does not name stay as they are.
+        methods: A mapping from names of models to methods, or a CSV with the columns `model` and `method` and, where
+            known, `config`, `lr` and `epochs`. Models that are not named there stay as they are.
 
     Returns:
         `table` with the columns that `methods` fills.
 
     Raises:
-        DataError: It names a model that is not in the table, or the file lacks a column.
+        DataError: `methods` names a model that is not in the table, or its file lacks a column.
 
     Example:
         >>> import pandas as pd
