@@ -45,7 +45,7 @@ def tell(message: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the records of a block that is a small part of work which logs its own progress."""
+    """Suppress the log records of a block that is a small part of a task that logs its own progress."""
     token = _quiet.set(True)
     try:
         yield
@@ -73,7 +73,7 @@ def progress(
         desc: Label left of the bar.
         total: Number of items, when `iterable` has no length.
         unit: Name of one item.
-        enabled: True or False decides; None shows the bar in terminals and notebooks only.
+        enabled: Whether to show the bar; None shows it in terminals and notebooks only.
 
     Returns:
         An iterator over the same items.
@@ -130,6 +130,6 @@ def shortened(text: str, room: int) -> str:
 
 
 def _in_notebook() -> bool:
-    """Return whether this process is a notebook's kernel (that a module was imported proves nothing)."""
+    """Return whether this process is a notebook's kernel (having imported a module proves nothing)."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

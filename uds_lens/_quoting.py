@@ -1,4 +1,4 @@
-"""Escaping of foreign texts (names in data, model cards, options) for terminals and tables."""
+"""Escaping of untrusted texts (names in data, model cards, options) for terminals and tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re
 
 
 def printable(text: str) -> str:
-    r"""Write characters that a terminal would obey, or that reverse a line, as JSON escapes.
+    r"""Write characters that a terminal would obey, or that reverse the direction of a line, as JSON escapes.
 
     >>> print(printable("a\x1b[2Jb\u202e\nc"))
     a\u001b[2Jb\u202e
@@ -36,7 +36,7 @@ def markdown(text: str) -> str:
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """Write a table as CSV, without its index, such that a spreadsheet takes no text for a formula.
+    """Write a table as CSV, without its index, so that no spreadsheet mistakes a text for a formula.
 
     A text that begins like a formula (`=`, `+`, `-`, `@`, a tab) gets an apostrophe in front, which `unquoted` removes;
     numbers stay numbers.

@@ -112,7 +112,7 @@ def described(record: type) -> dict[str, dict[str, Any]]:
 
 
 def _refusal(cls: type, error: Any) -> Exception:
-    """Return the first problem as one of our errors."""
+    """Return the first problem as one of the library's errors."""
     problems = error.errors(include_url=False)
     unknown = [str(problem["loc"][-1]) for problem in problems if problem["type"] == "unexpected_keyword_argument"]
     if unknown:

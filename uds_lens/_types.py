@@ -27,7 +27,7 @@ EntitySpace: TypeAlias = Literal["answer", "always"]
 """What precedes an entity: the characters that the answer has there, or one space, as in the UDS paper."""
 
 Site: TypeAlias = Literal["resid_post", "resid_mid", "attn_out", "mlp_out"]
-"""Where a layer is patched, in TransformerLens's words."""
+"""Where a layer is patched, in TransformerLens's terms."""
 
 HookSite: TypeAlias = Literal["resid_pre", "resid_post", "resid_mid", "attn_out", "mlp_out", "z", "q", "k", "v"]
 """Where states are read and patched outside audits: also the input of a block, and the states of its heads."""
@@ -36,7 +36,7 @@ Scope: TypeAlias = Literal["entity", "boundary", "answer", "all"]
 """Which positions are patched. The scored positions are those of the entity in every scope."""
 
 MapPosition: TypeAlias = Literal["entity", "subject", "prompt", "all"]
-"""Positions of a map: the entity's, as in a score; all mentions of the subject; all before the entity's; all."""
+"""Positions of a map: the entity's, as in a score; all mentions of the subject; those before the entity's; all."""
 
 LastLayer: TypeAlias = Literal["resid_post", "post_norm"]
 """State used for the last layer: its true residual stream, or (the paper's script) the normed one."""
@@ -56,7 +56,7 @@ Words: TypeAlias = Literal["unlearning", "edit", "refusal"]
 removed."""
 
 RougeWords: TypeAlias = Literal["ascii", "unicode"]
-"""Words that ROUGE counts: those of a-z and 0-9, as in published numbers, or those of every script."""
+"""Words that ROUGE counts: those made of a-z and 0-9, as in published numbers, or those in any script."""
 
 PaddingSide: TypeAlias = Literal["left", "right"]
 Engine: TypeAlias = Literal["auto", "wavefront", "naive"]

@@ -51,7 +51,7 @@ class Setting:
     """Its name in Python."""
 
     value: object = _Unsaid.VALUE
-    """The value mentioned; `...` means any value, the default only the setting itself."""
+    """The value mentioned; `...` means any value; by default, only the setting itself is mentioned."""
 
     of: str | None = None
     """The record it belongs to, if this is not obvious."""
@@ -118,7 +118,7 @@ class ResultFormatError(UdsLensError, ValueError):
 
 
 class StorageError(UdsLensError, OSError):
-    """The system refuses to write: the disk is full, there is no permission, or no such directory."""
+    """The system refuses to write: the disk is full, permission is denied, or the directory does not exist."""
 
 
 class MissingDependencyError(UdsLensError, ImportError):

@@ -92,5 +92,5 @@ def test_errors_name_the_folder_and_the_fix(home):
         load()
     home.unlink()
     (load().unlearned["ga"] / "model.safetensors").unlink()
-    with pytest.raises(DataError, match=r"toy-\w+.ga\. .* What is in .*toy-\w+ is unpacked again if you remove that"):
+    with pytest.raises(DataError, match=r"toy-\w+.ga\. .* If you remove .*toy-\w+, its contents are unpacked again"):
         load()

@@ -1,4 +1,4 @@
-"""Private parts of bitsandbytes: its fast format for CPUs, and the kernel code that it asks the Hub for."""
+"""Private parts of bitsandbytes: its fast format for CPUs, and the kernel code that it requests from the Hub."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _KERNEL = "Failed to load CPU gemm_4bit_forward"
 
 @contextmanager
 def no_hub_kernels() -> Iterator[None]:
-    """Keep bitsandbytes from fetching and running kernel code from the Hub, and drop its message that there is none.
+    """Keep bitsandbytes from fetching and running kernel code from the Hub, and silence its note that there is none.
 
-    bitsandbytes does so on import, or in the first pass on a Mac, if the package `kernels` is installed. To allow this,
-    import bitsandbytes beforehand.
+    Otherwise bitsandbytes does so on import, or in the first pass on a Mac, if the package `kernels` is installed. To
+    allow this, import bitsandbytes beforehand.
     """
 
     def wanted(record: logging.LogRecord) -> bool:
@@ -92,7 +92,7 @@ def plain_weight(module: Any) -> Tensor:
 
 
 def plain_in_packed(model: nn.Module) -> str | None:
-    """Name a layer for packed weights that holds plain ones (it would fail when run); None if there is none."""
+    """Name a layer that expects packed weights but holds plain ones, and would fail when run; None if none does."""
     return next(
         (
             name

@@ -89,9 +89,9 @@ def save_adapter(model: Any, folder: Path, *, base: str, dtype: torch.dtype) -> 
 
 @contextmanager
 def quiet_wrapping() -> Iterator[None]:
-    """Silence warnings of PEFT that are not for the user.
+    """Silence PEFT warnings that do not concern the user.
 
-    They concern an old name in transformers (`is_gradient_checkpointing`), tied weights (which `merge_adapters`
+    They are about an old name in transformers (`is_gradient_checkpointing`), tied weights (which `merge_adapters`
     handles), and embeddings saved along with their adapter during training.
     """
     with warnings.catch_warnings():
@@ -121,7 +121,7 @@ def model_inside(wrapper: Any) -> Any | None:
 
 
 def adapter_state(module: object) -> str:
-    """Describe the state of an adapter's layer apart from its weights: active and merged adapters, and scales."""
+    """Describe the state of an adapter layer other than its weights: active and merged adapters, and scales."""
     if not type(module).__module__.startswith("peft."):
         return ""
     names = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")

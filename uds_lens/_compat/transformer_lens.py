@@ -44,8 +44,8 @@ def boot(
 ) -> TransformerBridge:
     """Wrap a transformers model in a Bridge, without weight processing; the model is modified in place.
 
-    TransformerLens loads the tokenizer again by name, so its name has to be a directory: one in `scratch` if the
-    tokenizer has none.
+    TransformerLens reloads the tokenizer by name, so the name has to be that of a directory; a tokenizer without one is
+    given a directory in `scratch`.
     """
     from transformer_lens.model_bridge import TransformerBridge
 

@@ -142,10 +142,10 @@ def keeps_plain_keys(cache: Any) -> bool:
 
 
 def keep_cached_rows(cache: Any, rows: Tensor) -> None:
-    """Reduce a cache in place to the given rows, in this order and with repetitions.
+    """Reduce a cache in place to the given rows, in this order; rows may be repeated.
 
-    `batch_select_indices` is missing on linear layers, and leaves their states alone on layers that are both linear and
-    attention; `reorder_cache` selects all of a layer's tensors.
+    `batch_select_indices` does not exist on linear layers, and leaves the linear states unchanged on layers that
+    combine linear and full attention; `reorder_cache` selects all of a layer's tensors.
     """
     if any(hasattr(layer, "conv_states") for layer in cache.layers):
         cache.reorder_cache(rows)
@@ -174,7 +174,7 @@ def shared_cached_row(cache: Any, times: int) -> Any:
 
 
 def largest_entry(config: Any, name: str) -> int | None:
-    """Return an entry of a config, the largest over its blocks if they differ (Gemma-4); None if it has none."""
+    """Return an entry of a config (the largest value if its blocks differ, as in Gemma-4); None if it is absent."""
     # such a config refuses to give one value for all blocks
     blocks = getattr(config, "per_layer_config", None) or [config]
     values = [getattr(block, name, None) for block in blocks]
@@ -194,7 +194,7 @@ _FIXED_ROPE = ("default", "linear", "llama3", "yarn", "proportional", "mrope")
 
 
 def rope_limit(config: Any) -> RopeLimit | None:
-    """Return the text length from which a model's rotary frequencies depend on it; None if they never do.
+    """Return the text length beyond which a model's rotary frequencies change; None if they never do.
 
     transformers uses the length of the longest row in a batch ("longrope" and "dynamic"). For an unknown kind, the
     frequencies are assumed to differ for every length.
@@ -252,20 +252,20 @@ def _begin_anew(module: Any, args: object) -> None:
 
 
 def is_plain_decoder(model: Any) -> bool:
-    """Tell whether a model is a class of transformers itself, with the usual product of queries and keys."""
+    """Tell whether a model's class is one of transformers' own, with the usual product of queries and keys."""
     in_its_files = type(model).__module__.startswith("transformers.models.")
     return in_its_files and not upcasts_attention(model.config)
 
 
 def upcasts_attention(config: Any) -> bool:
-    """Tell whether a model multiplies queries and keys in float32, in code of its own (an option of GPT-2)."""
+    """Tell whether a model multiplies queries and keys in float32, in its own code (a GPT-2 option)."""
     return bool(getattr(config.get_text_config(), "reorder_and_upcast_attn", False))
 
 
 def unknown_quantisation(config: Any) -> str | None:
-    """Return the quantisation named in a config that transformers does not know and would ignore.
+    """Return the quantisation method named in a config, if transformers does not know it and would ignore it.
 
-    Returns an empty string if there is none.
+    Returns an empty string if the config does not name the method.
     """
     settings = getattr(config, QUANTISED_ENTRY, None)
     if not isinstance(settings, dict):
@@ -280,7 +280,7 @@ def unknown_quantisation(config: Any) -> str | None:
 
 
 def forget_quantisation(model: Any) -> None:
-    """Make a model whose weights were unpacked on reading (GGUF) save like any other model."""
+    """Make a model whose weights were unpacked when read (GGUF) save like any other model."""
     if getattr(model.config, QUANTISED_ENTRY, None) is not None:
         delattr(model.config, QUANTISED_ENTRY)
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
@@ -333,8 +333,9 @@ _TEXT = (
 def follow_file(tokenizer: Any, place: str, *, revision: str | None, offline: bool) -> bool:
     """Make a tokenizer split texts as its tokenizer.json says, and tell whether that changed anything.
 
-    transformers rebuilds some classes from the vocabulary (GPT-2's, Qwen2's), with the steps of the first models of
-    that family. The first word is not compared: whether a space precedes it is a separate setting.
+    transformers rebuilds some tokenizers (classes such as GPT-2's and Qwen2's) from the vocabulary, with the steps used
+    by the first models of the family. The first word is not compared: whether a space precedes it is a separate
+    setting.
     """
     from tokenizers import Tokenizer
     from transformers.utils import cached_file
@@ -363,18 +364,18 @@ def follow_file(tokenizer: Any, place: str, *, revision: str | None, offline: bo
 
 
 def set_place(config: Any, place: str) -> None:
-    """Record where a config was loaded from; one read from a GGUF file has its title in another entry, which goes."""
+    """Record where a config was loaded from, and remove the entry in which one read from a GGUF file has its title."""
     setattr(config, PLACE_ENTRY, place)
     vars(config).pop("_model_name_or_path", None)
 
 
 def unused_weights(loading_info: dict[str, Any]) -> list[str]:
-    """List weights in the files that the model does not have, from the loading information of `from_pretrained`."""
+    """List weights in the files that the model lacks, according to the loading information of `from_pretrained`."""
     return sorted(loading_info["unexpected_keys"])
 
 
 def unset_weights(loading_info: dict[str, Any]) -> list[str]:
-    """List weights that a checkpoint left unset, from the loading information of `from_pretrained`."""
+    """List weights that a checkpoint left unset, according to the loading information of `from_pretrained`."""
     missing = sorted(loading_info["missing_keys"])
     mismatched = sorted(loading_info["mismatched_keys"])
     return missing + [f"{name}: {tuple(stored)} instead of {tuple(wanted)}" for name, stored, wanted in mismatched]
@@ -388,7 +389,7 @@ class EmptyModel(NamedTuple):
     loading_info: dict[str, Any]
     # The model weight that each tensor of the files goes to (one of several if the tensor is split).
     filled_by: dict[str, str]
-    settings: Any  # how tensors are converted on their way (experts that are stacked, dtypes)
+    settings: Any  # how tensors are converted while loading (stacking of experts, dtypes)
 
 
 def empty_model(config: Any, tensors: dict[str, Tensor], *, dtype: Any) -> EmptyModel:

@@ -17,7 +17,7 @@ from uds_lens.errors import ModelError
 
 
 class OrderedTrainer(Trainer):
-    """`Trainer` that takes its data in order, and whose loss is that of the whole batch, however many passes it takes.
+    """A `Trainer` that takes its data in order, with the loss of the whole batch, however many passes a batch takes.
 
     Override `batch_begins`, which receives all passes of the next batch on this device, and `part_of_loss`, which
     returns the share of one pass; the shares of all passes and devices must add up to the batch's loss.
@@ -95,8 +95,9 @@ def trainer_of(state: TrainerState) -> Trainer | None:
 def log_beside(trainer: Trainer, logs: dict[str, float]) -> None:
     """Log numbers from a callback without affecting the next line of the log.
 
-    `Trainer`'s own method is used, because subclasses average what they have collected since their last line. The
-    request of another callback to log the loss at this step, which logging would clear, is kept.
+    `Trainer`'s own method is used, because subclasses average what they have collected since their last line. If
+    another callback has requested that the loss be logged at this step, its request, which logging would clear, is
+    kept.
     """
     asked = trainer.control.should_log
     Trainer.log(trainer, logs)

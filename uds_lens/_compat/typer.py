@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand
 
 HELP_ALL = "--help-all"
-_HYPHEN, _UNBROKEN = "-", "\u2011"  # options such as --stand-in are not broken where help is wrapped
+_HYPHEN, _UNBROKEN = "-", "\u2011"  # options such as --stand-in are not broken when help text is wrapped
 
 
 class PlainCommand(TyperCommand):
@@ -21,7 +21,7 @@ class PlainCommand(TyperCommand):
         super().__init__(*arguments, **settings)
         for parameter in self.params:
             if isinstance(parameter, TyperArgument):
-                # The metavar says which values it takes; the Python type does not.
+                # The metavar shows which values an argument takes; the Python type does not.
                 parameter.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -64,7 +64,7 @@ class PlainCommand(TyperCommand):
             formatter.write_text(f"{count} more with {ctx.command_path} {HELP_ALL}: {names}.".replace("-", _UNBROKEN))
 
     def _also_missing(self, given: set[str], error: Any) -> str:
-        """Report the other missing options; only errors of this kind have no message."""
+        """Report the other missing options as well; only errors of this kind have no message."""
         required = [p for p in self.params if p.required and p.opts[0].startswith("-") and p is not error.param]
         missing = [p.opts[0] for p in required if not given & set(p.opts)]
         return f"Also missing: {', '.join(missing)}." if missing else ""
@@ -78,7 +78,7 @@ def missing_options(flags: list[str]) -> Exception:
 
 
 def parameters_of(program: Any, words: list[str]) -> dict[str, Any]:
-    """Return the parameters of the command that `words` call, keyed by Python name; empty if there is none."""
+    """Return the parameters of the command that `words` invoke, keyed by Python name; empty if there is none."""
     command = next((program.commands[word] for word in words if word in program.commands), None)
     return {parameter.name: parameter for parameter in command.params} if command else {}
 

@@ -28,7 +28,8 @@ Read = TypeVar("Read")  # value made from a directory
 
 # Nothing that this library did not write is ever overwritten. A file shows its origin at its beginning: JSON by its
 # format, a page by its generator. Tables and foreign formats have no room for that, so a hidden file next to them,
-# `.NAME.uds_lens`, has the hash of what was written. A directory is ours if it contains our record.
+# `.NAME.uds_lens`, holds the hash of what was written. A directory was written by this library if it contains one of
+# the library's records.
 
 RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "finetuning.json", "quantisation.json")
 """Files that identify the content of a directory."""
@@ -44,7 +45,7 @@ _REMEMBERED = 8  # number of versions that a mark lists, as several processes ma
 
 
 def generator() -> str:
-    """Return the tag that our pages carry in their head."""
+    """Return the tag that the library's pages carry in their head."""
     from uds_lens import __version__
 
     return f'<meta name="generator" content="uds_lens {__version__}">'
@@ -159,7 +160,7 @@ def _short(path: Path) -> str:
     return repr(str(path)[-200:])
 
 
-# Errors of the system when writing, whichever library was writing, raised as one of our errors.
+# System errors on writing, whichever library was writing, are raised as one of this library's errors.
 
 AS_IT_WAS = "What was there before is unchanged; free space, or choose another place."
 
@@ -171,7 +172,7 @@ _FULL = ("i/o error", "no space left", "file write failed", "disk quota", "file 
 
 @contextmanager
 def writing(path: Place, *, advice: str = AS_IT_WAS) -> Iterator[None]:
-    """Turn a system error when writing into one of our errors."""
+    """Turn a system error on writing into one of this library's errors."""
     try:
         yield
     except StorageError:
@@ -184,8 +185,8 @@ def writing(path: Place, *, advice: str = AS_IT_WAS) -> Iterator[None]:
 
 
 # Files are written in hidden directories, `.NAME.….uds_lens.part` next to NAME, until they are complete. The writing
-# process holds the directory's lock: the next process that writes NAME cleans up those without a lock, whose processes
-# have died.
+# process holds the directory's lock: the next process that writes NAME cleans up the directories whose locks are free,
+# because their processes have died.
 
 _PART = ".uds_lens.part"
 _LOCK, _NEW, _OLD, _GONE = "lock", "new", "old", "gone"  # names of their contents
@@ -302,7 +303,7 @@ def remove_inside(folder: Path, place: Path) -> None:
 
 
 class SpillFolder:
-    """A temporary directory, removed with this object or at the end of a `with`, as are leftovers of dead processes."""
+    """A temporary directory, removed with this object or after a `with` block; leftovers of dead processes go, too."""
 
     path: Path  # the directory
 
@@ -367,7 +368,7 @@ def is_marked(path: Path) -> bool:
 
 
 def _mark(path: Path, digest: str) -> None:
-    """Add a hash to a mark, keeping earlier ones: one of them is the file's until the new file is in place."""
+    """Add a hash to a mark, keeping earlier ones: the old file's must be listed until the new file is in place."""
     mark = check_writable(_mark_of(path), directory=False, format=_MARKED)
     digests = [digest, *(other for other in _known(path) if other != digest)][:_REMEMBERED]
     atomic_write_text(mark, json.dumps({"format": _MARKED, "sha256": digests}) + "\n")
@@ -435,7 +436,7 @@ def _finish(folder: Path) -> None:
 
 
 def _put(place: Path, path: Path, own: Collection[str] | None) -> None:
-    """Put the new directory in place; one that is there, or appears meanwhile, is moved into the hidden directory."""
+    """Put the new directory in place; an existing one, even if it appears only now, moves into the hidden directory."""
     for number in range(_TRIES):
         with suppress(FileNotFoundError):
             os.rename(path, place / f"{_GONE if own is None else _OLD}{number:02}")

@@ -2,8 +2,8 @@
 
 A result is a manifest: kind, models, settings, further values, provenance and cautions, as JSON with a checksum. If it
 has tensors or tables, it is a directory with `manifest.json`, `tensors.safetensors` and a Parquet file per table, and
-the manifest has the SHA-256 of each; otherwise it is a single JSON file, the manifest. Nothing is pickled, and nothing
-that is read is trusted: checksums, types and shapes are verified on the very bytes that are parsed.
+the manifest holds the SHA-256 of each; otherwise it is a single JSON file, the manifest. Nothing is pickled, and
+nothing that is read is trusted: checksums, types and shapes are verified on the very bytes that are parsed.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: b
         of_adapter: Whether it is a PEFT adapter.
 
     Raises:
-        ModelError: An index is broken, a file is no regular one inside the directory, or the directory holds other
-            weights, too, and they differ: an old model.safetensors next to new shards, for example.
+        ModelError: An index is broken, a file is not a regular file inside the directory, or the directory also holds
+            other weights that differ from these (an old model.safetensors next to new shards, for example).
     """
     names = _OF_ADAPTERS if of_adapter else _OF_MODELS if named is None else (str(named),)
     there = [each for each in names if (folder / each).exists()]

@@ -53,7 +53,7 @@ class Baseline(Stage1):
     """Where to open `full` for stage 2; None after `load` means the recorded name."""
 
     exchanged: Exchanged | None = field(default=None, repr=False)
-    """Answers of `full` and `retain` with blocks of each other; added by the first `transplant` with this baseline, and
+    """Answers of `full` and `retain` with each other's blocks; added by the first `transplant` with this baseline, and
     reused by later ones."""
 
     @classmethod
@@ -70,9 +70,10 @@ class Baseline(Stage1):
         """Measure stage 1.
 
         Args:
-            full: Trained on everything.
-            retain: Never saw the forget set. A list of models with different seeds: S1 is their mean, and every audit
-                has a score against each. None with `AuditConfig(stand_in="counterfactual")`.
+            full: The model that was trained on everything.
+            retain: A model that never saw the forget set, or a list of such models with different seeds: S1 is then
+                their mean, and every audit has a score against each. None with
+                `AuditConfig(stand_in="counterfactual")`.
             examples: The forget set: examples or rows, or where `uds_lens.load_examples` reads them.
             control: Facts that `full` and `retain` both know, in the same formats; None for no control.
             config: What to measure; default `AuditConfig()`.
@@ -84,7 +85,7 @@ class Baseline(Stage1):
         Raises:
             IncompatibleModelsError: The two checkpoints differ in architecture, size or tokenizer.
             ModelError: A checkpoint cannot be opened, or gives NaN.
-            DataError: No examples.
+            DataError: There are no examples.
         """
         from uds_lens.audit._two_stage import measure_stages
 
@@ -95,7 +96,7 @@ class Baseline(Stage1):
     def key(self) -> str:
         """Hash of what stage 1 depends on: weights, token ids, protocol, dtype, patch site, library version.
 
-        Not on tau, which is applied afterwards, nor on names and paths.
+        It does not cover tau, which is applied afterwards, or names and paths.
         """
         parts: dict[str, Any] = {
             "full": self.models["full"].fingerprint,
@@ -152,7 +153,7 @@ class Baseline(Stage1):
     def recorded(
         self, *, models: Sequence[ModelSource] = (), options: RunOptions | None = None
     ) -> Iterator[RecordedBaseline]:
-        """Keep `full` open and recorded for many audits in a row: two models in memory, the least work per model.
+        """Keep `full` open and recorded for many audits in a row: the least work per model, with two models in memory.
 
         Args:
             models: Live models that will be measured, so that the batching suits them, too.
@@ -313,7 +314,7 @@ class RecordedBaseline:
     def seconds(self, unlearned: ModelSource) -> float:
         """Time an `audit` of the model with no patch skipped, even if its weights still equal those of `full`.
 
-        A short one is timed twice, since the first run includes one-off costs of the process.
+        A short audit is timed twice, since the first run includes one-off costs of the process.
         """
         config = self.target.config
         self.target.config = dataclasses.replace(config, exact_noop=False)
@@ -411,11 +412,11 @@ def baseline_of(
 
 
 def trained_with(records: Mapping[str, ModelRecord], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the training prompts that checkpoints' own records name, for the provenance.
+    """Return the training prompts named in the checkpoints' own records, for the provenance.
 
     Args:
         records: Models by role.
-        before: A provenance that already has those of other roles.
+        before: A provenance that already holds the prompts of other roles.
     """
     words = {role: recorded_protocol(record.name) for role, record in records.items()}
     known = {**(before or {}).get("trained_with", {}), **{role: word for role, word in words.items() if word}}
@@ -476,7 +477,7 @@ def origin_of_stage_2(baseline: Baseline, target: Target) -> dict[str, Any]:
 
 
 def _warn_if_unmeasurable(audit: DepthAudit, baseline: Baseline) -> None:
-    """Warn if no example can be measured, once for each baseline and tau, on which this depends."""
+    """Warn if no example can be measured: once for each baseline and tau, since it depends on both."""
     about = f"{baseline.key} {audit.config.tau}"
     pair = f"full={audit.models['full'].name!r}, retain={audit.models['retain'].name!r}"
     if not audit.examples:

@@ -30,7 +30,7 @@ def with_draws(
     config: AuditConfig,
     options: RunOptions,
 ) -> list[SourceStates]:
-    """Prepend `full` on all counterfactuals to the sources' states, as one source per draw."""
+    """Prepend the states of `full` on all counterfactuals to those of the sources, as one source per draw."""
     n_fallen = len(plan.fallen)
     draws = _read_draws(full, plan, config=config, options=options, share=len(sources) + 1)
     if len(plan.fallen) > n_fallen:  # all sources are read in the same way

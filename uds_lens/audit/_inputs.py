@@ -175,7 +175,7 @@ class Plan:
     counterfactual: CounterfactualPlan | None = (
         None  # counterfactual rows that replace a retain model; None if there is one
     )
-    # Tensors made so far: all models share them, and making them again took 6% of an audit with a recording.
+    # Tensors made so far, shared by all models: making them again took 6% of the time of an audit with a recording.
     _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
     # How models of each kind are read, decided once.
     _readings: dict[tuple[object, ...], Engine] = field(default_factory=dict, repr=False)
@@ -193,10 +193,10 @@ class Plan:
         return [len(row.ids) for row in self.rows]
 
     def reading(self, model: HookedModel, weights: str, *, site: Site, packed: bool, engine: Engine) -> Engine:
-        """Return the engine that reads the model's states; if `engine` is `auto`, it is tried on two rows first.
+        """Return the engine that reads the model's states; if `engine` is `auto`, two rows are tried first.
 
-        This is done once for each kind of model, and not if these `weights` (a fingerprint) passed before in this
-        process.
+        The trial is run once for each kind of model, and not at all if these `weights` (a fingerprint) have already
+        passed it in this process.
         """
         if engine != "auto" or site != "resid_post" or not self.rows or not model.is_resident:
             return "naive" if engine == "naive" else "wavefront"
@@ -208,7 +208,7 @@ class Plan:
         return self._readings[kind]
 
     def read_plainly(self, model: HookedModel, why: Exception, *, packed: bool) -> Engine:
-        """Read such models with the plain engine from now on, because the fast one failed, and warn."""
+        """Read models of this kind with the plain engine from now on, because the fast one failed, and warn."""
         self._readings[kind_of(model, packed)] = engine = fall_back(model, why)
         self.fallen.append(model.name)
         return engine
@@ -238,7 +238,7 @@ class Plan:
         require_embedded(model.hf, ((row.example.question, row.ids) for row in self.rows), name=model.name)
 
     def require_finite(self, finite: Bool[Tensor, "batch"], rows: Sequence[int], name: str, what: str) -> None:
-        """Raise unless all rows are finite."""
+        """Raise an error unless all rows are finite."""
         if bool(finite.all()):
             return
         example = self.rows[rows[int((~finite).nonzero()[0, 0])]].example

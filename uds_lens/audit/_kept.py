@@ -1,8 +1,8 @@
 """Keep the states of streamed sources on disk, so that an interrupted audit can be resumed.
 
 Each source has a directory inside the temporary directory, named by a hash of everything its states depend on. A lock
-shows that an audit is using them; it ends with the process, so a killed audit leaves its states behind. A finished
-audit removes them.
+shows that an audit is using the directory; the lock ends with the process, so a killed audit leaves its states behind,
+free for the next audit. A finished audit removes its states.
 """
 
 from __future__ import annotations

@@ -144,8 +144,8 @@ class DepthMap:
         """Return one row per layer and site: loss at all positions and at the entity alone, and the share bypassing it.
 
         `bypass = 1 - entity / all` is the share of the loss at this layer that reaches the answer through earlier
-        positions, which a depth score does not patch. NaN if the loss at all positions is at most `tau`; below 0, the
-        entity's positions alone lose more. The interval is a bootstrap over subjects.
+        positions, which a depth score does not patch. It is NaN if the loss at all positions is at most `tau`, and
+        below 0 if the entity's positions alone lose more. The interval is a bootstrap over subjects.
         """
         import pandas as pd
 

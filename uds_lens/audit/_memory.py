@@ -38,7 +38,7 @@ _PROGRAM = 150_000_000
 def run_halving(
     items: Sequence[T], work: Callable[[list[T]], None], *, relieve: Callable[[], bool] | None = None, about: str = ""
 ) -> list[list[T]]:
-    """Run `work` on rows or batches; if memory runs out, run it on each half (if need be, of a single batch)."""
+    """Run `work` on rows or batches; if memory runs out, run it on each half (of a single batch, if need be)."""
     try:
         work(list(items))
         return [list(items)]
@@ -98,7 +98,7 @@ class MemoryEstimate:
 
     @property
     def fits(self) -> bool:
-        """Whether that memory is available."""
+        """Whether this much memory is available."""
         return self.total <= self.available
 
     @property
@@ -188,7 +188,7 @@ def estimate_memory(
 
 
 def _stored_size(config: Any, size: int) -> int:
-    """Return the bytes per number in the checkpoint's files; if its config does not say, those in memory."""
+    """Return the bytes per number in the checkpoint's files, or in memory if its config does not give the dtype."""
     stored = getattr(config, "dtype", None)
     stored = getattr(torch, stored, None) if isinstance(stored, str) else stored
     return stored.itemsize if isinstance(stored, torch.dtype) else size
@@ -350,7 +350,7 @@ class WeightSizes(NamedTuple):
     """The head or the input embedding, whichever is larger."""
 
     around: int
-    """Weights outside the blocks, apart from those two."""
+    """Weights outside the blocks, except the head and the input embedding."""
 
     tied: bool
     """Whether the head is the input embedding."""
@@ -361,7 +361,7 @@ def weight_sizes(config: Any, size: int, trust_remote_code: bool = False) -> Wei
 
     Args:
         config: Its transformers config.
-        size: Bytes of a number.
+        size: Bytes per number.
         trust_remote_code: Build it from the checkpoint's own code.
     """
     import copy

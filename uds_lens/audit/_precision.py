@@ -32,7 +32,7 @@ def limit_for(
 
     Args:
         full: As for `DepthAudit.run`, as are `retain`, `unlearned`, `examples` and `options`.
-        retain: Never saw the forget set.
+        retain: The model that never saw the forget set.
         unlearned: The model whose scores are used.
         examples: The forget set.
         precision: Largest sampling error as a share of the interval's width, above 0.
@@ -40,7 +40,7 @@ def limit_for(
         options: How to run it.
 
     Returns:
-        A `limit` for `AuditConfig`, at most the number of examples. All of them if no score or error is defined.
+        A `limit` for `AuditConfig`, at most the number of examples. It is that number if no score or error is defined.
 
     Raises:
         ConfigError: `precision` is not above 0, or the settings take the first rows in place of a random sample.

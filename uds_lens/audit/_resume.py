@@ -57,7 +57,7 @@ class Question:
         return self._same(_loaded(DepthAudit, place), {"unlearned": unlearned})
 
     def other_at(self, place: Path, unlearned: str) -> str | None:
-        """Describe the finished audit in a directory if it answers another question, whatever release measured it."""
+        """Describe the finished audit in a directory if it answers another question, whichever release measured it."""
         earlier = _loaded(DepthAudit, place)
         if earlier is None or (other := self._difference(earlier, {"unlearned": unlearned})) is None:
             return None
@@ -293,7 +293,7 @@ def require_table(folder: Path) -> None:
 def write_folder_table(folder: Path, audits: Mapping[str, DepthAudit]) -> Path:
     """Write the table of `audits` and of all other audits saved in subdirectories of `folder`.
 
-    If they were not measured in the same way, a last column `conditions` has the differences, as JSON.
+    If they were not measured in the same way, a last column `conditions` holds the differences, as JSON.
     """
     import pandas as pd
 

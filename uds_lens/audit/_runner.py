@@ -370,7 +370,7 @@ class Target:
         return engine
 
     def _give_back(self) -> bool:
-        """Drop kept recordings, or else hold fewer attention scores; return whether there were recordings."""
+        """Drop kept recordings, or, without any, hold fewer attention scores; return whether there were any."""
         kept = bool(self._kept)
         self._kept.clear()
         self._left = 0

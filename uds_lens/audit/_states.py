@@ -156,7 +156,7 @@ def mean_over_tokens(values: Tensor, batch: TokenBatch) -> Tensor:
 
 
 def require_finite_head(model: HookedModel) -> None:
-    """Raise an error if the final norm or head holds NaN: states are read before them and would not reveal it.
+    """Raise an error if the final norm or head holds NaN: states are read upstream of both and would not reveal it.
 
     Raises:
         ModelError: Naming the part.

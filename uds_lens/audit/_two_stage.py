@@ -1,8 +1,8 @@
 """The two stages of an audit: read each source's states, patch them into `full`, measure the log-probability lost.
 
 Stage 1 patches the retain models, stage 2 the unlearned ones. A source is opened, its states at the windows are copied
-to the CPU or to disk (`read_sources`), and it is closed; then `full` is opened (`Target`), and every batch of it is
-patched with the states of every source. Both stages in one run cost one pass over `full`.
+to the CPU or to disk (`read_sources`), and it is closed; then `full` is opened (`Target`), and the states of every
+source are patched into every batch of it. Both stages in one run cost one pass over `full`.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def patch_sources(
                 if place == n_stage_1 > 0:
                     knowledge[rows] = ke_mask(mean_stage_1(deltas[:place, rows], rows, target.plan), config.tau)
                 wanted = knowledge[rows]
-            # A source with the weights of `full` has its states (except a last layer read after the final norm): patch
-            # nothing.
+            # A source with the weights of `full` has the same states (except in a last layer read after the final
+            # norm): patch nothing.
             exact = config.exact_noop and config.last_layer == "resid_post"
             if exact and source.record.fingerprint == target.record.fingerprint:
                 delta[rows], norm[rows], cosine[rows] = 0.0, 1.0, 1.0
@@ -209,7 +209,8 @@ def lost_logprob(
     if layers:
         if patched is None:
             patched = engine.patched(cache, layers=layers, wanted=wanted)
-        # Both are float32 and may cancel, so the difference is taken in float64, on the CPU since Apple's GPUs lack it.
+        # Both numbers are float32, and most digits may cancel, so their difference is taken in float64, on the CPU
+        # because Apple's GPUs lack float64.
         difference = engine.logprobs.cpu().double()[:, None] - patched[:, layers].cpu().double()
         lost[:, layers] = mean_over_tokens(difference, engine.batch)
     lost = lost.masked_fill(same, 0.0)

@@ -176,7 +176,7 @@ def _in_order(batches: Sequence[np.ndarray], lengths: np.ndarray, widths: np.nda
 
 
 def _orders(lengths: np.ndarray, widths: np.ndarray) -> list[np.ndarray]:
-    """Sort row indices by length, by width, and by bands of one with the other inside each band."""
+    """Sort row indices by length, by width, and by bands of one, ordered by the other within each band."""
     bands = [(lengths // step, widths) for step in (6, 1, 12)]
     if len(lengths) <= 2000:  # with many rows, bands are full either way
         bands += [(widths // step, lengths) for step in (1, 3, 6)]
@@ -252,7 +252,7 @@ class TokenBatch:
         return TokenBatch(**{**values, **moved})
 
     def take(self, rows: Sequence[int]) -> TokenBatch:
-        """Return some rows of the batch, padded as before, with a window as wide as theirs."""
+        """Return some rows of the batch, padded as before, with a window only as wide as these rows need."""
         which = list(rows)
         width = int(self.window_mask[which].sum(1).max())
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -278,7 +278,7 @@ def make_batch(
         rows: All rows, usually `Encoded.rows`.
         pad_token_id: `tokenizer.pad_token_id`: filler, masked everywhere. 0 is used if it is None (the tokenizer has
             none) or larger than all tokens of the rows (a model may have no embedding for it).
-        indices: Which of them, in this order; None takes all.
+        indices: Which rows to take, in this order; None takes all.
         padding_side: "left" or "right".
 
     Returns:
@@ -363,7 +363,7 @@ def batch_from_texts(
         The batch; `rows` counts the texts.
 
     Raises:
-        ConfigError: No text, or positions that are outside a text, not increasing, or not one sequence per text.
+        ConfigError: There is no text, or positions are outside a text, not increasing, or not one sequence per text.
 
     Example:
         >>> import uds_lens as ul

@@ -89,7 +89,7 @@ _NAME = re.compile(r"[A-Z][\w-]+(?: [A-Z][\w-]+)+")
 
 
 def with_author_names(examples: Sequence[ForgetExample]) -> list[ForgetExample]:
-    """Replace the numbers of TOFU's authors by their names, which audits that mask or disturb a name need.
+    """Replace the numbers of TOFU's authors with their names, for audits that mask or disturb a name.
 
     The name of a subject is the run of capitalised words that occurs in most of its questions; of equally frequent
     runs, the longest. This is right for all 20 authors of forget10; 377 of their 400 questions name them.
@@ -143,7 +143,7 @@ def rwku(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def full_output(row: Row) -> Iterator[dict[str, Any]]:
-    """Read `full`'s own continuation (`full_output`) as the answer; without a full stop, it is the entity."""
+    """Read `full`'s own continuation (`full_output`) as the answer; its text without the full stop is the entity."""
     said, prefix, answer = (str(row.get(name) or "") for name in ("full_output", "prefix", "answer"))
     follows = answer.startswith(prefix) and not answer[len(prefix) : len(prefix) + 1].isspace()
     space = "" if follows or not prefix else " "
@@ -204,7 +204,7 @@ def hubble(row: Row) -> Iterator[dict[str, Any]]:
     """Read a biography of Hubble (`text`): a row for each fact in `meta` that one sentence states.
 
     The biography up to that sentence is the question, as in training; the sentence is the answer, and the fact in it is
-    the entity. The first sentence is asked for by the person's name. The type says how often the biography was
+    the entity. The question for the first sentence gives the person's name. The type says how often the biography was
     inserted.
     """
     meta, text = row.get("meta"), row.get("text")
@@ -474,7 +474,7 @@ def load_benchmark(
 
     Raises:
         ConfigError: There is no such benchmark or part.
-        DataError: It does not exist or cannot be reached, or a row is not as published.
+        DataError: The source does not exist or cannot be reached, or a row does not have the published form.
 
     Example:
         >>> BENCHMARKS["rwku"].licence, list(BENCHMARKS["rwku"].parts)

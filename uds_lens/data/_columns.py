@@ -78,7 +78,7 @@ def examples_from_list(items: Sequence[Any]) -> list[ForgetExample]:
 
 
 def with_rows_read(source: Iterable[ForgetExample | Mapping[str, Any]]) -> list[ForgetExample]:
-    """Return examples as they are; if there are rows among them, read those and check the whole.
+    """Return examples as they are; if there are rows among them, read the rows and check the whole list.
 
     >>> with_rows_read([{"question": "Who?", "answer": "Ada."}])[0].answer
     'Ada.'

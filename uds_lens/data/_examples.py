@@ -1,4 +1,4 @@
-"""The unit of every audit: a question, its answer, and the entity in it. Also: showing untrusted data in messages."""
+"""The unit of every audit: a question, its answer, and the entity in it; and how messages show untrusted data."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def given_away(example: ForgetExample) -> bool:
 
 
 # Messages show untrusted data: a cell may hold a megabyte, half a surrogate pair, a number of ten thousand digits, or
-# an object whose `repr` raises. They are shown short, on one line, and printable.
+# an object whose `repr` raises. Such values are shortened, put on one line, and made printable.
 
 _NAME = 32
 
@@ -211,7 +211,7 @@ def place(path: str | os.PathLike[str], width: int = 120) -> str:
 
 
 def named(names: Iterable[object], width: int = 120, quote: str = "`") -> str:
-    """List as many names as fit, and the number of the others.
+    """List as many names as fit, and the number left out.
 
     >>> named(["question", "answer"])
     '`question`, `answer`'
@@ -222,7 +222,7 @@ def named(names: Iterable[object], width: int = 120, quote: str = "`") -> str:
 
 
 def listed(items: list[str], width: int = 160, most: int = 10) -> str:
-    """List as many items as fit into `width`, and the number of the others."""
+    """List as many items as fit into `width`, and the number left out."""
     taken = 0
     for count in range(1, min(len(items), most) + 1):
         if count > 1 and len(", ".join(items[:count])) > width:

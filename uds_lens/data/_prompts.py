@@ -275,7 +275,7 @@ def continuation_text(prompt: str, rest: str) -> str:
 
 
 def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any, recorded: Protocol | None = None) -> Protocol:
-    """Choose the protocol: `auto` means that of the checkpoint's own record, else "chat" if there is a template.
+    """Choose the protocol: `auto` takes it from the checkpoint's own record, else "chat" if there is a template.
 
     Args:
         protocol: The requested protocol.
@@ -351,7 +351,7 @@ def chat_text(
     chat: ChatStyle | None = None,
     answer_next: bool,
 ) -> str:
-    """Render turns of a conversation with the tokenizer's chat template, special tokens written out."""
+    """Render turns of a conversation with the tokenizer's chat template, with special tokens written out."""
     if tokenizer is None or not getattr(tokenizer, "chat_template", None):
         who = "none was given" if tokenizer is None else f"{_named(tokenizer)} has none"
         raise DataError(

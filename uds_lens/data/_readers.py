@@ -229,7 +229,7 @@ def load_examples(
 
     Raises:
         DataError: The source is missing, empty or broken, lacks a column or a cell, or repeats an id.
-        ConfigError: `limit` is not a positive whole number, or `sample` is neither of these words.
+        ConfigError: `limit` is not a positive whole number, or `sample` is neither of the words above.
 
     Example:
         >>> rows = [{"question": "Who wrote Ash?", "answer": "It was Ada Vey.", "entity": "Ada Vey"}]
@@ -411,8 +411,8 @@ def sample_examples(
     """Keep `limit` examples.
 
     Subjects, and the examples of each, are shuffled and put in one sequence, of which every (N / limit)-th example is
-    taken, from a random start. So each example has the same chance, limit / N, and a subject with a share s of the
-    examples gets s * limit of the sample, rounded up or down. Without subjects, it is a simple random sample.
+    taken, from a random start. Each example therefore has the same chance, limit / N, and a subject with a share s of
+    the examples gets s * limit of the sample, rounded up or down. Without subjects, it is a simple random sample.
 
     Args:
         examples: All of them, or rows.
@@ -424,7 +424,7 @@ def sample_examples(
         The sample, in the order of `examples`.
 
     Raises:
-        ConfigError: `limit` is not a whole number of at least 1, or `sample` is neither of these words.
+        ConfigError: `limit` is not a whole number of at least 1, or `sample` is neither of the words above.
         DataError: A row cannot be read.
 
     Example:
@@ -456,7 +456,7 @@ def sample_examples(
 
 
 HARDLY_MIXED = 0.1
-"""Rows count as sorted if at most this share of adjacent pairs could be joined but is not."""
+"""Rows count as sorted if, of all pairs that could be adjacent, at most this share is not."""
 
 
 def sorted_by(examples: Sequence[ForgetExample]) -> str | None:

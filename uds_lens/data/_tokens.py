@@ -236,10 +236,10 @@ def _joined(
     *,
     apart: Sequence[bool] | None = None,
 ) -> list[tuple[_Coded, int]]:
-    """Tokenise texts as a whole, or apart if requested or if a token would straddle the end of the head.
+    """Tokenise texts as a whole; or head and rest separately, if requested or if a token would straddle the two.
 
     Returns:
-        The tokens of each whole text, and those of its head.
+        The tokens of each whole text, and the number of tokens in its head.
     """
     begun = _coded(tokenizer, heads, protocol)
     wholes = _coded(tokenizer, [head + rest for head, rest in zip(heads, rests, strict=True)], protocol)

@@ -31,7 +31,7 @@ class Anatomy:
     """The decoder without head; calling it returns an output with `.last_hidden_state`."""
 
     root: nn.Module
-    """The module that holds the blocks; mostly `base` itself."""
+    """The module that holds the blocks; usually `base` itself."""
 
     layers: nn.ModuleList
     """The blocks, in execution order."""
@@ -97,8 +97,8 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
         causal_lm: A plain transformers model, or the one inside a `TransformerBridge`.
 
     Raises:
-        ModelError: The model is not of the expected form (an inner model with a list of blocks and a norm, a head); it
-            says what is missing, and what a model must have.
+        ModelError: The model is not of the expected form (an inner model with a list of blocks and a norm, a head); the
+            message says what is missing, and what a model must have.
     """
     model: Any = causal_lm
     text = model.config.get_text_config()
@@ -134,7 +134,7 @@ def _unfit(model: Any, why: str) -> ModelError:
 
 
 class _DecoderOutput:
-    """Decoder output for a head: the states; everything else (caches, router logits) is None."""
+    """Decoder output for a head: it has the states, and None for everything else (caches, router logits)."""
 
     def __init__(self, states: Tensor) -> None:
         self.last_hidden_state = states
@@ -171,7 +171,7 @@ def set_plain_outputs(config: Any) -> None:
 
 
 def require_plain_outputs(config: Any, name: str) -> None:
-    """Raise `ModelError` unless a live model has that output format."""
+    """Raise `ModelError` unless a live model has the output format that the library reads."""
     for part in (config, config.get_text_config()):
         for setting, value in _PLAIN.items():
             if getattr(part, setting, value) != value:

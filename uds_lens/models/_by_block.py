@@ -387,7 +387,8 @@ class _Files:
         self.empty: dict[str, Tensor] = {}
         """Tensors of all files on the meta device, by their names."""
         self.strange: dict[str, str] = {}
-        """Dtypes of the others, which are not plain weights (for example of a mask that the model computes itself)."""
+        """Dtypes of all other tensors, which are not plain weights (for example of a mask that the model computes
+        itself)."""
         self._loaded: dict[str, Tensor] = {}
         self._places: dict[str, tuple[str, int]] = {}
         for file in (path.name for path in weight_files(folder, name)):

@@ -84,7 +84,7 @@ _IN_A_BLOCK = re.compile(r"\.(layers|h|blocks)\.\d+\.")
 
 @contextmanager
 def quiet_files(*, report: bool = False) -> Iterator[None]:
-    """Silence progress bars over checkpoint files, and keep bitsandbytes from asking the Hub for code."""
+    """Silence progress bars over checkpoint files, and keep bitsandbytes from requesting code from the Hub."""
     with quiet_loading(report=report), no_hub_kernels():
         yield
 
@@ -311,10 +311,10 @@ def load_weights(
     offline: bool,
     trust_remote_code: bool,
 ) -> PreTrainedModel:
-    """Load the model in evaluation mode, every weight from the checkpoint; a PEFT adapter is merged into its base.
+    """Load the model in evaluation mode, with every weight from the checkpoint; a PEFT adapter is merged into its base.
 
     A checkpoint quantised by bitsandbytes stays quantised; its other weights have `dtype`. With an adapter it is
-    dequantised, since quantised weights cannot take up an adapter exactly.
+    dequantised, since an adapter cannot be merged into quantised weights exactly.
     """
     from transformers import AutoModelForCausalLM
 

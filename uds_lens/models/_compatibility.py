@@ -101,9 +101,9 @@ def recorded_protocol(source: str | os.PathLike[str]) -> Protocol | None:
 
 
 def protocol_of(wanted: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tokenizer: Any) -> Protocol:
-    """Choose the prompts of several models: as requested, else by the first record with some, else by the tokenizer.
+    """Choose prompts for several models: as requested, else from the first record with some, else by the tokenizer.
 
-    If they were chosen by default, warns of models that were trained with other prompts.
+    If they were chosen by default, warns about models that were trained with other prompts.
     """
     chosen = chosen_protocol(wanted, tokenizer, deciding_record(infos))
     recorded = {role: info.protocol for role, info in infos.items() if info.protocol is not None}
@@ -135,7 +135,7 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
         The tokenizer of `full`, or, with a warning, the first one available.
 
     Raises:
-        IncompatibleModelsError: Listing every property that differs and both values.
+        IncompatibleModelsError: A property differs; the message lists every such property, with both values.
         ModelError: No checkpoint has a tokenizer.
     """
     (role, reference), *others = infos.items()

@@ -50,7 +50,7 @@ _NOT_COMPUTED = frozenset(
 """Entries of a transformers config that do not change an evaluation forward pass with given weights."""
 
 _FOR_LONG_TEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
-"""Maximum text length: no part of the computation if positions use plain rotary embeddings."""
+"""Maximum text length, which plays no part in the computation if positions use plain rotary embeddings."""
 
 _ELSEWHERE = ("tie_word_embeddings", "vocab_size")
 """Entries about how weights are stored, and entries compared as part of the shape."""
@@ -83,7 +83,7 @@ def shortest(value: float) -> float:
 
 
 def arithmetic(config: Any) -> dict[str, Any]:
-    """Return the entries that must agree between models whose states are exchanged, as `rope_parameters.rope_theta`.
+    """Return the entries that must agree between models that exchange states, named like `rope_parameters.rope_theta`.
 
     Entries unknown to the config's class are left out, since its model does not use them.
     """
@@ -154,7 +154,7 @@ def rounded_fingerprint(model: nn.Module, dtype: torch.dtype) -> str:
 def former_fingerprint(model: nn.Module, dtype: torch.dtype | None = None) -> str:
     """Hash a model with BLAKE2b, as `fingerprint` (or `rounded_fingerprint`, with a dtype) once did.
 
-    Adapters that were trained then identify their base by this hash.
+    Adapters that were trained at that time identify their base by this hash.
     """
     weights = named_weights(model)
     return fingerprint_of_digests(model, {n: _digest_offloaded(model, n, t, dtype, _blake2b) for n, t in weights})
@@ -188,7 +188,7 @@ def _digest_offloaded(
     dtype: torch.dtype | None = None,
     hasher: Callable[[bytes], Any] = blake3,
 ) -> bytes:
-    """Hash a weight that accelerate may keep on disk, loading its module to the CPU for a moment."""
+    """Hash a weight that accelerate may keep on disk, loading its module onto the CPU temporarily."""
 
     def rounded(weight: Tensor) -> Tensor:
         return weight if dtype is None or not weight.is_floating_point() else weight.detach().to(dtype)
@@ -239,7 +239,8 @@ CheckpointFiles: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 """Path, size, modification times (of contents and metadata, in nanoseconds) and inode of each file."""
 
 known_fingerprints: dict[tuple[CheckpointFiles | None, torch.dtype, str], str] = {}
-"""Fingerprints that were computed in this process, by `loaded_from`; they hold while the files do not change."""
+"""Fingerprints that were computed in this process, by `loaded_from`; they remain valid as long as the files do not
+change."""
 
 
 def checkpoint_files(*folders: str | os.PathLike[str]) -> CheckpointFiles | None:

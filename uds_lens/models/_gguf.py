@@ -102,7 +102,7 @@ class _Content:
     tensors: tuple[str, ...]
     n_elements: int
     rope_divisors: np.ndarray | None
-    """Divisors of the inverse rotary frequencies, one each; None if the file has none."""
+    """Divisors of the inverse rotary frequencies, one for each; None if the file has none."""
     storage: str
 
 
@@ -131,7 +131,7 @@ def _parsed(file: Path) -> _Content:
     from gguf import GGUFReader, dequantize
 
     class Reader(GGUFReader):
-        """A reader that stops at the end of the file; the package's own believes any length that an array claims."""
+        """A reader that stops at the end of the file; the package's own trusts any length that an array claims."""
 
         def _get(self, offset: int, dtype: Any, count: Any = 1, *more: Any, **options: Any) -> Any:
             if offset + int(count) * np.dtype(dtype).itemsize > len(self.data):
@@ -169,7 +169,7 @@ def _parsed(file: Path) -> _Content:
 
 
 def storage(file: Path) -> str:
-    """Return how a file stores its weights, the type of most weights first: `Q4_1 (79%), Q8_0, F32`."""
+    """Return how a file stores its weights, the type that covers most weights first: `Q4_1 (79%), Q8_0, F32`."""
     return _content(file).storage
 
 
@@ -209,9 +209,9 @@ def _complete(config: Any, content: _Content, name: str) -> None:
         entry = next((each for each in names if each in entries), None)
         # Gemma 4 has heads of two sizes, and an entry for each, which the reader knows.
         if entry is not None and key in content.stated and not (entry == "head_dim" and "global_head_dim" in entries):
-            setattr(config, entry, content.stated[key] or None)  # no window is written as 0
+            setattr(config, entry, content.stated[key] or None)  # 0 means no window
     rope = getattr(config, "rope_parameters", None) or {}
-    rope = rope.get("full_attention", rope)  # some models use different ones in blocks with a window
+    rope = rope.get("full_attention", rope)  # some models use other frequencies in blocks with a window
     if "rope_theta" in rope:
         rope["rope_theta"] = shortest(content.stated.get("rope.freq_base", rope["rope_theta"]))
     if "partial_rotary_factor" in rope and rope["rope_type"] == "default":
@@ -295,7 +295,7 @@ def load_tokenizer(file: Path) -> PreTrainedTokenizerFast:
     config = load_config(file)
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **reading(file))
     # Some versions of the reader (5.17) use a token other than the one named in the file: SmolLM2 would then end its
-    # answers with the token that opens a turn, and a model trained on them would learn that.
+    # answers with the token that opens a turn, and a model trained with this tokenizer would learn to do so.
     for name in ("bos_token", "eos_token", "pad_token"):
         number = getattr(config, f"{name}_id", None)
         if isinstance(number, int) and 0 <= number < len(tokenizer):

@@ -158,7 +158,7 @@ _count = itertools.count()
 
 
 class LiveChange(NamedTuple):
-    """A change to a live model beyond its weights, which cannot be hashed."""
+    """A change to a live model other than to its weights; such a change cannot be hashed."""
 
     # Kind of change: a forward hook, a replaced `forward`, or a module of another class.
     kind: Literal["hook", "forward", "module"]
@@ -320,7 +320,7 @@ class HookedModel:
         weights = [weakref.ref(weight) for weight in self._hf.parameters()]
         self._hf = self._bridge = self._anatomy = None
         if self._owned:
-            # A Bridge has reference cycles: only a collection frees it, which may take a quarter of a second.
+            # A Bridge has reference cycles: only garbage collection frees it, which may take a quarter of a second.
             if any(weight() is not None for weight in weights):
                 gc.collect()
             if on_gpu:
@@ -377,7 +377,7 @@ class HookedModel:
 
     @property
     def changes(self) -> list[LiveChange]:
-        """Changes beyond the weights: hooks and forwards on it now, modules it was opened with."""
+        """Changes other than to the weights: hooks and forwards on it now, modules it was opened with."""
         model = self._bridge if self.is_wrapped and self._bridge is not None else self.hf
         return behaviour_changes(model) + self._swapped
 
@@ -624,7 +624,7 @@ def _require_one_dtype(model: Any, name: str) -> None:
 
 
 def _tokenizer_beside(model: nn.Module) -> PreTrainedTokenizerFast | None:
-    """Return the tokenizer from where a live model was loaded, if that is on this machine."""
+    """Return the tokenizer from the place that a live model was loaded from, if that is on this machine."""
     place = getattr(model, "name_or_path", "")
     if not place:
         return None

@@ -134,7 +134,7 @@ class OwnPass:
 
 
 class WholeRows:
-    """Whole padded rows on their way through the blocks, when only the last states are needed."""
+    """Whole padded rows on their way through the blocks, for when only the last states are needed."""
 
     configs: ClassVar[list[Any]] = []
 

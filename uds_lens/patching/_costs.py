@@ -24,7 +24,7 @@ LOGITS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 25}
 must map every page again; 128 MiB on a GPU, which small products would not fill."""
 
 LOGITS_IN_CACHE = {"cpu": 1 << 20}
-"""The same if the head is a single product, which can be split at no cost: as much as caches hold until it is
+"""The same for a head that is a single product, which can be split at no cost: as many as caches hold until they are
 summed."""
 
 READOUT_ROWS_AT_LEAST = 128
@@ -35,8 +35,8 @@ READOUT_ROWS_AT_ONCE = 1024
 """Rows multiplied by a piece of the vocabulary at once: with fewer, reading the weights would dominate."""
 
 BATCH_STATES = 1 << 18
-"""Tokens x d_model of a batch on a CPU. An MLP holds four times that, twice: small enough for the processor's caches,
-and for allocators to keep the memory instead of returning it to the system."""
+"""Tokens x d_model of a batch on a CPU. An MLP holds two arrays of four times this size: small enough for the
+processor's caches, and for allocators to keep the memory instead of returning it to the system."""
 
 BATCH_TOKENS = 1280
 """Minimum number of tokens in a batch on a CPU: for wide models, reading the weights again costs more."""
@@ -56,11 +56,11 @@ because scores are written and read several times."""
 
 
 def product_rate(dtype: str, device: str) -> float:
-    """Measure a device's speed on matrix products as in blocks, in operations per second (two per multiply-add)."""
+    """Measure a device's speed on block-like matrix products, in operations per second (two per multiply-add)."""
     n = 512
     matrix = torch.ones(n, n, dtype=getattr(torch, dtype), device=device)
     seconds: list[float] = []
-    while len(seconds) < 8 and sum(seconds) < 0.05:  # a dtype without instructions of its own needs no second look
+    while len(seconds) < 8 and sum(seconds) < 0.05:  # a dtype without its own instructions is timed less often
         start = time.perf_counter()
         float((matrix @ matrix)[0, 0])
         seconds.append(time.perf_counter() - start)

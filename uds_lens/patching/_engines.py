@@ -54,7 +54,7 @@ def record(
         batch: The tokens.
         by_bridge: Run TransformerLens's blocks instead of the plain ones, so that hooks inside a block apply when
             variants are resumed (needed for sites other than `resid_post`).
-        packed: Run rows end to end, without padding between them. Source and target must agree in it.
+        packed: Run rows end to end, without padding between them. It must be the same for source and target.
         scores_at_once: Attention scores of one block held at a time, which limits how many variants are resumed
             together; None means 256 MiB in float32.
         score: Measured instead of log-probabilities.
@@ -131,7 +131,7 @@ class WavefrontTarget(PatchEngine):
         Equal to `run_patched` with each combination, up to rounding (tested to 1e-5 in float32).
 
         Raises:
-            PatchError: As `patched`; or a combination is empty.
+            PatchError: As for `patched`, or a combination is empty.
         """
         combinations = chosen_combinations(layers, self.states.shape[1])
         in_order = sorted(range(len(combinations)), key=lambda i: combinations[i][0])
@@ -381,7 +381,7 @@ def _tried(model: HookedModel, work: Callable[[], _Made]) -> _Made | None:
 
 
 def fall_back(model: HookedModel, why: str | Exception) -> Engine:
-    """Warn that the fast engine failed on a model and how, and name the engine to use instead."""
+    """Warn that the fast engine failed on a model, saying how, and return the engine to use instead."""
     if isinstance(why, Exception):
         first = str(why).splitlines()[0] if str(why) else "no message"
         why = f"it failed: {type(why).__name__}: {first[:200]}"
@@ -397,7 +397,7 @@ def checked_rows(rows: Sequence[TokenSequence]) -> list[int]:
     """Choose two rows for `choose_engine`: the longest, and a shorter one, which will be padded.
 
     The second is the one with the widest window or, if that is among the longest, the shortest of all; if all rows have
-    one length, any other.
+    the same length, any other.
     """
     numbers = range(len(rows))
     longest = max(numbers, key=lambda i: (len(rows[i].ids), len(rows[i].window)))

@@ -65,7 +65,7 @@ def head_mask(heads: Sequence[int], n_heads: int, *, width: int) -> Bool[Tensor,
 
 
 def require_site(model: HookedModel, site: HookSite) -> None:
-    """Raise unless the model's blocks have the site."""
+    """Raise an error unless the model's blocks have the site."""
     check_choice("site", site, HookSite)
     if site == "resid_post":
         return

@@ -1,7 +1,7 @@
 """Pack rows of different lengths end to end into one long row, and compute attention for them.
 
 Everything in a decoder except attention works token by token and can run on packed rows; attention runs on padded ones.
-A token's state depends only on the tokens up to it: what several rows begin with is packed once.
+A token's state depends only on the tokens up to it, so a beginning that several rows share is packed only once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Packing:
             >>> packing.order.tolist()
             [[1, 0, 1], [0, 1, 2], [0, 3, 4]]
         """
-        numbers: dict[tuple[int, int], int] = {}  # of packed tokens, by the one before and the token's id
+        numbers: dict[tuple[int, int], int] = {}  # of packed tokens, by number before and token id
         order: list[list[int]] = []
         places: list[int] = []
         for row, (tokens, there) in enumerate(zip(ids.tolist(), real.tolist(), strict=True)):
@@ -177,10 +177,10 @@ class Packing:
 
 
 # A family's eager attention copies keys and values for every query head, rewrites the scores for the scale and for the
-# mask, and knows nothing of variants: those of one row would be scored against each other, only to be masked. Where a
-# family's attention is the plain formula (tried once for every block), the same is done here with few passes over the
-# scores: query heads that share keys meet them in one product; variants meet the prefix together, and each its own
-# tokens alone.
+# mask, and is unaware of variants: the variants of one row would be scored against each other, only to be masked. Where
+# a family's attention is the plain formula (tried once for every block), the same is done here with few passes over the
+# scores: query heads that share keys are multiplied with them in one product; variants attend to the prefix together,
+# and each variant attends to its own tokens separately.
 
 _tried: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
 """Whether a module's eager attention is the plain one, with the settings under which this was tested."""
@@ -251,7 +251,7 @@ def _agree(
     device: torch.device,
     options: dict[str, Any],
 ) -> bool:
-    """Compare both on a few random tokens, with products large enough to reveal soft-capping."""
+    """Compare the two on a few random tokens, with products large enough to reveal soft-capping."""
     groups = shapes[1][0]
     if shapes[0][0] % groups or shapes[2][0] != groups:
         return False
@@ -273,9 +273,9 @@ def scaling_of(query: Tensor, options: dict[str, Any]) -> float:
     return float(query.shape[-1] ** -0.5 if given is None else given)
 
 
-# transformers lets a model take its attention from a registry by name. While a block runs here, that name is ours: the
-# queries, keys and values of the packed row are padded, the eager attention of the model's own file runs on them (so
-# that a family's soft-capping, sinks and scaling apply), and its output is packed.
+# transformers lets a model take its attention from a registry by name. While a block runs here, the name stands for the
+# attention in this file: the queries, keys and values of the packed row are padded, the eager attention of the model's
+# own file runs on them (so that a family's soft-capping, sinks and scaling apply), and its output is packed.
 
 _NAME = "uds_lens_packed"
 
@@ -291,11 +291,11 @@ class PackedAttention:
     packing: Packing  # packing of the tokens that enter the block
     past: tuple[Tensor, Tensor] | None = None  # keys and values `[batch, head, pos, d_head]` before those tokens
     stop: bool = False  # stop the block, by raising `PrefixKept`, as soon as its keys and values are recorded
-    # Whether the block's attention is the plain one, and masks are for one copy; None: tried, and set when it
-    # ran.
+    # Whether the block's attention is the plain one, and masks are for one copy; None: to be tried, and set once it has
+    # run.
     plain: bool | None = None
-    keys: Tensor | None = None  # keys of those tokens, padded; set when it ran
-    values: Tensor | None = None  # values of those tokens, padded; set when it ran
+    keys: Tensor | None = None  # keys of those tokens, padded; set once it has run
+    values: Tensor | None = None  # values of those tokens, padded; set once it has run
     runs: int = 0  # number of times attention ran
 
     def require_once(self) -> None:
@@ -308,7 +308,7 @@ class PackedAttention:
             )
 
 
-# blocks that share a configuration must not run in another thread while we replace its attention
+# blocks that share a configuration must not run in another thread while its attention is replaced
 LOCK = threading.RLock()
 
 _now: ContextVar[PackedAttention | None] = ContextVar("packed attention", default=None)
@@ -316,7 +316,7 @@ _now: ContextVar[PackedAttention | None] = ContextVar("packed attention", defaul
 
 @contextmanager
 def packed_blocks(configs: Iterable[Any]) -> Iterator[None]:
-    """Let blocks with settings in `configs` take their attention from here, for the duration of a pass."""
+    """Let blocks with settings in `configs` take their attention from this file, for the duration of a pass."""
     register_attention(_NAME, _attend)
     with LOCK, attention_replaced(configs, _NAME):
         yield

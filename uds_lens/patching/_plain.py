@@ -44,9 +44,9 @@ def capture(
         model: The source: an open `HookedModel`, a transformers model or a `TransformerBridge`.
         batch: Tokens and windows, on any device.
         site: Point of each block to read.
-        last_layer: `post_norm` replaces the last layer's residual stream by its value after the final norm (as in the
+        last_layer: `post_norm` replaces the last layer's residual stream with its value after the final norm (as in the
             UDS paper's script).
-        packed: Run rows end to end, without padding between them. Source and target must agree in it.
+        packed: Run rows end to end, without padding between them. It must be the same for source and target.
         engine: `wavefront` (or `auto`) runs the last block only at the window, if blocks can be run separately; `naive`
             is one whole forward pass with hooks, as for any model with user hooks.
 
@@ -169,7 +169,7 @@ class NaiveTarget(PatchEngine):
         """Log-probabilities with several layers patched at once, for each combination in `layers`.
 
         Raises:
-            PatchError: As `patched`; or a combination is empty.
+            PatchError: As for `patched`, or a combination is empty.
         """
         combinations = chosen_combinations(layers, self.model.n_layers)
         return torch.stack([self._patched_at(cache, together) for together in combinations], dim=1)

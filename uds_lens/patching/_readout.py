@@ -37,7 +37,7 @@ def target_logprobs(
     """Return the log-probability of each scored target, computed from the last layer's states.
 
     `log_softmax(head(norm(state)))[target]` in float32, in pieces, only where `scored`. If the head is a plain linear
-    map, the vocabulary is split, too, so that many rows share each piece of it.
+    map, the vocabulary is split as well, so that many rows share each piece of it.
 
     Args:
         anatomy: The model that reads the states out.
@@ -105,7 +105,7 @@ def _in_tiles(
 def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
     """Return the head if the model's logits are just its linear map; tested once per model, on a few rows.
 
-    This is not so with soft-capping, scaling, hooks, accelerate, or quantised or adapted heads.
+    Soft-capping, scaling, hooks, accelerate, and quantised or adapted heads rule this out.
     """
     model = anatomy.causal_lm
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()

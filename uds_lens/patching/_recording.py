@@ -157,7 +157,7 @@ class Recording:
         return self.batch.window.shape[1] if self.windows is None else len(self.windows)
 
     def enter(self, states: Shaped[Tensor, "batch win *rest"], number: int = 0) -> Shaped[Tensor, "rows tokens *rest"]:
-        """Convert window states to the form of one variant for resuming blocks; `number` says which."""
+        """Convert window states to the form of one variant for resuming blocks; `number` says which variant."""
         if self.variant_rows is not None:
             return states[self.batch.window_mask & self.variant_rows[number].chosen[:, None]][None]
         return states if self.windows is None else self.windows.pack(states)
@@ -227,9 +227,9 @@ class Recording:
     def row_groups(self) -> list[tuple[int, int, Recording]]:
         """Groups of rows that are resumed together: start, end (exclusive), and recording.
 
-        Resumed windows are padded to the widest only in attention (everywhere, if rows stay padded). With all
-        their variants they have many tokens: too many at once do not fit into the processor's caches, and too few waste
-        calls.
+        Resumed windows are padded to the widest only in attention (everywhere, if rows stay padded). Windows and all
+        their variants amount to many tokens: too many at once do not fit into the processor's caches, and with too few,
+        calls are wasted.
         """
         return self._row_groups or [(0, len(self.batch), self)]
 

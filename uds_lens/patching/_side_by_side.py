@@ -91,7 +91,7 @@ def embed_tokens_of(model: HookedModel, batches: Sequence[TokenBatch]) -> None:
 
 
 def _is_plain(model: Any) -> bool:
-    """Whether the model is not a Bridge, an adapter around a model, or a checkpoint's own code."""
+    """Whether the model is neither a Bridge nor an adapter around a model nor a checkpoint's own code."""
     return is_tested_family(model) and not is_placed(model) and not behaviour_changes(model)
 
 
@@ -182,16 +182,16 @@ class RowLayout:
         return split
 
 
-_layouts: WeakKeyDictionary[nn.Module, RowLayout] = WeakKeyDictionary()  # layouts that were decided, by the model
+_layouts: WeakKeyDictionary[nn.Module, RowLayout] = WeakKeyDictionary()  # layouts already decided, by model
 
 
 def row_layout(model: HookedModel) -> RowLayout:
     """Return how rows of a model may be batched; the first call for a model tests this on a few short rows.
 
-    A row is run alone and together with a longer one, padded on the left, else on the right. If neither works, rows run
-    one at a time, with a warning. Families covered by the test suite are not tested again, unless their rotary
-    frequencies depend on the text's length; then rows beyond the original maximum are tested, too (with a few tokens at
-    such positions).
+    A row is run alone and together with a longer one, padded on the left and, if that changes its states, on the right.
+    If neither side works, rows run one at a time, with a warning. Families covered by the test suite are not tested
+    again, unless their rotary frequencies depend on the text's length; then rows beyond the original maximum are
+    tested, too (with a few tokens at such positions).
 
     Raises:
         ModelError: A row alone does not give the same numbers twice.

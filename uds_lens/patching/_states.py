@@ -32,7 +32,7 @@ class SpanCache:
     """Point in the block where they were read."""
 
     last_layer: LastLayer = "resid_post"
-    """Whether the last layer holds its residual stream, or (`post_norm`) that after the final norm."""
+    """Whether the last layer holds its residual stream, or (`post_norm`) its value after the final norm."""
 
     name: str = ""
     """Name of the model they come from."""
@@ -103,7 +103,7 @@ class PatchEngine(ABC):
     def patched(
         self, cache: SpanCache, *, layers: list[int] | None = None, wanted: Bool[Tensor, "batch layer"] | None = None
     ) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched in turn (None: all), in the rows that want it (None: all).
+        """Log-probabilities with each of `layers` patched in turn (None: all), in the `wanted` rows (None: all).
 
         NaN for other layers; other rows may have a value or NaN.
         """

@@ -1,4 +1,4 @@
-"""Unlearned models that ship as differences to `full`, in a fifth of the room, and are unpacked once."""
+"""Unlearned models that ship as differences to `full`, in a fifth of the space, and are unpacked once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WEIGHTS = "model.safetensors"
 
 
 def unpacked(packed: Path, full: Path) -> Path:
-    """Return a folder with the checkpoints of a packed file, made when it is first asked for.
+    """Return a folder with the checkpoints of a packed file, made on first use.
 
     Args:
         packed: The file, as `examples/toy_building/packing.py` writes it.

@@ -37,7 +37,7 @@ class World:
     retain: Path
     """Trained on the facts to retain only."""
     half: Path
-    """Trained on the facts to retain and those of every other forget person."""
+    """Trained on the facts to retain and those about every second person to forget."""
     unlearned: Mapping[str, Path]
     """`full` after an unlearning method, by the method's name."""
     examples: list[ForgetExample]
@@ -111,7 +111,7 @@ def load(path: str | os.PathLike[str] | None = None) -> World:
     if (packed := root / PACKED).is_file() and (places["full"] / "model.safetensors").is_file():
         folder = unpacked(packed, places["full"])
         places = {name: place if place.is_dir() else folder / name for name, place in places.items()}
-        fix = f"{fix} What is in {folder} is unpacked again if you remove that."
+        fix = f"{fix} If you remove {folder}, its contents are unpacked again."
     missing = [str(place) for place in places.values() if not (place / "model.safetensors").is_file()]
     if missing:
         raise DataError(f"checkpoints of the toy world are missing: {', '.join(missing)}. {fix}")

@@ -50,9 +50,9 @@ def transplant(
     and no gradient is needed. `docs/guide/transplant.md` says what these scores cannot show.
 
     Args:
-        full: Trained on everything: directory, Hub id, transformers model or `TransformerBridge`.
-        retain: Never saw the forget set. In a list of several that differ in their seed, each is a donor. The base
-            model may stand in for it (`AuditConfig(stand_in="base")`).
+        full: The model that was trained on everything: directory, Hub id, transformers model or `TransformerBridge`.
+        retain: A model that never saw the forget set, or a list of such models with different seeds, each of which is
+            then a donor. The base model may stand in for it (`AuditConfig(stand_in="base")`).
         unlearned: `full` after an unlearning method; or another retain model, to see the values of a model that really
             never saw the facts.
         examples: The forget set, with entity spans, in the forms that `DepthAudit.run` takes.
@@ -196,7 +196,7 @@ class _References:
     retains: Sequence[ModelRecord]
 
     def require(self, measured: Sequence[ModelRecord]) -> None:
-        """Raise unless these models have the weights of the retain models and, last, of `full`."""
+        """Raise an error unless these models have the weights of the retain models and, last, of `full`."""
         for now, known in zip(measured, [*self.retains, self.full], strict=True):
             if now.fingerprint != known.fingerprint:
                 raise ConfigError(

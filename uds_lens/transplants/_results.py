@@ -214,7 +214,7 @@ class Transplant:
         return found | {QUESTIONS: self.provenance.get("ids_hash")}
 
     def differs_from(self, audit: DepthAudit) -> str | None:
-        """Say in which respect transplant and audit differ so that they must not be read together; None if in none."""
+        """Say what differs so that transplant and audit must not be read together; None if nothing does."""
         both = [("the audit", conditions_of(audit)), ("the transplant", self.conditions)]
         weights = [("", {"unlearned": of.models["unlearned"].fingerprint}) for of in (audit, self)]
         return "the unlearned model's weights" if differing(weights) else mixed(both)

@@ -137,7 +137,7 @@ def by_block(
 def by_forward(
     host: HookedModel, donor: HookedModel, batches: Sequence[TokenBatch], candidates: Sequence[Candidate]
 ) -> list[Float[Tensor, "candidate_and_own batch"]]:
-    """Return the same as `by_block`, by whole forward passes of the host with the donor's blocks in its list."""
+    """Return the same as `by_block`, from whole forward passes of the host with the donor's blocks in its list."""
     return [_by_forward(host, donor, batch.to(host.device), candidates) for batch in batches]
 
 
@@ -231,7 +231,7 @@ def _by_blocks(host: HookedModel, donor: HookedModel, plan: Plan, candidates: Se
 
 
 def _require_alike(host: HookedModel, donor: HookedModel) -> None:
-    """Raise unless the donor's blocks can take the host's states without conversion."""
+    """Raise an error unless the donor's blocks can take the host's states without conversion."""
     for what, of_host, of_donor in (
         ("dtype", host.dtype, donor.dtype),
         ("device", host.device.type, donor.device.type),

@@ -24,7 +24,7 @@ def host_depth(
 
     Args:
         left: `s_full - s` for the unlearned model with the blocks, nats per token.
-        cost: c, the same for `full` with the blocks: what their coming from another model costs.
+        cost: c, the same for `full` with the blocks: the cost of their coming from another model.
         left_of_retain: The same for `retain` itself.
         tau: Threshold, nats per token.
 
