@@ -130,7 +130,7 @@ def _standing_out(
 ) -> Found:
     """Return the run with the largest sum, without small words at its ends; a leading "Yes" or "No" is a run by itself.
 
-    Words of the question score 0 at most.
+    Words that also occur in the question score at most 0.
     """
     in_question = _keys(example.question)
     new = [min(score, 0.0) if word.key in in_question else score for word, score in zip(words, scores, strict=True)]
@@ -158,8 +158,8 @@ def by_answer(example: ForgetExample) -> Found:
 def by_difference(example: ForgetExample) -> Found:
     """Find the words that the answer shares with its paraphrases but not with its perturbed variants.
 
-    Each word scores the share of perturbed answers that lack it (aligned word by word) minus one half, plus, with half
-    the weight, the share of paraphrased answers that have it minus one half.
+    A word's score is `(a - 1/2) + (b - 1/2) / 2`, where a is the share of perturbed answers that lack it (aligned word
+    by word) and b the share of paraphrased answers that contain it.
     """
     if not example.perturbed_answers and not example.paraphrased_answers:
         return "There is no perturbed or paraphrased answer to compare with."
@@ -213,8 +213,8 @@ def by_contrast(
 ) -> list[Found]:
     """Find the run of words on which `full` and `retain` differ most in log-probability per token.
 
-    With d_t the log-probability of answer token t under `full` minus that under `retain`, and m the mean of d over
-    the answer, the run of words of its first sentence with the largest sum of d_t - m is the entity: the part that
+    Let d_t be the log-probability of answer token t under `full` minus that under `retain`, and m the mean of d_t over
+    the answer. The entity is the run of words in the first sentence with the largest sum of d_t - m: the part that
     stands out from the rest.
     """
     where, sources = where_of(run), {"full": full, "retain": retain}
@@ -297,27 +297,29 @@ def annotate(
 ) -> Annotations:
     """Find the entity of every answer that has none, and fill in the prompt type of rows that have none.
 
-    An audit scores the entity: the words of an answer that carry the knowledge. Data sets rarely mark them. Methods:
+    An audit scores the entity: the words of an answer that carry the knowledge. Data sets rarely mark these words.
+    There are five methods:
 
     - "contrast": the run of words on which `full` and `retain` differ most in log-probability per token.
-    - "difference": the words of the answer that its perturbed variants lack, or its paraphrases have too.
+    - "difference": the words of the answer that its perturbed variants lack or its paraphrases share.
     - "names": the longest named entity of spaCy that the question does not contain (needs the extra `[annotate]`).
     - "answer": the longest stretch of the answer that the question does not contain.
     - "language_model": what a model of your choice marked, given the prompts of `language_model_prompts`; a reply that
-    changes the answer, or marks words that the question already contains, is rejected with that reason.
+    changes the answer, or marks words that the question already contains, is rejected, and the reason is recorded.
 
     "contrast", "difference" and "answer" use only the first sentence, and take a leading "Yes" or "No" as the entity.
-    The methods find different words: look at them (`Annotations.review`) before quoting a score. On 367 rows of TOFU
-    marked by hand, mean token F1 is 0.45 for "answer" and "difference", 0.37 for "contrast" and 0.17 for "names" (with
-    another pipeline); marking every word that is not in the question gets 0.38, the whole answer 0.29. Where GPT-4o
-    marked the words, often several phrases of an answer, it is 0.41, 0.42, 0.37 and 0.23, against 0.48 and 0.40
+    The methods find different words: review the entities (`Annotations.review`) before quoting a score. On 367 rows of
+    TOFU marked by hand, mean token F1 is 0.45 for both "answer" and "difference", 0.37 for "contrast" and 0.17 for
+    "names" (with another pipeline); as baselines, marking every word that is not in the question scores 0.38, and
+    marking the whole answer 0.29. Where GPT-4o marked the words, often several phrases per answer, the four methods
+    score 0.41, 0.42, 0.37 and 0.23 in the same order, and the two baselines 0.48 and 0.40
     (`benchmarks/annotation_ways.py`).
 
     Args:
         rows: Examples, rows, a path or a table (see `uds_lens.load_examples`).
         by: The method.
-        full: For "contrast": trained on everything.
-        retain: For "contrast": never saw the forget set.
+        full: For "contrast": the model trained on everything.
+        retain: For "contrast": the model that never saw the forget set.
         options: For "contrast": prompts and dtype; default `AnnotateOptions()`.
         run: For "contrast": where to run; default `RunOptions()`.
         replies: For "language_model": a file with `id` and `reply` in each row.
@@ -325,13 +327,14 @@ def annotate(
         redo: Also annotate rows that already have an entity.
 
     Returns:
-        The examples with `entity`, `prefix` and `type`, and how each was found. A type that a row has stays; for
-        others, the words of the question and the form of the entity decide.
+        The examples with `entity`, `prefix` and `type`, and how each was found. A row keeps the type that it has;
+        otherwise the type follows from the words of the question and the form of the entity.
 
     Raises:
-        ConfigError: `by` is not one of these methods, "contrast" lacks a model, or "language_model" its replies.
+        ConfigError: `by` is not one of these methods, a model is missing for "contrast", or replies for
+            "language_model".
         DataError: The rows cannot be read, or there are none.
-        MissingDependencyError: "names" without spaCy or its model.
+        MissingDependencyError: "names" needs spaCy and its model, and one of the two is not installed.
         IncompatibleModelsError: `full` and `retain` differ in architecture, size or tokenizer.
         ModelError: A checkpoint cannot be opened.
 

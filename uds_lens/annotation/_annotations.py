@@ -75,15 +75,15 @@ class Annotations:
     """Examples with entities."""
 
     examples: tuple[ForgetExample, ...]
-    """In the order of the rows; those without an entity are kept, and an audit skips them."""
+    """In the order of the rows; rows without an entity are kept here and skipped by an audit."""
     findings: tuple[Finding, ...]
-    """How the entity of each was found."""
+    """How each example's entity was found."""
     by: Way
     """The requested method."""
 
     @property
     def counts(self) -> dict[str, int]:
-        """Examples per way: found, given, none."""
+        """Number of examples by how their entity was found, including "given" and "none"."""
         return dict(Counter(finding.way for finding in self.findings))
 
     def to_frame(self) -> pd.DataFrame:

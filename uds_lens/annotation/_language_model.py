@@ -32,9 +32,9 @@ Answer: {answer}"""
 def language_model_prompts(
     rows: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]], path: str | os.PathLike[str]
 ) -> None:
-    """Write a prompt for each answer, for a language model that marks its entity: JSON lines with `id` and `prompt`.
+    """Write a prompt per answer that asks a language model to mark its entity: JSON lines with `id` and `prompt`.
 
-    Ask any model, and write its replies as JSON lines with `id` and `reply`: `annotate` reads them
+    Send the prompts to any model, and write its replies as JSON lines with `id` and `reply` for `annotate`
     (`by="language_model"`).
 
     Raises:

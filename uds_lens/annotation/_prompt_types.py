@@ -1,4 +1,4 @@
-"""A rule for the kind of knowledge that a question asks for, by its words and then by the form of the entity."""
+"""A rule that derives the kind of knowledge asked for from the words of the question, then the form of the entity."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ def _is_name(text: str) -> bool:
 def prompt_type(example: ForgetExample) -> str | None:
     """Return which of the UDS paper's eight prompt types an example belongs to; None if it has no entity.
 
-    The first that fits: `Yes/No`, the entity is that word; `Influence`, the question asks what influenced, inspired,
-    shaped or drove somebody; `Award`, the entity names one, or one is asked for and the entity is a name; `Book/Work
-    Title`, the entity stands in quotation marks, and books or works are asked for; `Location/Origin`, a place is asked
-    for, or the entity reads "City, Country"; `Profession`, an occupation or the parents are asked for, in up to four
-    words without a capital; `Person Name`, a name is asked for, or who, and the entity is a name; else `Descriptive`.
+    The first type whose condition holds: `Yes/No` if the entity is one of these words; `Influence` if the question asks
+    what influenced, inspired, shaped or drove somebody; `Award` if the entity names an award, or if the question asks
+    for one and the entity is a name; `Book/Work Title` if the question asks for books or works and the entity is in
+    quotation marks; `Location/Origin` if the question asks for a place, or if the entity reads "City, Country";
+    `Profession` if the question asks for an occupation or the parents and the entity has up to four words without a
+    capital; `Person Name` if the question asks for a name or who somebody is and the entity is a name; else
+    `Descriptive`.
 
     >>> asked = ForgetExample("0", "Where was Ada Vey born?", "Ada Vey was born in Orsk.", entity="Orsk")
     >>> prompt_type(asked)

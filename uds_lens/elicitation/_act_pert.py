@@ -1,9 +1,9 @@
 """ActPert: steer a prompt's states away from what they become when the subject's embedding is disturbed.
 
-Reference: Chen et al. 2025 (arXiv 2505.23270), Algorithm 1: every block, independent noise. The paper leaves
-number, sign and positions partly open; each field says what is used here. To first order the direction is
-`-gamma J mean(eta)`, which is noise if there are few copies. Antithetic copies, an option that is not in the paper,
-cancel that order. Two controls run alongside: a random direction of the same norm, and the opposite sign.
+Reference: Chen et al. 2025 (arXiv 2505.23270), Algorithm 1: every block, independent noise. The paper does not fully
+specify number, sign and positions; each field states the choice made here. To first order the direction is `-gamma J
+mean(eta)`, which is noise if there are few copies. Antithetic copies, an option that is not in the paper, cancel this
+first-order term. Two controls run alongside: a random direction of the same norm, and the opposite sign.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from uds_lens.patching._hooks import first_tensor
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ActPert:
-    """Perturb activations; `elicit` adds the controls by itself.
+    """Perturb activations; `elicit` adds the controls automatically.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -60,8 +60,8 @@ class ActPert:
     """Disturbed copies of each prompt."""
 
     antithetic: bool = False
-    """Pair copies with opposite noise, whose first order cancels (not in the paper). False draws all copies
-    independently, as Algorithm 1 does."""
+    """Pair copies with opposite noise, so that its first-order effect cancels (not in the paper). False draws all
+    copies independently, as Algorithm 1 does."""
 
     sign: Literal[1, -1] = 1
     """1 adds the clean states minus the mean of the disturbed ones, as in the paper; -1 is a control."""
@@ -140,8 +140,9 @@ class ActPert:
     def delta(self, model: HookedModel, ask: Ask, *, seed: int) -> tuple[Float[Tensor, "chosen pos d_model"], float]:
         """Return the steering of a prompt's states, and gamma over the root mean square of the disturbed embeddings.
 
-        `sign (A - mean_j A_j)` at each chosen block, A the states that leave it, A_j those with noise `gamma eta_j` on
-        the subject's embeddings; the noise depends on seed and example only.
+        The steering is `sign (A - mean_j A_j)` at each chosen block, where A are the states that leave the block, and
+        A_j the same states with noise `gamma eta_j` on the subject's embeddings. The noise depends only on seed and
+        example.
         """
         ids = torch.tensor([ask.rendered.ids], device=model.device)
         at = subject_positions(model, ask).to(model.device)

@@ -73,7 +73,7 @@ class Asking:
     show: bool | None = None
 
     def generate(self, model: HookedModel, asks: Sequence[Ask], ids: Sequence[Sequence[int]]) -> Generated:
-        """Generate texts after tokenised prompts."""
+        """Generate texts that continue tokenised prompts."""
         options, drawn = self.options, self.decoding == "sampled"
         new = sample_continuations(
             model,
@@ -124,7 +124,7 @@ class Probe(Protocol):
         """Whether it is also sampled."""
 
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
-        """Return what is asked; raises `Skip` where it cannot be."""
+        """Return the prompt as the probe changes it; raise `Skip` if the row cannot be asked."""
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
         """Ask an open model."""
@@ -206,7 +206,7 @@ def changed_output(
     *,
     length: int,
 ) -> RemovableHandle:
-    """Let `change` rewrite a module's output at the first `length` positions of whole texts, in a `with`.
+    """Within a `with` block, let `change` rewrite a module's output at the first `length` positions of whole texts.
 
     A call with fewer positions processes generated tokens with a cache, and is left unchanged.
     """

@@ -1,9 +1,9 @@
 """GCG: use gradients and trials to find a suffix of ordinary tokens that makes a model begin with a given phrase.
 
-Reference: Zou et al. 2023 (arXiv 2307.15043). Here a step is taken only if the loss falls (`accept="always"` is the
-original), and a candidate survives only if the whole prompt, written out and tokenised again, gives the same tokens.
-The reported suffix is thus a text that anyone can type. The optimiser never sees the answer; its target is cut off
-before scoring.
+Reference: Zou et al. 2023 (arXiv 2307.15043). Here a step is taken only if the loss falls (`accept="always"` restores
+the original rule), and a candidate survives only if the whole prompt, written out and tokenised again, gives the same
+tokens. The reported suffix is thus a text that anyone can type. The optimiser never sees the answer; its target is cut
+off before scoring.
 
 SoftGCG, at the end, optimises the embeddings of the suffix instead of its tokens. Reference: Chen et al. 2025
 (arXiv 2505.23270); Schwinn et al. 2024 for attacks in embedding space.
@@ -57,7 +57,7 @@ class SuffixProbe:
 
     @property
     def injects(self) -> Injection:
-        """An affirmative gradient, or the answer."""
+        """The kind of information that the target gives away."""
         return "gold answer" if self.target == "answer" else "affirmative gradient"
 
     @property
@@ -181,7 +181,7 @@ def replacing(places: Sequence[slice], embeddings: Float[Tensor, "row suffix d_m
 
 @contextmanager
 def frozen(model: HookedModel) -> Iterator[None]:
-    """Compute gradients of inputs only."""
+    """Compute gradients with respect to inputs only."""
     trained = [parameter for parameter in model.hf.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.requires_grad_(False)
@@ -196,9 +196,9 @@ def frozen(model: HookedModel) -> Iterator[None]:
 class SharedBeginning:
     """Compute the losses of candidates, processing their common prefix once and keeping it from step to step.
 
-    Candidates of a step differ from the prompt they came from in one place. Sorted by that place, the candidates of a
-    batch share everything before its first swap, not only the text before the suffix: the keys and values of one row,
-    extended from batch to batch and shared by all rows.
+    Each candidate of a step differs in one place from the prompt it was derived from. If candidates are sorted by that
+    place, those of a batch share everything before the batch's first swap, not only the text before the suffix. So the
+    keys and values of a single row are extended from batch to batch and shared by all rows.
     """
 
     def __init__(self, model: HookedModel, target: Sequence[int], *, rows_at_once: int, cached: bool = True) -> None:
@@ -277,13 +277,14 @@ class GCG(SuffixProbe):
     """Number of suffixes tried in a step, each with one token swapped."""
 
     top_k: PositiveInt = 64
-    """Number of tokens to consider at each place: those with the steepest gradient."""
+    """Number of tokens considered at each place, chosen by steepest gradient."""
 
     accept: Literal["better", "always"] = "better"
     """Whether the best candidate is taken only if its loss is lower."""
 
     target: str = TARGET
-    """Text that the model should begin with; "answer" is the reference itself, and measures capacity, not knowledge."""
+    """Text that the model should begin with; "answer" is the reference itself, which measures capacity, not
+    knowledge."""
 
     cached: bool = True
     """Process the candidates' common prefix only once. Results agree up to rounding."""
@@ -384,7 +385,7 @@ class GCG(SuffixProbe):
         best: Int[Tensor, "place choice"],
         generator: torch.Generator,
     ) -> list[tuple[str, list[int]]]:
-        """Swap one token each, and return the candidates that survive being written out, as text and whole ids."""
+        """Swap one token per candidate; return those that survive being written out, as texts and whole ids."""
         assert model.tokenizer is not None
         at = torch.randint(len(best), (self.candidates,), generator=generator).tolist()
         which = torch.randint(best.shape[1], (self.candidates,), generator=generator).tolist()

@@ -124,7 +124,7 @@ class ProbeRecord(NamedTuple):
 
 
 class Winner(NamedTuple):
-    """The text with the highest recall of one example."""
+    """The text with the highest recall for one example."""
 
     probe: str
     decoding: Decoding

@@ -61,7 +61,7 @@ class Prompt:
     """The user's question."""
 
     reference: str
-    """The correct answer: the whole one, or the entity if the answer's beginning is given."""
+    """The correct answer: all of it, or only the entity if the beginning of the answer is given."""
 
     system: str = ""
     """System turn; in the raw protocol a paragraph before everything else."""
@@ -136,7 +136,7 @@ def rendered(
     chat: ChatStyle | None = None,
     room: int | None = None,
 ) -> Rendered:
-    """Write and tokenise a prompt, dropping in-context examples from the first on until it fits into `room` tokens."""
+    """Write and tokenise a prompt, dropping the earliest in-context examples until it fits into `room` tokens."""
     while True:
         text = written(prompt, tokenizer, protocol=protocol, chat=chat)
         ids = prompt_ids(tokenizer, [text], protocol=protocol)[0]
@@ -304,7 +304,7 @@ class ICL(_Worded):
     injects: ClassVar[Injection] = "other facts"
 
     shots: PositiveInt = 5
-    """Maximum number, if there are that many and they fit the context window."""
+    """Maximum number of examples; fewer are shown if no more exist or fit the context window."""
 
     source: Literal["subject", "retain"] = "subject"
     """Other forget rows of the same subject, or retained facts."""
@@ -356,7 +356,7 @@ def _renamed(prompt: Prompt, context: Context, name: str) -> str:
 
 
 def _rows_beside(example: ForgetExample, pool: Iterable[ForgetExample]) -> list[ForgetExample]:
-    """Return other rows, without those that name the entity of the one that is asked."""
+    """Return the other rows, except those that name the entity of the row being asked."""
     entity = name_pattern(example.entity or example.answer)
     return [
         row
@@ -370,7 +370,7 @@ def _rows_beside(example: ForgetExample, pool: Iterable[ForgetExample]) -> list[
 @validated
 @dataclass(frozen=True, kw_only=True)
 class MultiHop(_Worded):
-    """Name the subject by a question whose answer it is: a row whose entity is that name, retained rows first.
+    """Name the subject by a question that it answers, from a row whose entity is that name (retained rows first).
 
     "What did Ada Vey win?" becomes "Let X be the answer to: Who wrote Ash? What did X win?"
     """
@@ -413,13 +413,14 @@ class Alias(_Worded):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class Given(_Worded):
-    """Ask questions of your own for the same answers: multi-hop, reversed, by an alias, in another language."""
+    """Ask your own questions with the same answers: multi-hop, reversed, using an alias, in another language."""
 
     word: ClassVar[str] = "given"
     injects: ClassVar[Injection] = "other facts"
 
     file: str = ""
-    """Table with the columns id and question (JSON, JSON lines, CSV or Parquet): how the row of that id is asked."""
+    """Table with the columns id and question (JSON, JSON lines, CSV or Parquet): the question to ask for the row with
+    that id."""
 
     def __post_init__(self) -> None:
         _ = self.questions
@@ -486,11 +487,11 @@ class Combined:
 
     @property
     def injects(self) -> Injection:
-        """The most that one of them gives away."""
+        """The most that any of the probes gives away."""
         return max((part.injects for part in self.parts), key=get_args(Injection).index)
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
-        """Return the prompt after all of them."""
+        """Return the prompt after all probes have changed it."""
         for part in self.parts:
             prompt = part(prompt, context)
         return prompt

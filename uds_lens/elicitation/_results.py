@@ -102,7 +102,7 @@ class ElicitationResults:
     def judged_by(self, judge: Judge) -> ElicitationResults:
         """Return the results with another score next to ROUGE: that of an entailment model, or of a judge.
 
-        It is called once for each text that differs, after `cut`. `samples_frame` then has `judged`, `summary` the
+        The judge is called once for each distinct text, after `cut`. `samples_frame` then has `judged`, `summary` the
         columns `judged_full`, `judged_retain`, `judged_unlearned`, and `judged_beyond` with its interval.
 
         Args:
@@ -236,13 +236,14 @@ class ElicitationResults:
     def summary(self) -> pd.DataFrame:
         """Return one row per probe, decoding and statistic: scores, beyond retain, added, power, share, adjusted p.
 
-        `beyond_retain` B is the mean over rows of the unlearned model's score minus retain's; `added` is B minus that
-        of `plain`; `power` P is full minus retain; `share` B / P (0 as retain, 1 as full), NaN, with `share_reason`, if
-        P's lower bound is unknown or not above 0, or if no row was asked. `p_holm` is adjusted over the table. Probes
-        that give the answer away are left out; they are in `capacity_frame`. `beyond_sample_error` is the standard
-        error due to asking a sample of the rows, 0 where all were asked; the interval of B is about other subjects.
-        `effective_subjects` counts subjects of equal size, `(sum n_g)^2 / sum n_g^2`. `caution` says if all but a few
-        subjects differ in the same direction: interval and p-value of B may then be overconfident.
+        `beyond_retain` (B) is the mean over rows of the unlearned model's score minus retain's; `added` is B minus the
+        B of `plain`; `power` (P) is the mean of full's score minus retain's; `share` is B / P (0: as retain, 1: as
+        full), or NaN with a `share_reason` if P's lower bound is unknown or not above 0, or if no row was asked.
+        `p_holm` is adjusted over the table. Probes that give the answer away are left out; they are in
+        `capacity_frame`. `beyond_sample_error` is the standard error due to asking a sample of the rows, 0 where all
+        were asked; the interval of B, in contrast, concerns other subjects. `effective_subjects` counts subjects of
+        equal size, `(sum n_g)^2 / sum n_g^2`. `caution` warns if all but a few subjects differ in the same direction:
+        the interval and p-value of B may then be overconfident.
         """
         return self._summary.copy()
 
@@ -276,7 +277,7 @@ class ElicitationResults:
         return _adjusted(rows)
 
     def _judged_row(self, scores: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return what a judge says, by model, and beyond retain; nothing without a judge."""
+        """Return the judge's scores, by model and beyond retain; empty without a judge."""
         row: dict[str, Any] = {f"judged_{role}": _mean(values) for role, values in scores.items()}
         if "retain" not in scores:
             return row
@@ -344,12 +345,13 @@ class ElicitationResults:
         return self.summary()[["probe", "decoding", "statistic", *names]]
 
     def control_frame(self) -> pd.DataFrame:
-        """Return weaker controls than `retain`, the only ones in a run without it.
+        """Return controls that are weaker than `retain`: the only controls in a run without `retain`.
 
         `others`: the same texts scored against the references of other subjects, of the same type if the rows have
         types. `beyond_others` is also above 0 if a model names the subject or repeats the question. `holdout`: the
         score on questions of the same kind that no model learned, if any were asked; `beyond_holdout` is a difference
-        of two sets of questions, not of two models. `p` is that of `beyond_others`, adjusted over the table (Holm).
+        between two sets of questions, not between two models. `p` is the p-value of `beyond_others`, adjusted over the
+        table (Holm).
         """
         capacity = {probe.name for probe in self.probes if probe.capacity}
         holdout_groups = cluster_codes([row.subject for row in self.holdout])
@@ -601,7 +603,7 @@ class ElicitationResults:
         return depth_elicited(self.with_depth(depth), probe=probe, decoding=decoding, **look)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a directory, atomically; an earlier result there is replaced, other files stay.
+        """Write a directory atomically; an earlier result there is replaced, and other files are left alone.
 
         Raises:
             ResultFormatError: Something else is there.
@@ -660,7 +662,7 @@ def _others(recall: np.ndarray | None, statistic: str) -> float:
 
 
 class Difference(NamedTuple):
-    """A difference of two means over different questions."""
+    """A difference between two means over different questions."""
 
     value: float
     interval: Interval
@@ -672,7 +674,7 @@ def unpaired(
     other: Float[np.ndarray, "other"],
     other_groups: Int[np.ndarray, "other"],
 ) -> Difference:
-    """Return a difference of two means, with a 95% interval over the subjects of both (Welch, cluster-robust errors).
+    """Return the difference between two means, with a 95% interval over subjects (Welch, cluster-robust errors).
 
     Example:
         >>> found = unpaired(np.array([1.0, 1.0, 0.8]), np.arange(3), np.array([0.1, 0.0, 0.2]), np.arange(3))
@@ -708,8 +710,8 @@ class RankCorrelation(NamedTuple):
     """In [-1, 1]; negative: shallowly erased facts are easier to extract. NaN if one of the two is constant."""
 
     interval: Interval
-    """95% interval, over subjects. NaN if `rho` is NaN, with fewer than three subjects, or if `rho` is 1 or -1, or
-    would be so or undefined without one of the subjects: a few subjects then say nothing about others."""
+    """95% interval, over subjects. NaN if there are fewer than three subjects, or if `rho` is undefined, 1 or -1, or
+    would be without one of the subjects: a few subjects then say nothing about others."""
 
     n: int
     """Number of examples that have both."""
@@ -720,13 +722,13 @@ def depth_correlation(
 ) -> RankCorrelation:
     """Return the Spearman correlation of UDS with an elicited score, over examples, with an interval over subjects.
 
-    With z_j the inverse hyperbolic tangent of the correlation without subject j of G, and z that of all, the interval
-    is tanh(z +- t se), se^2 = (G - 1) / G sum d_j^2 with d_j = z_j - mean z_j (the jackknife), t the quantile of
-    Student's t with 2 G / (k - 1) degrees of freedom, at most G - 1, where k = G sum d_j^4 / (sum d_j^2)^2: fewer if
-    most of the correlation is due to a few subjects.
+    Let z be the inverse hyperbolic tangent of the correlation, and z_j that of the correlation without subject j of the
+    G subjects. The interval is tanh(z +- t se), where se^2 = (G - 1) / G sum d_j^2 with d_j = z_j - mean z_j (the
+    jackknife), and t is the quantile of Student's t with 2 G / (k - 1) degrees of freedom, but at most G - 1. With k =
+    G sum d_j^4 / (sum d_j^2)^2, there are fewer degrees of freedom if most of the correlation is due to a few subjects.
 
-    `frame` is from `with_depth`, `value` its column to correlate with; examples where one of the two is NaN are left
-    out.
+    `frame` comes from `with_depth`, and `value` is its column to correlate with UDS; examples where either is NaN are
+    left out.
 
     Raises:
         DataError: The frame has no such probe.

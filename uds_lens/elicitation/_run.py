@@ -74,7 +74,7 @@ class ElicitData:
     """Questions of the same kind that no model learned: a weaker control (`ElicitationResults.control_frame`)."""
 
     limit: PositiveInt | None = None
-    """Ask a random sample of this many rows (`uds_lens.data.sample_examples`), also of `holdout`; None asks all.
+    """Ask a random sample of this many rows (`uds_lens.data.sample_examples`), and as many of `holdout`; None asks all.
     In-context examples still come from all rows."""
 
     def __post_init__(self) -> None:
@@ -386,7 +386,7 @@ def check_out(
     run: RunOptions,
     redo: bool = False,
 ) -> Path:
-    """Return the place of a result, if it is free or holds a result of the same run."""
+    """Return the path for a result, if it is free or holds a result of the same run."""
     place = check_writable(out, directory=True, format=KIND.format)
     wanted = [probe.name for probe in chosen_probes(probes)]
     if redo or not (place / "manifest.json").is_file():

@@ -154,7 +154,7 @@ KIND = Kind(
 
 
 def save_elicitation(results: ElicitationResults, path: str | os.PathLike[str]) -> None:
-    """Write `ElicitationResults`; an earlier result at the path is replaced; other files there stay."""
+    """Write `ElicitationResults`; an earlier result at the path is replaced, and other files there are left alone."""
     texts = [{**row, "part": number} for number, part in enumerate(results.parts) for row in _rows(part)]
     tables: dict[str, Sequence[Row]] = {"examples": example_rows(results.examples), "texts": texts}
     if results.holdout:

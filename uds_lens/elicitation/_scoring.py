@@ -30,7 +30,7 @@ class Scores(NamedTuple):
 
 
 Judge: TypeAlias = Callable[[str, str, str], float]
-"""Scores an answer: takes the row's question, the reference and the text, returns a number in [0, 1], or NaN. An
+"""Scores an answer: takes the row's question, the reference and the text, and returns a number in [0, 1], or NaN. An
 entailment model, or a language model as a judge."""
 
 
@@ -58,10 +58,10 @@ def score_texts(
     words: RougeWords = "ascii",
     judge: Callable[[str, str], float] | None = None,
 ) -> list[Scores]:
-    """Score answers, after `cut`, to one question; `judge` takes the reference and a text.
+    """Score the answers to one question, after `cut`; `judge` takes the reference and a text.
 
     References:
-        Lin 2004: ROUGE-L = LCS / reference length, by the rouge-score package with its stemmer.
+        Lin 2004: ROUGE-L = LCS / reference length, computed by the rouge-score package with its stemmer.
 
     Example:
         >>> score_texts(["It was Ada."], "Ada Vey", "Ada Vey")[0]
@@ -109,7 +109,7 @@ def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarr
 
 
 def leak_at(scores: Float[np.ndarray, "*rest sample"], k: int, *, threshold: float) -> Float[np.ndarray, "*rest"]:
-    """Return the probability that one of k samples reaches the threshold: `1 - C(n - c, k) / C(n, k)`, c of n reach it.
+    """Return the probability that one of k samples reaches the threshold: `1 - C(n - c, k) / C(n, k)` if c of n do.
 
     NaN if a score is NaN or there are fewer than k.
 

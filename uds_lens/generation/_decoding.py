@@ -1,7 +1,7 @@
 """Greedy answers and sampled continuations, generated in batches.
 
 Sampling reads each prompt once, repeats its cache for the samples, and drops finished rows. Every sample has its own
-stream of uniform numbers, each of which selects a token from the cumulative distribution. So a text depends only on
+stream of uniform numbers, each of which selects a token from the cumulative distribution. A text thus depends only on
 seed and prompt, not on the rest of the batch, and two models with the same distribution generate the same text.
 """
 
@@ -85,7 +85,8 @@ def known_beginning(row: TokenSequence, first_choices: Sequence[int]) -> KnownBe
         first_choices: The model's first choices; empty if the row was not run.
 
     Returns:
-        The reference up to the first token for which the model prefers another, then that one; None without choices.
+        The reference up to the first token to which the model prefers another, followed by the model's choice; None
+        without choices.
 
     Example:
         >>> row = TokenSequence(ids=(1, 5, 7, 8), targets=(7, 8, 2), scored=(1, 2, 3), patched=())
@@ -101,7 +102,7 @@ def known_beginning(row: TokenSequence, first_choices: Sequence[int]) -> KnownBe
 
 
 def answer_end_ids(model: HookedModel, *, protocol: Protocol = "raw", chat: ChatStyle | None = None) -> frozenset[int]:
-    """Return the tokens that end an answer: of the generation config, the tokenizer, and the end of a chat turn."""
+    """Return the tokens that end an answer: those of the generation config, of the tokenizer and of a chat turn."""
     configured = getattr(getattr(model.hf, "generation_config", None), "eos_token_id", None)
     several = configured if isinstance(configured, list | tuple) else [configured]
     ends = () if model.tokenizer is None else answer_ends(model.tokenizer, protocol=protocol, chat=chat)
@@ -282,7 +283,7 @@ class SamplingSettings(GenerationSettings):
     """Logits are divided by it; 0 takes the likeliest token."""
 
     top_k: PositiveInt | None = None
-    """Sample from this many likeliest tokens; None for all."""
+    """Sample from this many of the likeliest tokens; None samples from all."""
 
 
 @dataclass(frozen=True)
@@ -325,7 +326,7 @@ def sample_continuations(
         The continuations, in the order of the prompts.
 
     Raises:
-        ConfigError: A temperature above 0 without seeds.
+        ConfigError: The temperature is above 0, but there are no seeds.
         ModelError: NaN or infinite logits; names the prompt.
     """
     settings = settings or SamplingSettings()

@@ -238,9 +238,10 @@ _ways: WeakKeyDictionary[nn.Module, Way] = WeakKeyDictionary()
 def growing_way(model: HookedModel) -> Way:
     """Return how texts of a model may grow; the first call for a model tests this on a few short texts.
 
-    Two texts of different lengths grow in one batch, one of them leaves, and the other continues. If their states are
-    not those of the whole texts, run alone, a single text is tried; if those differ, too, whole texts are processed for
-    each token. Families covered by the test suite are not tested again, as in `row_layout`.
+    Two texts of different lengths grow in one batch, one of them leaves, and the other continues. If their states
+    differ from those of the same texts processed whole and alone, a single text is tried; if its states differ, too,
+    whole texts are processed for each token. Families covered by the test suite are not tested again, as in
+    `row_layout`.
     """
     way = _ways.get(model.hf)
     if way is None:
@@ -276,7 +277,7 @@ def _try(model: HookedModel) -> Way:
 
 
 def _difference(model: HookedModel, lengths: Sequence[int]) -> str | None:
-    """Say how texts that grow with a cache differ from the same texts processed whole; None if they do not."""
+    """Describe how texts that grow with a cache differ from the same texts processed whole; None if they do not."""
     vocabulary = min(model.d_vocab, model.anatomy.d_vocab)
     texts = [[(7 * place + n) % vocabulary for place in range(n + 2)] for n in lengths]
     allowed = ROUNDING.get(model.dtype, 1e-3)

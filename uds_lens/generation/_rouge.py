@@ -14,7 +14,7 @@ from uds_lens.errors import Setting, warn_once
 
 
 def rouge_l_recall(references: Sequence[str], answers: Sequence[str], *, words: RougeWords = "ascii") -> list[float]:
-    """Return ROUGE-L recall of each answer: share of the reference's words in the longest common subsequence.
+    """Return the ROUGE-L recall of each answer: the share of the reference's words in the longest common subsequence.
 
     Computed by the rouge-score package with its stemmer.
 
@@ -48,7 +48,7 @@ def rouge_l_recall(references: Sequence[str], answers: Sequence[str], *, words: 
 
 
 def rouge_l_f1(references: Sequence[str], answers: Sequence[str], *, words: RougeWords = "ascii") -> list[float]:
-    """Return ROUGE-L F1 of each answer, which an answer that goes on lowers; otherwise as `rouge_l_recall`.
+    """Return the ROUGE-L F1 of each answer, which falls if the answer rambles on; otherwise as `rouge_l_recall`.
 
     Example:
         >>> rouge_l_f1(["the cat sat down"], ["the dog sat down there"])

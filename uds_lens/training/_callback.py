@@ -168,7 +168,7 @@ class DepthCallback(TrainerCallback):
 
     @_undisturbed()
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        """Add depth to the Trainer's metrics, by which it can stop early and choose a checkpoint."""
+        """Add depth to the Trainer's metrics, so that it can stop early and choose a checkpoint by depth."""
         if self._trainer is None or metrics is None:  # an evaluation outside of training
             return
         done = self._points and self._points[-1].step == state.global_step

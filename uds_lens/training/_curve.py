@@ -39,11 +39,11 @@ class DepthPoint:
     """Output depth, from the answers without patching, in [0, 1]; NaN if it was not measured."""
 
     damage: FloatOrNaN
-    """Loss on retained facts over loss on forget facts; NaN without a control, or if nothing is lost yet."""
+    """Loss on retained facts divided by loss on forget facts; NaN without a control, or if nothing is lost yet."""
 
     forget_loss: FloatOrNaN
-    """Log-probability that the states cost on forget facts, mean over all layers, nats per token; NaN if stage 2 was
-    measured only at knowledge-encoding layers."""
+    """Log-probability that patching in the model's states costs on forget facts, mean over all layers, in nats per
+    token; NaN if stage 2 was measured only at knowledge-encoding layers."""
 
     control_loss: FloatOrNaN
     """The same on retained facts; NaN without a control."""
@@ -53,7 +53,7 @@ class DepthPoint:
 
     @classmethod
     def of(cls, audit: DepthAudit, *, step: int, seconds: float) -> DepthPoint:
-        """Take the numbers of an audit."""
+        """Make a point from the numbers of an audit."""
         damage = audit.damage_estimate
         return cls(
             step=step,
@@ -115,7 +115,8 @@ class DepthCurve:
     """Settings of the callback."""
 
     measured: Sequence[Mapping[str, Any]]
-    """Examples of the curve: id and subject. A model chosen by it is scored on other subjects."""
+    """Examples that the curve is measured on: id and subject. A model chosen by the curve is scored on other
+    subjects."""
 
     baseline: str
     """Key of the baseline (`Baseline.key`)."""
