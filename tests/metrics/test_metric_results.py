@@ -103,10 +103,10 @@ def test_intervals_of_metrics_are_clustered_by_subject():
 def test_few_subjects_and_examples_are_warned_of():
     plain = value("em", 0.5, ids=tuple("abcd"), per_example=(0.4, 0.6, 0.4, 0.6))
     first, second = of(dataclasses.replace(plain, subjects=("a", "b") * 2)).warnings
-    assert first.startswith("Only 2 subjects behind Exact Memorization: treat subject-level intervals as rough (10")
-    assert second == "Only 4 examples behind Exact Memorization: 30 or more are needed for reliable intervals."
+    assert first.startswith("Only 2 subjects for Exact Memorization: treat subject-level intervals as rough (10")
+    assert second == "Only 4 examples for Exact Memorization: 30 or more are needed for reliable intervals."
     one = of(dataclasses.replace(plain, subjects=("a",) * 4)).warnings[0]
-    assert one == "Only 1 subject behind Exact Memorization: there is no interval."
+    assert one == "Only 1 subject for Exact Memorization: there is no interval."
     assert not any("subject" in text for text in of(plain).warnings)
     assert [dataclasses.replace(plain, subjects=each).n_subjects for each in ("abab", "abcd", ())] == [2, None, None]
     some = value("em", 0.5, ids=tuple("abcd"), per_example=(0.4, math.nan, 0.6, math.nan))

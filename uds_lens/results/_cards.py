@@ -23,7 +23,7 @@ def number(value: float, *, digits: int = 3) -> str:
 
 
 def stage_1_card(stage: Stage1) -> str:
-    """Show what stage 1 found: the models, the examples, and on how many layers `full` encodes the knowledge."""
+    """Show what stage 1 found: the models, the examples, and at how many layers `full` encodes the knowledge."""
     n, measurable = len(stage.examples), int(stage.ke_mask.any(-1).sum())
     layers = f"{float(stage.ke_mask.sum(-1).double().mean()):.1f} of {stage.n_layers}" if n else "none"
     retains = [retain.model.name for retain in stage.retains] or [stage.models["retain"].name]

@@ -32,12 +32,12 @@ HARDLY_KNOWN = 0.1
 
 DAMAGED = 5.0
 """Retained facts are lost if the unlearned states cost more than this many times what retain's states cost: in the
-study of SmolLM2 it was 16 to 75 times in the three damaged models, and at most 1.9 in the others."""
+study of SmolLM2, the factor was 16 to 75 in the three damaged models, and at most 1.9 in the others."""
 
 LEAST_LOSS = 0.01  # minimum cost of retain's states on retained facts in that ratio, in nats per token
 
 LEAST_SAID = 0.8
-"""The model is damaged if it gives the retained entities less than this share of the probability that full does,
+"""The model is damaged if it gives the retained entities less than this share of the probability that full gives them,
 whatever the patched states show."""
 
 AS_ANSWERS = 0.06  # UDS and output depth agree if they differ by at most this
@@ -47,7 +47,7 @@ UNKNOWN_TO_RETAIN = 0.5
 
 RETAINS_APART = 0.1  # a warning is given if scores against several retain models differ by more than this
 NEGATIVE_SHARE = 0.25  # share of KE layers with a negative LER that deserves a warning
-MANY_GIVEN_AWAY = 0.05  # share of entities that question or prefix contain that deserves a warning
+MANY_GIVEN_AWAY = 0.05  # share of entities occurring in their question or prefix that deserves a warning
 COSINE = 0.5  # mean cosine between patched and original state below which the patch is off-distribution
 NORM_FACTOR = 2.0  # mean norm ratio beyond which (either way) the patch is off-distribution
 
@@ -191,7 +191,7 @@ def _sample(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def about_first_rows(sorted_by: str | None) -> str:
-    """Say what the first rows of a file represent, given what `uds_lens.data` says they are sorted by."""
+    """Say what the first rows of a file represent, given the order that `uds_lens.data` reports for them."""
     if sorted_by is None:
         return "Subjects are mixed in these data, but a random sample is safer."
     if sorted_by == "unknown":
@@ -303,7 +303,7 @@ def _some(names: Sequence[object]) -> str:
 
 
 def _begins_answer(audit: DepthAudit) -> Iterator[Caution]:
-    """Warn of raw prompts that end in a space because the answer begins with the entity, unlike training texts."""
+    """Warn of raw prompts that, unlike training texts, end in a space because the answer begins with the entity."""
     if audit.prompts != "raw":
         return
     by_place: dict[bool, list[float]] = {True: [], False: []}
@@ -344,7 +344,7 @@ def _without_specifics(reason: str) -> str:
     >>> _without_specifics("The entity 'Ada' occurs 2 times in the answer and no prefix tells which one is meant.")
     'the entity ... occurs ... times in the answer and no prefix tells which one is meant'
     """
-    # reports treat text in backticks as names of ours
+    # reports treat text in backticks as names in this package
     plain = _COUNT.sub("...", _QUOTED.sub("...", reason)).replace("`", "'")
     return plain[:1].lower() + plain[1:].rstrip(".")
 
@@ -498,7 +498,7 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _as_the_answers(audit: DepthAudit) -> Iterator[Caution]:
-    reference = any(b == "unlearned" for _, b in audit.equal_weights)  # both are fixed by definition
+    reference = any(b == "unlearned" for _, b in audit.equal_weights)  # both scores are fixed by definition
     if not reference and abs(audit.uds - audit.output_depth) <= AS_ANSWERS:
         yield Caution(
             "note",
@@ -571,7 +571,7 @@ _CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # the sort k
 
 
 def cautions_between(audits: Mapping[str, DepthAudit]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield warnings about audits together: the names concerned (empty if all) and a sentence."""
+    """Yield warnings about audits taken together: the names concerned (empty if all) and a sentence."""
     same: dict[tuple[object, ...], list[str]] = {}
     for name, audit in audits.items():  # one model measured in several ways is expected to be identical
         same.setdefault((audit.models["unlearned"].fingerprint, *score_settings(audit)), []).append(name)

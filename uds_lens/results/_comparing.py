@@ -97,7 +97,7 @@ def site_groups(audits: Iterable[Audit]) -> list[dict[str, Audit]]:
         audits: Any audits.
 
     Returns:
-        One mapping of site to audit for each group with two sites or more. Audits of several unlearned models at one
+        One mapping from site to audit for each group with two sites or more. Audits of several unlearned models at one
         site share stage 1; the first represents them.
 
     Example:
@@ -150,7 +150,7 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
         themselves, see `DepthAudit.entity_prob`), `n_measured`, `n_not_measurable`, `n_skipped`, `over_erased_share`,
         `negative_share`, `reading` (the verdict; "withheld" where a warning is fatal), `n_warnings`, `prompts` ("raw"
         or "chat template"), `marks` (cautions and fatal warnings in a few words each, such as "off-distribution");
-        NaN where undefined. Where the audits were not measured in the same way, a last column `conditions` has what
+        NaN where undefined. Where the audits were not measured in the same way, a final column `conditions` gives what
         differs, as JSON.
 
     Example:
@@ -177,11 +177,11 @@ def audit_names(audits: Sequence[DepthAudit], *, places: Sequence[str | os.PathL
 
     A name is the last part of the unlearned model's path or Hub id, with the part before it if the last one is vague
     (`final`, `checkpoint-500`). If two audits would share a name, more of the path is added; where that does not help,
-    the settings that differ, the place of the saved audits, or a number.
+    the settings that differ, the place of the saved audits or a number is added instead.
 
     Args:
         audits: Any number of them.
-        places: Directories they were saved in.
+        places: Directories that the audits were saved in.
 
     Returns:
         One name per audit, all different.
@@ -253,10 +253,10 @@ class Contrast(NamedTuple):
     """The mean; NaN if no question has a value."""
 
     interval: Interval
-    """Over subjects; NaN with fewer than two, and for equal differences without bounds."""
+    """Interval over subjects; NaN with fewer than two, and for equal differences without bounds."""
 
     p: float
-    """Two-sided, against 0; NaN with fewer than two subjects."""
+    """Two-sided p-value against 0; NaN with fewer than two subjects."""
 
     n: int
     """Number of questions."""
@@ -281,24 +281,24 @@ def contrast(
     """Average paired differences, with an interval over subjects and a test that flips subjects' signs.
 
     The interval is that of `uds_lens.results.bootstrap_interval`; the p-value is the share of sign patterns over
-    subjects whose studentised mean is as large, which is exact where differences are symmetric around 0: of all
-    `2 ** n_subjects` patterns with 13 subjects or fewer, of `n_flips` random ones with more.
+    subjects whose studentised mean is at least as large, which is exact where differences are symmetric around 0. With
+    13 subjects or fewer, all `2 ** n_subjects` patterns are used; with more, `n_flips` random ones are drawn.
 
     Args:
-        differences: Per question; NaN is left out.
+        differences: One difference per question; NaN is left out.
         groups: Subject of each question, as numbers.
         confidence: Coverage of the interval.
-        n_resamples: Of the bootstrap behind the interval.
-        n_flips: Random sign patterns; None takes `n_resamples`.
-        seed: Of interval and random patterns.
+        n_resamples: Number of bootstrap resamples for the interval.
+        n_flips: Number of random sign patterns; None means `n_resamples`.
+        seed: Seed of the interval and of the random patterns.
         bounds: Smallest and largest possible difference. If all differences are equal, the interval allows for missed
             subjects that differ; without bounds, it is NaN then. The caution takes the farther bound as the largest
-            possible difference either way; 1 without bounds.
+            possible difference either way; without bounds, it takes 1.
 
     Returns:
-        The mean with its interval and p-value. Both are based only on the subjects asked about: if all but a few of
-        them differ in the same way, the interval may be too narrow and p too small (`benchmarks/sign_flips.py`), and
-        `caution` says so.
+        The mean with its interval and p-value. The interval and the p-value are based only on the subjects asked about:
+        if all but a few of them differ in the same way, the interval may be too narrow and p too small
+        (`benchmarks/sign_flips.py`), and `caution` says so.
 
     Raises:
         ConfigError: `confidence` is not between 0 and 1.
@@ -387,7 +387,7 @@ def _flipped(sums: np.ndarray, counts: np.ndarray, draws: int, seed: int) -> flo
 
 
 def differ_alike(differences: Float[np.ndarray, "question"], groups: Int[np.ndarray, "question"]) -> bool:
-    """Tell whether subjects are so much alike that a missed kind of subject could reverse the sign.
+    """Tell whether subjects are so alike that a missed kind of subject could reverse the sign.
 
     All but at most two (or a tenth) of the subjects differ in the same way if the root mean square of their mean
     differences' distance from the median is at most half the median, a tenth of the distance of the farthest, or 0.02.
@@ -443,13 +443,13 @@ class AuditDifference(NamedTuple):
     """UDS of one audit minus UDS of another, on the examples that both measured."""
 
     difference: float
-    """In [-1, 1]; above 0: the first is erased more deeply. NaN where no example was measured in both."""
+    """In [-1, 1]; above 0, the first model is erased more deeply. NaN where no example was measured in both."""
 
     interval: Interval
-    """Over subjects, in [-1, 1]; NaN with fewer than two."""
+    """Interval over subjects, in [-1, 1]; NaN with fewer than two."""
 
     p: float
-    """Two-sided, against 0; NaN with fewer than two subjects. Not adjusted for other comparisons."""
+    """Two-sided p-value against 0; NaN with fewer than two subjects. Not adjusted for other comparisons."""
 
     n: int
     """Number of examples measured in both."""
@@ -458,10 +458,10 @@ class AuditDifference(NamedTuple):
     """Number of subjects; an example without one counts as its own subject."""
 
     uds_one: float
-    """UDS of the first on these examples."""
+    """UDS of the first audit on these examples."""
 
     uds_other: float
-    """UDS of the second on these examples."""
+    """UDS of the second audit on these examples."""
 
     left_out: Mapping[str, int]
     """Number of examples left out, by reason."""
@@ -483,18 +483,18 @@ def compare(
 
     With d_i = UDS_a(i) - UDS_b(i) over the examples that both measured (the same id, question, answer and entity, read
     as the same tokens), the difference is the mean of d; interval and p-value are those of `contrast`. With k subjects
-    p is never below `2 ** (1 - k)`: fewer than six cannot bring it below 0.05. Both are based only on the subjects
-    asked about; `caution` says whether all but a few of them differ in the same way.
+    p is never below `2 ** (1 - k)`: fewer than six cannot bring it below 0.05. Interval and p-value are based only on
+    the subjects asked about; `caution` says whether all but a few of them differ in the same way.
 
     The audits must agree in what a score means: settings, `full` and `retain`. Another `retain` is allowed if `full`
     and the unlearned model are the same: the difference is then the effect of the choice of retain.
 
     Args:
         audit_a: The first.
-        audit_b: The one that is subtracted.
+        audit_b: The audit whose scores are subtracted.
         confidence: Coverage of the interval.
-        n_resamples: Of the bootstrap behind the interval, and random sign patterns.
-        seed: Of interval and random patterns.
+        n_resamples: Number of bootstrap resamples for the interval, and of random sign patterns.
+        seed: Seed of the interval and of the random patterns.
 
     Returns:
         Difference, interval, p-value, counts, and what was left out.
@@ -529,23 +529,25 @@ def compare_all(
     Pairs with a reference model are not tested: their rows have no `p_holm`.
 
     Args:
-        audits: Name to audit; or several, named after their unlearned models.
+        audits: A mapping from names to audits, or several audits, which are then named after their unlearned models.
         references: Names of further audits that serve only as references; audits of `full` and `retain` are recognised
             by their weights.
         confidence: Coverage of the intervals, which are not adjusted.
-        n_resamples: Of the bootstrap behind the intervals, and random sign patterns (at least 400 for each pair).
-        seed: Of intervals and random patterns.
+        n_resamples: Number of bootstrap resamples for the intervals, and of random sign patterns (at least 400 for each
+            pair).
+        seed: Seed of the intervals and of the random patterns.
 
     Returns:
         One row per pair: `one`, `other`, `uds_one`, `uds_other` (on the examples measured in both), `difference`,
         `low`, `high`, `p`, `p_holm`, `p_holm_least` (the smallest adjusted p possible with this number of pairs and
         subjects: if it is 0.05 or more, no difference could have been significant at that level), `n`, `n_subjects`,
-        `n_left_out`, `left_out` (in words), `reference` (whether either is one), `reason`, `fatal` (fatal warnings of
-        either, in words; empty without), `caution` (empty without). A pair that is not comparable has NaN, and the
-        reason.
+        `n_left_out`, `left_out` (in words), `reference` (whether either audit is a reference), `reason`, `fatal` (fatal
+        warnings of either, in words; empty if there are none), `caution` (empty if there is none). A pair that is not
+        comparable has NaN, and the reason.
 
     Raises:
-        ConfigError: Fewer than two audits, `references` names none of them, or `confidence` is not between 0 and 1.
+        ConfigError: There are fewer than two audits, a name in `references` is not that of an audit, or `confidence` is
+            not between 0 and 1.
 
     Example:
         >>> compare_all({})
@@ -573,7 +575,7 @@ def compare_all(
     family = [math.nan if row["reference"] else row["p"] for row in rows]
     tested = [not math.isnan(p) for p in family]
     least = [smallest_p(row["n_subjects"], n_flips) for row, kept in zip(rows, tested, strict=True) if kept]
-    # The smallest p of a family is multiplied by its size, and no adjusted p is below that.
+    # The smallest p of a family is multiplied by its size, and no adjusted p is below this product.
     bound = min(1.0, len(least) * min(least, default=math.nan))
     for row, p, kept in zip(rows, holm(family), tested, strict=True):
         row["p_holm"], row["p_holm_least"] = p, bound if kept else math.nan
@@ -670,6 +672,6 @@ def _same_tokens(a: DepthAudit, i: int, b: DepthAudit, j: int) -> bool:
 
 
 def _subject(one: str | None, other: str | None) -> str | None:
-    """Return the common subject, or both if they disagree."""
+    """Return the common subject, or both subjects if they disagree."""
     subjects = sorted({name for name in (one, other) if name is not None})
     return "\n".join(subjects) if subjects else None

@@ -51,7 +51,7 @@ def conditions_of(audit: DepthAudit) -> dict[str, Any]:
 
 
 def differing(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, list[str]]]:
-    """Return the conditions in which results differ: for each condition its values, and the results that have each.
+    """Return the conditions in which results differ: for each condition, its values and the results with each value.
 
     A condition that a result lacks matches every value.
 
@@ -70,7 +70,7 @@ def differing(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
 
 
 def mixed(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> str | None:
-    """Say in which conditions which results differ; None if they were all measured in the same way.
+    """Say which results differ in which conditions; None if they were all measured in the same way.
 
     >>> mixed([("a", {"tau": 0.05}), ("b", {"tau": 0.1})])
     'tau (0.05: `a`; 0.1: `b`)'

@@ -87,7 +87,7 @@ class DepthAudit(Stage1):
     it was not measured."""
 
     control_s_unlearned: Float[Tensor, "fact"] | None = None
-    """The same on the control facts; None also without a control."""
+    """The same on the control facts; also None without a control."""
 
     transplant: TransplantEvidence | None = None
     """Findings of a transplant, which the verdict includes; set by `Transplant.beside`, not saved with the audit."""
@@ -146,7 +146,7 @@ class DepthAudit(Stage1):
         Raises:
             IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
             ModelError: A checkpoint cannot be opened, or gives NaN.
-            DataError: No examples, or the control holds some of them.
+            DataError: There are no examples, or the control contains some of them.
 
         Example:
             >>> import uds_lens as ul
@@ -165,12 +165,12 @@ class DepthAudit(Stage1):
 
     @cached_property
     def ler(self) -> Float[Tensor, "example layer"]:
-        """Layer erasure ratio in [0, 1]; NaN off the KE layers."""
+        """Layer erasure ratio in [0, 1]; NaN outside the KE layers."""
         return layer_erasure_ratio(self.s1_delta, self.s2_delta, self.ke_mask)
 
     @cached_property
     def ler_raw(self) -> Float[Tensor, "example layer"]:
-        """`s2_delta / s1_delta`, unclipped: above 1 is over-erasure; NaN off the KE layers."""
+        """`s2_delta / s1_delta`, unclipped: above 1 is over-erasure; NaN outside the KE layers."""
         return layer_erasure_ratio(self.s1_delta, self.s2_delta, self.ke_mask, clip=False)
 
     @cached_property
@@ -193,7 +193,7 @@ class DepthAudit(Stage1):
         return self.interval_of(self.uds_per_example, self.subjects)
 
     def interval_of(self, scores: Float[Tensor, "some"], subjects: Sequence[str | None]) -> Interval:
-        """Return `uds_interval` for some of the examples: their scores in [0, 1], and their subjects."""
+        """Return `uds_interval` for some of the examples, given their scores in [0, 1] and their subjects."""
         defined = scores[~scores.isnan()].double()
         is_reference = any(role == "unlearned" for _, role in self.equal_weights)
         if is_reference and len(defined) and float(defined.max() - defined.min()) < ROUNDING:
@@ -207,7 +207,7 @@ class DepthAudit(Stage1):
 
     @cached_property
     def sample_error(self) -> SampleError | None:
-        """How far `uds` may be from the value for all examples sampled from; None if all were measured.
+        """How far `uds` may be from its value for all examples, if a sample was measured; None if all were.
 
         `uds_interval`, by contrast, shows how the score would vary over other subjects, and would be as wide if all
         examples had been measured.
@@ -238,7 +238,7 @@ class DepthAudit(Stage1):
 
     @property
     def output_depth(self) -> float:
-        """Score the unpatched answers: 0 if the entities are as probable as under `full`, 1 if as under `retain`.
+        """Score the unpatched answers: 0 if entities are as probable as under `full`, 1 if they are as under `retain`.
 
         No state is patched. Without a retain model, its stand-in defines 1: the base, or `full` on counterfactuals.
         NaN: see `output_depth_reason`.
@@ -308,12 +308,12 @@ class DepthAudit(Stage1):
 
     @cached_property
     def damage_estimate(self) -> Damage:
-        """Loss on retained facts relative to forget facts: the ratio, its interval, its parts, why it is NaN."""
+        """Loss on retained facts relative to forget facts: the ratio, its interval, its parts, and why it is NaN."""
         return damage_of(self)
 
     @property
     def damage(self) -> float:
-        """Loss on retained facts over loss on forget facts: 0 none, 1 as much; NaN without a control."""
+        """Loss on retained facts over loss on forget facts: 0 if none, 1 if as large; NaN without a control."""
         return self.damage_estimate.value
 
     @cached_property
@@ -532,7 +532,7 @@ class DepthAudit(Stage1):
         return plots.component_profile({site: audit.layers_frame() for site, audit in groups[0].items()}, **look)
 
     def plot_comparison(self, others: Sequence[DepthAudit], *, value: Value = "ler", **look: Unpack[Look]) -> go.Figure:
-        """Draw mean LER or S2 by layer, of this audit and others (see `uds_lens.plots.compare_layers`)."""
+        """Draw mean LER or S2 by layer, for this audit and others (see `uds_lens.plots.compare_layers`)."""
         named = self._named(others)
         return plots.compare_layers(
             {name: audit.layers_frame() for name, audit in named.items()},
@@ -542,7 +542,7 @@ class DepthAudit(Stage1):
         )
 
     def plot_ranking(self, others: Sequence[DepthAudit], **look: Unpack[Look]) -> go.Figure:
-        """Draw UDS with intervals, of this audit and others (see `uds_lens.plots.ranking`)."""
+        """Draw UDS with intervals, for this audit and others (see `uds_lens.plots.ranking`)."""
         named = self._named(others)
         return plots.ranking(models_frame(named), references=references_among(named), **look)
 
@@ -561,7 +561,7 @@ class DepthAudit(Stage1):
         """Read an audit written by `save`.
 
         Raises:
-            ResultFormatError: A file is missing, altered, or of another version.
+            ResultFormatError: A file is missing, altered, or from another version.
         """
         return cls(**load_audit(path))
 
@@ -583,10 +583,10 @@ class DepthAudit(Stage1):
         Args:
             repo: `owner/name`; created if it does not exist.
             dataset: The forget set: its id on the Hub, such as "locuslab/TOFU", or a name.
-            config: Its configuration, such as "forget10".
-            revision: Branch; default the main one.
+            config: Configuration of the dataset, such as "forget10".
+            revision: Branch; by default the main one.
             private: Whether a newly created repository is private.
-            token: Access token; default the one of `hf auth login`.
+            token: Access token; by default the one saved by `hf auth login`.
 
         Returns:
             Address of the commit.

@@ -120,10 +120,10 @@ def _last_true(mask: Bool[Tensor, "example layer"]) -> Float[Tensor, "example"]:
 
 
 def layers_frame(audit: DepthAudit) -> pd.DataFrame:
-    """Return one row per layer. LER statistics are over the examples that the layer encodes; NaN if there are none.
+    """Return one row per layer. LER statistics are over examples whose answer is encoded there; NaN if there are none.
 
-    `_low` and `_high` are the interval of the mean, clustered by subject where examples share one. S2 statistics, like
-    those of S1, are over all examples: NaN if stage 2 was measured in only `n_s2` of them.
+    `_low` and `_high` are the ends of the interval of the mean, clustered by subject where examples share one. S2
+    statistics, like those of S1, are over all examples: NaN if stage 2 was measured in only `n_s2` of them.
     """
     ke, n_layers = audit.ke_mask, audit.n_layers
     n_ke = ke.sum(0)
@@ -346,7 +346,7 @@ def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float]
 
 
 def length_correlation(audit: DepthAudit) -> Correlation:
-    """Rank-correlate the number of entity tokens with the example's UDS.
+    """Rank-correlate each example's number of entity tokens with its UDS.
 
     Where examples share subjects, the p-value is that of `contrast`, which flips the signs of whole subjects: here
     applied to their contributions to the correlation (products of centred ranks). NaN with fewer than two subjects.

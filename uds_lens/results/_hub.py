@@ -47,10 +47,10 @@ _SETTINGS = (
 def model_card(
     audit: DepthAudit, *, dataset: str = "forget set", config: str | None = None, card: str | None = None
 ) -> ModelCard:
-    """Write an audit into a model card: score, interval, warnings, how it was measured.
+    """Write an audit into a model card: score, interval, warnings, and how it was measured.
 
     The score is also in the card's metadata (`model-index`), where the Hub looks for evaluation results. An audit
-    without a score, or with a fatal warning, is in the text only.
+    without a score, or with a fatal warning, appears in the text only.
 
     Example:
         >>> import uds_lens as ul
@@ -223,7 +223,7 @@ def push(
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
         raise ConfigError(f"a repository on the Hub is named owner/name; got {repo[:80]!r}.")
     if is_offline():
-        raise StorageError(f"cannot push to {repo!r}: HF_HUB_OFFLINE is set. Unset it where there is a network.")
+        raise StorageError(f"cannot push to {repo!r}: HF_HUB_OFFLINE is set. Unset it if there is a network.")
     api = HfApi(token=token)
     with SpillFolder() as folder:
         audit.save(folder / "audit")

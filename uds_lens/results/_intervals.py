@@ -97,20 +97,20 @@ def bootstrap_interval(
     number of values of cluster g of G, m = sum S_g / sum n_g and se^2 = G / (G - 1) sum (S_g - n_g m)^2 / (sum n_g)^2,
     the interval is `m +- q se`, q the quantile of |m* - m| / max(se*, 0.3 se) over resamples, and at least that of
     Student's t with G - 1 degrees of freedom (symmetric studentised bootstrap; the floor under se* bounds resamples
-    that miss the few clusters that differ). Without clusters, where each has one value, and where all have the same
-    mean, examples are resampled, bias-corrected and accelerated (BCa).
+    that miss the few clusters that differ). Without clusters, and where each cluster has one value or all have the same
+    mean, examples are resampled, with bias correction and acceleration (BCa).
 
     With `bounds`, and scores near them, the interval reaches at least as far as that of a beta-binomial model of the
     clusters (`widened`), and equal scores have an interval, too. The interval reflects the choice of subjects or
     examples, not the seed of training.
 
     Args:
-        values: Scores; NaN are left out.
+        values: Scores; NaN values are left out.
         clusters: The cluster of each value, for example its subject; None is a cluster of its own.
         confidence: Coverage.
         n_resamples: Number of resamples.
         seed: Seed of the resampling.
-        bounds: Smallest and largest possible score; the interval lies within.
+        bounds: Smallest and largest possible score; the interval lies between them.
 
     Returns:
         The interval. NaN with fewer than two measurable examples, where all belong to one cluster, and where all scores
@@ -165,7 +165,8 @@ def check_confidence(confidence: float) -> None:
 
 
 def _bca(scores: Floats, confidence: float, n_resamples: int, seed: int) -> Interval:
-    # As scipy.stats.bootstrap draws and computes it, which would jackknife in n^2 steps, and takes a second to import.
+    # This draws and computes as scipy.stats.bootstrap does, which would jackknife in n^2 steps and takes a second to
+    # import.
     from scipy.special import ndtr, ndtri
 
     n, chance = len(scores), np.random.default_rng(seed)
@@ -227,8 +228,8 @@ def _blas() -> ThreadpoolController:
 def _means(total: Floats, size: Floats, n: int | Codes) -> Callable[[Floats], tuple[Floats, Floats]]:
     """Return a function from resamples to means with cluster-robust standard errors; NaN if the size is not above 0."""
     shape, (total, size) = total.shape[1:], (part.reshape(len(part), -1) for part in (total, size))
-    single = bool(((size == 0) | (size == 1)).all())  # the products are then those already computed
-    varying = (size != 1).any(0)  # otherwise, a resample has as many values as clusters drawn
+    single = bool(((size == 0) | (size == 1)).all())  # if so, the products are terms already computed
+    varying = (size != 1).any(0)  # where all are 1, a resample has as many values as clusters drawn
     terms = [total, total**2, size[:, varying], *([] if single else [total * size, size**2])]
     summed = np.concatenate(terms, axis=1)  # a single product, which reads the resamples only once
     ends = np.cumsum([term.shape[1] for term in terms])[:-1]
@@ -283,8 +284,8 @@ def column_intervals(
     """Bootstrap each column's mean (studentised), with the same resampled clusters for all columns.
 
     For a column without NaN, the ends are those of `bootstrap_interval`, except that examples without clusters are
-    resampled by the studentised bootstrap here, too. NaN are left out of their column; `bounds` has one pair for each
-    column.
+    resampled by the studentised bootstrap here, too. NaN values are left out of their column; `bounds` has one pair for
+    each column.
 
     Returns: The lower and the upper ends. NaN with fewer than two clusters, and for equal values without bounds.
 
@@ -347,7 +348,7 @@ def ratio_interval(
 
     With m_t, m_b the means, r = m_t / m_b, and se_t, se_b their standard errors over clusters (as in
     `bootstrap_interval`), se^2 = (se_t^2 + r^2 se_b^2) / m_b^2. The interval is `r +- q se`, q the quantile of
-    |r* - r| / max(se*, 0.3 se) over resamples, and at least that of Student's t with one degree of freedom less than
+    |r* - r| / max(se*, 0.3 se) over resamples, and at least that of Student's t with degrees of freedom one fewer than
     the smaller number of clusters.
 
     Returns: The interval. NaN with fewer than two clusters on either side, where the clusters of both sides are all
@@ -402,19 +403,19 @@ _MEANS, _CORRELATIONS = 80, 20  # points of the grid over the posterior
 def widened(
     low: float, high: float, scores: Floats, codes: Codes, bounds: tuple[float, float], confidence: float
 ) -> tuple[float, float]:
-    """Widen an interval of the mean where the few subjects asked may have missed a rare kind.
+    """Widen an interval of the mean where the few subjects asked about may not include a rare kind.
 
     If scores are nearly 0 or 1, agree within a subject, and one of the two values is rare, the subjects asked about
     include few of the rare kind or none, and the bootstrap interval is too short or has no width at all. The number of
     scores above the midpoint of the bounds in each subject is then modelled as beta-binomial, with a uniform prior for
     the share p of such scores and an arcsine prior (Beta(1/2, 1/2)) for their correlation within a subject: this gives
-    weight to no correlation and to a perfect one; with a uniform prior, intervals cover too little if the correlation
-    is .97. The quantiles of the posterior of p, mapped to the range from the mean of the scores below the midpoint to
-    the mean of those above it (or the bound, if there are none), are ends that the interval must reach.
+    weight to no correlation and to a perfect one; with a uniform prior for the correlation, intervals cover too little
+    if it is .97. The quantiles of the posterior of p, mapped to the range from the mean of the scores below the
+    midpoint to the mean of those above it (or the bound, if there are none), are ends that the interval must reach.
 
-    How nearly all-or-nothing the scores are is d, the mean of 4 |s - a| |b - s| / (b - a)^2 over scores s with bounds a
-    and b: 0 where all lie on the bounds, 1 where all lie midway. Up to d = 1/2 the interval is widened all the way,
-    from 3/4 on not at all, and in between in proportion.
+    How far the scores are from all-or-nothing is measured by d, the mean of 4 |s - a| |b - s| / (b - a)^2 over scores s
+    with bounds a and b: 0 where all lie on the bounds, 1 where all lie midway. Up to d = 1/2, the interval is widened
+    fully; from d = 3/4 on, it is not widened; in between, it is widened in proportion.
 
     References:
         Williams (1975), The Analysis of Binary Responses from Toxicological Experiments Involving Reproduction and
@@ -507,20 +508,20 @@ ROUNDED = 1 / 6
 class SampleError(NamedTuple):
     """The error due to measuring only some of the examples; 0 if all are measured.
 
-    `uds_interval` covers other subjects than those of the data, and does not shrink to 0 as the sample grows.
+    `uds_interval` covers subjects other than those in the data, and does not shrink to 0 as the sample grows.
     """
 
     standard_error: float
     """Standard error of the mean as an estimate of the mean over all examples; NaN where it cannot be known."""
 
     interval: Interval
-    """Where the mean over all examples lies, by Student's t; NaN where the standard error is."""
+    """Interval for the mean over all examples, by Student's t; NaN where the standard error is NaN."""
 
     of: int
     """Number of examples in all."""
 
     at_most: bool
-    """True where both are upper bounds: too few subjects have two rows to estimate their spread separately."""
+    """True if these are upper bounds: too few subjects have two rows to estimate their spread separately."""
 
     @property
     def words(self) -> str:
@@ -547,9 +548,10 @@ def sample_error(
     s^2 / n_m^2, where n of N examples were drawn, n_m were measured, and s^2 is the variance of the residuals. Since
     `uds_lens.data.sample_examples` gives each subject its share, s^2 is taken within subjects (pooled); where their
     shares had to be rounded, sum e_g^2 / (6 n_m^2) is added, with the mean residual e_g of each subject less its
-    own noise. Without subjects s^2 is the variance over all, and so it is where fewer than 5 degrees of freedom are
-    left within subjects, as an upper bound. Where all scores are equal, examples that were not drawn may be of another
-    kind: as many of them as `of_equal_scores` allows, all on the farther of the `bounds`.
+    own noise. Without subjects, s^2 is the variance over all examples, which also serves as an upper bound where fewer
+    than 5 degrees of freedom are left within subjects. Where all scores are equal, examples that were not drawn may be
+    of another kind: as many of them as `of_equal_scores` allows are assumed to be, all with scores on the farther of
+    the `bounds`.
 
     References:
         Cochran (1977), Sampling Techniques, chapters 2, 5 and 6: finite populations, strata, ratios.

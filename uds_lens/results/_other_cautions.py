@@ -67,7 +67,7 @@ def about_sample(sample: Mapping[str, Any]) -> str:
     text = f"Only the first rows of each set, at most {sample['limit']} ({forget})."
     if sample["sample"] == "first_of_each":
         few = "" if "entities" not in subjects else " ({asked} of {of} subjects)".format(**subjects["entities"])
-        text += f" Rows with entities are the first of their own file{few}, not those of the same questions."
+        text += f" Rows with entities are the first rows of their own file{few}, not those of the same questions."
     return f"{text} {about_first_rows(sample.get('sorted_by', 'unknown'))}"
 
 
@@ -90,10 +90,10 @@ def about_few(
     for basis, labels in sorted(by_basis.items()):
         rough = f"treat subject-level intervals as rough ({FEW_CLUSTERS} or more are needed)"
         said = "there is no interval" if basis.n == 1 else rough
-        yield f"Only {basis.counted} behind {', '.join(labels)}: {said}."
+        yield f"Only {basis.counted} for {', '.join(labels)}: {said}."
     for n, labels in sorted(by_examples.items()):
         few = _counted(n, "example")
-        yield f"Only {few} behind {', '.join(labels)}: {FEW} or more are needed for reliable intervals."
+        yield f"Only {few} for {', '.join(labels)}: {FEW} or more are needed for reliable intervals."
 
 
 def about_trust(doubtful: Sequence[str], failing: Sequence[str]) -> Iterator[str]:
@@ -232,11 +232,11 @@ def _number(value: float | None) -> str:
 
 
 def significant_differences(pairs: pd.DataFrame, *, most: int = 12) -> str:
-    """Say how many differences in F are significant, and which where there are not many.
+    """Say how many differences in F are significant, and name them if there are few.
 
     Args:
         pairs: `uds_lens.meta.compare_all(...)`.
-        most: Pairs that are still named.
+        most: Largest number of pairs that are still named.
     """
     tested = pairs[pairs["p_holm"].notna()]
     decided = tested[tested["p_holm"] < LEVEL]
@@ -264,7 +264,7 @@ def about_new_variants(label: str, low: float, high: float) -> str:
 
 
 def about_overlap(one: str, other: str) -> str:
-    """Say that published intervals leave the order open; each is a metric with its F and interval."""
+    """Say that published intervals leave the order open; each argument names a metric with its F and interval."""
     return (
         f"The intervals of the two highest F values overlap: {one}, {other}. A paired test needs the values of the "
         "pool models, which are not in the released files: the order is undecided."
@@ -272,7 +272,7 @@ def about_overlap(one: str, other: str) -> str:
 
 
 PUBLISHED = (
-    "R compares the change of every model with that of one relearned retain model. The interval of retain's change is "
+    "R compares the change in every model with that of one relearned retain model. The interval of retain's change is "
     "not published; if that change is near 0, R is small whatever a model does.",
     "The intervals of F are computed from the sizes of the pools alone (Hanley and McNeil). Epochs of one run are not "
     "independent models, so the true intervals are wider.",
@@ -381,7 +381,7 @@ def not_ranked(empty: Mapping[str, str | None]) -> str:
 
 
 def about_other_choice(row: Mapping[str, Any]) -> str:
-    """Say which configuration stands for a method if depth chooses: a row of `uds_lens.meta.COLUMNS["shifts"]`."""
+    """Say which configuration the score with depth chooses for a method: a row of `uds_lens.meta.COLUMNS["shifts"]`."""
     return (
         f"If configurations were chosen by the score with depth, {row['method']} would be represented by "
         f"{row['model_with']} (depth {row['depth_change']:+.3f})."
@@ -398,7 +398,7 @@ def about_resampling(
         n_methods: All methods.
         unchanged: Parts of the score that have no values per example.
         examples: Whether examples were resampled.
-        nothing: Whether that changes no part.
+        nothing: Whether resampling examples changes no part.
     """
     if len(single) == n_methods:
         yield (
@@ -428,7 +428,7 @@ def about_published(row: Mapping[str, Any], *, prompts_differ: bool, known: str)
 
     Args:
         row: The value, as `uds_lens.published.compare` joins it.
-        prompts_differ: Whether the models were asked in another way.
+        prompts_differ: Whether the models were prompted in another way.
         known: Known problems of the published metric, in words.
     """
     said = [f"prompts: {row['prompts']} here, {row['prompts_published']} there"] if prompts_differ else []
@@ -442,7 +442,7 @@ def about_published(row: Mapping[str, Any], *, prompts_differ: bool, known: str)
 
 
 def about_difference(row: Mapping[str, Any], known: str) -> str:
-    """Say by how much a value differs from the published one, without the known problems of the metric."""
+    """Say by how much a value differs from the published one, leaving aside the known problems of the metric."""
     return (
         f"{row['model']}, {row['metric']}: {row['measured']:.4f}, published {row['published']:.4f} "
         f"({row['difference']:+.4f}). {row['expect'].removesuffix(known).rstrip('; ')}"

@@ -55,7 +55,7 @@ class ModelRecord:
 
     @classmethod
     def of(cls, model: HookedModel) -> ModelRecord:
-        """Record an open model (hashes its weights)."""
+        """Record an open model, hashing its weights."""
         return cls(
             name=model.name,
             fingerprint=model.fingerprint,
@@ -86,7 +86,7 @@ def fingerprint_of(model: str, *, dtype: DType, run: RunOptions) -> str:
 
 
 def printable(name: str) -> str:
-    r"""Escape the bytes of a name that are not UTF-8: paths may hold them, tables and terminals cannot.
+    r"""Escape the bytes of a name that are not UTF-8: paths may contain them, but tables and terminals cannot.
 
     >>> import os
     >>> printable(os.fsdecode(b"caf\xe9"))

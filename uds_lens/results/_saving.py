@@ -86,14 +86,14 @@ class _Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class _Provenance(_Origin):
-    """The same, with that of a baseline whose stage 1 was used."""
+    """The same, with the provenance of a baseline whose stage 1 was used."""
 
     stage_1: _Origin | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Control:
-    """What is stored of control facts besides their tensors."""
+    """What is stored about control facts besides their tensors."""
 
     ids_hash: str
     sample: dict[str, Any] | None
@@ -119,7 +119,7 @@ class StageKind(Kind):
     origin: Any = _Provenance
     tables: Any = field(default_factory=lambda: {"examples": EXAMPLES, "control": EXAMPLES})
     tensors: tuple[str, ...] = ()  # the first axis of each is the example
-    own: tuple[str, ...] = ()  # what models say themselves, one number an example, where it was measured
+    own: tuple[str, ...] = ()  # the models' own answers, one number per example, where measured
     control: tuple[str, ...] = ()  # on control facts
 
 
@@ -137,7 +137,7 @@ _OF_CONTROL = ("n_tokens", "s_full", "s1_delta")
 
 
 def is_audit(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a directory says that it is a saved `DepthAudit`; loading shows whether it is whole."""
+    """Tell whether a directory says that it is a saved `DepthAudit`; loading shows whether it is complete."""
     place = located(path)
     return place.is_dir() and format_of(place) == AUDIT.format
 
@@ -158,7 +158,7 @@ def audits_in(folder: str | os.PathLike[str], *, depth: int = 2) -> list[Path]:
 
 
 def save_stages(result: Stage1, path: str | os.PathLike[str], kind: StageKind, *, summary: Any) -> None:
-    """Write an audit or a baseline to a directory, atomically; foreign files in that directory stay."""
+    """Write an audit or a baseline to a directory, atomically; other files in that directory are kept."""
     tensors = {name: getattr(result, name) for name in kind.tensors}
     tensors |= {name: tensor for name in kind.own if (tensor := getattr(result, name)) is not None}
     tables, control = {"examples": example_rows(result.examples)}, None
@@ -301,7 +301,7 @@ def directory_names(models: Sequence[str], *, given: Sequence[str] = (), reserve
 
 
 def _parts(model: str) -> tuple[str, ...]:
-    typed = printable(os.path.expanduser(model.removeprefix("package:")))  # a colon is no part of a name on Windows
+    typed = printable(os.path.expanduser(model.removeprefix("package:")))  # a name cannot contain a colon on Windows
     path = PurePath(os.path.abspath(typed) if os.path.isdir(typed) else typed)
     return path.relative_to(path.anchor).parts or ("root",)
 

@@ -1,7 +1,7 @@
 """The Unlearning Depth Score as pure functions of the deltas.
 
-Reference: the UDS paper (arXiv 2605.24614). Where it is silent, undefined is NaN, and the raw ratio is kept next to the
-clipped one.
+Reference: the UDS paper (arXiv 2605.24614). Where the paper is silent, undefined values are NaN, and the raw ratio is
+kept next to the clipped one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def layer_erasure_ratio(
         clip: False keeps the raw ratio: above 1 the layer lost more than retain lacks, below 0 its state helps.
 
     Returns:
-        0 = as in `full`, 1 = as in `retain`; NaN off the KE layers.
+        0 = as in `full`, 1 = as in `retain`; NaN outside the KE layers.
 
     Example:
         >>> s1, s2 = torch.tensor([[2.0, 0.01]]), torch.tensor([[3.0, 0.0]])
@@ -101,14 +101,14 @@ def output_depth(
     s_retain: Float[Tensor, "example"],
     tau: float,
 ) -> Float[Tensor, "example"]:
-    """Score each example by unpatched answers alone: how much of what `retain` lacks the unlearned model lacks.
+    """Score each example by unpatched answers alone: the share of what `retain` lacks that `unlearned` lacks, too.
 
     `O_i = clip((s_full - s_unlearned) / (s_full - s_retain), 0, 1)`
 
     Args:
         s_full: Mean log-probability that `full` gives to the entity's tokens, nats per token.
-        s_unlearned: The same of the unlearned model.
-        s_retain: The same of the retain model, or of what stands in for it.
+        s_unlearned: The same for the unlearned model.
+        s_retain: The same for the retain model, or for what stands in for it.
         tau: Threshold, nats per token.
 
     Returns:

@@ -42,13 +42,13 @@ class Roles(NamedTuple):
 
 
 _OF_A_CHANGE = Roles("the knowing model", "the ignorant model", "changed", "ignorant model", "an ignorant model")
-"""Of an edit or a refusal."""
+"""Names of the models of an edit or a refusal."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig:
-    """Choose what an audit measures. Two audits are comparable when these are equal.
+    """Choose what an audit measures. Two audits are comparable when these settings are equal.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -78,25 +78,25 @@ class AuditConfig:
     tokenizer has one, else raw (the UDS paper's prompts). A finished audit holds what was chosen."""
 
     system_prompt: str | None = None
-    """System turn before the question, in chat prompts; None is the template's own."""
+    """System turn before the question, in chat prompts; None uses the template's own."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
 
     template_kwargs: TemplateKwargs = None
-    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes nothing."""
 
     entity_space: EntitySpace = "answer"
     """What precedes an entity: the characters of the answer, or `always` one space. The latter is the UDS paper's rule,
-    even where models never saw a space: after an opening quote, in Chinese."""
+    even where models never saw a space, such as after an opening quote or in Chinese."""
 
     dtype: DType = "float32"
-    """Dtype of the models. Log-probabilities are always float32; half precision hardly changes means, but single
-    examples more (docs/results/order.md)."""
+    """Dtype of the models. Log-probabilities are always float32; half precision hardly changes means, but it changes
+    single examples more (docs/results/order.md)."""
 
     attention: Literal["eager", "sdpa"] = "eager"
-    """Implementation of attention that the models run: transformers' plain one, or torch's fused one. They differ by
-    rounding; a caller's open models keep theirs."""
+    """Implementation of attention that the models run: transformers' plain one, or torch's fused one. The two differ by
+    rounding; a caller's open models keep their own."""
 
     stand_in: StandIn | None = None
     """What replaces a missing retain model: "base", the model before fine-tuning (given as `retain`; the numbers stay
@@ -108,7 +108,7 @@ class AuditConfig:
     """What a counterfactual asks: nothing (the question is left out), or the same about another subject in the data."""
 
     draws: PositiveInt = 3
-    """Number of other subjects per example; S1 is the mean over them. Fewer if the data have too few."""
+    """Number of other subjects per example; S1 is the mean over them. Fewer are used if the data have too few."""
 
     words: Words = "unlearning"
     """Kind of change that is audited. With `edit` and `refusal`, verdicts, warnings, cards and reports refer to a
@@ -153,7 +153,7 @@ class AuditConfig:
             self._require("counterfactual", "other", by=Setting("draws"))
 
     def _require(self, name: str, value: str, *, by: Setting) -> None:
-        """Raise unless a setting has the value that another one belongs to."""
+        """Raise unless a setting has the value that another setting depends on."""
         if (given := getattr(self, name)) != value:
             raise ConfigError(by, " belongs to ", Setting(name, value), "; got ", Setting(name, given), ".")
 
@@ -161,7 +161,8 @@ class AuditConfig:
     def preset(cls, name: Literal["paper"]) -> AuditConfig:
         """Return the settings of a published table; `paper`: those of the UDS paper.
 
-        They are raw prompts, a space before every entity, bfloat16, and the last layer as its script patches it.
+        They are raw prompts, a space before every entity, bfloat16, and the last layer patched as in the paper's
+        script.
 
         >>> AuditConfig.preset("paper").protocol
         'raw'
@@ -224,14 +225,15 @@ class RunOptions:
     """Layers at which an unlearned model is patched: all, or in each example only those that the score counts (S1 above
     tau). The score, its interval and its shares are the same, S2 is NaN at the other layers, and a lower tau has to be
     measured again. If only late layers count, this costs much less. `auto` means all, but `knowledge` in sweeps, for
-    published models and while training. With control facts, it is always all, since damage covers all layers."""
+    published models and while training. With control facts, all layers are always patched, since damage covers all of
+    them."""
 
     token_budget: PositiveInt = 4096
     """Maximum number of tokens per batch, padding included; wide models take fewer on a CPU. Lower it when memory runs
     out."""
 
     memory_gib: NonNegativeFloat = 4.0
-    """Memory for states and recordings, GiB. States beyond it go to temporary files, recordings are repeated."""
+    """Memory for states and recordings, GiB. States beyond it go to temporary files; recordings are repeated."""
 
     check_memory: bool = True
     """Estimate the memory needed before the run, and stop if it is not available, even streamed."""

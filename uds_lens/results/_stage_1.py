@@ -84,7 +84,7 @@ class ControlFacts(ScoredFacts):
     """Hash of the token ids."""
 
     sample: Mapping[str, Any] | None
-    """How they were sampled; None if all were measured."""
+    """How the facts were sampled; None if all were measured."""
 
     @cached_property
     def known(self) -> Bool[Tensor, "fact"]:
@@ -100,7 +100,7 @@ class Exchanged:
     """
 
     candidates: tuple[tuple[int, int, bool], ...]
-    """What was put in: first block, number of blocks, whether only their attention."""
+    """What was put in: first block, number of blocks, and whether only their attention was."""
 
     s_full: Float[Tensor, "row"]
     """Under `full`, in the same passes."""
@@ -149,14 +149,14 @@ class Stage1(ScoredFacts):
     """Cosine between retain's state and the state it replaces."""
 
     retains: tuple[RetainStage1, ...] = ()
-    """Stage 1 of each of several retain models; empty with one."""
+    """Stage 1 of each of several retain models; empty if there is only one."""
 
     s_retain: Float[Tensor, "example"] | None = None
     """Mean log-probability of the entity under `retain` itself, unpatched, nats per token: the mean over several retain
     models, or over the counterfactuals of `full` that stand in for one. None where it was not measured."""
 
     control: ControlFacts | None = None
-    """Facts that `full` and `retain` both know, measured in the same way; None without."""
+    """Facts that `full` and `retain` both know, measured in the same way; None without a control."""
 
     @property
     def roles(self) -> dict[str, ModelRecord]:
@@ -252,10 +252,11 @@ class Damage(NamedTuple):
 
     value: float
     """`control_loss / forget_loss`. 0: nothing is lost on retained facts. 1: a retained fact loses as much as a
-    forgotten one. Below 0, the states help on retained facts; above 1, they hurt them more. NaN: see `reason`."""
+    forgotten one. Below 0, the states help on retained facts; above 1, they cost more there than on forget facts. NaN:
+    see `reason`."""
 
     interval: Interval
-    """Subject-level on both sides; NaN where the value is, with fewer than two subjects on one side, or where no
+    """Resampled by subject on both sides; NaN where the value is, with fewer than two subjects on one side, or where no
     subject differs from the others."""
 
     forget_loss: float

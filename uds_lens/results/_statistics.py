@@ -32,7 +32,7 @@ def holm(p: Sequence[float]) -> list[float]:
     The i-th smallest of k p-values becomes `max over j <= i of (k - j + 1) p_j`, at most 1.
 
     Args:
-        p: p-values; NaN are not counted.
+        p: p-values; NaN values are not counted.
 
     Returns:
         Adjusted p-values in the same order; NaN stays NaN.
@@ -77,10 +77,11 @@ def rank_correlation(left: Sequence[float | int], right: Sequence[float | int]) 
 
 
 def spearman(left: Sequence[float | int], right: Sequence[float | int]) -> Correlation:
-    """Rank-correlate the pairs where both values exist, and test it, as if pairs were independent.
+    """Rank-correlate the pairs where both values exist, and test the correlation as if pairs were independent.
 
-    The p-value is that of permutations: of all with up to seven pairs, of 9,999 random ones with up to 100, and above
-    that by the t distribution. NaN with fewer than three pairs, or without variation.
+    The p-value is computed from permutations: from all of them with up to seven pairs, and from 9,999 random ones with
+    up to 100; with more pairs, it follows from the t distribution. NaN with fewer than three pairs, or without
+    variation.
 
     Example:
         >>> rho, p, n = spearman([1, 2, 3, 4], [10, 20, 30, float("nan")])

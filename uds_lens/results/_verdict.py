@@ -22,7 +22,7 @@ WITHHELD: VerdictWord = "withheld"  # the number, if any, cannot be read as a sc
 INTACT = 0.05  # below this UDS, the states hold the knowledge as those of `full` do
 
 REACHED = 0.9
-"""Depth that retrained models reach on the scale of another one: .92 and .93 in the study of SmolLM2. It is the bound
+"""Depth that retrained models reach on the scale of another: .92 and .93 in the study of SmolLM2. It is the bound
 if there is only one retain model; with several, the bound is `DepthAudit.retain_ceiling`."""
 
 ANSWERS = 0.15
@@ -79,10 +79,10 @@ class Verdict(NamedTuple):
     """The verdict."""
 
     why: str
-    """Its reason, in a sentence."""
+    """The reason for the verdict, in a sentence."""
 
     tested: tuple[str, ...]
-    """The tests that were done, of states, transplant, relearning and elicitation."""
+    """The tests that were done, out of states, transplant, relearning and elicitation."""
 
     not_tested: tuple[str, ...]
     """The tests that were not done."""
@@ -106,7 +106,8 @@ def verdict(
 
     1. *withheld*: a warning is fatal, or nothing is measurable.
     2. *damaged*: retained facts are lost (`damage_signs`, or the transplant's control).
-    3. *hidden*: the lower bound of output depth minus host depth exceeds the largest among reference models.
+    3. *hidden*: the lower bound of output depth minus host depth exceeds the largest such difference among reference
+    models.
     4. UDS below 0.05: *intact*; *undecided* if the answers are gone all the same (output depth of 0.15 or more).
     5. *partly erased*: the model still answers (output depth below 0.15), so no test is needed to find what is left.
     6. *undecided*: no transplant, or one without a result: patched states alone cannot tell a model that forgot half
@@ -120,7 +121,7 @@ def verdict(
 
     Args:
         audit: The audit.
-        transplant: Findings of a transplant; None takes those of the audit (`Transplant.beside`), if there are some.
+        transplant: Findings of a transplant; None uses those of the audit (`Transplant.beside`), if any.
         relearning: What relearning brings back (`RelearnGridResults.evidence`); None where nobody tried.
         elicitation: What probes bring back (`ElicitationResults.evidence`); None where nobody tried.
 

@@ -30,9 +30,9 @@ def write_inspect_logs(
 ) -> list[Path]:
     """Write the texts of an elicitation as logs of inspect_ai (`inspect view --log-dir FOLDER`).
 
-    A log is a model under one probe and decoding: a sample per row, an epoch per text, scored by ROUGE-L recall of the
-    reference (and of the entity, where the row has one). Logs contain no comparisons between models; retain has its own
-    logs.
+    Each log holds one model under one probe and decoding, with a sample per row and an epoch per text, scored by
+    ROUGE-L recall of the reference (and of the entity, where the row has one). Logs contain no comparisons between
+    models; retain has its own logs.
 
     Args:
         results: The elicitation.
@@ -109,7 +109,7 @@ def _log(results: ElicitationResults, part: Part, dataset: str) -> dict[str, Any
 
 
 def _samples(results: ElicitationResults, part: Part, place: int, model: str) -> list[dict[str, Any]]:
-    """Return the texts of one row, an epoch each."""
+    """Return the texts of one row, one epoch per text."""
     response = part.responses[place]
     example = results.rows_of(part.role)[response.row]
     scores = results.scores[part.role, part.probe, part.decoding][response.row]

@@ -55,7 +55,7 @@ class UnlearningRun:
     """The prompt protocol of the run; None if it used a format other than the tokenizer's template."""
 
     chat: ChatStyle
-    """System turn and date of its prompts."""
+    """System turn and date of the run's prompts."""
 
 
 def open_unlearning_run(task: str | os.PathLike[str]) -> UnlearningRun:
@@ -155,9 +155,9 @@ def _retain(config: hydra.Config, base: str | None, split: str | None, task: Pat
 def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Write `UDS_EVAL.json` and `UDS_SUMMARY.json` in the layout of Open-Unlearning's evaluations.
 
-    An entry has `agg_value`, and `uds` also `value_by_index` by the examples' ids: `uds`, `uds_low`, `uds_high` (its
-    interval), and `damage` where control facts were measured. An audit whose verdict is withheld has null instead of
-    a score, and the reason.
+    Each entry has `agg_value`, and `uds` also has `value_by_index`, keyed by the examples' ids. The entries are `uds`,
+    `uds_low`, `uds_high` (its interval), and `damage` where control facts were measured. An audit whose verdict is
+    withheld has null instead of a score, and the reason.
 
     Args:
         audit: The audit.
@@ -167,7 +167,7 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
         The two files.
 
     Raises:
-        ResultFormatError: A file of one of these names exists that we did not write.
+        ResultFormatError: A file with one of these names exists that was not written by this function.
 
     Example:
         >>> import uds_lens as ul

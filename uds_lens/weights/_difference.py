@@ -66,7 +66,7 @@ class TensorDifference:
 
     @property
     def relative_norm(self) -> float:
-        """`difference_norm / norm`: 0 unchanged; NaN where full's tensor is 0."""
+        """`difference_norm / norm`: 0 if unchanged; NaN where full's tensor is 0."""
         return self.difference_norm / self.norm if self.norm else math.nan
 
     @property
@@ -92,7 +92,7 @@ class WeightDifference:
     """The checkpoint that was compared."""
 
     retain: str | None
-    """The checkpoint whose change the cosines compare with; None if there is none."""
+    """The checkpoint whose change the cosines refer to; None if there is none."""
 
     tensors: tuple[TensorDifference, ...]
     """In the order of the layers; tensors outside the blocks come first."""
@@ -183,7 +183,7 @@ def difference(
 
     Raises:
         ModelError: A checkpoint has no safetensors weights, is an adapter, or is quantised.
-        IncompatibleModelsError: The checkpoints hold other tensors than `full`.
+        IncompatibleModelsError: A checkpoint does not hold the same tensors as `full`.
 
     Example:
         >>> import uds_lens as ul
@@ -225,7 +225,7 @@ def difference(
 
 
 def spectral_norm(matrix: Float[Tensor, "*shape"]) -> float:
-    """Return the largest singular value, or the norm if it is a vector. Large matrices take Lanczos steps (ARPACK).
+    """Return the largest singular value, or the norm of a vector. Large matrices take Lanczos steps (ARPACK).
 
     >>> spectral_norm(torch.diag(torch.tensor([3.0, -4.0])))
     4.0
