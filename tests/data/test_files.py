@@ -93,7 +93,7 @@ def test_devices_and_huge_files_are_refused_before_they_are_read(tmp_path, monke
             read_rows(path)
     with (tmp_path / "huge.csv").open("wb") as file:
         file.truncate(2 << 30)
-    with pytest.raises(DataError, match=r"huge.csv: 2.0 GiB; a file of examples may have 1 GiB"):
+    with pytest.raises(DataError, match=r"huge.csv: 2.0 GiB; a file of examples may have at most 1 GiB"):
         read_rows(tmp_path / "huge.csv")
 
 

@@ -63,7 +63,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ResultFormatError, match="no saved MetricResults"):
         m.MetricResults.load(tmp_path / "metrics.json")
     (tmp_path / "metrics.json").write_text('{"format": "uds_lens.MetricResults", "version": 99}')
-    with pytest.raises(ResultFormatError, match="version 99, this release reads 1"):
+    with pytest.raises(ResultFormatError, match="version 99, but this release reads 1"):
         m.MetricResults.load(tmp_path / "metrics.json")
 
 

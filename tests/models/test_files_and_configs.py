@@ -80,10 +80,10 @@ def test_weights_that_disagree_are_refused_and_both_are_named(copy_of, tmp_path)
     alone = {name: weight for name, weight in weights.items() if name != "lm_head.weight"}
     assert not head.equal(weights["model.embed_tokens.weight"])
     torch.save(alone, folder / "pytorch_model.bin")  # of a model whose head is tied
-    with pytest.raises(ModelError, match=r"pytorch_model.bin has another 'lm_head.weight'"):
+    with pytest.raises(ModelError, match=r"pytorch_model.bin differs in 'lm_head.weight'"):
         open_model(folder, device="cpu")
     torch.save({**weights, "model.norm.weight": weights["model.norm.weight"] + 0.1}, folder / "pytorch_model.bin")
-    words = r"two sets of weights that differ: model.safetensors is read, and {} has another 'model.norm.weight'"
+    words = r"two sets of weights that differ: model.safetensors is read, but {} differs in 'model.norm.weight'"
     with pytest.raises(ModelError, match=words.format("pytorch_model.bin")):
         open_model(folder, device="cpu")
     (folder / "pytorch_model.bin").unlink()
@@ -141,7 +141,7 @@ def test_an_adapter_with_two_weights_that_disagree_is_refused(trio, tmp_path):
     torch.save(weights, folder / "adapter_model.bin")
     open_model(folder, device="cpu").close()
     torch.save({name: weight + 1 for name, weight in weights.items()}, folder / "adapter_model.bin")
-    with pytest.raises(ModelError, match=r"adapter_model.safetensors is read, and adapter_model.bin has another"):
+    with pytest.raises(ModelError, match=r"adapter_model.safetensors is read, but adapter_model.bin differs in"):
         open_model(folder, device="cpu")
 
 
@@ -219,7 +219,7 @@ def test_weights_that_are_no_numbers_are_refused(copy_of):
 def test_a_config_that_calls_plain_weights_quantised_is_refused_in_words(copy_of, settings):
     """bitsandbytes would fail in the first pass, with an AssertionError that says nothing."""
     folder = with_config(copy_of(), quantization_config=settings)
-    with pytest.raises(ModelError, match=r"quantised by bitsandbytes, and its files hold plain ones .*: remove quant"):
+    with pytest.raises(ModelError, match=r"quantised by bitsandbytes, but its files hold plain ones .*: remove quant"):
         open_model(folder, device="cpu")
 
 

@@ -150,7 +150,7 @@ SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda m: m.update(version=6), "has format version 6, this release reads 1:"),
+        (lambda m: m.update(version=6), "has format version 6, but this release reads 1:"),
         (lambda m: m.update(version="1"), "it names no format and version"),
         (lambda m: m.update(format="uds_lens.Baseline"), r"holds a uds_lens\.Baseline, expected uds_lens"),
         (lambda m: b"[]", "expected a JSON object"),

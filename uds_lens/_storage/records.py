@@ -115,8 +115,8 @@ def checked_record(content: bytes, *, where: str, format: str, version: int = 1)
         raise ResultFormatError(f"{where} holds a {named[:80]}, expected {format}.")
     if found != version:
         raise ResultFormatError(
-            f"{where} has format version {str(found)[:20]}, this release reads {version}: use the release that wrote "
-            "it, or measure again."
+            f"{where} has format version {str(found)[:20]}, but this release reads {version}: use the release that "
+            "wrote it, or measure again."
         )
     seal = record.pop(CHECKSUM, None)
     if seal != checksum_of(record):

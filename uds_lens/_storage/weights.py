@@ -48,7 +48,7 @@ def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: b
             continue
         if (where := _difference(_state(files), _state(more))) is not None:
             raise ModelError(
-                f"{name!r} holds two sets of weights that differ: {first} is read, and {other} has another {where!r}. "
+                f"{name!r} holds two sets of weights that differ: {first} is read, but {other} differs in {where!r}. "
                 "Move the one you do not want to another directory."
             )
     return files

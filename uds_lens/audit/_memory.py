@@ -85,13 +85,13 @@ def _halves(items: list[Any]) -> list[list[Any]]:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Memory of an audit at its largest moment, in bytes."""
+    """Peak memory of an audit, in bytes."""
 
     weights: int  # the one model in memory; streamed: two of its blocks, or its head if that is larger
     states: int  # of all sources at the windows, and recordings that are kept; streamed: all states waiting for a block
     batch: int  # the largest batch: recorded keys and values, activations, logits
-    available: int  # free memory of the device now
-    program: int = 0  # further needs of running models on the CPU
+    available: int  # memory of the device that is free now
+    program: int = 0  # what running models on the CPU needs in addition
     streamed: bool = False  # whether the model is read a block at a time
     parts: tuple[tuple[int, ...], ...] = ()  # streamed: groups of batches that share one reading of the files
     in_files: int = 0  # weights of one model as stored in its files

@@ -413,14 +413,14 @@ BENCHMARKS: dict[str, Benchmark] = {
         reference="Ramakrishna et al. 2025, LUME: LLM Unlearning with Multitask Evaluations",
     ),
     "r-tofu": Benchmark(
-        title="R-TOFU, TOFU with reasoning traces: the answer after the trace is asked",
+        title="R-TOFU, TOFU with reasoning traces: the answer after the trace is scored",
         hub=None,
         licence="see your copy: its repository (AI-ISL/R-TOFU) names none",
         parts={
             name: Part(None, "train", (f"data/tofu/{name}.json", f"{name}.json", f"{name}.jsonl"))
             for name in ("forget10", "forget05", "forget01", "retain90", "retain95", "retain99", "full")
         },
-        read=prompt_and_response,  # its reasoning (`cot`) is not asked: the answer follows the trace
+        read=prompt_and_response,  # its reasoning (`cot`) is not scored: the answer follows the trace
         lacks=("a retain model", _NO_ENTITIES, _NO_PARAPHRASES),
         reference="Yoon et al. 2025, R-TOFU: Unlearning in Large Reasoning Models",
     ),

@@ -110,7 +110,7 @@ def _check_file(path: Path) -> None:
         )
     if status.st_size > LARGEST:
         raise DataError(
-            f"{place(path)}: {status.st_size / 2**30:.1f} GiB; a file of examples may have 1 GiB. Split it."
+            f"{place(path)}: {status.st_size / 2**30:.1f} GiB; a file of examples may have at most 1 GiB. Split it."
         )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-_SANE_LENGTH = 1_000_000  # tokenizers without a limit carry a huge `model_max_length`; above this it means nothing
+_SANE_LENGTH = 1_000_000  # without a limit, tokenizers have a `model_max_length` larger than this
 
 
 def longest_of(tokenizer: PreTrainedTokenizerBase) -> int | None:

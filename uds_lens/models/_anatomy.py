@@ -124,7 +124,7 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
 def _unfit(model: Any, why: str) -> ModelError:
     """Say what a model lacks, and what it must have."""
     return ModelError(
-        f"{type(model).__name__} is not a decoder of the expected form: {why}. Expected are an inner model, named by "
+        f"{type(model).__name__} is not a decoder of the expected form: {why}. Expected: an inner model, named by "
         "base_model_prefix or `model`, which returns last_hidden_state; in it (or its `decoder`) one ModuleList of "
         f"num_hidden_layers blocks, and a norm after them ({', '.join(FINAL_NORM_NAMES)}); a head that "
         "get_output_embeddings() returns; and hidden_size, num_hidden_layers and vocab_size in the config. Load causal "

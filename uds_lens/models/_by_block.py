@@ -273,7 +273,7 @@ class StreamedModel(HookedModel):
             return before
         digests = dict(self._digests)
         if (twice := self._stored_twice) is not None and self._head_as_embedding == digests[twice[1]]:
-            # Equal, so that an open model has them as one tensor, hashed by the name that sorts first.
+            # They are equal, so an open model holds them as one tensor, hashed under the name that sorts first.
             del digests[max(twice)]
         self._fingerprint = known_fingerprints[key] = fingerprint_of_digests(hf, digests)
         return self._fingerprint
@@ -446,7 +446,7 @@ class _Files:
         self.bytes_read += self.nbytes(key)
 
     def take(self, key: str) -> Tensor:
-        """Return a loaded tensor, once only."""
+        """Return a loaded tensor; each can be taken only once."""
         return self._loaded.pop(key)
 
     def require_unchanged(self) -> None:

@@ -285,7 +285,7 @@ def require_packed(model: PreTrainedModel, name: str) -> None:
     """Raise `ModelError` if layers expect weights packed by bitsandbytes but the files hold plain numbers."""
     if (layer := plain_in_packed(model)) is not None:
         raise ModelError(
-            f"config.json of {name!r} says that its weights are quantised by bitsandbytes, and its files hold plain "
+            f"config.json of {name!r} says that its weights are quantised by bitsandbytes, but its files hold plain "
             f"ones ({layer}): remove quantization_config from config.json."
         )
 
@@ -448,7 +448,7 @@ def require_its_base(source: Place, base: PreTrainedModel) -> None:
     if actual != expected and former_fingerprint(base, dtype) != expected:
         raise ModelError(
             f"the adapter {os.fspath(source)!r} was trained on weights with fingerprint "
-            f"{str(expected)[:32]!r}, and its base {base_folder(source)!r} has {actual!r}: it is "
+            f"{str(expected)[:32]!r}, but its base {base_folder(source)!r} has {actual!r}: it is "
             "another model, or has changed since. Put the original base there."
         )
 
@@ -571,7 +571,7 @@ ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 @torch.no_grad()
 def move_checked(model: PreTrainedModel, device: str) -> PreTrainedModel:
-    """Move a model from the CPU to Apple's GPU, which has returned wrong logits without an error, and compare."""
+    """Move a model from the CPU to Apple's GPU, which has silently returned wrong logits, and compare its logits."""
     before = _logits(model)
     model = model.to(device)
     gap = float((_logits(model) - before).abs().max() / before.abs().max())

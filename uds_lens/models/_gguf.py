@@ -58,7 +58,7 @@ def reading(file: Path) -> dict[str, Any]:
 
 
 def _require_whole(file: Path) -> None:
-    require_package("gguf", needed_by=f"{file.name} is a GGUF file, and those need")
+    require_package("gguf", needed_by=f"{file.name} is a GGUF file, and GGUF files need")
     try:
         with file.open("rb") as stream:
             begins = stream.read(len(_MAGIC))
@@ -117,7 +117,7 @@ def _content(file: Path) -> _Content:
     stated, stored = content.stated.get("block_count"), len({name.split(".")[1] for name in _in_blocks(content)})
     if stored and stated != stored:
         raise ModelError(
-            f"{str(file)!r} says that it has {stated} blocks, and holds the weights of {stored}: copy or convert it "
+            f"{str(file)!r} says that it has {stated} blocks, but holds the weights of {stored}: copy or convert it "
             "again."
         )
     return content
@@ -276,7 +276,7 @@ def require_fit(config: Any, file: Path) -> None:
     wanted = sum(weight.numel() for weight in model.parameters())
     if wanted > content.n_elements:
         raise ModelError(
-            f"{str(file)!r} describes a model of {wanted:,} weights, and holds {content.n_elements:,}: copy or convert "
+            f"{str(file)!r} describes a model of {wanted:,} weights, but holds {content.n_elements:,}: copy or convert "
             "it again."
         )
     if left_out := gguf_tensors_left_out(model, content.architecture, _in_blocks(content)):

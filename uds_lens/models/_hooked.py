@@ -564,7 +564,7 @@ def adopt(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
     if is_offloaded(model):  # weights that come and go are not visible through a second set of modules
         if model.training or attention_of(model.config) not in (None, "eager"):
             raise ModelError(
-                f"the live model {name!r} is offloaded by accelerate, so that it is used as it is: load it with "
+                f"the live model {name!r} is offloaded by accelerate, so it is used as it is: load it with "
                 "attn_implementation='eager' and call .eval()."
             )
         require_plain_outputs(model.config, name)

@@ -127,7 +127,7 @@ class ModelCosts:
 
     @property
     def squared_variants_per_block(self) -> float:
-        """The mean square of that number."""
+        """Mean square of the number of variants that a block processes."""
         return (self.n_layers - 1) * (2 * self.n_layers - 1) / 6
 
     def tokens_at_once(self, budget: int) -> int:

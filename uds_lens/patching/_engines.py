@@ -67,7 +67,7 @@ def record(
     """
     why = None
     if model.runs_hooks:
-        why = "has user hooks or a patched forward, which need whole sequences, so that its blocks cannot run alone"
+        why = "has user hooks or a patched forward, which need whole sequences, so its blocks cannot run alone"
     elif model.anatomy.keeps_masks:
         why = "has blocks with their own causal masks, which would be misaligned for resumed tokens"
     if why is None:

@@ -302,7 +302,7 @@ class PackedAttention:
         """Raise `PatchError` unless the block ran its attention exactly once."""
         if self.runs != 1:
             raise PatchError(
-                f"a block ran its attention {self.runs} times on packed rows, expected once. Use ",
+                f"a block ran its attention {self.runs} times on packed rows instead of once. Use ",
                 Setting("engine", "naive"),
                 ".",
             )

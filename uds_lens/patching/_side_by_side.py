@@ -147,7 +147,7 @@ class RowLayout:
         return 1 if self.long_rows == "together" else length
 
     def split(self, batches: Sequence[Sequence[int]], lengths: Sequence[int] | Mapping[int, int]) -> list[list[int]]:
-        """Split batches into those that may run.
+        """Split batches into smaller ones that may run.
 
         Args:
             batches: Indices of rows.
@@ -256,7 +256,7 @@ def _side(
     if side is None and (again := _gap(_alone(model, short), alone)) > allowed:
         raise ModelError(
             f"{model.name!r} ({model.architecture}) gives different states when the same row is run again (they "
-            f"differ by {again:.1%}), so that none of its numbers can be reproduced: it draws random numbers, or "
+            f"differ by {again:.1%}), so none of its numbers can be reproduced: it draws random numbers, or "
             "remembers what it read before. Run it in evaluation mode, without code of its own."
         )
     instead = (

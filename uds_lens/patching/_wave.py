@@ -36,7 +36,8 @@ from uds_lens.patching._states import SpanCache
 from uds_lens.patching._window_hooks import patched_inside
 
 SourceLayers: TypeAlias = Callable[[int], SpanCache]
-"""Takes a layer and returns the states of a source there, so that padded states of all layers need not be held."""
+"""Takes a layer and returns the states of a source at that layer, so that padded states of all layers need not be
+held."""
 
 
 @runtime_checkable

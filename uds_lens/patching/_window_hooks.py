@@ -68,7 +68,7 @@ def read_by_hooks(model: HookedModel, batch: TokenBatch, site: HookSite) -> tupl
         )
     if len(states) != model.n_layers:
         raise PatchError(
-            f"{model.name!r}: {len(states)} layers were read in one forward, expected {model.n_layers}. The model "
+            f"{model.name!r}: {len(states)} layers were read in one forward instead of {model.n_layers}. The model "
             "skips or repeats blocks, which patching by layer cannot describe."
         )
     return torch.stack(states, dim=1), heads
@@ -142,7 +142,7 @@ def patched_forward(
     logits = run_with(model, batch, hooks, plain=plain)
     for layer, patch in patches.items():
         if patch.fired != 1:
-            raise PatchError(f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times, expected once.")
+            raise PatchError(f"the hook at {hook_name(cache.site, layer)} ran {patch.fired} times instead of once.")
     return logits, sum(patch.changed for patch in patches.values())
 
 
@@ -196,7 +196,7 @@ def patched_inside(
         yield
     if runs != 1:
         raise PatchError(
-            f"the hook at {hook_name(cache.site, layer)} ran {runs} times, expected once. Use ",
+            f"the hook at {hook_name(cache.site, layer)} ran {runs} times instead of once. Use ",
             Setting("engine", "naive"),
             ".",
         )
