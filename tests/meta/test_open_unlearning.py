@@ -285,7 +285,7 @@ def test_several_base_models_are_never_ranked_as_one(tmp_path):
     assert len(one) == 2 and set(one.reasons["model"]) == set(one.frame["model"])
     assert rank(one.frame, parts=ScoreParts(**names, direction=ways))["n_configs"].tolist() == [1, 1]
     assert len(select(table, split="forget05")) == 4 and len(select(table)) == 8
-    with pytest.raises(DataError, match=r"no model is of Phi; there are Llama-3\.1-8B-Instruct, forget05;"):
+    with pytest.raises(DataError, match=r"there is no model of Phi; there are Llama-3\.1-8B-Instruct, forget05;"):
         select(table, base="Phi")
 
 

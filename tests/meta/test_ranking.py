@@ -196,7 +196,7 @@ def test_attacks_are_resampled_with_retain():
     assert (rows["high"] - rows["low"]).min() > 0.005
     alone = stability(frame, examples=examples[examples["model"] != "retain"], n_resamples=9, **ASK)
     assert "s" in alone.fixed
-    with pytest.raises(DataError, match="the examples behind 's' give"):
+    with pytest.raises(DataError, match="the examples of 's' give"):
         stability(frame.assign(s=0.1), examples=examples, **ASK)
 
 

@@ -121,7 +121,7 @@ def audit(
     polls. Ctrl-C or SIGTERM stops the command.
 
     Without a retain model, --retain ckpt/base --stand-in base uses the model before fine-tuning in its place, and
-    --stand-in counterfactual (without --retain) uses full's own states without the question or on other subjects. The
+    --stand-in counterfactual, without --retain, uses full's own states without the question or on other subjects. The
     results say so.
 
     \b

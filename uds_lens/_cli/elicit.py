@@ -172,7 +172,7 @@ def _print_controls(results: ul.elicitation.ElicitationResults) -> None:
     print_frame(results.control_frame(), columns)
     print_wrapped(
         "others: the same texts scored against references of other subjects. holdout: questions of the same kind that "
-        "no model learned. Neither shows what a model that never knew would say."
+        "no model learned. Neither shows what a model that never knew the answers would say."
     )
 
 

@@ -271,7 +271,7 @@ def _published(values: ul.meta.Published, out: Path | None, *, as_json: bool) ->
         "\nF: faithfulness, probability that a model that knows ranks above one that does not. Q, R: robustness to "
         "quantisation (1 = unaffected) and to relearning (1 = same change as in retain); Rob: harmonic mean of Q "
         "and R; Overall: harmonic mean of F and Rob. F, Q and R are quoted from the UDS paper's files, which do not "
-        "contain the models behind them."
+        "contain the values from which they were computed."
     )
     printed = {**values.metrics.set_index("metric")["rob_printed"], "fisher_masked_0.0001": 0.713}  # of Table 9
     other = [

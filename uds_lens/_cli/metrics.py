@@ -166,7 +166,7 @@ def metrics(
         Path | None, opt.value("FILE", "Where the results go (JSON); a directory for several models.")
     ] = None,
     name: Annotated[
-        list[str] | None, opt.value("NAME", "Name of a model in table and files; once for each --model.")
+        list[str] | None, opt.value("NAME", "Name of a model in the table and the files; once for each --model.")
     ] = None,
     retain: Annotated[str | None, opt.RETAIN] = None,
     full: Annotated[str | None, opt.FULL] = None,

@@ -33,7 +33,7 @@ Direction: TypeAlias = Annotated[
     opt.value("NAME=WAY", "Meaning of a higher value, knowledge or erasure, for a metric of your own; repeat."),
 ]
 MinUtility: TypeAlias = Annotated[
-    float | None, opt.value("SHARE", "Count only models with this share of full's utility (utility_rel).", min=0)
+    float | None, opt.value("SHARE", "Share of full's utility that a model must keep to count (utility_rel).", min=0)
 ]
 SelectBy: TypeAlias = Annotated[
     Literal["without", "with"],

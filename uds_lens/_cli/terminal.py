@@ -92,8 +92,8 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 _LEGEND = (
     "UDS 0 = knowledge intact (as in {full}), 1 = erased (as in {retain}). "
-    "Interval: bootstrap over subjects, or over examples where there are none; it does not cover kinds of subjects "
-    "that are not in the data. N: examples measured. "
+    "Interval: bootstrap over subjects, or over examples if there are no subjects; it does not cover kinds of "
+    "subjects that are not in the data. N: examples measured. "
     "NaN: examples that are not measurable, because {full} encodes no more than {retain} at any layer (S1 <= tau). "
     "layers: knowledge-encoding layers, mean over examples."
 )
@@ -118,10 +118,10 @@ _RETAINS = (
     "Each row takes its scale from one {retain_model}. The spread of the scores shows how much that choice matters."
 )
 _TRANSPLANTS = (
-    "output: share of the answers that is lost (0 as full, 1 as retain). host: share that stays lost when blocks of "
-    "retain, which never saw the facts, are put into the model. hidden: output - host, the share that the rest of "
-    "the model still holds. back: share of the loss that is undone by these blocks of full, next to the same for "
-    "retain; it shows that a change is confined, not that knowledge is hidden."
+    "output: share of the answers that is lost (0 as in full, 1 as in retain). host: share that stays lost when blocks "
+    "of retain, which never saw the facts, are put into the model. hidden: output - host, the share that the rest of "
+    "the model still holds. back: share of the loss that is undone by blocks of full, followed by this share "
+    "for retain; a high share shows that a change is confined, not that knowledge is hidden."
 )
 _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
 """Prefix of a warning, by its level."""

@@ -338,7 +338,7 @@ def _print_grid(results: ul.study.RelearnGridResults, out: Path, *, as_json: boo
     bound = f"{100 * summary['max_loss']:g}% of utility"
     print_wrapped(
         f"\nWorst setting: of {summary['n_settings']}, the one that regains the most and costs at most {bound}. It was "
-        "chosen after seeing these outcomes, which the interval ignores and the last number takes into account. "
+        "chosen after seeing these outcomes; the interval ignores this choice, and the last number allows for it. "
         "Regained: change towards knowledge; untrained rows: this change for rows left out of training. Whatever "
         "retain also regains was newly learned."
     )

@@ -92,7 +92,7 @@ VARIANTS = {
     "variant_p": "variant of P",
     "variant_n": "variant of N",
     "auc": "F between these two variants",
-    "low": "lower end of its interval for more runs of these two variants; runs as clusters",
+    "low": "lower end of its interval for more runs of these two variants, with runs as clusters",
     "high": "upper end",
     "n_p": "models of P",
     "n_n": "models of N",
@@ -166,7 +166,7 @@ ROBUSTNESS = {
     "relative_move": "mean |m' - m| under quantisation divided by |mean_P - mean_N|; NaN without pools",
     "q_reason": "why q is NaN",
     "r_reason": "why r is NaN",
-    "caution": "caveats before quoting the row",
+    "caution": "caveats to read before quoting the row",
 }
 """Columns of `robustness` and `robustness_by_filter`."""
 

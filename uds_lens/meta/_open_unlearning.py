@@ -257,7 +257,7 @@ def _references(role: str, root: Path, places: list[_Place], examples: bool) -> 
     named = [place for place in places if role_in(place.name) == role or len(places) == 1]
     if not named:
         raise ResultFormatError(
-            f"{role}={str(root)!r} holds {len(places)} runs, none called {role} or {role}90: name the one of {role}."
+            f"{role}={str(root)!r} holds {len(places)} runs, none called {role} or {role}90: give the run of {role}."
         )
     runs = [_read_run(place, examples and role == "retain") for place in named]
     for setup in dict.fromkeys(run.setup for run in runs):

@@ -172,7 +172,7 @@ def retain_shift(
         )
     moved = (oriented(relearned[metric], direction).reset_index(drop=True) - models.map(start)).dropna()
     if moved.empty:
-        return RetainShift(reason=f"retain has no value of {metric!r} before or after")
+        return RetainShift(reason=f"retain has no value for {metric!r} before or after")
     groups = moved.groupby(models, sort=False)
     units = moved.tolist() if groups.ngroups == 1 else groups.mean().tolist()
     low, high = _t_interval(units, confidence)

@@ -249,7 +249,7 @@ class PoolBootstrap:
                 strata=strata,
                 runs=sum(runs.values()),
                 freedom=sum(runs.values()) - len(runs),
-                problem=f"one run only in {alone}: its spread is unknown" if alone else None,
+                problem=f"only one run in {alone}: its spread is unknown" if alone else None,
             )
         return self._cache[key]
 

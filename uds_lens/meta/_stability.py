@@ -124,7 +124,7 @@ class ExampleValues:
                 "the attack's scores of the model and of retain. Leave the attack out of the examples otherwise."
             )
             whole = attack.closeness(np.ones((1, len(ids))))[0]
-            _check(frame[name], whole, names, f"examples behind {name!r} give", scores_of)
+            _check(frame[name], whole, names, f"examples of {name!r} give", scores_of)
             attacks[name] = attack
             constant.pop(name, None)
         return cls(holdout, means, attacks, constant, utility_of(frame, parts), _subjects(examples, ids))

@@ -173,7 +173,7 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
     ]
     if not any(kept):
         there = "; ".join(map(setup_name, setups(table.frame)[:6])) or "no models"
-        raise DataError(f"no model is of {setup_name((base, split))}; there are {there}.")
+        raise DataError(f"there is no model of {setup_name((base, split))}; there are {there}.")
     return _rows(table, kept)
 
 

@@ -80,7 +80,7 @@ _COUNTED = {
     "no value": ("is missing", "are missing"),
     "agrees": ("agrees", "agree"),
 }
-"""Wording of a verdict after a count, for one value and for several."""
+"""Wording of a verdict that follows a count, for one value and for several."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -168,7 +168,7 @@ def _distance(rows: pd.DataFrame) -> pd.Series:
 
 
 def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the verdict on a value, and what to know about it."""
+    """Return the verdict on a value, and remarks about it."""
     if math.isnan(row["measured"]):
         return "no value", str(row["reason"] or "not measured")
     prompts_differ = not same_prompts(row["prompts"], row["prompts_published"])
@@ -240,7 +240,7 @@ def beside(run: str | os.PathLike[str]) -> Published:
     """Add the models of a run to the published ones, in the form that `uds-lens rank` and `dashboard` take.
 
     Args:
-        run: As for `compare`; models of other groups than tofu-1b are left out.
+        run: As for `compare`; models of groups other than tofu-1b are left out.
 
     Returns:
         The table of `uds_lens.meta.read_published` with an additional row for each measured model: its name and method

@@ -62,12 +62,13 @@ def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
         path: One run folder, or a folder with several below it.
 
     Returns:
-        One row per run. Models are named as on the authors' page if known (`find`), else like the run.
+        One row per run. Models have their names on the authors' page if they are known (`find`), and otherwise the name
+        of the run.
 
     Raises:
         ResultFormatError: A file is broken, or holds what the script does not write; a run that was killed lacks its
             `summary.json`.
-        DataError: There is no run, or two are of one model.
+        DataError: There is no run, or two runs are of the same model.
 
     Example:
         >>> read_released("nowhere")
@@ -226,7 +227,7 @@ COLUMNS = (
 
 _TAU = 0.05  # of every published UDS
 
-_ROWS = 367  # rows with entities that the paper's UDS is measured on
+_ROWS = 367  # rows with entities, on which the paper's UDS is measured
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -235,7 +236,7 @@ class MeasuredRun:
 
     frame: pd.DataFrame  # one row per model, metric and state: columns `COLUMNS`
     source: str  # where it was read
-    kind: str  # who measured: study, released script, Open-Unlearning
+    kind: str  # what measured them: study, released script, Open-Unlearning
     unknown: tuple[str, ...] = ()  # models of the run that are not among the published ones
     folder: StudyFolder | None = field(default=None, repr=False)  # the study, if it is one
 
@@ -329,7 +330,7 @@ def _as_measured(
 
 
 def _references(full: str, retain: str, model: PublishedModel) -> str:
-    """Say which of a run's full and retain are not the published ones; "" if unknown or not needed."""
+    """Name those of a run's full and retain that are not the published models; "" if unknown or not needed."""
     wanted = {"full": (full, model.group.full), "retain": (retain, model.group.retain)}
     return "; ".join(
         f"{role}: {given[-80:]} here, {there} there"
@@ -339,7 +340,7 @@ def _references(full: str, retain: str, model: PublishedModel) -> str:
 
 
 def _words(protocol: str, chat: ChatStyle) -> str:
-    """Name the prompts: raw, a published style, or the system turn and date themselves."""
+    """Describe the prompts: raw, a published style, or else the system turn and the date."""
     if protocol == "raw":
         return RAW
     styles: dict[str, ChatStyle] = dict(CHAT_STYLES.items())

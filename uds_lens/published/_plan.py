@@ -35,7 +35,7 @@ def plan(
     data: str | os.PathLike[str] | None = None,
     limit: int | None = None,
 ) -> StudyPlan:
-    """Plan to measure published models as their published numbers were.
+    """Plan to measure published models in the way their published numbers were measured.
 
     UDS is measured by an audit with the paper's settings (raw prompts, bfloat16, the released script's last layer). All
     other metrics are measured in bfloat16 too, each in the chat style of its published table, which depends on metric,
@@ -139,7 +139,7 @@ def write_plan(plan: StudyPlan, path: str | os.PathLike[str]) -> Path:
         The path.
 
     Raises:
-        ResultFormatError: Something else is there.
+        ResultFormatError: The path already holds something else.
     """
     place = check_writable(located(path), directory=False)
     atomic_write_marked(place, _BEGINS + "\n" + _toml(as_mapping(plan)))
@@ -147,7 +147,7 @@ def write_plan(plan: StudyPlan, path: str | os.PathLike[str]) -> Path:
 
 
 def _toml(table: Mapping[str, Any], at: str = "") -> str:
-    """Write a table: its values, then the tables in it; a list of tables is one [[table]] each.
+    """Write a table: its values, then the tables in it; each table of a list becomes a [[table]].
 
     >>> print(_toml({"name": "x", "data": {"limit": 3}, "model": [{"name": "a"}]}), end="")
     name = "x"

@@ -42,7 +42,7 @@ class ModelGroup:
     licence: str
     """Terms under which the weights are published."""
     parameters: int
-    """Weights of each model, rounded."""
+    """Number of weights of each model, rounded."""
     data: str
     """Data set of the metrics: a Hub id, or a name of `uds_lens.data.BENCHMARKS`."""
     split: str
@@ -67,7 +67,7 @@ class PublishedModel:
     hub_id: str
     """Id on the Hugging Face Hub. The run that first downloads the model records its commit."""
     group: ModelGroup = field(repr=False)
-    """The group it belongs to, with what its models share."""
+    """The group it belongs to, which describes what its models share."""
     role: Role
     """full, retain, unlearned, pool, or other (retain models of other splits)."""
     method: str | None = None
@@ -169,7 +169,7 @@ def models(*, group: str | None = None, role: Role | None = None, method: str | 
 
 
 def find(name: str, *, group: str | None = None) -> PublishedModel | None:
-    """Return the published model that a name stands for; None if it stands for none of them.
+    """Return the published model that a name stands for; None if it stands for no published model.
 
     Args:
         name: The model's Hub id or the last part of it, its name on the authors' page, or a path inside the Hub's
@@ -201,7 +201,7 @@ def find(name: str, *, group: str | None = None) -> PublishedModel | None:
 def _is_there(name: str) -> bool:
     try:
         return Path(name).exists()
-    except (OSError, ValueError):  # longer than a file system takes, or no text that it can hold
+    except (OSError, ValueError):  # too long for the file system, or not a valid path
         return False
 
 
@@ -273,9 +273,9 @@ MARGINS = {
     **{f"{part}_q_rouge": 0.02 for part in ("retain", "ra", "wf")},
 }
 """Difference that counts as agreement, by metric. These margins are choices, since no model was measured twice. For UDS
-the margin is about four times the shift by half precision in small models (0.0014; docs, Results). Margins are wider
-for generated texts, which diverge after a tie in half precision, and for normalised attacks, which divide by that of
-retain."""
+the margin is about four times the shift due to half precision in small models (0.0014; docs, Results). Margins are
+wider for generated texts, which diverge after a tie in half precision, and for normalised attacks, which are divided by
+retain's value."""
 
 MARGIN = 0.01  # the same for a metric that is not listed
 

@@ -29,8 +29,8 @@ from uds_lens.study._run import free_bytes, weight_bytes
 
 _LOG = logging.getLogger("uds_lens.study")
 
-RECORD = "downloads.json"  # file of a study's folder with the commits of its models
-HUB = "hub"  # folder of a study in which models are downloaded that are removed again
+RECORD = "downloads.json"  # file in a study's folder that lists the commits of its models
+HUB = "hub"  # folder in a study's folder for downloads that are removed again
 
 
 def run(
@@ -76,7 +76,7 @@ def run(
 
 
 class PublishedRunner(ModelRunner):
-    """Measures the models of a plan, which it downloads before and removes after."""
+    """Measures the models of a plan; each is downloaded first and removed afterwards."""
 
     def __init__(self, plan: StudyPlan, folder: Path, *, keep_downloads: bool = False) -> None:
         super().__init__(plan, folder)
@@ -154,7 +154,7 @@ class Downloads:
             self.revisions = Result.load(self._record, _SAVED).values.revisions
 
     def get(self, name: str, revision: str | None = None) -> Path:
-        """Return the folder of a model, downloaded if it is not there; always at the commit that was first seen."""
+        """Return the folder of a model, downloaded if it is not there; always at the commit that was seen first."""
         key = name if revision is None else f"{name}@{revision}"
         wanted = self.revisions.get(key, revision)
         folder = _whole(name, wanted, None)
@@ -170,7 +170,7 @@ class Downloads:
         return folder
 
     def has(self, name: str) -> bool:
-        """Tell whether a model is here, whole."""
+        """Tell whether a complete copy of a model is on this machine."""
         wanted = self.revisions.get(name)
         return any(_whole(name, wanted, cache) is not None for cache in (None, self._own))
 
@@ -186,7 +186,7 @@ class Downloads:
             raise ModelError(_why_not(name, error)) from error
 
     def drop(self, *, but: Collection[str] = ()) -> None:
-        """Remove what was downloaded into the study's folder, except some."""
+        """Remove the models that were downloaded into the study's folder, except those in `but`."""
         kept = {f"models--{name.replace('/', '--')}" for name in but}
         for place in list(self._own.glob("models--*")) if kept else [self._own]:
             if place.name not in kept:
@@ -194,7 +194,7 @@ class Downloads:
 
 
 def _whole(name: str, revision: str | None, cache: Path | None) -> Path | None:
-    """Return the folder of a model with its weights in a cache of the Hub (None: the user's), where it is there."""
+    """Return the folder of a model in a cache of the Hub (None: the user's); None if it is missing or incomplete."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -215,7 +215,7 @@ def _absent(name: str) -> str:
 
 
 def _why_not(name: str, error: Exception) -> str:
-    """Say why a model could not be downloaded."""
+    """Return why a model could not be downloaded."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     if isinstance(error, GatedRepoError):

@@ -31,7 +31,7 @@ class Row:
     metric: str  # its name
     value: FloatOrNaN  # NaN where it is undefined
     reason: str | None  # why it is undefined
-    n: int  # examples with a value
+    n: int  # number of examples with a value
     seconds: float  # wall time on the model; metrics that share a pass each report all of it
     item: str  # the measured item that the value comes from: a metric, `audit` or `elicitation`
 
@@ -53,7 +53,7 @@ class Part:
 _VALUES: Columns = {"metric": "string", "example_id": "string", "value": "double"}
 _STUDY = Kind("Study")
 PART = Kind("StudyPart", values=Part, tables={"values": _VALUES})
-"""How a part is stored; values per example, if it has any, form a table."""
+"""How a part is stored; values per example, if there are any, form a table."""
 
 
 class StudyFolder:
@@ -122,7 +122,7 @@ class StudyFolder:
         return {key for part in self.parts(model, state) for key in part.keys.values()}
 
     def saved_audit(self, model: StudyModel, state: StudyState) -> DepthAudit | None:
-        """Return a finished audit that differs from the wanted one only in settings applied to its deltas (tau)."""
+        """Return a finished audit that differs from the planned one only in settings applied to its deltas (tau)."""
         if AUDIT not in self.missing(model, state):
             return None
         try:

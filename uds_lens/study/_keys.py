@@ -49,7 +49,7 @@ T = TypeVar("T")
 RULES = 1  # incremented when equal plans start to give different values
 
 _NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("max_hours", "rows_at_once")}
-"""Settings that affect only speed and memory. Keys contain their defaults, whatever the plan says."""
+"""Settings that affect only speed and memory. Keys contain the defaults of these settings, whatever the plan says."""
 
 RESCORED = ("tau", "confidence", "n_bootstrap", "words")
 """Settings of an audit that are applied to its saved deltas, so that changing them needs no model."""
@@ -82,7 +82,7 @@ def located_source(place: str) -> str | Path:
 
 
 def folders_of(checkpoint: Path) -> list[Path]:
-    """Return the places of a checkpoint's weights; a folder without any will raise an error when opened."""
+    """Return the places of a checkpoint's weights; a folder without weights raises an error when it is opened."""
     try:
         return [Path(place) for place in checkpoint_folders(checkpoint)]
     except ModelError:
@@ -192,7 +192,7 @@ class WorkKeys:
         )
 
     def _hash_of_source(self, place: str, revision: str | None) -> str:
-        """Identify a checkpoint: by the hashes of its files, or its name on the Hub."""
+        """Identify a checkpoint by the hashes of its files or by its name on the Hub."""
         folder = located_source(place)
         if isinstance(folder, str):
             return digest(["hub", f"{place}@{revision}"])
@@ -208,6 +208,6 @@ class WorkKeys:
 
 
 def _with_defaults(settings: T, names: Sequence[str]) -> T:
-    """Return settings with some of them at their defaults."""
+    """Return the settings, with some of them reset to their defaults."""
     defaults = type(settings)()
     return replace(settings, **{name: getattr(defaults, name) for name in names})  # type: ignore[type-var]

@@ -115,7 +115,7 @@ class ModelRunner:
         )
 
     def parent_of(self, weights: Weights) -> str | None:
-        """Return the fingerprint of the model these weights were trained from, if their record names it."""
+        """Return the fingerprint of the model these weights were trained from, if their record names that model."""
         try:
             return str(read_record(weights)["parent"]["fingerprint"])
         except (ResultFormatError, KeyError, TypeError) as error:
@@ -218,7 +218,7 @@ def elicitation_values(results: ElicitationResults, *, took: float) -> Measured:
 
 
 def audit_values(audit: DepthAudit, *, took: float) -> Measured:
-    """Return the score of an audit with its interval and those of its examples."""
+    """Return the score of an audit with its interval, and the scores of its examples."""
     values = dict(zip(("uds", "uds_low", "uds_high"), (audit.uds, *audit.uds_interval), strict=True))
     rows = [
         Row(
@@ -237,7 +237,7 @@ def audit_values(audit: DepthAudit, *, took: float) -> Measured:
 
 
 def unpacked_four_bit(weights: Weights, place: Path, *, offline: bool = False, revision: str | None = None) -> Path:
-    """Quantise a model to NF4 and write it as a plain float32 checkpoint, to be measured as the others are."""
+    """Quantise a model to NF4 and write it as a plain float32 checkpoint, to be measured like the others."""
     packed = place.with_name(f"{place.name}-packed")
     quantise(weights, out=packed, device="cpu", offline=offline, revision=revision)
     plain = load_weights(

@@ -108,7 +108,7 @@ class StudyModel:
 
     @property
     def stratum(self) -> tuple[str, str]:
-        """Kind of model. Kinds take turns in the order, so that a study cut short has models of every kind."""
+        """Kind of model. Models of different kinds alternate, so that a study cut short has models of every kind."""
         return (self.role, self.variant or self.method or "")
 
     def items_of(self, state: StudyState) -> tuple[str, ...]:
@@ -117,10 +117,10 @@ class StudyModel:
 
 
 def study_models(plan: StudyPlan) -> list[StudyModel]:
-    """List all models in processing order: references, then one of each kind in turn, shuffled.
+    """List all models in processing order: references first, then shuffled models, one of each kind in turn.
 
     Raises:
-        ConfigError: Two models have one name, or a setting is unknown or invalid.
+        ConfigError: Two models have the same name, or a setting is unknown or invalid.
     """
     references = [
         GivenModel(name="full", path=plan.full, role="full"),
@@ -293,7 +293,7 @@ def read_questions(sets: QuestionSets) -> MetricData:
 def training_answers(
     parts: Iterable[TrainingRows], *, read: Callable[..., list[ForgetExample]] = read_rows
 ) -> list[ForgetExample]:
-    """Read the questions of all parts, in order, with the answers to train on; ids are made unique.
+    """Read the questions of all parts in order, with the answers to train on, and make their ids unique.
 
     Example:
         >>> part = TrainingRows(source="toy:forget", answers="biography", sample=1)

@@ -75,14 +75,14 @@ def carry_out(
     """Call every part; a failure is recorded, and the others continue (see `failure_of`).
 
     Args:
-        call: Makes one part. With several jobs, and on Slurm, it is pickled.
+        call: Makes one part. With several jobs or on Slurm, `call` is pickled.
         names: Names of the parts, valid as file names, in order.
         place: Folder of the results; locks and failures are kept there.
-        jobs: Number of processes on this machine (1 means this process), or of Slurm tasks, each with a share of the
-            parts.
+        jobs: Number of processes on this machine (1 means this process) or of Slurm tasks, each of which gets a share
+            of the parts.
         slurm: Resources of each task; None stays on this machine.
         wait: Wait for the tasks.
-        progress: Returns the progress, for logging while waiting for tasks.
+        progress: Returns a description of the progress, which is logged while waiting for tasks.
     """
     waiting = list(names)
     if slurm is not None and waiting:
@@ -90,7 +90,7 @@ def carry_out(
         if wait:
             wait_for(sent, progress)
         return
-    for patience in (0, -1):  # first the free parts, then those of other processes, which may have been killed
+    for patience in (0, -1):  # free parts first, then parts held by other processes, which may have been killed
         waiting = _on_this_machine(call, waiting, place, jobs, patience)
 
 
@@ -122,7 +122,7 @@ def _spread(call: Call, names: Sequence[str], place: Path, jobs: int, patience: 
 
 
 def _carry_out(call: Call, name: str, place: Path, patience: int) -> tuple[str, bool]:
-    """Carry out a part, unless another process is working on it; return its name, and whether it was free."""
+    """Carry out a part, unless another process is working on it; return the part's name, and whether it was free."""
     lock = hold(place / "locks" / f"{name}.lock", timeout=patience)
     if lock is None:
         _LOG.info("another process is working on %s (if none is, remove its file in %s)", name, place / "locks")
@@ -191,7 +191,7 @@ class Task:
             _carry_out(self.call, name, self.place, 0)
 
     def checkpoint(self) -> Any:
-        """Return the same task for requeueing, before a timeout or preemption; finished work is saved."""
+        """Return this task, to be requeued when it times out or is preempted; finished work is saved."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -249,7 +249,7 @@ def wait_for(jobs: Sequence[Any], progress: Callable[[], str] = str, *, poll: fl
 
 
 def _are_queued(jobs: Sequence[Any]) -> bool:
-    """Check whether any task waits or runs.
+    """Check whether any task is waiting or running.
 
     This queries the queue. submitit queries the accounting instead, which a cluster may not keep; it would then wait
     for a cancelled task forever.

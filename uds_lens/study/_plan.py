@@ -95,11 +95,11 @@ class QuestionSets:
     """File of the forget set with entities, also with `tofu`; None takes `forget`."""
 
     limit: PositiveInt | None = None
-    """Use this many of each set; `entities` keeps the rows of the questions drawn from `forget`."""
+    """Use this many questions of each set; `entities` keeps the rows of the questions drawn from `forget`."""
 
     sample: PlannedSampling = "random"
     """"random", spread over the subjects; "first", which is not representative in a sorted file; or "first_of_each",
-    the first rows of each file separately, so that white-box metrics use other questions."""
+    the first rows of each file separately, so that white-box metrics use different questions."""
 
     seed: NonNegativeInt = 0
     """Seed of the random sample."""
@@ -129,7 +129,7 @@ class GivenModel:
     """Directory, Hub id, or a checkpoint of the toy world such as `toy:npo`."""
 
     role: Role = "unlearned"
-    """Its part in the study."""
+    """Its role in the study."""
 
     knows: bool | None = None
     """For pool models: True if trained on the forget set, False if it never saw it."""
@@ -210,16 +210,16 @@ class Perturbations:
     """Perturbations of full, retain and each unlearned model."""
 
     quantise: bool = False
-    """Also measure them in 4 bits (NF4, unpacked to the dtype of the others)."""
+    """Also measure these models in 4 bits (NF4, unpacked to the dtype of the other models)."""
 
     relearn: Relearning | None = None
-    """Also measure them after relearning."""
+    """Also measure these models after relearning."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class MetricPrompts:
-    """Chat prompts of some metrics, of some models, in some states: published tables mix several."""
+    """Chat prompts for some metrics, models and states, because published tables mix several styles."""
 
     style: ChatStyleName
     """A name of `uds_lens.data.CHAT_STYLES`."""
@@ -231,7 +231,7 @@ class MetricPrompts:
     """Models that get these prompts; all if none is named."""
 
     states: tuple[StateName, ...] = ()
-    """States in which they are used; all if none is named."""
+    """States in which these prompts are used; all if none is named."""
 
     def covers(self, metric: str, role: Role, state: StateName) -> bool:
         """Tell whether a measurement uses these prompts."""
@@ -260,10 +260,10 @@ class Measurement:
     """Scorer of the metric `fluency`: "heuristic", "hub", or a classifier."""
 
     audit: Mapping[str, Any] | None = None
-    """Settings of `AuditConfig`, to audit every model in every state; None audits nothing."""
+    """Settings of `AuditConfig`, to audit every model in every state; None means no audit."""
 
     elicitation: Mapping[str, Any] | None = None
-    """`probes`, a list or a preset, and settings of `ElicitOptions`, for unlearned models; None asks nothing."""
+    """`probes`, a list or a preset, and settings of `ElicitOptions`, for unlearned models; None asks no questions."""
 
 
 @validated
@@ -278,7 +278,7 @@ class StudyPlan:
     """Model trained on the forget set: directory, Hub id or `toy:full`."""
 
     retain: str
-    """Model that never saw it."""
+    """Model that never saw the forget set."""
 
     data: QuestionSets = field(default_factory=QuestionSets)
     """Questions of the metrics."""
@@ -400,7 +400,7 @@ _PLACES = ("full", "tofu", "path", "start", "source", "entities", *SETS)
 """Settings that are paths, Hub ids or parts of the toy world."""
 
 _FREE = ("settings", "options", "audit", "elicitation", "training", "running")
-"""Tables that hold settings of other rooms, and so no places."""
+"""Tables that hold settings of other packages, and therefore no such paths."""
 
 
 def _with_places(value: Any, base: Path) -> Any:
@@ -472,7 +472,7 @@ def _check(checked: StudyPlan) -> None:
         )
 
 
-# Some tables of a plan hold settings of other rooms: here they become the records of these rooms.
+# Some tables of a plan hold settings of other packages: here they become the records of those packages.
 
 
 def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:

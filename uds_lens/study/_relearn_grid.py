@@ -102,9 +102,9 @@ class RelearnGridResults:
     def excess(self, attack: str = "relearn") -> Contrast | None:
         """Return knowledge of the unlearned model beyond retain, each after its own worst setting of an attack.
 
-        The interval is over subjects. It takes both settings as given, although they were chosen by the same outcomes;
-        `held_out_excess` avoids that. None if a model has no allowed setting, or if the metric is not a mean over
-        examples.
+        The interval is over subjects. It takes both settings as given, although they were chosen using the same
+        outcomes; `held_out_excess` avoids that. None if a model has no allowed setting, or if the metric is not a mean
+        over examples.
         """
         rows = [self.worst(model, attack) for model in ("unlearned", "retain")]
         if any(row is None for row in rows):
@@ -223,8 +223,8 @@ def relearn_grid(
     """Attack a model under many settings, and find the one that brings back the most at little loss of utility.
 
     `RelearnGrid.attack` names the attacks; the default is to relearn the forget set. A result for one setting only
-    shows how unlearning withstands that setting, whereas an attacker tries many and keeps the best. So the same grid is
-    run on retain, which has nothing to bring back: whatever the best setting reaches there was learnt anew.
+    shows how unlearning withstands that setting, whereas an attacker tries many and keeps the best. The same grid is
+    therefore run on retain, which has nothing to bring back: whatever the best setting reaches there was newly learned.
 
     Every relearned model is measured and then removed; a killed run resumes with the remaining settings.
 
@@ -236,13 +236,13 @@ def relearn_grid(
         grid: Settings, metric, utility and the bound on its loss; default `RelearnGrid()`.
         config: Everything else about the training (batch size, schedule, prompts, seed).
         options: How training runs.
-        metrics: How metrics are measured; unless it names prompts, those of the training are used.
+        metrics: How metrics are measured; unless prompts are named here, those used in training are taken.
         jobs: Number of settings to run at a time; 1 runs them in this process. On Slurm, number of tasks in the array,
             each of which gets a share of the settings.
         slurm: Resources of each task of an array on Slurm; None stays on this machine.
 
     Returns:
-        The values of all settings, from which follow the worst setting, the paper's, and the excess over retain.
+        The values of all settings, from which the worst setting, the paper's setting and the excess over retain follow.
 
     Raises:
         ConfigError: The utility or the metric cannot be measured with these data.
@@ -290,7 +290,7 @@ def relearn_grid(
 
 
 def _shared_protocol(model: str, retain: str, config: RelearnConfig, options: TrainOptions) -> Protocol:
-    """Choose prompts that both models share: with different prompts, retain would not be a control."""
+    """Choose the same prompts for both models: with different prompts, retain would not be a control."""
     where = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
     infos = {role: read_checkpoint_info(source, **where) for role, source in (("model", model), ("retain", retain))}
     return protocol_of(config.protocol, infos, infos["model"].tokenizer)

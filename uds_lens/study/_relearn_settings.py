@@ -27,7 +27,7 @@ TRAINED = ("relearn", "others", "benign")
 Attack: TypeAlias = Annotated[
     str, StringConstraints(pattern=rf"^({'|'.join(TRAINED)}|(prune|noise|refusal):(0|1|0?\.\d+))$")
 ]
-"""An attack: its word, followed by a strength from 0 to 1 if the attack trains nothing."""
+"""An attack: its name, followed by a strength from 0 to 1 if the attack trains nothing."""
 
 
 @validated
@@ -35,9 +35,9 @@ Attack: TypeAlias = Annotated[
 class RelearnGrid:
     """The settings to try, in all combinations, and which of them count.
 
-    The UDS paper's one setting (learning rate 2e-5, one epoch, all rows, all weights) is always among them.
+    The UDS paper's only setting (learning rate 2e-5, one epoch, all rows, all weights) is always among them.
 
-    An attack that does not teach the answers that are asked for afterwards shows which of them were only hidden.
+    An attack that does not teach the answers asked for afterwards shows which of these answers were only hidden.
 
     - `relearn` trains on the forget rows.
     - `others` trains on the rows of half of the subjects, and asks only about the other half.
@@ -112,7 +112,7 @@ class RelearnSetting(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The word of the attack, without its strength."""
+        """The name of the attack, without its strength."""
         return self.attack.partition(":")[0]
 
     @property

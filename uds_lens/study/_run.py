@@ -118,7 +118,7 @@ def duration(seconds: float) -> str:
 
 
 def free_bytes(place: Path) -> int:
-    """Return the free space of the disk of a path, which need not exist yet."""
+    """Return the free space on the disk that holds a path, which need not exist yet."""
     while not place.exists():
         place = place.parent
     return shutil.disk_usage(place).free

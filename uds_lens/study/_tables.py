@@ -46,7 +46,7 @@ COLUMNS = {
 }
 """Columns of the long table: one row per model, state and metric."""
 
-_REFERENCES = {"full": "of_full", "retain": "of_retain"}  # roles whose mean value stands in every row
+_REFERENCES = {"full": "of_full", "retain": "of_retain"}  # roles whose mean value is given in every row
 
 
 def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
@@ -161,7 +161,7 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
 
 
 def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
-    """Subject of each example, by its set and its name in the tables."""
+    """Subject of each example, keyed by the example's set and its name in the tables."""
     data = folder.keys.questions
     sets = {name: data.examples(name) for name in SETS} | {"entities": data.entities or data.forget}
     subjects = {(name, row.id): row.subject for name, rows in sets.items() for row in rows if row.subject}
@@ -263,7 +263,7 @@ def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: An
 def with_utility(wide: pd.DataFrame, full: pd.DataFrame, parts: tuple[str, ...]) -> pd.DataFrame:
     """Add `utility`, the harmonic mean of `parts`, and `utility_rel`, this mean divided by that of full.
 
-    Nothing is added if a metric of either name was measured. Both are NaN where a part is missing.
+    Nothing is added if a metric of either name was measured. The new columns are NaN where a part is missing.
     """
     parts = tuple(name for name in parts if name not in ("utility", "utility_rel"))
     if not parts or {"utility", "utility_rel"} & set(wide.columns):

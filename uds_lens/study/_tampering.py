@@ -28,7 +28,7 @@ from uds_lens.patching._hooks import first_tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Questions:
-    """What an attack may read besides the weights."""
+    """Data that an attack may read in addition to the weights."""
 
     forget: Sequence[ForgetExample]
     retain: Sequence[ForgetExample]
@@ -65,7 +65,7 @@ def noise(model: HookedModel, scale: float, questions: Questions) -> None:
 
 
 def refusal(model: HookedModel, depth: float, questions: Questions) -> None:
-    """Replace all states h that the embedding and the blocks write by `h - (h r) r`, r the unit difference of means."""
+    """Replace states h of the embedding and the blocks by `h - (h r) r`, where r is the unit difference of means."""
     block = model.anatomy.layers[min(int(depth * model.n_layers), model.n_layers - 1)]
     means = [_mean_state(model, block, rows, questions) for rows in (questions.forget, questions.retain)]
     direction = means[0] - means[1]
@@ -89,7 +89,7 @@ TAMPERING: dict[str, Callable[[HookedModel, float, Questions], None]] = {
     "noise": noise,
     "refusal": refusal,
 }
-"""Attacks by their word; each changes an open model, with a strength from 0 to 1."""
+"""Attacks by name; each changes an open model, with a strength from 0 to 1."""
 
 
 def tamper(model: HookedModel, attack: str, questions: Questions) -> None:
@@ -102,7 +102,7 @@ def tamper(model: HookedModel, attack: str, questions: Questions) -> None:
 def _mean_state(
     model: HookedModel, block: nn.Module, rows: Sequence[ForgetExample], questions: Questions
 ) -> Float[Tensor, "d_model"]:
-    """Return the mean state that leaves a block at the last token of the questions."""
+    """Return the mean output state of a block at the last token of the questions."""
     tokenizer: Any = model.tokenizer
     asked = {"protocol": questions.protocol, "tokenizer": tokenizer, "chat": questions.chat}
     prompts = [answer_prompt(row.question, **asked) for row in rows]
