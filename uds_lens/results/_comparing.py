@@ -389,8 +389,10 @@ def _flipped(sums: np.ndarray, counts: np.ndarray, draws: int, seed: int) -> flo
 def differ_alike(differences: Float[np.ndarray, "question"], groups: Int[np.ndarray, "question"]) -> bool:
     """Tell whether subjects are so alike that a missed kind of subject could reverse the sign.
 
-    All but at most two (or a tenth) of the subjects differ in the same way if the root mean square of their mean
-    differences' distance from the median is at most half the median, a tenth of the distance of the farthest, or 0.02.
+    With more than four subjects, the two (or the tenth) whose mean differences are farthest from the median are set
+    aside. The others differ in the same way if the root mean square of their distances from the median is at most half
+    the median, a tenth of the largest distance of all, or 0.02.
+
     Interval and p-value are based only on the subjects asked about. Even if none of these n subjects is of another
     kind, that kind may make up as large a share of all subjects as the upper end of `share_interval`. The answer is
     True if the mean would be 0 or reversed with such a share of subjects that differ by 1 in the other direction.

@@ -266,7 +266,7 @@ class Damage(NamedTuple):
     """Mean of `s2_delta` over the retained facts that `full` knows and all layers, nats per token."""
 
     retain_loss: float
-    """The same with the states of `retain`, which knows these facts: the cost of the states of any other model."""
+    """The same with the states of `retain`, which knows these facts: what the states of any other model cost."""
 
     reason: str | None
     """Why the value is NaN."""

@@ -64,7 +64,8 @@ class ReturnEvidence(NamedTuple):
     """Lower end of the interval of what returns, in any unit; NaN where not known, which counts as not tested."""
 
     reference: float = 0.0
-    """What returns in `retain`, which never knew the facts; the most of several. 0 if `low` is in excess of it."""
+    """What returns in `retain`, which never knew the facts, or the largest such value if there are several retain
+    models; 0 if `low` is already the excess over it."""
 
     @property
     def returns(self) -> bool:
@@ -107,12 +108,12 @@ def verdict(
     1. *withheld*: a warning is fatal, or nothing is measurable.
     2. *damaged*: retained facts are lost (`damage_signs`, or the transplant's control).
     3. *hidden*: the lower bound of output depth minus host depth exceeds the largest such difference among reference
-    models.
+       models.
     4. UDS below 0.05: *intact*; *undecided* if the answers are gone all the same (output depth of 0.15 or more).
     5. *partly erased*: the model still answers (output depth below 0.15), so no test is needed to find what is left.
     6. *undecided*: no transplant, or one without a result: patched states alone cannot tell a model that forgot half
-       of the facts from one that hides all of them. Also with a stand-in for `retain`, since it is unknown what a
-       retrained model would reach.
+       of the facts from one that hides all of them. The same holds with a stand-in for `retain`, since it is
+       unknown what a retrained model would reach.
     7. *partly erased*: UDS or host depth is below what retrained models reach (`DepthAudit.retain_ceiling`; 0.9 with
        one retain model).
     8. *undecided*: relearning or elicitation brings back more than in `retain`; or a few blocks of `full` bring the
