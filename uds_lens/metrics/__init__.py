@@ -1,4 +1,4 @@
-"""Twenty-two metrics of unlearning, Utility, the aggregates, and custom ones, behind one call: `evaluate`.
+"""Twenty-two metrics of unlearning, Utility, the aggregates and custom metrics, all measured by one call: `evaluate`.
 
 Names load on first use, so that reading `METRICS` loads no torch.
 """

@@ -80,7 +80,7 @@ def score_answers(
     Args:
         model: The model.
         rows: The answers' tokens, the `scored` of `uds_lens.data.answer_sequences`.
-        names: Names of the rows in an error, their questions for example; default their numbers.
+        names: Names of the rows in errors, for example their questions; default: their numbers.
         token_budget: Tokens per batch, padding included.
         desc: Label of the progress bar.
         show: Progress bar on, off, or (None) in terminals only.
@@ -187,8 +187,8 @@ class _NotShared(Exception):  # noqa: N818 - a signal, not an error
 def may_share_prompts(model: HookedModel) -> bool:
     """Return whether a model's sequences may be run in two parts.
 
-    They may not if there are user hooks, which expect whole sequences, if blocks have their own positional mask, if
-    layers are recurrent, or if texts cannot grow in one batch (`growing_way`).
+    They must run whole if there are user hooks, which expect whole sequences, if blocks have their own positional mask,
+    if layers are recurrent, or if texts cannot grow in one batch (`growing_way`).
     """
     if model.hf in _whole_only or model.is_wrapped or model.runs_hooks or model.anatomy.keeps_masks:
         return False
@@ -211,7 +211,7 @@ def _shared_prompts(rows: Sequence[TokenSequence]) -> dict[_Prompt, list[int]]:
 def _chunks(
     rows: Sequence[TokenSequence], prompts: dict[_Prompt, list[int]], costs: ModelCosts, token_budget: int
 ) -> list[_Chunk]:
-    """Group prompts by length, and the answers of each group by theirs; each batch has the full budget."""
+    """Group prompts by length, and the answers of each group by answer length; each batch has the full budget."""
     at_once = costs.tokens_at_once(token_budget)
     groups: list[list[_Prompt]] = []
     for prompt in sorted(prompts, key=len):
@@ -238,8 +238,8 @@ def _chunks(
 def _behind_prompts(model: HookedModel, rows: Sequence[TokenSequence], chunk: _Chunk) -> Iterator[_States]:
     """Run each prompt of a chunk once, and yield the states of the rows that follow, batch by batch.
 
-    The prompt's last state predicts an answer's first token, the others follow it. Raises `_NotShared` before anything
-    is yielded; `may_share_prompts` is False from then on.
+    The prompt's last state predicts an answer's first token; the states of the answer predict the others. Raises
+    `_NotShared` before anything is yielded; `may_share_prompts` is False from then on.
     """
     prompts, batches = chunk
     ids, mask = padded(prompts, model.device, side="left")

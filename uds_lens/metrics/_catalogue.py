@@ -1,4 +1,4 @@
-"""All metrics, built-in and custom, and what the library's study found about them. Importing this loads no torch."""
+"""All metrics, built-in and custom, and what the library's study found about them. Importing it loads no torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from uds_lens.metrics._options import MetricOptions
 
 METRICS: Mapping[str, MetricSpec] = DECLARED
-"""All metrics by name, each after those it is computed from; custom ones come last."""
+"""All metrics by name, each after the metrics it is computed from; custom ones come last."""
 
 HOLDS_TOO_LITTLE = 0.75
 """A metric gets a warning if the whole interval of its F is below this; the UDS paper uses the same value."""
@@ -49,7 +49,7 @@ class Trust:
     """
 
     faithfulness: float
-    """F: probability that it ranks a model trained on the forget set above one that was not. 0.5 is chance."""
+    """F: probability that the metric ranks a model trained on the forget set above one that was not. 0.5 is chance."""
 
     low: float
     """Lower end of its 95% interval, for further runs of the study's six kinds of models only; Wilson's if F is 1."""
@@ -77,7 +77,8 @@ class Trust:
     """Upper end."""
 
     worst: float = math.nan
-    """F in the worst of the nine pairs of a kind that knows the facts and a kind that does not, 10 models each."""
+    """F in the worst of nine pairs, each of one kind of model that knows the facts and one that does not, 10 models
+    each."""
 
     worst_low: float = math.nan
     """Lower end of its 95% interval, over runs; not adjusted for selecting the worst of nine pairs."""
@@ -95,7 +96,7 @@ class Trust:
 
     @property
     def fails_a_pair(self) -> bool:
-        """Whether F in its worst pair is at or below 0.5, for which the library warns, too.
+        """Whether F in its worst pair is at or below 0.5, in which case the library warns, too.
 
         The interval is printed but not used: with five runs per side, it reaches 0.5 for 19 of the 20 metrics.
         """
@@ -130,7 +131,7 @@ def studied() -> Mapping[str, Trust]:
 
 
 def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None) -> list[MetricSpec]:
-    """Return metrics with those they are computed from, in the order of `METRICS`.
+    """Return metrics together with the metrics they are computed from, in the order of `METRICS`.
 
     Args:
         names: Names; None takes all.
@@ -140,7 +141,7 @@ def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None
         Specs, each once.
 
     Raises:
-        ConfigError: A name does not exist, or no name is given.
+        ConfigError: There is no metric of that name, or no name is given.
 
     Example:
         >>> [spec.name for spec in resolve(["s_mia_loss"])]

@@ -103,9 +103,9 @@ class MetricData:
     def examples(self, name: str) -> Sequence[ForgetExample]:
         """Return the examples of a set; those of "forget" for "forget/paraphrased".
 
-        "forget/rephrased" are the examples that have a paraphrased question, asked with it. "forget/endings" are, for
-        examples with a perturbed answer, the true and the first perturbed answer, each as a prefix whose last token
-        predicts what follows.
+        "forget/rephrased" holds the examples that have a paraphrased question, with it in place of the original.
+        "forget/endings" holds two rows for each example with a perturbed answer: the true answer and the first
+        perturbed one, each as a prefix whose last token predicts what follows.
         """
         base, _, kind = name.partition("/")
         rows = getattr(self, base)
@@ -121,7 +121,7 @@ class MetricData:
         return [replace(row, question=row.paraphrased_question) for row in rows if row.paraphrased_question]
 
     def texts(self, name: str) -> list[AnswerText]:
-        """Return answers of a set: of "forget" the references; also "forget/paraphrased" and "forget/perturbed"."""
+        """Return the answers of "forget" (the references), "forget/paraphrased", "forget/perturbed" or another set."""
         kind = name.partition("/")[2]
         return [
             AnswerText(index, example.question, answer)
@@ -152,17 +152,17 @@ class MetricData:
         drawn from `forget` (matched by question, else by a custom id), so it may hold fewer than n.
 
         Args:
-            n: Examples of every set; None keeps all.
-            sample: "random", spread over the subjects, or "first" for the first ones.
+            n: Number of examples to keep in every set; None keeps all.
+            sample: "random" for a sample spread over the subjects, or "first" for the first examples.
             seed: Seed of the random sample.
 
         Returns:
-            The sample, with the field `sample` filled: `limit`, `sample`, `seed`, by set how many there are in all
-            (`of`) and how many subjects were asked of how many (`subjects`), and with "first" what the forget set is
-            sorted by. The same object where every set has at most n examples.
+            The sample. Its field `sample` holds `limit`, `sample` and `seed`; for each set, how many examples there are
+            in all (`of`), and how many of its subjects were drawn, out of how many (`subjects`); and for "first", what
+            the forget set is sorted by. If every set has at most n examples, the same object is returned.
 
         Raises:
-            ConfigError: `n` is not a whole number of at least 1, or `sample` no such word.
+            ConfigError: `n` is not a whole number of at least 1, or `sample` is neither "random" nor "first".
         """
         check_value("limit", n, PositiveInt | None)
         whole = self._sets
@@ -262,7 +262,7 @@ def open_metric_data(
         holdout: Questions of the same kind that no model has seen, likewise.
         passages: Texts of what is to be forgotten, each in two parts, likewise.
         split: Forget split of TOFU.
-        limit: Examples of every set; None takes all.
+        limit: Number of examples of every set; None takes all.
         sample: "random", spread over the subjects, or "first".
         seed: Seed of the random sample.
     """
@@ -306,7 +306,7 @@ def sample_record(
 def _of_questions(
     drawn: Sequence[ForgetExample], forget: Sequence[ForgetExample], entities: Sequence[ForgetExample]
 ) -> list[ForgetExample] | None:
-    """Return the rows of `entities` that belong to the drawn questions; None where none belongs to any question."""
+    """Return the rows of `entities` that belong to the drawn questions; None if no row belongs to any question."""
 
     def keys(row: ForgetExample) -> list[tuple[str, ...]]:
         # a row number is not an id: row 3 of two files need not be the same question

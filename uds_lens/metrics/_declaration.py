@@ -39,7 +39,7 @@ def harmonic_mean(values: Sequence[float]) -> float:
     """Return the harmonic mean `n / sum(1 / v)` of values >= 0.
 
     Returns:
-        Between the smallest and the largest value; 0 if one of them is 0, NaN if one is NaN or there is none.
+        A number between the smallest and the largest value; 0 if any value is 0, NaN if any is NaN or there are none.
 
     Raises:
         ValueError: A value is negative.
@@ -79,7 +79,7 @@ def geometric_mean(probabilities: Sequence[float]) -> float:
 
 
 def harmonic_of_parts(parts: Mapping[str, float]) -> float:
-    """Return the harmonic mean of named values; raise `Undefined` with the names of those that are NaN."""
+    """Return the harmonic mean of named values; raise `Undefined` with the names of any that are NaN."""
     undefined = [name for name, value in parts.items() if math.isnan(value)]
     if undefined:
         raise Undefined(f"{', '.join(undefined)} has no value")
@@ -130,13 +130,13 @@ class Pass:
     set whose answers are read, with the prompts of the output metrics, or empty to read the entities."""
 
     start: bool = False
-    """Generations only: the answer starts with the jailbreak prefix."""
+    """For generations only: whether the answer starts with the jailbreak prefix."""
 
     optional: bool = field(default=False, compare=False)
     """The metric works without this pass if the set is empty."""
 
     measure: Callable[[HookedModel], Any] | None = field(default=None, compare=False)
-    """For `own`: the function that is called with the open model; `what` names it and its settings."""
+    """For `own`: the function that is called with the open model; `what` names the function and its settings."""
 
     @property
     def set_name(self) -> str:
@@ -174,8 +174,8 @@ def needs_gradients(*sets: str, role: Role = "model") -> tuple[Pass, ...]:
 def needs_states(*roles: Role, answers: str = "") -> tuple[Pass, ...]:
     """Return passes that collect models' residual streams at the entities: `Evidence.stacked_states`.
 
-    With `answers`, they are collected over the whole answers of that set, with the prompts of the output metrics.
-    "forget/endings" stands for the last token of each answer and of its first perturbed answer.
+    If `answers` names a set, states are collected over its whole answers instead, with the prompts of the output
+    metrics. "forget/endings" stands for the last token of each true answer and of its first perturbed variant.
 
     >>> [each.role for each in needs_states("retain", "model")]
     ['retain', 'model']
@@ -385,7 +385,7 @@ class Evidence:
         return self._value(Pass("model", "fisher_sums"))
 
     def state_examples(self, answers: str = "") -> list[ForgetExample]:
-        """The examples that states belong to, in order: those that could be located (`needs_states`)."""
+        """The examples that states belong to, in order: those whose spans could be located (`needs_states`)."""
         return [row.example for row in self._session.plan_of(Pass("model", "states", answers)).encoded.rows]
 
     def entity_ids(self) -> list[str]:
@@ -409,7 +409,7 @@ class Evidence:
 
         Raises:
             Undefined: The value is NaN; the message gives the reason.
-            ConfigError: The metric being computed does not name it in `uses`.
+            ConfigError: The metric being computed does not name this metric in `uses`.
         """
         if self.spec is not None and name not in self.spec.uses:
             raise ConfigError(f'metric {self.spec.name!r} reads the value of {name!r}: declare uses=("{name}",).')
@@ -469,7 +469,7 @@ def metric(
 
     Raises:
         ConfigError: The name is invalid or taken, or a metric it uses does not exist. A function of the same name and
-            module may be declared again, as a notebook's cell that runs twice does.
+            module may be declared again, as happens when a notebook cell runs twice.
 
     Example:
         >>> from uds_lens.metrics import Meaning, withdraw_metric, mean_outcome, metric, needs_answers
@@ -533,7 +533,7 @@ def withdraw_metric(name: str) -> None:
     """Withdraw a custom metric.
 
     Raises:
-        ConfigError: There is none of that name, it is one of the library's, or others use it.
+        ConfigError: There is no metric of that name, it is one of the library's, or other metrics use it.
     """
     spec = _declared.get(name)
     if spec is None or spec.is_ours:

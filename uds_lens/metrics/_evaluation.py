@@ -36,18 +36,18 @@ def evaluate(
 ) -> MetricResults:
     """Measure metrics of one model, with one model in memory at a time.
 
-    Metrics that need the same pass share it, and a question runs once for all its answers. A metric that cannot be
-    computed is NaN with the reason; the others run.
+    Metrics that need the same pass share it, and each question runs once for all its answers. A metric that cannot be
+    computed is NaN, with the reason; the others still run.
 
     Args:
         model: The model to evaluate: directory, Hub id, transformers model, `TransformerBridge` or `HookedModel`.
         data: The sets of questions (see `load_tofu_data`), or a forget set alone: examples, rows, a table, a path.
-        metrics: Names from `METRICS`, with those they are made of; None measures all.
+        metrics: Names from `METRICS`; the metrics they are computed from are measured, too. None measures all.
         retain: Model that never saw the forget set; for normalised attacks and white-box metrics.
         full: Model trained on everything; for white-box metrics and relative utility.
         options: Settings of the metrics; default `MetricOptions()`.
         run: How to run it; default `RunOptions()`.
-        cache: Measurements of `full` and `retain` from earlier calls, and for later ones.
+        cache: Measurements of `full` and `retain`: reused from earlier calls, and kept for later ones.
 
     Returns:
         Values, per-example values, reasons, costs, provenance.
@@ -152,7 +152,7 @@ def _value(spec: MetricSpec, outcome: Outcome, session: Session, cost: Cost) -> 
 
 
 def _subjects(spec: MetricSpec, ids: Sequence[str], data: MetricData) -> tuple[str | None, ...]:
-    """Return subjects of a metric's examples, from the first of its sets with all of them; empty without any."""
+    """Return the subjects of a metric's examples, from the first set that has all examples; empty without subjects."""
     sets = [data.examples(p.set_name) for p in spec.passes if p.set_name not in ("", "entities")]
     for examples in (*sets, data.with_entities):
         subject_of = {example.id: example.subject for example in examples}

@@ -127,7 +127,7 @@ def _batch(model: HookedModel, rows: Sequence[TokenRow], indices: Sequence[int])
 
 
 def _loss(model: HookedModel, rows: Sequence[TokenRow], batch: TokenBatch) -> Tensor:
-    """Return the sum over examples of the mean NLL of their entities: each gradient is that of its own mean."""
+    """Return the sum of the examples' mean entity NLL; each example's gradient is then that of its own mean."""
     states = normed_at_window(model, batch)
     scored = batch.scored_mask.to(states.device)
     logits = model.anatomy.unembed(states[scored]).float()
@@ -154,7 +154,7 @@ def _alone(model: HookedModel, rows: Sequence[TokenRow], index: int, starts: _St
 
 @contextmanager
 def differentiable(parameters: Sequence[Tensor]) -> Iterator[None]:
-    """Let gradients of some weights be taken, in a `with`."""
+    """Enable gradients of some weights within a `with` block."""
     before = [parameter.requires_grad for parameter in parameters]
     try:
         for parameter in parameters:
@@ -169,7 +169,7 @@ def differentiable(parameters: Sequence[Tensor]) -> Iterator[None]:
 #
 # The pass makes gradients of states only, not of weights. If a module maps states to states, token by token, the
 # gradient of its weights for one example follows from its input and the gradient of its output at that example's
-# tokens; for a linear map it is `sum_t g_t x_t^T`. So padding and the other examples do not matter.
+# tokens; for a linear map it is `sum_t g_t x_t^T`. Padding and the other examples therefore do not matter.
 
 
 def _side_by_side(
@@ -214,7 +214,7 @@ def _side_by_side(
 
 
 def _graph_from(model: HookedModel, layer: int) -> RemovableHandle:
-    """Let gradients flow from the input of a block on, in a `with` block; nothing before it is differentiated."""
+    """Within a `with` block, let gradients flow from the input of a layer on; nothing before it is differentiated."""
 
     def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden, rest, options = split_call(args, kwargs)
@@ -241,7 +241,7 @@ def _keeper(seen: dict[nn.Module, tuple[Tensor, Tensor]], batch: TokenBatch) -> 
 
 
 def _scales_by_token(module: nn.Module, entered: Tensor, back: Tensor) -> list[tuple[str, Tensor]] | None:
-    """Return gradients of a norm's scales for each token of each example; None where a module is no such norm."""
+    """Return gradients of a norm's scales for each token of each example; None if a module is not such a norm."""
     named = list(module.named_parameters(recurse=False))
     if type(module) in (nn.Linear, nn.LayerNorm) or any(p.shape != entered.shape[-1:] for _, p in named):
         return None
@@ -271,7 +271,7 @@ def _module_gradients(module: nn.Module, entered: Tensor, back: Tensor) -> Itera
 
 
 def _may_run_together(model: HookedModel, rows: Sequence[TokenRow], layer: int) -> bool:
-    """Return whether the shortest and the longest example give one layer's squares side by side as alone."""
+    """Return whether the shortest and the longest example give the same squares in one layer together as alone."""
     if model.runs_hooks or model.is_wrapped or len(rows) < 2:
         return False
     order = sorted(range(len(rows)), key=lambda index: len(rows[index].ids))
@@ -346,7 +346,7 @@ def diagonal_fisher(
 def spill_fisher(
     model: HookedModel, rows: Sequence[TokenRow], *, memory_gb: float, show: bool | None = None
 ) -> SpillFolder:
-    """Write Fisher diagonals of all layers to a temporary folder, a file per layer, in turns that fit the memory."""
+    """Write the Fisher diagonal of each layer to a temporary file, as many layers at a time as fit in memory."""
     from safetensors.torch import save_file
 
     folder = SpillFolder()
@@ -453,7 +453,7 @@ def fisher_erasure(
     Args:
         masks: From `fisher_masks`.
         model: From `masked_fisher`.
-        fraction: Which mask; the means are taken over its entries.
+        fraction: Size of the mask as a fraction of weights; the means are taken over the entries of this mask.
 
     Returns:
         Erasure, 0 = as in `full`, 1 = as in `retain`; and the weights e (0 where a layer has no mask).
@@ -481,7 +481,7 @@ def fisher_erasure(
 
 
 def dequantised(model: HookedModel) -> HookedModel:
-    """Return a model whose 4-bit layers are plain linear ones, which have gradients; the model itself if it has none.
+    """Return a model whose 4-bit layers are plain linear ones, which have gradients; the model itself if none is 4-bit.
 
     The given model stays as it is; weights that are not quantised are shared.
     """

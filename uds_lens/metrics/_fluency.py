@@ -1,4 +1,4 @@
-"""Scorers for fluency, one half of Utility, which tell language from gibberish."""
+"""Scorers of fluency, one half of Utility; they tell language from gibberish."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class HeuristicFluency:
 
     A text counts as fluent if it has a word, most of its characters are letters, digits, spaces or common
     punctuation, its words have ordinary lengths, and it does not repeat itself (at least half of its four-word
-    sequences are distinct). Loops, symbol noise and empty answers fail; grammatical nonsense passes. Good enough to
-    notice a broken model, not to compare good ones.
+    sequences are distinct). Loops, symbol noise and empty answers fail; grammatical nonsense passes. This is good
+    enough to notice a broken model, but not to compare good ones.
     """
 
     name = "heuristic (rules of thumb, no model)"

@@ -35,9 +35,9 @@ def gradient_norms(
     one tensor's gradient is held.
 
     Args:
-        model: The model; of a 4-bit one, the plain weights are differentiated.
+        model: The model; a 4-bit model is differentiated with respect to its dequantised weights.
         rows: The answers' tokens, the `scored` of `uds_lens.data.answer_sequences`.
-        names: Names of the rows in an error, their questions for example; default their numbers.
+        names: Names of the rows in errors, for example their questions; default: their numbers.
         desc: Label of the progress bar.
         show: Progress bar on, off, or (None) in terminals only.
 

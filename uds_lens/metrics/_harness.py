@@ -26,10 +26,10 @@ def harness_metric(
     batch_size: int = 8,
     chat: bool = False,
 ) -> str:
-    """Declare a task of lm-evaluation-harness as a metric, `lm_eval.TASK`; a custom one until Python ends.
+    """Declare a task of lm-evaluation-harness as a custom metric `lm_eval.TASK`, for the rest of the Python session.
 
-    On the command line: `--import FILE`, a file that calls this. Without the network, the task's data must have been
-    downloaded before (`HF_HUB_OFFLINE=1`).
+    On the command line, import a file that calls this function: `--import FILE`. Without the network, the task's data
+    must have been downloaded before (`HF_HUB_OFFLINE=1`).
 
     Args:
         task: Name of a task or group, such as "mmlu" or "wmdp".
@@ -37,7 +37,7 @@ def harness_metric(
         meaning: Meaning of a higher score; for WMDP, `Meaning("knowledge", "nothing left", "all known")`.
         tasks: Directory with tasks (YAML) of your own, in place of the harness's.
         few_shot: Examples before each question; None is the task's own number.
-        limit: Questions of each task, the first ones; None asks all.
+        limit: Number of questions per task, taken from the start; None asks all.
         batch_size: Rows side by side.
         chat: Put the questions into the tokenizer's chat template.
 
@@ -45,8 +45,8 @@ def harness_metric(
         Name of the metric. Its details have the standard error, the task's version and the number of questions.
 
     Raises:
-        ConfigError: The name is taken. When it is measured: there is no such task or score.
-        MissingDependencyError: When it is measured: the extra `lm-eval` is not installed.
+        ConfigError: The name is taken. When the metric is measured: there is no such task or score.
+        MissingDependencyError: When the metric is measured: the extra `lm-eval` is not installed.
 
     Example:
         >>> from uds_lens.metrics import METRICS, harness_metric, withdraw_metric

@@ -1,4 +1,4 @@
-"""Logit Lens next to UDS for one example: what a layer seems to encode, and what the model uses of it."""
+"""Logit Lens next to UDS for one example: what a layer seems to encode, and how much of it the model uses."""
 
 from __future__ import annotations
 

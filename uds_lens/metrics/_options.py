@@ -95,8 +95,8 @@ class MetricOptions:
     """Threshold of a layer's delta for UDS and Logit Lens, nats per token."""
 
     cka_scope: Literal["entities", "answers"] = "entities"
-    """Positions of CKA: the entities' with raw prompts, as the UDS paper's guide has it, or the whole answers of the
-    forget set with the prompts of the output metrics, as the paper's released script reads them."""
+    """Positions of CKA: those of the entities with raw prompts, as in the UDS paper's guide, or the whole answers of
+    the forget set with the prompts of the output metrics, as the paper's released script reads them."""
 
     para_rouge: Literal["answers", "questions"] = "answers"
     """What is paraphrased for Para. ROUGE: the answers that the usual generated text is compared with, as in the UDS
@@ -135,9 +135,9 @@ class MetricOptions:
         return cls(**asdict(chat_style_named(name)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings by name; a fluency scorer by its own.
+        """Return the settings by name; a fluency scorer is given by its own name.
 
-        Settings that earlier releases did not know are left out at their defaults: their results are the same.
+        Settings that earlier releases did not know are left out at their defaults, which give the same results.
         """
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in AT_DEFAULT_LEFT_OUT:

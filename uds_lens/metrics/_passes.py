@@ -72,11 +72,11 @@ class PassResult:
 
 
 class MetricCache:
-    """Measurements by what they depend on: fingerprints of weights, hash of the input tokens, settings.
+    """Measurements, keyed by what they depend on: fingerprints of weights, a hash of the input tokens, and settings.
 
-    Pass one cache to several `evaluate` calls, and the passes over `full` and `retain` run once. It lives in memory
-    and holds their states at the entities (examples x layers x tokens x d_model numbers per model) if a white-box
-    metric was measured; `clear` empties it.
+    Pass one cache to several `evaluate` calls, and the passes over `full` and `retain` run once. The cache lives in
+    memory and holds the states of both models at the entities (examples x layers x tokens x d_model numbers per model)
+    if a white-box metric was measured; `clear` empties it.
     """
 
     def __init__(self) -> None:
@@ -99,8 +99,9 @@ class MetricCache:
     ) -> tuple[ModelRecord, frozenset[int] | None] | None:
         """Return a source's fingerprint and the tokens that end its answers (None if it was only streamed so far).
 
-        The end tokens are partly those of the generation config, which is no part of the fingerprint. Without the
-        opened `model`, both are known for open models, and for directories whose files have not changed since.
+        Some of the end tokens come from the generation config, which is not part of the fingerprint. If `model` is not
+        given, fingerprint and end tokens are known for open models, and for directories whose files have not changed
+        since.
         """
         files = None
         if isinstance(source, str | os.PathLike):
@@ -220,7 +221,7 @@ class Session:
         return _hash(wanted.what) if wanted.kind == "own" else self.plan_of(wanted).encoded.ids_hash
 
     def _inputs(self, wanted: Pass) -> list[tuple[str, Sequence[int]]]:
-        """Return each question that a pass runs over, with the token ids."""
+        """Return each question that a pass runs over, with its token ids."""
         if wanted.kind in ("answers", "gradients"):
             texts, rows = self.answer_rows(wanted.what)
             return [(text.question, row.ids) for text, row in zip(texts, rows, strict=True)]
@@ -578,7 +579,7 @@ _WHY_WHOLE = {
 
 
 def require_read_once(passes: Iterable[Pass]) -> None:
-    """Raise `ConfigError` if a pass needs a whole model at once rather than each of its blocks once."""
+    """Raise `ConfigError` if a pass needs a whole model at once, rather than one block after another."""
     for p in passes:
         if p.kind not in _ONCE:
             why = _WHY_WHOLE.get(p.kind, "gradients need the whole model at once")

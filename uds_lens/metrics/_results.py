@@ -218,7 +218,8 @@ class MetricResults:
     def sample_errors(self) -> dict[str, SampleError]:
         """Return each metric's standard error due to sampling, by name; empty if all examples were asked.
 
-        Only means over examples have one. Their `interval` answers another question: what other subjects would give.
+        Only means over examples have one. Their `interval` answers a different question: what other subjects would
+        give.
         """
         sample: dict[str, Any] | None = self.provenance.get("sample")
         errors: dict[str, SampleError] = {}
@@ -302,7 +303,7 @@ class MetricResults:
         """Write one JSON file, atomically; undefined numbers are null.
 
         Raises:
-            ResultFormatError: The path holds something else than saved results.
+            ResultFormatError: The path holds something other than saved results.
             StorageError: The system refuses to write.
         """
         Result(
@@ -443,12 +444,12 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
 
 
 def require_metrics_table(file: str | os.PathLike[str]) -> Path:
-    """Return the path of that table, checked before any work is done for it."""
+    """Return the path of the table of several models, checked before any work is done for it."""
     return check_writable(file, directory=False)
 
 
 def write_metrics_table(results: Mapping[str, MetricResults], file: str | os.PathLike[str]) -> Path:
-    """Write that table as CSV, of `results` and of all others saved next to it; an empty cell is undefined."""
+    """Write the table as CSV, for `results` and all results saved in the same folder; empty cells are undefined."""
     place = require_metrics_table(file)
     others = {name: saved for name, saved in results_in(place.parent).items() if name not in results}
     atomic_write_marked(place, csv_text(metrics_by_model({**results, **others})))

@@ -79,7 +79,7 @@ def lens_logprobs(
     targets: Int[Tensor, "batch win"],
     scored: Bool[Tensor, "batch win"],
 ) -> Float[Tensor, "batch layer"]:
-    """Return the mean log-probability of the entity's tokens, each layer's state read by the head of `full`.
+    """Return the mean log-probability of the entity's tokens when the head of `full` reads each layer's state.
 
     `k[i, l] = mean_t log softmax(head(norm(state[i, l, t])))[y_t]`, where the state is the true residual stream at
     every layer, including the last.

@@ -1,6 +1,6 @@
-"""The data of a training run in seeded order: batches that pair each forget answer with a retain answer.
+"""The data of a training run, in seeded order: batches that pair each forget answer with a retain answer.
 
-Then its preparation: tokens, the answers to prefer, and reference log-probabilities.
+The second half prepares the data: tokens, the answers to prefer, and reference log-probabilities.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class PairDataset(Dataset):
 
 
 class PairCollator:
-    """Collate pairs into padded batches, one per side. Fillers are left out unless there is no other pair."""
+    """Collate pairs into padded batches, one per side. Fillers are left out unless there are no other pairs."""
 
     def __init__(self, pad_token_id: int) -> None:
         self.pad_token_id = pad_token_id
@@ -148,8 +148,8 @@ def length_groups(batch: Mapping[str, Mapping[str, Tensor]], *, rows: int = 8) -
     """Split a batch into groups of rows of similar length, to avoid padding.
 
     On a CPU padding costs as much as text, and nearly half of a random batch is padding. A forget answer and its winner
-    stay together. Retain answers are grouped separately, so they may not run with the forget answer of their pair.
-    Means over the rows of a side, as used by every objective of this package, change only by rounding.
+    stay together. Retain answers are grouped separately, so a retain answer need not run with the forget answer of its
+    pair. Means over the rows of a side, as used by every objective of this package, change only by rounding.
 
     Example:
         >>> labels = torch.tensor([[-100, 5, 6, 2], [-100, 7, -100, -100]])
@@ -202,7 +202,7 @@ def encoded(parent: Parent, config: MethodConfig, pairs: Sequence[tuple[str, str
 
 
 def preferred_answers(job: Job, parent: Parent, folder: Path) -> list[list[str]]:
-    """Return the preferred answers for each forget answer; alternates are kept in `folder`, for a resumed run."""
+    """Return the preferred answers for each forget answer; alternates are kept in `folder` for a resumed run."""
     if "refusals" in job.objective.needs:
         generator = torch.Generator().manual_seed(job.config.seed)
         drawn = torch.randint(len(job.refusals), (len(job.forget), job.config.epochs), generator=generator)
@@ -251,7 +251,7 @@ def load_refusals(path: str | os.PathLike[str] | None = None) -> tuple[str, ...]
         path: A text file; None reads the hundred that come with this package.
 
     Raises:
-        DataError: The file cannot be read, or holds none.
+        DataError: The file cannot be read, or holds no refusals.
 
     Example:
         >>> len(load_refusals())

@@ -132,7 +132,7 @@ class Job:
         }
 
     def settled(self, parent: Parent) -> Job:
-        """Return the same job with `auto` resolved to this model's protocol."""
+        """Return the same job with the protocol `auto` resolved for this model."""
         protocol = chosen_protocol(self.config.protocol, parent.tokenizer, parent.protocol)
         return replace(self, config=replace(self.config, protocol=protocol))
 

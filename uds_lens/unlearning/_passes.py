@@ -1,4 +1,4 @@
-"""Forward passes that an objective may ask for, and the terms it returns: means whose parts add up over a batch.
+"""Forward passes that an objective may request, and the terms it returns: means whose parts add up over a batch.
 
 The file begins with pure functions: log-probabilities of labelled tokens and of whole answers, and the padded batches
 that they are computed on. Logits and labels are unshifted, as a model returns and a batch holds them: the logits at
@@ -47,7 +47,7 @@ def predicting(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
-    """Return logits in float32, or in float64 if they are already."""
+    """Return logits in float32, or unchanged if they are in float64."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
@@ -201,7 +201,7 @@ class Mean:
     """The mean over this pass."""
 
     side: Side
-    """The side whose rows or tokens it averages."""
+    """The side whose rows or tokens the term averages."""
 
     per: Per
     """Whether each token counts the same, or each answer."""
@@ -391,8 +391,8 @@ def answer_log_probs(
         model: The model before training.
         sequences: Prompts with answers.
         pad_token_id: Token for padding.
-        batch_size: Sequences per forward pass. They are sorted by length first, and sequences whose rotary frequencies
-            would depend on the longest row of a batch run separately.
+        batch_size: Sequences per forward pass. Answers are sorted by length first, and sequences whose rotary
+            frequencies would depend on the longest row of a batch run separately.
     """
     device = next(model.parameters()).device
     log_probs = [0.0] * len(sequences)

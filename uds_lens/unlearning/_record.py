@@ -21,7 +21,7 @@ from uds_lens.unlearning._registry import METHODS, make_config, objective_named
 from uds_lens.unlearning._settings import FinetuneConfig, MethodConfig, RelearnConfig
 
 _ALWAYS = ("learning_rate", "beta", "alpha", "delta", "gamma", "layer", "scale", "epochs")
-"""Fields that every name shows, where the method has them, in this order; others only where they differ."""
+"""Fields that every name shows, in this order, if the method has them; other fields appear only if changed."""
 
 _WORDS, _FREE = ("schedule", "protocol", "reduction"), ("system_prompt", "chat_date", "template_kwargs")
 """Fields with words of this library, and with any text, which is percent-encoded."""
@@ -32,8 +32,8 @@ _SHORT = {"learning_rate": "lr", "epochs": "epoch"}
 def config_name(config: MethodConfig) -> str:
     """Return a readable name: the method, then its settings.
 
-    Learning rate, the method's own weights and the epochs are always there; other settings only where they differ
-    from the default. Equal configurations have equal names, and `parse_name` reads the configuration back.
+    It always includes the learning rate, the method's own weights and the epochs, and other settings only if they
+    differ from the default. Equal configurations have equal names, and `parse_name` reads the configuration back.
 
     Args:
         config: Configuration of a method.
@@ -61,7 +61,7 @@ def parse_name(name: str) -> MethodConfig:
         name: For example `npo_lr2e-05_beta0.1_alpha1_epoch10`; settings that are not named have their defaults.
 
     Raises:
-        ConfigError: The name starts with no method, or names a setting the method does not have.
+        ConfigError: The name does not start with a method, or it names a setting that the method does not have.
 
     Example:
         >>> parse_name("rmu_lr2e-05_layer10_scale10_epoch5").layer
@@ -160,7 +160,7 @@ def read_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
         directory: Where the model was saved.
 
     Raises:
-        ResultFormatError: There is none, it was altered, or it is of another version.
+        ResultFormatError: There is no record, it was altered, or it is of another version.
     """
     files = [located(directory) / name for name in (UNLEARNING_RECORD, RELEARNING_RECORD, FINETUNING_RECORD)]
     file = next((file for file in files if file.is_file()), None)
@@ -178,7 +178,7 @@ def recorded_config(record: Mapping[str, Any]) -> MethodConfig:
     """Return the configuration in a record (see `read_record`).
 
     Raises:
-        ConfigError: No such method: your own is known once the file that declares it is imported.
+        ConfigError: There is no such method; a method of your own is known once the file that declares it is imported.
     """
     method = record["method"]
     plain = {cls.method: cls for cls in (RelearnConfig, FinetuneConfig)}

@@ -39,7 +39,7 @@ class Objective:
     """Class of its configuration; carries the method's name."""
 
     terms: Callable[[Any, Any], Terms]
-    """From configuration and forward passes (`Passes`) to the terms of the loss."""
+    """Maps a configuration and forward passes (`Passes`) to the terms of the loss."""
 
     needs: frozenset[Need] = frozenset()
     """Inputs it needs."""
@@ -108,11 +108,11 @@ def objective(
             of steps done. The value it returns is `passes.weight` for the next batch, and survives if a run is killed.
 
     Returns:
-        A decorator that returns the function unchanged. Declaring the same class again is no error, so that a notebook
-        cell can run twice.
+        A decorator that returns the function unchanged. Declaring the same class again is not an error, so that a
+        notebook cell can run twice.
 
     Raises:
-        ConfigError: The name is missing or taken, or the class is no frozen dataclass of settings.
+        ConfigError: The name is missing or taken, or the class is not a frozen dataclass of settings.
 
     Example:
         >>> from dataclasses import dataclass
@@ -154,7 +154,7 @@ def objective(
 
 
 def withdraw_objective(method: str) -> None:
-    """Undo a declaration; an unknown name is no error."""
+    """Undo a declaration; an unknown name is not an error."""
     DECLARED.pop(method, None)
 
 
@@ -220,7 +220,7 @@ def make_config(method: str, settings: Mapping[str, Any] | None = None) -> Metho
 
     Args:
         method: A key of `METHODS`.
-        settings: Values by field name; texts (from a command line) are read as numbers where numbers belong.
+        settings: Values by field name; strings (from a command line) are read as numbers where a number is expected.
 
     Raises:
         ConfigError: No such method or setting, or a value outside its range.
@@ -266,9 +266,9 @@ def grid(name: str = "paper") -> Iterator[MethodConfig]:
     """Yield the configurations of a published comparison.
 
     Args:
-        name: "paper" is the grid of the UDS paper: GradDiff, IdkNLL, NPO, IdkDPO, AltPO, SimNPO, RMU and UNDIAL, 18
-            runs each and 24 of SimNPO, for a model of 16 layers. As in the paper, AltPO has one alternate per
-            question, and RMU and UNDIAL average as Open-Unlearning does.
+        name: "paper" is the grid of the UDS paper: GradDiff, IdkNLL, NPO, IdkDPO, AltPO, SimNPO, RMU and UNDIAL, with
+            24 runs of SimNPO and 18 of each other method, for a model of 16 layers. As in the paper, AltPO has one
+            alternate per question, and RMU and UNDIAL average as Open-Unlearning does.
 
     Returns:
         150 configurations, without repetition.

@@ -107,7 +107,7 @@ def last_intact(folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class JointProcesses:
-    """This process among those that train together (torchrun, accelerate launch): the first prepares and saves."""
+    """This process, among all that train together (torchrun, accelerate launch); the first one prepares and saves."""
 
     rank: int  # number of this process, from 0
     world: int  # number of processes
@@ -146,7 +146,7 @@ class RunFolder:
         self.folder = folder_of(out)
 
     def is_finished(self) -> bool:
-        """Tell whether `out` already holds the complete result of this very run, not to be redone."""
+        """Tell whether `out` already holds the complete result of this very run, and `redo` was not requested."""
         if self.redo or not os.path.lexists(self.out) or not any(self.out.iterdir()):
             return False
         if not (self.out / self.record).is_file():

@@ -81,8 +81,8 @@ def unlearn(
     """Train a model to forget.
 
     The result is a plain checkpoint that transformers loads, with `unlearning.json` next to the weights. It appears
-    complete or not at all. A killed run resumes from its last checkpoint when it is called again in the same way; a
-    finished one is not repeated. One seed gives the same weights on one machine.
+    complete or not at all. A killed run resumes from its last checkpoint when the same call is repeated; a finished run
+    is not repeated. The same seed gives the same weights on the same machine.
 
     Args:
         full: The model before unlearning: a directory, or a Hub id.
@@ -102,7 +102,7 @@ def unlearn(
         ResultFormatError: `out` holds something else.
         ModelError: The model cannot be opened, training diverged, or weights are not finite.
         DataError: Data cannot be read, or an answer is too long for the model.
-        MissingDependencyError: Adapters or a log were requested, and their package is not installed.
+        MissingDependencyError: Adapters or a log were requested, but the package they need is not installed.
 
     Warns:
         UdsLensWarning: The weights are those of `full`.
@@ -193,7 +193,7 @@ def finetune(
         out: Directory of the result, with `finetuning.json` next to the weights.
         unseen: Sets of rows that are not trained on, by name; for a retain model, the forget set.
         config: Settings; default `FinetuneConfig()`.
-        lora: Train low-rank adapters. They are saved alone, unless `save="merged"`.
+        lora: Train low-rank adapters. They are saved without the base model, unless `save="merged"`.
         options: How to run it; default `TrainOptions()`.
 
     Returns:
@@ -257,7 +257,7 @@ def _options(options: TrainOptions | None, out: str | os.PathLike[str]) -> Train
 
 
 def _adapters(lora: LoraSettings | None) -> LoraSettings | None:
-    """Return the adapters' settings, after checking for their package."""
+    """Return the settings of the adapters, after checking that their package is installed."""
     if lora is None:
         return None
     require_package("peft", needed_by="training adapters (LoRA) needs")
@@ -441,7 +441,7 @@ def _moved(before: torch.Tensor, after: torch.Tensor) -> float:
 
 
 def _require_base_elsewhere(job: Job) -> None:
-    """Refuse to overwrite the model that an adapter needs with the adapter."""
+    """Refuse to let an adapter overwrite the model that it needs."""
     if not job.saves_adapter or not isinstance(job.source, str | os.PathLike):
         return
     out = job.out.resolve()

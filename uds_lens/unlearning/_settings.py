@@ -30,7 +30,7 @@ Reduction: TypeAlias = Literal["answers", "open_unlearning"]
 
 
 Save: TypeAlias = Literal["adapter", "merged"]
-"""What to save of a model with low-rank adapters: only these, or the whole model with them merged."""
+"""What to save of a model with low-rank adapters: only the adapters, or the whole model with the adapters merged."""
 
 
 @validated
@@ -199,7 +199,7 @@ def _as_tuple(given: Any) -> Any:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Where and how to train. What is learned depends on the method's configuration, and on these only by rounding."""
+    """Where and how to train. The method's configuration decides what is learned; these change it only by rounding."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU if there is one. Select GPUs with CUDA_VISIBLE_DEVICES; use several with accelerate."""

@@ -58,7 +58,7 @@ class UnlearningTrainer(OrderedTrainer):
         known = isinstance(config, RelearnConfig) or config.method in OWN_WORDS
         groups = arguments.device.type == "cpu" and known and not config.counts_padding
         self._by_length: bool | None = None if groups else False
-        """Whether passes may be split by length: not if they draw random numbers. None: not known yet."""
+        """Whether passes may be split by length: they may not if they draw random numbers. None: not known yet."""
         self._totals: dict[str, SideTotals] = {}
         self._parts: dict[str, list[Tensor]] = defaultdict(list)
         self._n_batches = 0
@@ -194,8 +194,8 @@ def training_arguments(
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
-        # Buffers of language models (rotary tables) are constant, and groups by length make unequal numbers of passes:
-        # processes that sent them before each pass would wait for one another.
+        # Buffers of language models (rotary tables) are constant, and grouping by length makes unequal numbers of
+        # passes: processes that synchronised buffers before each pass would wait for one another.
         ddp_broadcast_buffers=False,
     )
     arguments = one_device_each(arguments)
@@ -203,7 +203,7 @@ def training_arguments(
 
 
 def _warmup_steps(config: MethodConfig, steps_per_epoch: int) -> int:
-    """Return the steps over which the learning rate rises; warn where it never reaches its peak."""
+    """Return the steps over which the learning rate rises; warn if it never reaches its peak."""
     steps, rising = config.epochs * steps_per_epoch, round(config.warmup_epochs * steps_per_epoch)
     if rising and rising >= steps:
         warnings.warn(

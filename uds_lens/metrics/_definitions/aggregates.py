@@ -1,7 +1,7 @@
 """Harmonic means of other metrics: Model Utility, Utility, and the aggregates of the published tables.
 
-Model Utility measures what a model should still be able to do, in nine parts on three sets. Fluency measures whether it
-still writes language. Utility combines the two, also relative to `full`.
+Model Utility measures what a model should still be able to do, in nine parts on three sets. Fluency measures whether
+the model still writes language. Utility combines the two, also relative to `full`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def kept_truth(correct: Sequence[float], wrong: Sequence[float]) -> float:
     """Return the Truth Ratio as utility: `max(0, 1 - p_w / p_c)`, geometric means of wrong and right answers.
 
     Returns:
-        1 = wrong answers are impossible, 0 = at least as likely as the truth; NaN if a side is empty or both are 0.
+        1 = wrong answers are impossible, 0 = they are at least as likely as the truth; NaN if a side is empty or both
+        are 0.
 
     Example:
         >>> kept_truth([0.5], [0.25]), kept_truth([0.25], [0.5])

@@ -9,7 +9,7 @@ from uds_lens.metrics._declaration import KNOWN, Evidence, Outcome, mean_outcome
 
 
 def extraction_strength(hits: Sequence[bool], *, strict: bool = False) -> float:
-    """Return Extraction Strength (ES): `1 - k / T`, k = length of the shortest prefix after which every token is right.
+    """Return Extraction Strength (ES): `1 - k / T`, k being the smallest number after which all tokens are right.
 
     If not even the last token is right, Open-Unlearning stops at k = T - 1 and so gives 1 / T. This is the default
     here, for comparison with published numbers; `strict` follows the definition, k = T.

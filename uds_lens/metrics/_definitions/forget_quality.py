@@ -20,8 +20,8 @@ def forget_quality(model: Sequence[float], retain: Sequence[float]) -> float:
         retain: The same for `retain`.
 
     Returns:
-        In [0, 1]; 1 = distributed as in `retain`. This is the p-value itself, whereas TOFU plots its logarithm. For a
-        given difference it falls with the number of examples. NaN if a side is empty.
+        In [0, 1]; 1 = distributed as in `retain`. The p-value itself, whereas TOFU plots its logarithm. For a given
+        difference, it falls as the number of examples grows. NaN if a side is empty.
 
     References:
         Maini et al. 2024, TOFU.

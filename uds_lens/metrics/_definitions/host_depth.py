@@ -1,4 +1,4 @@
-"""Host depth: what stays lost when blocks of `retain`, which never saw the facts, are put into the model."""
+"""Host depth: what stays lost after blocks of `retain`, which never saw the facts, are put into the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROLES: tuple[Role, ...] = ("retain", "full", "model")
     passes=tuple(Pass(role, "transplanted") for role in _ROLES),
 )
 def host_depth(evidence: Evidence) -> Outcome:
-    """Return mean h as `uds_lens.transplant` without control facts gives it; the details hold output depth."""
+    """Return the mean h that `uds_lens.transplant` gives without control facts; the details hold output depth."""
     from uds_lens.results import mean_uds, output_depth
     from uds_lens.transplants import _scores as scores
 

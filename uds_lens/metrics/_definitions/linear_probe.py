@@ -1,8 +1,8 @@
 """A linear probe, trained for each layer: do the states still tell true answers from wrong ones?
 
 Each question gives two states, after its true answer and after its first perturbed one. Ridge regression on
-standardised states learns to tell them apart, and is tested on subjects that it was not trained on, so memorising the
-training subjects does not help. The same is done with random labels, as a control task.
+standardised states learns to tell them apart, and is tested on subjects that were held out of training, so memorising
+the training subjects does not help. The same is done with random labels, as a control task.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def probe_wins(
     packages=("sklearn",),
 )
 def linear_probe(evidence: Evidence) -> Outcome:
-    """Return the mean over layers of how far the probe's accuracy fell from `full`'s to `retain`'s, clipped to [0, 1].
+    """Return the mean over layers of how far the probe's accuracy fell from `full`'s towards `retain`'s, in [0, 1].
 
     Each layer is weighted by how far `full` exceeds `retain`. A layer counts only if that difference is larger than any
     difference, in any layer, under the random labellings. The details contain the accuracy of each layer (0.5 is
@@ -116,8 +116,8 @@ def linear_probe(evidence: Evidence) -> Outcome:
 def probe_selectivity(evidence: Evidence) -> Outcome:
     """Return twice the mean over layers of the probe's accuracy on the model minus that with random labels.
 
-    It needs neither `full` nor `retain`, so it has a value where `linear_probe` has none: where `retain`'s states tell
-    true answers from wrong ones as well, by their form.
+    It needs neither `full` nor `retain`, so it has a value even where `linear_probe` has none because the states of
+    `retain`, too, tell true answers from wrong ones by their form.
     """
     pairs, subjects = _pairs(evidence)
     accuracy = _accuracies(evidence, "model", pairs, subjects)
@@ -127,7 +127,7 @@ def probe_selectivity(evidence: Evidence) -> Outcome:
 
 
 def _pairs(evidence: Evidence) -> tuple[list[list[int]], list[str]]:
-    """Return where the states after the true and the wrong answer of each question are, and its subject."""
+    """Return, for each question, the positions of the states after its true and its wrong answer, and its subject."""
     examples = evidence.state_examples(_ENDINGS)
     places: dict[str, list[int]] = {}
     for place, example in enumerate(examples):

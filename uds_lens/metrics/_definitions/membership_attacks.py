@@ -51,19 +51,20 @@ def zlib_score(logprobs: Sequence[float], answer: str) -> float:
 def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
     """Return MIA-Min-K: minus the mean of the lowest share k of token scores (at least one token).
 
-    Min-K++ is the same on `(log p - mu) / sigma`, mu and sigma^2 the mean and variance of log p over the
+    Min-K++ is the same mean of `(log p - mu) / sigma`, where mu and sigma^2 are the mean and variance of log p over the
     vocabulary under p (`AnswerScores.standardised`).
 
     Args:
         logprobs: Log-probability (or standardised log-probability) of each labelled token, including what ends the
             answer.
-        k: Share of tokens, rounded down.
+        k: Share of tokens; their number is rounded down.
 
     Returns:
-        Higher = less familiar. The last position is left out, as in Open-Unlearning; NaN if no other is left.
+        Higher = less familiar. A score without the last position, as in Open-Unlearning; NaN if no other position is
+        left.
 
     Raises:
-        ConfigError: k is no share.
+        ConfigError: k is not a share.
 
     References:
         Shi et al. 2024, Detecting Pretraining Data from Large Language Models; Zhang et al. 2024, Min-K%++.
@@ -113,7 +114,8 @@ def normalised_auc(model: float, retain: float) -> float:
         retain: AUC of `retain`.
 
     Returns:
-        1 = equal to `retain`, 0 = differs from it by its own size or more; NaN if an input is NaN or `retain` is 0.
+        1 = equal to `retain`, 0 = differs from it by at least `retain`'s own size; NaN if an input is NaN or `retain`
+        is 0.
 
     Example:
         >>> normalised_auc(0.6, 0.5), normalised_auc(0.5, 0.5)

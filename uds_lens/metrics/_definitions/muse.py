@@ -31,8 +31,8 @@ def privleak(model: float, retain: float) -> float:
         retain: AUC of `retain`.
 
     Returns:
-        0 = as `retain`; down to -100 where the forget set is still identifiable; above 0, without limit, where the
-        model finds it stranger than `retain` does. NaN if an input is NaN or `retain` is 1.
+        0 = as `retain`; down to -100 if the forget set is still identifiable; above 0, without limit, if the forget set
+        is less familiar to the model than to `retain`. NaN if an input is NaN or `retain` is 1.
 
     References:
         Shi et al. 2024, MUSE; in the form of Dorna et al. 2025, OpenUnlearning.

@@ -1,4 +1,4 @@
-"""Length-normalised probability of the answer and its paraphrases; Truth Ratio, which compares it with falsehoods."""
+"""Length-normalised probability of answer and paraphrases, and the Truth Ratio of true to false answers."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _SIDES = ("forget", "holdout")
     packages=("sklearn",),
 )
 def mia_reference(evidence: Evidence) -> Outcome:
-    """Return the AUC of the excess of an answer's mean NLL over that under `retain`; it is 0.5 for `retain` itself."""
+    """Return the AUC of an answer's mean NLL minus its mean NLL under `retain`; 0.5 for `retain` itself."""
     scores = {}
     for name in _SIDES:
         model, retain = (

@@ -1,4 +1,4 @@
-"""ROUGE-L recall of generated answers: to the plain question, against paraphrases, and with the answer begun."""
+"""ROUGE-L recall of generated answers: to the plain question, against paraphrases, and after a jailbreak prefix."""
 
 from __future__ import annotations
 

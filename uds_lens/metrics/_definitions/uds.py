@@ -1,4 +1,4 @@
-"""UDS from two kinds of deltas: a layer's state is patched into `full`, or read directly by its head (Logit Lens)."""
+"""UDS from two kinds of deltas: a layer's state is patched into `full`, or read by `full`'s head (Logit Lens)."""
 
 from __future__ import annotations
 

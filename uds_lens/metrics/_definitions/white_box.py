@@ -18,7 +18,7 @@ _ROUNDING = 1e-9  # how far from 1 rounding in float64 can leave the CKA of equa
 def cka(evidence: Evidence) -> Outcome:
     """Return the mean over layers of `cka_erasure`, weighted by `1 - CKA(full, retain)` (`linear_cka`).
 
-    The states are those at the entities, or (`MetricOptions.cka_scope`) at the whole answers.
+    The states are taken at the entities, or over whole answers (`MetricOptions.cka_scope`).
     """
     import torch
 

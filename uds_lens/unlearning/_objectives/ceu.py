@@ -59,7 +59,7 @@ class CEUConfig(MethodConfig):
 
 @objective(CEUConfig)
 def terms(config: CEUConfig, passes: Passes) -> Terms:
-    """Return the mean over those tokens of the forget answers that are not skipped."""
+    """Return the mean over the tokens of the forget answers, except the skipped ones."""
     sums = without_true_token(passes.logits("forget"), passes.labels("forget"), skipped=config.skipped_tokens)
     total = passes.totals("forget")  # every answer has at least one token, so each skips equally many
     n_tokens = total.tokens - config.skipped_tokens * total.answers

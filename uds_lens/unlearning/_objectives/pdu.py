@@ -18,8 +18,8 @@ from uds_lens.unlearning._settings import RetainConfig
 def logit_margin(logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]) -> Float[Tensor, ""]:
     """Return the forget term of PDU: how far the largest logit lies above the mean logit.
 
-    `L = mean_t (max_v z_t(v) - mean_v z_t(v))^2`, t over the positions that predict an answer. Open-Unlearning
-    averages over the positions *of* the answer's tokens, one further to the right.
+    `L = mean_t (max_v z_t(v) - mean_v z_t(v))^2`, where t runs over the positions that predict an answer.
+    Open-Unlearning averages over the positions *of* the answer's tokens, one further to the right.
 
     Args:
         logits: Unshifted logits on the forget batch.
@@ -47,7 +47,7 @@ def logit_margin(logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor,
 class PDUConfig(RetainConfig):
     """Flatten the logits of forget answers while the retain loss stays below epsilon (primal-dual).
 
-    The defaults are those the authors use for TOFU. Choose epsilon slightly above the retain loss of `full`.
+    The defaults are those that the authors use for TOFU. Choose epsilon slightly above the retain loss of `full`.
     """
 
     method: ClassVar[str] = "pdu"

@@ -66,8 +66,9 @@ def summed_state_distance(
     """Return the distance as Open-Unlearning reduces it: the mean of sums, times the mean of inverse lengths.
 
     `L = mean_i (sum_t (h_it - g_it)^2) * mean_i (1 / n_i)`, where the square is averaged over dimensions and n_i is
-    the number of masked positions in row i. A mean of means was probably intended: as it is, long answers count more,
-    and every answer's weight depends on the lengths of the others. With equal lengths the result is `state_distance`.
+    the number of masked positions in row i. A mean of means was probably intended: as it stands, long answers count
+    more, and every answer's weight depends on the lengths of the others. With equal lengths the result is
+    `state_distance`.
 
     Args:
         states: Residual stream after a layer.
@@ -146,7 +147,7 @@ def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
 
 
 def train_only(model: nn.Module, first: int, last: int, *, setting: Setting) -> None:
-    """Freeze everything except blocks `first` to `last`; `setting` names what chose `last`, for the error message."""
+    """Freeze everything except blocks `first` to `last`; `setting` is what chose `last`, for the error message."""
     blocks = decoder_blocks(model)
     if last >= len(blocks):
         raise ConfigError(

@@ -68,11 +68,11 @@ def state_norm_distance(
 
 @dataclass(frozen=True, kw_only=True)
 class RRConfig(RetainConfig):
-    """Circuit breakers: make states of two layers orthogonal to `full`'s on forget data, keep them on retain data.
+    """Circuit breakers: make states of two layers orthogonal to `full`'s on forget data; keep them on retain data.
 
-    Weight shifts from the forget term to the retain term until, at the end of training, both have half. Layers up to
-    `top_layer` train and the others are frozen. The authors train low-rank adapters of rank 16 at a rate of 1e-4. Their
-    code averages the retain term over the states after every block, not only these two, and over padding.
+    Weight shifts from the forget term to the retain term until, at the end of training, each has half of it. Layers up
+    to `top_layer` train and the others are frozen. The authors train low-rank adapters of rank 16 at a rate of 1e-4.
+    Their code averages the retain term over the states after every block, not only these two, and over padding.
     """
 
     method: ClassVar[str] = "rr"

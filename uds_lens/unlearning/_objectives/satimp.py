@@ -25,10 +25,10 @@ class SatImpConfig(RetainConfig):
     """Weight of the retain term."""
 
     beta1: NonNegativeFloat = 5.0
-    """Exponent of p: with it, tokens that are forgotten no longer count."""
+    """Exponent of p: above 0, tokens that are forgotten no longer count."""
 
     beta2: NonNegativeFloat = 1.0
-    """Exponent of 1 - p: with it, tokens that are certain hardly count. 0 gives WGA."""
+    """Exponent of 1 - p: above 0, tokens that are certain hardly count. 0 gives WGA."""
 
 
 @objective(SatImpConfig, needs=("retain",))

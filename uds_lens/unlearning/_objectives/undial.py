@@ -36,8 +36,8 @@ def undial(
 ) -> Float[Tensor, ""]:
     """Return the UNDIAL loss: learn `full`'s own distribution with the logit of the true token reduced.
 
-    `L = -mean_t sum_v q_t(v) log p_t(v)`, `q_t = softmax(z_full - beta e_{y_t})`, t over the positions that
-    predict an answer.
+    `L = -mean_t sum_v q_t(v) log p_t(v)`, where `q_t = softmax(z_full - beta e_{y_t})` and t runs over the positions
+    that predict an answer.
 
     Open-Unlearning averages over every position but the last, prompt and padding included. At prompt and
     padding positions the label is -100, which its code takes as an index from the end, so the logit of token V - 100
@@ -55,7 +55,8 @@ def undial(
 
     Raises:
         DataError: No label in the batch.
-        ConfigError: "open_unlearning" with a vocabulary of fewer than 100 tokens, for which its code fails too.
+        ConfigError: "open_unlearning" with a vocabulary of fewer than 100 tokens, for which Open-Unlearning's code
+            fails, too.
 
     Example:
         >>> import torch
