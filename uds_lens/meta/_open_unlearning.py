@@ -150,7 +150,7 @@ def read_open_unlearning(
     the paraphrased and the perturbed answers; from a summary alone it is NaN. Open-Unlearning has no jailbreak prompts
     and no white-box metrics.
 
-    A folder such as `saves` holds runs of several base models and splits. Both are columns, read from
+    A folder such as `saves` holds runs of several base models and splits. Base model and split are columns, read from
     `.hydra/config.yaml` next to a run or from the run's name. A run is compared only with references of its own base
     model and split, and `rank` refuses a mixture (`uds_lens.meta.select` selects one base model or split).
 
@@ -165,8 +165,8 @@ def read_open_unlearning(
             with "model_utility". MUSE has no Model Utility, and `retain_knowmem_ROUGE` takes its place.
         examples: Keep the values per example, for `stability`. The retain model is called "retain" there, followed by
             base model and split if there are several.
-        checkpoints: Also keep `checkpoint-*` of runs that have results for the final weights. They are intermediate
-            states (the first is the model before unlearning), not configurations to choose from.
+        checkpoints: Also keep `checkpoint-*` of runs that have results for the final weights. Such checkpoints are
+            intermediate states (the first is the model before unlearning), not configurations to choose from.
 
     Returns:
         One row per run: `model` (the run's folder), `method`, `config`, `lr` and `epochs` if its name or Hydra's record
@@ -231,7 +231,7 @@ def _all_references(
 ) -> tuple[dict[str, list[_Run]], list[str]]:
     """Read the references that were given, and those recognised by their names, with a note about the latter.
 
-    They are searched for in the folder, and in `eval` next to a folder `unlearn`.
+    References that were not given are searched for in the folder, and in `eval` next to a folder `unlearn`.
     """
     near: dict[Path, list[_Place]] = {}
     # a folder with only references was given on purpose
@@ -358,7 +358,7 @@ def _harness_results(root: Path, runs: Mapping[str, _Run]) -> tuple[dict[str, di
 
 
 def _owner(folder: Path, runs: Mapping[Path, str]) -> str | None:
-    """Return the run that the results in a folder belong to: above it, in `evals` next to it, or of the same name."""
+    """Return the run of a folder's results: in it or a parent, in `evals` there, or in a task of the same name."""
     for place in (folder, *folder.parents):
         for candidate in (place, place / "evals"):
             if candidate in runs:

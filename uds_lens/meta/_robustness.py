@@ -197,7 +197,7 @@ def robustness_by_filter(
 
     Arguments and errors are those of `robustness`; without `thresholds` or `min_utility`, the settings with that filter
     are left out. Common models are those that pass for all metrics and have all values; metrics without a threshold or
-    any value are ignored here. If a metric lets no model pass, there are no common models, and the reason names this
+    any value are ignored here. If no model passes for a metric, there are no common models, and the reason names this
     metric.
 
     Returns:
@@ -273,7 +273,7 @@ def tied_cuts(
     min_utility: float | None = 0.8,
     symmetric: bool = True,
 ) -> pd.DataFrame:
-    """Judge every metric at each of its best thresholds, while the others keep theirs.
+    """Judge every metric at each of its best thresholds, while all other metrics keep their own threshold.
 
     Youden's J often has its maximum at several cuts, of which the lowest is used by convention. With another cut, a
     metric may call different models unlearned, and therefore have a different Q, R and rank. Arguments and errors are

@@ -265,7 +265,7 @@ def stability(
     again, and the configurations are chosen again. A part of the score without values per example for each model is
     not resampled and is named in `fixed`; the spread is then a lower bound.
 
-    If nothing can vary, there are no probabilities. Over configurations, this is so if each method has only one
+    If nothing can vary, there are no probabilities. Over configurations, nothing can vary if each method has only one
     eligible configuration; over examples, if no part of the score has values per example. Ranks, `p_best` and swaps are
     then NaN, as is the interval of a method with one configuration, and `cautions` says so.
 

@@ -129,7 +129,7 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
         )
 
 
-# Models from the Hub: their places, their commits, and the removal of downloads.
+# Models from the Hub: where they are stored, at which commits, and how downloads are removed.
 
 
 class _Revisions(NamedTuple):
