@@ -422,7 +422,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _finish(folder: Path) -> None:
-    """Give all files the permissions of the umask (safetensors makes its files private), and flush them to disk."""
+    """Set all files to the permissions of the umask (safetensors makes its files private), and flush them to disk."""
     mode = os.stat(folder).st_mode
     for place, _, names in os.walk(folder):
         for name in names:

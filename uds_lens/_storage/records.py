@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
 
 
 def digest(value: Any) -> str:
-    """Hash plain JSON values, independently of the order of names: BLAKE2b, 32 hexadecimal digits.
+    """Hash plain JSON values, whatever the order of their keys (BLAKE2b, 32 hexadecimal digits).
 
     >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     True

@@ -35,8 +35,8 @@ class AnnotateOptions:
     """
 
     protocol: AnswerProtocol = "auto"
-    """How question and answer become text; `auto`: as the checkpoints' own record says, else the chat template where
-    the tokenizer has one, else raw."""
+    """How question and answer become text; `auto` follows the checkpoints' own record, else uses the chat template if
+    the tokenizer has one, else raw prompts."""
 
     system_prompt: str | None = None
     """System turn before the question in chat prompts; None uses the template's own."""

@@ -188,7 +188,7 @@ def _orders(lengths: np.ndarray, widths: np.ndarray) -> list[np.ndarray]:
 def _best_split(
     group: np.ndarray, lengths: np.ndarray, widths: np.ndarray, cost: BatchCost
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Find the split of a group, by length or width, that saves most, and how much it saves."""
+    """Find the split of a group, by length or width, that saves the most, and return the saving too."""
     best = (-np.inf, group, group[:0])
     if len(group) < 2:
         return best

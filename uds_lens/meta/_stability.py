@@ -236,7 +236,7 @@ class Stability:
     example."""
 
     cautions: tuple[str, ...] = ()
-    """Sentences about what cannot vary in these resamples, so that its probability is NaN or overconfident."""
+    """Warnings about what cannot vary in these resamples, which makes its probability NaN or overconfident."""
 
     @property
     def varying(self) -> tuple[str, ...]:

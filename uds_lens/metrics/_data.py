@@ -323,7 +323,7 @@ def _of_questions(
         return None
     if unknown:
         warn_once(
-            f"{unknown} of {len(entities)} rows with entities ask a question that the forget set does not have; a "
+            f"{unknown} of {len(entities)} rows with entities ask a question that is not in the forget set; a "
             "sample leaves them out, so that all metrics are measured on the same questions. Give both sets the same "
             "questions or ids."
         )

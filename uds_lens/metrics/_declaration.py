@@ -163,7 +163,7 @@ def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False)
 
 
 def needs_gradients(*sets: str, role: Role = "model") -> tuple[Pass, ...]:
-    """Return passes that differentiate the loss of each answer of sets: `Evidence.gradient_norms`.
+    """Return passes that compute the gradient of the loss for each answer in the sets (`Evidence.gradient_norms`).
 
     >>> needs_gradients("forget", "holdout")[1].set_name
     'holdout'

@@ -180,7 +180,7 @@ def behaviour_changes(model: nn.Module) -> list[LiveChange]:
 
 
 def module_changes(model: Any) -> list[LiveChange]:
-    """Return the modules of a transformers model whose class is not the one that its configuration would create."""
+    """Return the modules of a transformers model whose classes differ from those its configuration would create."""
     if not is_plain_decoder(model) or getattr(model, "is_quantized", False):
         return []
     with torch.device("meta"):

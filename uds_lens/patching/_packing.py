@@ -268,7 +268,7 @@ def _agree(
 
 
 def scaling_of(query: Tensor, options: dict[str, Any]) -> float:
-    """Return the scaling of an attention's products: as given, or one over the square root of the head width."""
+    """Return the factor of the dot products: the module's own, or one over the square root of the head width."""
     given = options.get("scaling")
     return float(query.shape[-1] ** -0.5 if given is None else given)
 

@@ -155,7 +155,7 @@ class DepthAudit(Stage1):
             >>> audit.uds
             1.0
         """
-        from uds_lens.audit._two_stage import measure_stages  # the only import from a higher room
+        from uds_lens.audit._two_stage import measure_stages  # the only import from a room above
 
         _, audit = measure_stages(full, retain, unlearned, examples, control=control, config=config, options=options)
         assert audit is not None

@@ -378,7 +378,7 @@ def ratio_interval(
         return NO_INTERVAL
 
     def ratios_of(times: Sequence[Floats]) -> tuple[Floats, Floats]:
-        """Return the ratio of each resample with its standard error; NaN where the mean below is not above 0."""
+        """Return the ratio for each resample and its standard error; NaN where the denominator is not positive."""
         (above, above_error), (below, below_error) = (of(drawn) for of, drawn in zip(means_of, times, strict=True))
         below = np.where(below > 0, below, np.nan)
         ratio = above / below

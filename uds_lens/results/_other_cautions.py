@@ -186,8 +186,8 @@ def about_transplant(*, controlled: bool, n_retains: int, bound: float, basis: I
         yield Caution("caution", f"{text}nothing.", "no control")
     if n_retains == 1:
         text = (
-            "One retain model: how much of output depth a model that never learned the facts seems to hide is not "
-            f"known here, so only more than {bound:g} counts."
+            "With one retain model, we do not know how much a model that never learned the facts would seem to hide, "
+            f"so only a value above {bound:g} counts."
         )
         yield Caution("note", text, "one retain")
     if basis.few:
@@ -306,7 +306,7 @@ def about_robustness(row: Mapping[str, Any], tied: Sequence[float], dominated: I
     if tied:
         yield (
             f"{len(tied)} cuts separate the pools equally well ({min(tied):.3g} to {max(tied):.3g}, the lowest is "
-            "used): the models, and so the numbers, depend on which is taken"
+            "used): the models, and so the numbers, depend on the choice of cut"
         )
     yield from dominated
     if row["n"] < FEW_JUDGED:

@@ -76,7 +76,7 @@ class RelearnGridResults:
     """Subject of each example."""
 
     def _rows(self, model: str, attack: str) -> pd.Series:
-        """Mark the rows of a model under an attack of any strength."""
+        """Return a mask of the rows for a model under an attack, at any strength."""
         kinds = self.frame["attack"].str.partition(":")[0]
         return (self.frame["model"] == model) & (kinds == attack)
 

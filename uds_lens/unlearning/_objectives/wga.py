@@ -29,7 +29,7 @@ def weighted_ascent(
         logits: Unshifted logits on the forget batch.
         labels: Unshifted labels, -100 where not counted.
         likely: Exponent of p. Above 0, a forgotten token no longer counts, so the ascent comes to an end.
-        unlikely: Exponent of 1 - p. Above 0, a token that is certain does not count.
+        unlikely: Exponent of 1 - p. Above 0, a token predicted with certainty does not count.
 
     Returns:
         Nats per token, <= 0; equal to `gradient_ascent` if both exponents are 0.
