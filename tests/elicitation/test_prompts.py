@@ -120,7 +120,7 @@ def test_questions_of_ones_own_come_from_a_table(tmp_path):
     texts = ("id,query\n1,Who?\n", "id,question\n0,Who?\n0,Where?\n", "id,question\n0,a\n1,b\n2,\n")
     for row, text in enumerate(texts):
         table.write_text(text, encoding="utf-8")
-        with pytest.raises(DataError, match=f"row {row}: expected an `id` of its own and a `question`"):
+        with pytest.raises(DataError, match=f"row {row}: expected a unique `id` and a `question`"):
             find_probe(f"given(file={table})")
 
 

@@ -45,7 +45,7 @@ class AnnotateOptions:
     """Date given to chat templates that print one."""
 
     template_kwargs: TemplateKwargs = None
-    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes none."""
 
     dtype: DType = "float32"
     """Dtype of the models."""

@@ -58,7 +58,7 @@ def read_replies(path: str | os.PathLike[str]) -> dict[str, str]:
     replies: dict[str, str] = {}
     for number, row in enumerate(read_rows(Path(path)), start=1):
         if not isinstance(row, Mapping) or "id" not in row or not isinstance(row.get("reply"), str):
-            raise DataError(f"replies, row {number}: expected `id` and `reply`, a text; got {short(row)}.")
+            raise DataError(f"replies, row {number}: expected `id` and `reply` (a text); got {short(row)}.")
         replies[str(row["id"])] = row["reply"]
     return replies
 

@@ -40,7 +40,7 @@ TARGET = "Sure, the answer is"  # the default target
 
 _MARK = "\x02suffix\x02"
 
-_TRIES = 10  # draws of candidates before giving up a step because none survives re-tokenisation
+_TRIES = 10  # draws of candidates before a step is abandoned because none survives re-tokenisation
 
 
 class SuffixProbe:
@@ -84,7 +84,7 @@ class SuffixProbe:
         return ask.rendered.prompt.reference if self.target == "answer" else self.target
 
     def expected_length(self, ask: Ask, n_suffix: int) -> int:
-        """Estimate the tokens of a prompt with suffix and target: two to a word of the target."""
+        """Estimate the tokens of a prompt with suffix and target, counting two per word of the target."""
         return len(ask.rendered.ids) + n_suffix + 2 * len(self._wanted(ask).split())
 
 
@@ -298,7 +298,7 @@ class GCG(SuffixProbe):
         return name_with_settings("gcg", self, unnamed=["cached", "rows_at_once"])
 
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
-        """Estimate the maximum number of tokens and passes of the optimisation; a backward pass counts twice."""
+        """Estimate the maximum number of tokens and passes in the optimisation; a backward pass counts twice."""
         batches = -(-self.candidates // self.rows_at_once)
         swapped = self.tokens * (1 + 1 / batches) / 2  # of the suffix, from a batch's first swap on
         tokens = 0.0

@@ -58,17 +58,17 @@ class ElicitOptions:
     """Random seed, combined with each example's id: every model gets the same random numbers."""
 
     protocol: AnswerProtocol = "auto"
-    """How a question becomes text; `auto`: as a checkpoint's own record says, else the chat template where the
-    tokenizer has one, else raw."""
+    """How a question becomes text; `auto` follows a checkpoint's own record, else uses the chat template if the
+    tokenizer has one, else raw prompts."""
 
     system_prompt: str | None = None
-    """System turn before the question, in chat prompts; None is the template's own."""
+    """System turn before the question in chat prompts; None keeps the template's own."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
 
     template_kwargs: TemplateKwargs = None
-    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes none."""
 
     dtype: DType = "float32"
     """Dtype of the models."""
@@ -84,7 +84,7 @@ class ElicitOptions:
     """Texts generated in one batch. Results do not depend on it beyond rounding."""
 
     max_hours: PositiveFloat = 2.0
-    """Warn before a run that is estimated to take longer. Does not affect results."""
+    """Warn before a run that is estimated to take longer than this. Does not affect results."""
 
     def __post_init__(self) -> None:
         _ = self.chat

@@ -433,9 +433,7 @@ class Given(_Worded):
             name, question = row.get("id"), row.get("question")
             known = name is not None and str(name) not in found
             if not known or not isinstance(question, str) or not question.strip():
-                raise DataError(
-                    f"{self.file}, row {place}: expected an `id` of its own and a `question`; got {short(row)}."
-                )
+                raise DataError(f"{self.file}, row {place}: expected a unique `id` and a `question`; got {short(row)}.")
             found[str(name)] = question
         return found
 

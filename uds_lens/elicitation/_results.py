@@ -79,7 +79,7 @@ class ElicitationResults:
     """How questions became text."""
 
     models: Mapping[str, ModelRecord]
-    """Records of `full`, `retain` and `unlearned`, as far as given."""
+    """Records of `full`, `retain` and `unlearned`, where given."""
 
     examples: Sequence[ForgetExample]
     """The rows."""
@@ -94,7 +94,7 @@ class ElicitationResults:
     """Versions, machine, command, first prompt."""
 
     holdout: Sequence[ForgetExample] = ()
-    """Questions of the same kind that no model learned, asked of the unlearned model; see `control_frame`."""
+    """Questions of the same kind that no model learned, put to the unlearned model; see `control_frame`."""
 
     judge: Judge | None = None
     """See `judged_by`; not saved."""

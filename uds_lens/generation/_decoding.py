@@ -137,7 +137,7 @@ def generate_answers(
         start: Beginning of the answer, as part of the prompt; it is not returned.
         known: Known beginning of each answer (`known_beginning`), which is not generated again.
         bare: The questions are texts to be continued as they are, outside of any template.
-        settings: Length and rows at once; None means `GenerationSettings()`.
+        settings: Answer length and batch size; None means `GenerationSettings()`.
         desc: Label of the progress bar.
 
     Returns:

@@ -108,7 +108,7 @@ class Trust:
 
 
 _COLUMNS = {"F": "faithfulness", "Q": "quantisation", "R": "relearning"}
-"""Columns of `trust.csv` that are not fields of `Trust` by the same name."""
+"""Columns of `trust.csv` that are not fields of `Trust` under the same name."""
 
 
 @cache

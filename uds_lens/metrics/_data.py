@@ -81,7 +81,8 @@ class MetricData:
     """Texts of what is to be forgotten: the beginning as the question, what follows as the answer."""
 
     entities: _Examples | None = None
-    """The forget set with entity spans, for the white-box metrics; None means `forget`, where it has entities."""
+    """The forget set with entity spans, for the white-box metrics; None means the rows of `forget` that have
+    entities."""
 
     sample: Mapping[str, Any] | None = None
     """How `limited` sampled the examples, for the provenance; None if all are used."""
@@ -184,12 +185,12 @@ class MetricData:
 
 
 def _first_word(text: str) -> str:
-    """Return a word that models of this data know, to write after an answer whose last state is read."""
+    """Return a word known to models of this data, to be written after an answer whose last state is read."""
     return text.split()[0] if text else "The"
 
 
 def data_hash(data: MetricData) -> str:
-    """Return a hash of all examples of all sets, whatever their rows in a file."""
+    """Return a hash of all examples of all sets, regardless of their positions in a file."""
     left_out = ("sample", *([] if data.passages else [PASSAGES]))
     sets = {each.name: getattr(data, each.name) for each in fields(data) if each.name not in left_out}
     plain = {name: rows and [{**vars(row), "row": None} for row in rows] for name, rows in sets.items()}

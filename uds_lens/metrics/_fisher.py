@@ -115,7 +115,7 @@ def layer_turns(model: HookedModel, memory_gb: float) -> list[list[int]]:
 
 
 def _kept_per_token(model: HookedModel, layers: Sequence[int]) -> int:
-    """Estimate the bytes a pass keeps of each token: twice what enters and leaves the linear maps of some layers."""
+    """Estimate the bytes that a pass keeps per token: twice what enters and leaves the linear maps of some layers."""
     maps = [m for layer in layers for m in model.anatomy.layers[layer].modules() if isinstance(m, nn.Linear)]
     numbers = sum(m.in_features + m.out_features for m in maps) or model.d_model * 32 * len(layers)
     return 2 * numbers * model.dtype.itemsize
@@ -304,7 +304,7 @@ def _may_run_together(model: HookedModel, rows: Sequence[TokenRow], layer: int) 
     return True
 
 
-# Diagonals: in memory, or on disk a file per layer.
+# Diagonals, in memory or on disk (one file per layer).
 
 
 def diagonal_fisher(
@@ -325,7 +325,7 @@ def diagonal_fisher(
         show: Progress bar on, off, or (None) in terminals only.
 
     Returns:
-        Per layer its flattened parameters' values, float32.
+        For each layer, the values at its flattened parameters, float32.
 
     Raises:
         ModelError: Quantised weights, or NaN or infinite logits (names the first example).

@@ -42,7 +42,7 @@ class FluencyScorer(Protocol):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class MetricOptions:
-    """Definition of what is measured. Results are comparable when these are equal.
+    """Definitions of what is measured. Results are comparable if these settings are equal.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -55,21 +55,21 @@ class MetricOptions:
     """
 
     protocol: AnswerProtocol = "auto"
-    """Prompts of the output metrics (white-box metrics always use raw ones); `auto`: as a checkpoint's own record says,
-    else the chat template where the tokenizer has one, else raw."""
+    """Prompts of the output metrics (white-box metrics always use raw ones); `auto` follows a checkpoint's own record,
+    else uses the chat template if the tokenizer has one, else raw prompts."""
 
     system_prompt: str | None = None
-    """System turn before the question, in chat prompts; None is the template's own."""
+    """System turn before the question in chat prompts; None keeps the template's own."""
 
     chat_date: str = CHAT_DATE
     """Date given to chat templates that print one."""
 
     template_kwargs: TemplateKwargs = None
-    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes none."""
 
     entity_space: EntitySpace = "answer"
     """What precedes an entity: whatever precedes it in the answer, or (`always`) one space. The latter is the rule of
-    the UDS paper, even where models never saw a space: after an opening quote, in Chinese."""
+    the UDS paper, even where models never saw a space, such as after an opening quote or in Chinese."""
 
     strict_es: bool = False
     """Give Extraction Strength 0, instead of Open-Unlearning's 1/T, if not even the last token is right."""

@@ -178,7 +178,7 @@ class Session:
 
     @cached_property
     def plan(self) -> Plan:
-        """The entity examples in tokens and batches, exactly those of an audit."""
+        """The entity examples, tokenised and batched exactly as in an audit."""
         return make_plan(self.sources, self.data.with_entities, config=self.config, options=self.run)
 
     def plan_of(self, wanted: Pass) -> Plan:
@@ -395,7 +395,7 @@ class Session:
 
     @contextmanager
     def _opened(self, role: str) -> Iterator[HookedModel]:
-        """Open one model for the length of the block; an open model of the caller's stays open."""
+        """Open one model for the length of the block; a model that the caller opened stays open."""
         source = self.sources[role]
         if isinstance(source, HookedModel):
             with source.held():
@@ -554,7 +554,7 @@ def _shares(seconds: float, forwards: int, weights: Sequence[int]) -> list[tuple
 
 @contextmanager
 def _counted(model: HookedModel) -> Iterator[list[int]]:
-    """Count forwards of the decoder by its first block."""
+    """Count forward passes of the decoder by calls of its first block."""
     count = [0]
 
     def add(module: Any, args: Any) -> None:

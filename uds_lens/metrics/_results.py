@@ -101,7 +101,7 @@ class MetricValue:
     """Subject of each of these examples; empty if none has a subject."""
 
     details: Mapping[str, Any] = field(default_factory=dict)
-    """More numbers behind the value, per layer for example."""
+    """Further numbers behind the value, for example per layer."""
 
     cost: Cost = field(default_factory=Cost)
     """Time and forward passes."""
@@ -131,7 +131,7 @@ class MetricValue:
 
     @property
     def basis(self) -> IntervalBasis | None:
-        """Name the unit that the interval resamples; None if there is no interval."""
+        """The unit that the interval resamples; None if there is no interval."""
         values = self._averaged
         return None if values is None or not self.subjects else interval_basis(values, self.subjects)
 

@@ -32,7 +32,7 @@ from uds_lens.training._curve import KIND, LOGGED, RECORD, DepthCurve, DepthPoin
 @validated
 @dataclass(frozen=True, kw_only=True)
 class DepthSettings:
-    """Settings of `DepthCallback`, which describes them."""
+    """Settings of `DepthCallback`; its docstring describes them."""
 
     every: PositiveInt
     rows: PositiveInt | None = None

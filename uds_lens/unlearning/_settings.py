@@ -26,7 +26,8 @@ Schedule: TypeAlias = Literal["linear", "cosine", "constant_with_warmup"]
 """Learning rate after warm-up: linear decay to 0, cosine decay, or constant."""
 
 Reduction: TypeAlias = Literal["answers", "open_unlearning"]
-"""`answers`: the positions that predict an answer. `open_unlearning`: those that Open-Unlearning averages over."""
+"""`answers`: the positions that predict an answer. `open_unlearning`: the positions that Open-Unlearning averages
+over."""
 
 
 Save: TypeAlias = Literal["adapter", "merged"]
@@ -68,7 +69,8 @@ class MethodConfig:
     """Gradients are clipped to this norm."""
 
     protocol: AnswerProtocol = "auto"
-    """How question and answer become text; `auto`: as in the model's record, else the chat template, else raw."""
+    """How question and answer become text; `auto` follows the model's record, else uses the chat template if the
+    tokenizer has one, else raw prompts."""
 
     system_prompt: str | None = None
     """System turn before the question in chat prompts; None keeps the template's own."""
@@ -77,10 +79,10 @@ class MethodConfig:
     """Date given to chat templates that print one."""
 
     template_kwargs: TemplateKwargs = None
-    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None for nothing."""
+    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes none."""
 
     seed: NonNegativeInt = 0
-    """Seed for everything random: data order, dropout, and the method's draws (refusals, alternates, a vector)."""
+    """Seed for all randomness: data order, dropout, and the method's draws (refusals, alternates, a vector)."""
 
     def __post_init__(self) -> None:
         self.chat.require(self.protocol)
@@ -199,7 +201,7 @@ def _as_tuple(given: Any) -> Any:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Where and how to train. The method's configuration decides what is learned; these change it only by rounding."""
+    """How and where to train. These options, unlike a method's configuration, affect the result only by rounding."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU if there is one. Select GPUs with CUDA_VISIBLE_DEVICES; use several with accelerate."""
@@ -214,17 +216,18 @@ class TrainOptions:
     """Dtype of the computation, with weights kept in `dtype`."""
 
     device_batch_size: PositiveInt | None = None
-    """Forget examples per device and pass; the rest of a batch is accumulated. None takes the whole batch at once, on a
-    CPU in groups of similar length."""
+    """Forget examples per device and pass; the rest of a batch is accumulated. None takes the whole batch at once or,
+    on a CPU, in groups of rows of similar length."""
 
     gradient_checkpointing: bool = False
     """Recompute activations instead of keeping them: less memory, more time."""
 
     checkpoint_every: NonNegativeInt | None = None
-    """Steps between checkpoints that a killed run resumes from; None is once per epoch, 0 never."""
+    """Steps between checkpoints that a killed run resumes from; None saves one per epoch, 0 saves none."""
 
     log_every: PositiveInt = 5
-    """Steps per point of the loss curve, each the mean over them; the first and last step are logged separately."""
+    """Steps per point of the loss curve. Each point is the mean over its steps; the first and last step are logged
+    separately."""
 
     log_to: Annotated[tuple[LogTo, ...], BeforeValidator(_as_tuple)] = ()
     """Where to log: `csv` (a file next to the result, named after it), `wandb`, `trackio`."""

@@ -15,7 +15,7 @@ def extraction_strength(hits: Sequence[bool], *, strict: bool = False) -> float:
     here, for comparison with published numbers; `strict` follows the definition, k = T.
 
     Args:
-        hits: For each labelled token of the answer, including what ends it: is it the model's first choice?
+        hits: Whether each labelled token of the answer, including what ends it, is the model's first choice.
         strict: True gives 0 if nothing can be extracted.
 
     Returns:
@@ -50,7 +50,7 @@ def exact_memorization(hits: Sequence[bool]) -> float:
     """Return Exact Memorization (EM): the share of answer tokens that the teacher-forced argmax gets right.
 
     Args:
-        hits: For each labelled token of the answer, including what ends it: is it the model's first choice?
+        hits: Whether each labelled token of the answer, including what ends it, is the model's first choice.
 
     Returns:
         In [0, 1], computed without the last position; NaN if no other is left.

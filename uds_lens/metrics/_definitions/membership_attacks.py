@@ -129,7 +129,7 @@ def normalised_auc(model: float, retain: float) -> float:
 IDENTIFIABLE = Meaning("knowledge", "holdout more familiar", "forget set identifiable (0.5: chance)")
 
 Attack: TypeAlias = Callable[[Evidence, list[float], list[float], str], float]
-"""Score of one answer from the settings, its log-probabilities, its standardised ones and its text."""
+"""Scores one answer, given the settings, its log-probabilities, the standardised ones and its text."""
 
 ATTACKS: dict[str, tuple[str, Attack]] = {
     "mia_loss": ("LOSS", lambda evidence, logprobs, standardised, text: mean_nll(logprobs)),

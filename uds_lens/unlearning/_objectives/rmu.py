@@ -73,8 +73,8 @@ def summed_state_distance(
     Args:
         states: Residual stream after a layer.
         goal: One vector for all positions, or a state per position.
-        mask: Positions to sum over. Open-Unlearning takes those *of* the answer tokens, one to the right of those that
-            predict them.
+        mask: Positions to sum over. Open-Unlearning takes the positions *of* the answer tokens, one to the right of the
+            positions that predict them.
         mean_inverse_length: The second factor, for the whole batch, if these rows are only a part of it.
 
     Returns:

@@ -28,7 +28,7 @@ class UNDOConfig(RetainConfig):
 
     Start from the unlearned model; starting from `full` would only restore `full`. Weights w become
     `(1 - noise_share) w + noise_share noise_scale n`, where n is drawn as in Xavier initialisation for matrices and is
-    0 for vectors. It needs more steps and a higher learning rate than unlearning, since the copy relearns everything.
+    0 for vectors. UNDO needs more steps and a higher learning rate than unlearning, since the copy relearns everything.
     """
 
     method: ClassVar[str] = "undo"
