@@ -249,7 +249,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_resumes_later(
 
 def test_foreign_folders_are_never_touched(tiny: Tiny, tmp_path: Path, monkeypatch) -> None:
     for place, error, words in (
-        (tmp_path / ".out.run", ConfigError, r"\.out\.run.* holds something else"),
+        (tmp_path / ".out.run", ConfigError, r"\.out\.run.* holds other files"),
         (tmp_path / "out", ResultFormatError, "is not a saved result"),
     ):
         place.mkdir()

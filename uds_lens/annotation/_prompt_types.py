@@ -1,4 +1,4 @@
-"""A rule that derives the kind of knowledge asked for from the words of the question, then the form of the entity."""
+"""A rule that infers which kind of knowledge a question asks for, from its words, then from the form of the entity."""
 
 from __future__ import annotations
 

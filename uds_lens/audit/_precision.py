@@ -31,7 +31,7 @@ def limit_for(
     use all rows.
 
     Args:
-        full: As for `DepthAudit.run`, as are `retain`, `unlearned`, `examples` and `options`.
+        full: As in `DepthAudit.run`; so are `retain`, `unlearned`, `examples` and `options`.
         retain: The model that never saw the forget set.
         unlearned: The model whose scores are used.
         examples: The forget set.

@@ -97,7 +97,7 @@ class StateStore:
         if row in self._rows:
             return self._rows[row][layers]
         if row not in self._files:
-            raise DataError(f"no states for row {row}: read the source on the same plan.")
+            raise DataError(f"no states for row {row}: read the source with the same plan.")
         from safetensors import SafetensorError, safe_open
 
         try:

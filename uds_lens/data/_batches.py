@@ -76,7 +76,7 @@ def plan_batches(
     window_weight: float = 0.0,
     batch_cost: float = 128,
 ) -> list[list[int]]:
-    """Group rows of similar length and window width, for rows that are padded to one length.
+    """Group rows of similar length and window width, to be padded to one length.
 
     A batch of n rows costs n (S + w W) + `batch_cost` tokens, with S its longest row, W its widest window and w
     `window_weight`. Starting from all rows, the batch is split by length or width wherever that saves most, until

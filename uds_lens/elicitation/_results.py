@@ -597,7 +597,7 @@ class ElicitationResults:
     def plot_depth(
         self, depth: DepthAudit, probe: str = "cloze", *, decoding: Decoding = "greedy", **look: Unpack[Look]
     ) -> go.Figure:
-        """Plot each example's score beyond retain against its UDS (see `uds_lens.plots.depth_elicited`)."""
+        """Plot how far each example's score exceeds retain's against its UDS (see `uds_lens.plots.depth_elicited`)."""
         from uds_lens.plots import depth_elicited
 
         return depth_elicited(self.with_depth(depth), probe=probe, decoding=decoding, **look)

@@ -215,7 +215,7 @@ class Draws:
 
 @dataclass(frozen=True, eq=False)
 class PoolBootstrap:
-    """Draw resamples of pools. The same models always get the same resamples, so that metrics are compared in pairs."""
+    """Draw resamples of pools. The same models always get the same resamples, so comparisons of metrics are paired."""
 
     pools: Pools
     n_resamples: int

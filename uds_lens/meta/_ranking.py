@@ -49,7 +49,7 @@ class ScoreParts:
     def preset(cls, name: Literal["open_unlearning", "open_unlearning_muse"]) -> ScoreParts:
         """Return the score parts available in Open-Unlearning's default configuration of TOFU or MUSE.
 
-        That configuration has neither EM, nor three of the four attacks, nor fluency: read it with
+        That configuration lacks EM, fluency and three of the four attacks: read it with
         `read_open_unlearning(utility="model_utility")`.
 
         >>> ScoreParts.preset("open_unlearning").memorization

@@ -51,13 +51,13 @@ def runs_plainly(model: HookedModel) -> bool:
 
 
 def packable(model: HookedModel) -> bool:
-    """Whether an open model may run on packed rows: it needs a tested family, eager attention, and no user hooks."""
+    """Whether a loaded model may run on packed rows: it needs a tested family, eager attention, and no user hooks."""
     eager = all(attention_of(config) == "eager" for config in configs_of(model.anatomy.layers))
     return eager and runs_plainly(model) and _is_plain(model.hf)
 
 
 def may_be_packable(source: ModelSource, model_type: object) -> bool:
-    """Whether a model, open or not, may run on packed rows; a checkpoint is judged by its family alone."""
+    """Whether a model, loaded or not, may run on packed rows; a checkpoint is judged by its family alone."""
     if model_type not in PACKED_FAMILIES:
         return False
     if isinstance(source, str | os.PathLike):

@@ -84,7 +84,7 @@ def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure: blocks from left to right, and upwards the share of the loss that each band brings back.
+        The figure: blocks on the x axis, the share of the loss that each band brings back on the y axis.
 
     Raises:
         DataError: A column is missing.

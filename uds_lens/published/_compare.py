@@ -54,7 +54,7 @@ BY_METRIC = {
     "mean_difference": "mean of measured - published",
     "largest_difference": "the difference that is largest in size, with its sign",
     "largest_model": "the model with the largest difference",
-    "known": "known problems of the published values",
+    "known": "known problems with the published values",
 }
 """Columns of `Comparison.by_metric`."""
 

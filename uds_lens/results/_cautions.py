@@ -396,7 +396,7 @@ def _answers_opened(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution(
             "caution",
             f"The chat template asks for an answer by {asked}, but writes {written} before a given answer. "
-            "The entities were scored after the latter, which is what training on the whole conversation sees; a model "
+            "The entities were scored after the latter, as in training on the whole conversation; a model "
             "that learned its answers after other text may seem to know less than it does (template_kwargs sets "
             "what the template offers, such as enable_thinking).",
             "answers opened in two ways",

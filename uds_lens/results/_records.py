@@ -133,7 +133,7 @@ def _installed(package: str) -> str:
 
 
 def equal_weights(models: Mapping[str, ModelRecord]) -> list[tuple[str, str]]:
-    """Return the pairs of roles whose weights are the same bytes."""
+    """Return the pairs of roles whose weights are byte-identical."""
     return [(a, b) for a, b in combinations(models, 2) if models[a].fingerprint == models[b].fingerprint]
 
 

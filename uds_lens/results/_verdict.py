@@ -83,7 +83,7 @@ class Verdict(NamedTuple):
     """The reason for the verdict, in a sentence."""
 
     tested: tuple[str, ...]
-    """The tests that were done, out of states, transplant, relearning and elicitation."""
+    """Which of the tests (states, transplant, relearning, elicitation) were run."""
 
     not_tested: tuple[str, ...]
     """The tests that were not done."""
@@ -123,8 +123,8 @@ def verdict(
     Args:
         audit: The audit.
         transplant: Findings of a transplant; None uses those of the audit (`Transplant.beside`), if any.
-        relearning: What relearning brings back (`RelearnGridResults.evidence`); None where nobody tried.
-        elicitation: What probes bring back (`ElicitationResults.evidence`); None where nobody tried.
+        relearning: What relearning brings back (`RelearnGridResults.evidence`); None if not tested.
+        elicitation: What probes bring back (`ElicitationResults.evidence`); None if not tested.
 
     Returns:
         The verdict.

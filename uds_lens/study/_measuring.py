@@ -263,7 +263,7 @@ def unpacked_four_bit(weights: Weights, place: Path, *, offline: bool = False, r
 
 
 class StudyWork:
-    """Makes a model of a study and measures it in its states: each model is a part of the study."""
+    """Makes one model of a study and measures it in each of its states; each model is one part of the study."""
 
     def __init__(self, folder: StudyFolder, runner: Any = None) -> None:
         self.folder, self._run = folder, uuid.uuid4().hex

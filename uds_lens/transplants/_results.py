@@ -376,8 +376,8 @@ class Transplant:
         if bool((self.chosen < 0).all()):
             return "there are no other examples on which to choose a candidate"
         return (
-            f"retain lacks at most tau ({self.config.tau:g} nats per token) of every answer beyond what its blocks "
-            "cost full"
+            "for every answer, what retain lacks exceeds what its blocks cost full by at most tau "
+            f"({self.config.tau:g} nats per token)"
         )
 
     # What is hidden.

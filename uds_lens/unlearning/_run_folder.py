@@ -179,8 +179,8 @@ class RunFolder:
             foreign = [name for name in names if name not in (*_LOCKS, _RUN) and not is_scratch(name)]
             if foreign and _key_in(self.folder / _RUN) is None:
                 raise ConfigError(
-                    f"the run's checkpoints would go to {str(self.folder)!r}, which holds something else: choose "
-                    "another name for the result, or remove it."
+                    f"the run's checkpoints would go to {str(self.folder)!r}, which holds other files: choose "
+                    "another name for the result, or remove them."
                 )
         with _locked(self.folder, self.out):
             left = _key_in(self.folder / _RUN)

@@ -262,7 +262,7 @@ def _place(name: str) -> tuple[int | None, str]:
 
 
 class _Weights:
-    """The safetensors files of a checkpoint, open while the stack is."""
+    """The safetensors files of a checkpoint, open for as long as the stack is."""
 
     def __init__(self, source: str | os.PathLike[str], stack: ExitStack) -> None:
         from safetensors import SafetensorError, safe_open

@@ -65,7 +65,7 @@ def of_min_k(evidence: Evidence) -> Outcome:
     return Outcome(value, details={"auc_model": model, "auc_retain": retain})
 
 
-_NEXT_QUESTION = re.compile(r"\n\n|\nQuestion|Question:")  # a model that was not taught where an answer ends writes on
+_NEXT_QUESTION = re.compile(r"\n\n|\nQuestion|Question:")  # a model never taught where to end an answer keeps writing
 
 
 def rouge_f1(evidence: Evidence, *, name: str, tokens: int, ends: re.Pattern[str] | None = None) -> Outcome:

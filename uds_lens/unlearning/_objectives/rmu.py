@@ -147,7 +147,7 @@ def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
 
 
 def train_only(model: nn.Module, first: int, last: int, *, setting: Setting) -> None:
-    """Freeze everything except blocks `first` to `last`; `setting` is what chose `last`, for the error message."""
+    """Freeze everything except blocks `first` to `last`; `setting` names what set `last`, for the error."""
     blocks = decoder_blocks(model)
     if last >= len(blocks):
         raise ConfigError(
