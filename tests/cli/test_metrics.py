@@ -139,7 +139,7 @@ def test_several_models_in_one_table(trio, metrics, tmp_path, uds_lens):
     (row,) = [" ".join(line.split()) for line in printed.splitlines() if line.startswith(f"{label} ")]
     told = [found["em"] for found in saved.values()]
     assert row.endswith(" ".join(f"{em.value:.3f} [{em.interval.low:.2f}, {em.interval.high:.2f}]" for em in told))
-    assert "! all: Only" in printed and f"behind {label}" in " ".join(printed.split())
+    assert "! all: Only" in printed and f"for {label}" in " ".join(printed.split())
     assert "\nPrompts: chat template.\n" in printed, "no white-box metric was asked for"
     assert [line for line in uds_lens.doing if "saved, " in line] == [
         "npo: 2 metrics; saved, 1 of 2",

@@ -112,7 +112,7 @@ def test_a_model_of_ones_own_is_read_where_it_has_the_expected_form():
 )
 def test_a_model_of_another_form_is_told_what_it_lacks_and_what_it_must_have(make, why):
     needs = "inner model, .*ModuleList of num_hidden_layers blocks.*norm.*head.*hidden_size"
-    with pytest.raises(ModelError, match=f"{why}. Expected .*{needs}"):
+    with pytest.raises(ModelError, match=f"{why}. Expected: .*{needs}"):
         open_model(make())
 
 

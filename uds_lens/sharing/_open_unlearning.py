@@ -145,7 +145,8 @@ def _retain(config: hydra.Config, base: str | None, split: str | None, task: Pat
         left = hydra.text(config, "retain_split") or (
             f"retain{100 - int(percent)}" if percent.isdecimal() else "retain"
         )
-        published = find(f"tofu_{base}_{left}")
+        name = f"tofu_{base}_{left}"
+        published = find(name)
     beside = task.resolve().parent.parent / "finetune" / name
     if _has_weights(beside):
         return str(beside)
