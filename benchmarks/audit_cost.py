@@ -11,31 +11,20 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from bound import least_work
 from reference import one_forward_per_layer, plain_forward, scored_unembeddings
-from workloads import Workload, workload_parser, workloads
+from workloads import Workload, least_seconds, workload_parser, workloads
 
 import uds_lens as ul
 from uds_lens.audit._inputs import make_plan
 from uds_lens.data import TokenBatch, make_batch
 from uds_lens.data._batches import plan_batches
 from uds_lens.data._tokens import TokenRow
-
-
-def best_of(rounds: int, works: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Seconds of the fastest run of each work; they take turns, so that a busy moment hits them alike."""
-    best = dict.fromkeys(works, float("inf"))
-    for _ in range(rounds):
-        for name, work in works.items():
-            begun = time.perf_counter()
-            work()
-            best[name] = min(best[name], time.perf_counter() - begun)
-    return best
 
 
 def bucketed(rows: Sequence[TokenRow], *, token_budget: int) -> list[TokenBatch]:
@@ -71,15 +60,16 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
         share = len(rows) / len(rows[some])
         stage = (
             share
-            * best_of(
-                1, {"a": lambda: one_forward_per_layer(full.hf, unlearned.hf, rows[some], texts[some], rows_at_once=32)}
+            * least_seconds(
+                {"a": lambda: one_forward_per_layer(full.hf, unlearned.hf, rows[some], texts[some], rows_at_once=32)},
+                1,
+                clock=time.perf_counter,
             )["a"]
         )
         baseline = ul.Baseline.measure(full, retain, load.examples, options=options)
         with baseline.recorded(options=options) as recorded:
             recorded.audit(unlearned)
-            best = best_of(
-                repeats,
+            best = least_seconds(
                 {
                     **{
                         f"forward {attention} {i}": partial(plain_forward, unlearned.hf, way, attention=attention)
@@ -91,6 +81,8 @@ def measure(load: Workload, *, repeats: int, token_budget: int, naive_rows: int 
                     "alone": lambda: baseline.audit(unlearned, options=options),
                     "whole": lambda: ul.DepthAudit.run(full, retain, unlearned, load.examples, options=options),
                 },
+                repeats,
+                clock=time.perf_counter,
             )
         whole, alone, again = (best[name] for name in ("whole", "alone", "again"))
         forward = min(seconds for name, seconds in best.items() if name.startswith("forward"))

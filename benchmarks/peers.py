@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from audit_cost import best_of, bucketed
+from audit_cost import bucketed
 from torch import Tensor, nn
-from workloads import Proportions, Workload, random_llama, shared_parser, tofu_small
+from workloads import Proportions, Workload, least_seconds, random_llama, shared_parser, tofu_small
 
 import uds_lens as ul
 from uds_lens.data import TokenBatch
@@ -219,7 +219,7 @@ def compare(load: Workload, *, device: str, dtype: Any, repeats: int, released: 
             works["whole"] = timed(
                 lambda: ul.DepthAudit.run(full, retain, unlearned, examples, config=config, options=options)
             )
-            best = best_of(repeats, works)
+            best = least_seconds(works, repeats, clock=time.perf_counter)
     print(f"\n{load.name}: {len(rows)} rows, {dtype}\n\n| | one more model: s | times | whole audit: s | times |")
     print("|---|---|---|---|---|")
     again, whole = best["one more"], best["whole"]

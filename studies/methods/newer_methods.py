@@ -17,6 +17,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,20 +135,23 @@ def world_of(name: str) -> World:
             },
         )
     rows = draw_rows(name)
+    drawn = partial(
+        World,
+        full=OUT / name / "full",
+        retain=OUT / name / "retain-0",
+        models=RUNS / "methods" / name,
+        forget=rows["forget"],
+        keep=rows["control"][: len(rows["forget"])],
+        relearned=rows["relearned"],
+        tested=rows["tested"],
+    )
     if name == "smollm2-full":
-        return World(
-            OUT / name / "full",
-            OUT / name / "retain-0",
-            RUNS / "methods" / name,
-            rows["forget"],
-            rows["control"][: len(rows["forget"])],
-            rows["forget"][:: ASKED_STEP[False]],
-            rows["control"][:: CONTROL_STEP[False]],
-            rows["relearned"],
-            rows["tested"],
-            {"rate": RELEARNING[False], "batch_size": BATCH[name]},
-            {**COMMON, "batch_size": BATCH[name]},
-            {
+        return drawn(
+            asked=rows["forget"][:: ASKED_STEP[False]],
+            control=rows["control"][:: CONTROL_STEP[False]],
+            relearning={"rate": RELEARNING[False], "batch_size": BATCH[name]},
+            common={**COMMON, "batch_size": BATCH[name]},
+            methods={
                 "npo": {"learning_rate": FULL_RATES["npo"][0]},
                 **methods_of(
                     output=FULL_RATES["npo"][0],
@@ -164,19 +168,12 @@ def world_of(name: str) -> World:
             training=TRAINING[name],
             small=False,
         )
-    return World(
-        OUT / name / "full",
-        OUT / name / "retain-0",
-        RUNS / "methods" / name,
-        rows["forget"],
-        rows["control"][: len(rows["forget"])],
-        rows["forget"][::3],
-        rows["control"][::6],
-        rows["relearned"],
-        rows["tested"],
-        {"rate": 3e-4, "batch_size": 16},
-        {"epochs": 5, "batch_size": 16, "schedule": "constant_with_warmup"},
-        {
+    return drawn(
+        asked=rows["forget"][::3],
+        control=rows["control"][::6],
+        relearning={"rate": 3e-4, "batch_size": 16},
+        common={"epochs": 5, "batch_size": 16, "schedule": "constant_with_warmup"},
+        methods={
             "npo": {"learning_rate": 3e-4},
             **methods_of(output=3e-4, states=1e-3, retain_weight=1, scale=30, epochs=5),
             "graddiff": {"learning_rate": 2e-4},
