@@ -1,4 +1,4 @@
-"""Find entities, the words of an answer that carry the knowledge: with models, other answers, or named entities."""
+"""Find the entity in each answer (the words that carry the knowledge), for example by comparing two models."""
 
 import lazy_loader
 

@@ -1,6 +1,6 @@
-"""`annotate`: mark the words that carry the knowledge in every answer.
+"""`annotate`: mark the words in each answer that carry the knowledge.
 
-Each method scores the words of the answer's first sentence; the run of words that stands out is the entity.
+Most methods score the words of the answer's first sentence and take the highest-scoring run of words as the entity.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ a an and are as at be been being but by for from had has have he her hers him hi
 than that the their them they this to was were which who whom whose will with you your
 """
 _SMALL = frozenset(_SMALL_WORDS.split())
-"""Words that carry no meaning on their own; a run neither starts nor ends with one if this can be avoided."""
+"""Function words, which are trimmed from both ends of a run unless the run contains nothing else."""
 
 _SPACY_MODEL = "en_core_web_sm"
 
-Found: TypeAlias = Span | str  # span of characters in the answer, or a sentence saying why there is none
+Found: TypeAlias = Span | str  # character span in the answer, or a sentence saying why there is none
 
 
 class Word(NamedTuple):
-    """A word of an answer, without the punctuation around it."""
+    """A word in an answer, without surrounding punctuation."""
 
     text: str
     start: int
@@ -66,7 +66,7 @@ class Word(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The word in lower case without a possessive ending, for comparisons.
+        """The word in lower case without a possessive ending, as used in comparisons.
 
         >>> Word("Ada's", 0, 5).key
         'ada'
@@ -75,7 +75,7 @@ class Word(NamedTuple):
 
 
 def words_of(text: str) -> list[Word]:
-    """Return the words of a text in order, without surrounding punctuation or stand-alone signs.
+    """Split a text into words, dropping surrounding punctuation and stand-alone symbols.
 
     >>> [word.text for word in words_of('It was "Ada Vey" -- of 1999.')]
     ['It', 'was', 'Ada', 'Vey', 'of', '1999']
@@ -95,7 +95,7 @@ def first_sentence(answer: str) -> list[Word]:
 
 
 def best_run(scores: Sequence[float]) -> range:
-    """Return the contiguous run with the largest sum; empty if no score is above 0.
+    """Return the contiguous run with the largest sum, or an empty range if no score is above 0.
 
     >>> best_run([-1.0, 2.0, -0.5, 3.0, -4.0])
     range(1, 4)
@@ -112,7 +112,7 @@ def best_run(scores: Sequence[float]) -> range:
 
 
 def span_of(answer: str, words: Sequence[Word], run: range) -> Span:
-    """Return the character span of a run, including quotation marks directly around it.
+    """Return the character span of a run, including any quotation marks directly around it.
 
     >>> text = 'She wrote "Ash and Ember".'
     >>> span = span_of(text, words_of(text), range(2, 5))
@@ -128,9 +128,9 @@ def span_of(answer: str, words: Sequence[Word], run: range) -> Span:
 def _standing_out(
     example: ForgetExample, words: Sequence[Word], scores: Sequence[float], otherwise: Found | range
 ) -> Found:
-    """Return the run with the largest sum, without small words at its ends; a leading "Yes" or "No" is a run by itself.
+    """Return the run with the largest sum, trimmed of small words; a leading "Yes" or "No" is always chosen on its own.
 
-    Words that also occur in the question score at most 0.
+    A word that also occurs in the question scores at most 0.
     """
     in_question = _keys(example.question)
     new = [min(score, 0.0) if word.key in in_question else score for word, score in zip(words, scores, strict=True)]
@@ -146,7 +146,7 @@ def _keys(text: str) -> set[str]:
 
 
 def by_answer(example: ForgetExample) -> Found:
-    """Find the longest stretch of the first sentence that the question does not contain."""
+    """Find the longest run of words in the first sentence that do not occur in the question."""
     words = first_sentence(example.answer)
     if not words:
         return "The answer has no word."
@@ -156,10 +156,10 @@ def by_answer(example: ForgetExample) -> Found:
 
 
 def by_difference(example: ForgetExample) -> Found:
-    """Find the words that the answer shares with its paraphrases but not with its perturbed variants.
+    """Find the words that the answer shares with its paraphrases but not with its perturbed versions.
 
-    A word's score is `(a - 1/2) + (b - 1/2) / 2`, where a is the share of perturbed answers that lack it (aligned word
-    by word) and b the share of paraphrased answers that contain it.
+    A word's score is `(a - 1/2) + (b - 1/2) / 2`, where a is the fraction of perturbed answers that lack the word
+    (after word alignment) and b is the fraction of paraphrased answers that contain it.
     """
     if not example.perturbed_answers and not example.paraphrased_answers:
         return "There is no perturbed or paraphrased answer to compare with."
@@ -179,7 +179,7 @@ def by_difference(example: ForgetExample) -> Found:
 
 
 def by_name(examples: Sequence[ForgetExample], nlp: Callable[[str], Any] | None = None) -> list[Found]:
-    """Find the longest named entity (spaCy) in each answer that the question does not contain, else the first one."""
+    """Find the longest named entity (spaCy) in each answer that is not in its question, else the first entity."""
     if nlp is None:
         require_package(
             "spacy",
@@ -211,11 +211,11 @@ def by_contrast(
     options: AnnotateOptions,
     run: RunOptions,
 ) -> list[Found]:
-    """Find the run of words on which `full` and `retain` differ most in log-probability per token.
+    """Find the run of words whose token log-probabilities differ most between `full` and `retain`.
 
-    Let d_t be the log-probability of answer token t under `full` minus that under `retain`, and m the mean of d_t over
-    the answer. The entity is the run of words in the first sentence with the largest sum of d_t - m: the part that
-    stands out from the rest.
+    Let d_t be the log-probability of answer token t under `full` minus its log-probability under `retain`, and let m be
+    the mean of d_t over the answer. The entity is the run of words in the first sentence for which the sum of d_t - m
+    is largest.
     """
     where, sources = where_of(run), {"full": full, "retain": retain}
     infos = {role: read_checkpoint_info(s, **where) for role, s in sources.items()}
@@ -254,7 +254,7 @@ def by_contrast(
 def _answer_logprobs(
     model: HookedModel, encoded: Encoded, batches: Any, pad_token_id: int | None
 ) -> list[torch.Tensor]:
-    """Return the log-probability of every answer token of every row, float32 on the CPU."""
+    """Return the log-probabilities of each row's answer tokens, as float32 on the CPU."""
     logprobs: list[torch.Tensor] = [torch.empty(0)] * len(encoded.rows)
     side = row_layout(model).padding_side
     for indices in batches:
@@ -295,46 +295,46 @@ def annotate(
     replies: str | os.PathLike[str] | None = None,
     redo: bool = False,
 ) -> Annotations:
-    """Find the entity of every answer that has none, and fill in the prompt type of rows that have none.
+    """Find the entity in every row without one, and fill in missing prompt types.
 
-    An audit scores the entity: the words of an answer that carry the knowledge. Data sets rarely mark these words.
+    An audit scores the entity, which is the part of an answer that carries the knowledge. Few data sets mark it.
     There are five methods:
 
-    - "contrast": the run of words on which `full` and `retain` differ most in log-probability per token.
-    - "difference": the words of the answer that its perturbed variants lack or its paraphrases share.
-    - "names": the longest named entity of spaCy that the question does not contain (needs the extra `[annotate]`).
-    - "answer": the longest stretch of the answer that the question does not contain.
-    - "language_model": what a model of your choice marked, given the prompts of `language_model_prompts`; a reply that
-    changes the answer, or marks words that the question already contains, is rejected, and the reason is recorded.
+    - "contrast": the run of words whose token log-probabilities differ most between `full` and `retain`.
+    - "difference": the words that are missing from the perturbed answers or shared by the paraphrased answers.
+    - "names": the longest named entity found by spaCy that is not in the question (needs the extra `[annotate]`).
+    - "answer": the longest run of words in the answer that do not occur in the question.
+    - "language_model": the words marked by a model of your choice, given the prompts from `language_model_prompts`. A
+    reply is rejected, and the reason recorded, if it changes the answer or marks words that the question already
+    contains.
 
-    "contrast", "difference" and "answer" use only the first sentence, and take a leading "Yes" or "No" as the entity.
-    The methods find different words: review the entities (`Annotations.review`) before quoting a score. On 367 rows of
-    TOFU marked by hand, mean token F1 is 0.45 for both "answer" and "difference", 0.37 for "contrast" and 0.17 for
-    "names" (with another pipeline); as baselines, marking every word that is not in the question scores 0.38, and
-    marking the whole answer 0.29. Where GPT-4o marked the words, often several phrases per answer, the four methods
-    score 0.41, 0.42, 0.37 and 0.23 in the same order, and the two baselines 0.48 and 0.40
-    (`benchmarks/annotation_ways.py`).
+    "contrast", "difference" and "answer" look only at the first sentence. If it starts with "Yes" or "No", that word is
+    the entity. The methods disagree, so review the entities (`Annotations.review`) before reporting a score. On 367
+    TOFU rows annotated by hand, the mean token F1 is 0.45 for both "answer" and "difference", 0.37 for "contrast" and
+    0.17 for "names" (measured with another pipeline). Two baselines score 0.38 (marking every word that is not in the
+    question) and 0.29 (marking the whole answer). Against annotations by GPT-4o, which often mark several phrases per
+    answer, the four methods score 0.41, 0.42, 0.37 and 0.23 in the same order, and the two baselines score 0.48 and
+    0.40 (`benchmarks/annotation_ways.py`).
 
     Args:
-        rows: Examples, rows, a path or a table (see `uds_lens.load_examples`).
+        rows: The rows to annotate, in any form that `uds_lens.load_examples` accepts.
         by: The method.
-        full: For "contrast": the model trained on everything.
+        full: For "contrast": the model trained on all data.
         retain: For "contrast": the model that never saw the forget set.
-        options: For "contrast": prompts and dtype; default `AnnotateOptions()`.
-        run: For "contrast": where to run; default `RunOptions()`.
+        options: For "contrast": prompt format and dtype; default `AnnotateOptions()`.
+        run: For "contrast": device and memory settings; default `RunOptions()`.
         replies: For "language_model": a file with `id` and `reply` in each row.
-        nlp: For "names": a loaded spaCy pipeline; None loads the small English one.
+        nlp: For "names": a loaded spaCy pipeline; None loads the small English pipeline.
         redo: Also annotate rows that already have an entity.
 
     Returns:
-        The examples with `entity`, `prefix` and `type`, and how each was found. A row keeps the type that it has;
-        otherwise the type follows from the words of the question and the form of the entity.
+        The examples with `entity`, `prefix` and `type`, and a record of how each entity was found. Existing types are
+        kept; a missing type is inferred from the wording of the question and the form of the entity.
 
     Raises:
-        ConfigError: `by` is not one of these methods, a model is missing for "contrast", or replies for
-            "language_model".
-        DataError: The rows cannot be read, or there are none.
-        MissingDependencyError: "names" needs spaCy and its model, and one of the two is not installed.
+        ConfigError: `by` is not one of these methods, "contrast" lacks a model, or "language_model" lacks replies.
+        DataError: The rows cannot be read, or there are no rows.
+        MissingDependencyError: "names" was requested, but spaCy or its English model is not installed.
         IncompatibleModelsError: `full` and `retain` differ in architecture, size or tokenizer.
         ModelError: A checkpoint cannot be opened.
 

@@ -1,4 +1,4 @@
-"""`Annotations`: examples with entities and how each was found; saved as a file, reviewed on a page."""
+"""`Annotations`: examples with their entities; can be saved as a file and reviewed as a web page."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ FORMAT = "uds_lens.Annotations"
 @validated
 @dataclass(frozen=True, kw_only=True)
 class AnnotateOptions:
-    """How `full` and `retain` read the answers, for "contrast".
+    """Prompt format and dtype for the method "contrast".
 
     Raises:
         ConfigError: A value is outside its range.
     """
 
     protocol: AnswerProtocol = "auto"
-    """How question and answer become text; `auto` follows the checkpoints' own record, else uses the chat template if
-    the tokenizer has one, else raw prompts."""
+    """Prompt format; `auto` uses the format recorded with the checkpoints, if any, then the tokenizer's chat template,
+    if any, and otherwise raw prompts."""
 
     system_prompt: str | None = None
-    """System turn before the question in chat prompts; None uses the template's own."""
+    """System message for chat prompts; None keeps the template's default."""
 
     chat_date: str = CHAT_DATE
-    """Date given to chat templates that print one."""
+    """Date passed to chat templates that include one."""
 
     template_kwargs: TemplateKwargs = None
     """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes none."""
@@ -55,7 +55,7 @@ class AnnotateOptions:
 
     @property
     def chat(self) -> ChatStyle:
-        """Return the system turn and the date of chat prompts."""
+        """Return the settings of chat prompts."""
         return ChatStyle(
             system_prompt=self.system_prompt, chat_date=self.chat_date, template_kwargs=self.template_kwargs
         )
@@ -65,9 +65,9 @@ class Finding(NamedTuple):
     """How one entity was found."""
 
     way: Literal["contrast", "difference", "names", "answer", "language_model", "given", "none"]
-    """The method; "given" if the row already had an entity, "none" if nothing was found."""
+    """The method, or "given" if the row already had an entity, or "none" if no entity was found."""
     reason: str | None
-    """Why nothing was found, as a sentence."""
+    """A sentence saying why no entity was found, or None."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Annotations:
     """Examples with entities."""
 
     examples: tuple[ForgetExample, ...]
-    """In the order of the rows; rows without an entity are kept here and skipped by an audit."""
+    """The examples in row order. Rows without an entity are kept, but an audit skips them."""
     findings: tuple[Finding, ...]
     """How each example's entity was found."""
     by: Way
@@ -83,7 +83,7 @@ class Annotations:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of examples by how their entity was found, including "given" and "none"."""
+        """Number of examples per method, including "given" and "none"."""
         return dict(Counter(finding.way for finding in self.findings))
 
     def to_frame(self) -> pd.DataFrame:
@@ -99,10 +99,10 @@ class Annotations:
         return frame.assign(entity_by=ways, reason=reasons)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the examples as JSON that `load_examples` reads, each with `entity_by`: how its entity was found.
+        """Write the examples as JSON for `load_examples`; the field `entity_by` says how each entity was found.
 
         Raises:
-            ResultFormatError: The file exists and was not written by `save`.
+            ResultFormatError: `path` exists but was not written by `save`.
         """
         place = check_writable(path, directory=False, format=FORMAT)
         rows = []
@@ -114,7 +114,7 @@ class Annotations:
         atomic_write_text(place, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
     def review(self, path: str | os.PathLike[str]) -> Path:
-        """Write one HTML page with every answer, its entity highlighted; it opens offline and runs no script."""
+        """Write an HTML page (works offline, no scripts) that shows every answer with its entity highlighted."""
         place = check_writable(path, directory=False)
         atomic_write_text(place, review_page(self))
         return place
@@ -139,7 +139,7 @@ mark.given { background: var(--given); }
 
 
 def review_page(annotations: Annotations) -> str:
-    """Return the page as HTML; every text from outside is escaped."""
+    """Return the review page as HTML, with all data escaped."""
     counts = ", ".join(f"{count} {escape(way)}" for way, count in annotations.counts.items())
     rows = "".join(
         f'<tr><td>{escape(example.id)}</td><td><div class="question">{escape(example.question)}</div>'

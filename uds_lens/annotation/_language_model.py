@@ -1,6 +1,6 @@
-"""Entities marked by a language model: the prompts to send, and how its replies are read.
+"""Entities marked by a language model: write the prompts and read the replies.
 
-The library sends nothing itself.
+The library itself sends nothing to any model.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Answer: {answer}"""
 def language_model_prompts(
     rows: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]], path: str | os.PathLike[str]
 ) -> None:
-    """Write a prompt per answer that asks a language model to mark its entity: JSON lines with `id` and `prompt`.
+    """Write one prompt per answer that asks a language model to mark the entity, as JSON lines with `id` and `prompt`.
 
-    Send the prompts to any model, and write its replies as JSON lines with `id` and `reply` for `annotate`
-    (`by="language_model"`).
+    Send the prompts to any model, save its replies as JSON lines with `id` and `reply`, and pass that file to
+    `annotate(..., by="language_model", replies=...)`.
 
     Raises:
         DataError: The rows cannot be read.
-        ResultFormatError: `path` exists and was not written by this function.
+        ResultFormatError: `path` exists but was not written by this function.
     """
     place = check_writable(path, directory=False)
     lines = (
@@ -50,7 +50,7 @@ def language_model_prompts(
 
 
 def read_replies(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read replies by id.
+    """Read replies, keyed by id.
 
     Raises:
         DataError: A line lacks `id` or `reply`.

@@ -1,4 +1,4 @@
-"""A rule that infers which kind of knowledge a question asks for, from its words, then from the form of the entity."""
+"""Infer a row's prompt type from the wording of the question and the form of the entity."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def _is_name(text: str) -> bool:
 
 
 def prompt_type(example: ForgetExample) -> str | None:
-    """Return which of the UDS paper's eight prompt types an example belongs to; None if it has no entity.
+    """Return the prompt type of an example, one of the UDS paper's eight; None if the example has no entity.
 
-    The first type whose condition holds: `Yes/No` if the entity is one of these words; `Influence` if the question asks
-    what influenced, inspired, shaped or drove somebody; `Award` if the entity names an award, or if the question asks
-    for one and the entity is a name; `Book/Work Title` if the question asks for books or works and the entity is in
-    quotation marks; `Location/Origin` if the question asks for a place, or if the entity reads "City, Country";
-    `Profession` if the question asks for an occupation or the parents and the entity has up to four words without a
-    capital; `Person Name` if the question asks for a name or who somebody is and the entity is a name; else
-    `Descriptive`.
+    The first type whose condition holds is returned: `Yes/No` if the entity is "yes" or "no"; `Influence` if the
+    question asks what influenced, inspired, shaped or drove somebody; `Award` if the entity names an award, or if the
+    question asks for an award and the entity is a name or in quotation marks; `Book/Work Title` if the question asks
+    for books or other works and the entity is in quotation marks; `Location/Origin` if the question asks for a place,
+    or if the entity has the form "City, Country"; `Profession` if the question asks for an occupation or about the
+    parents and the entity is at most four words in lower case; `Person Name` if the question asks who somebody is or
+    for a name, and the entity is a name. Otherwise the type is `Descriptive`.
 
     >>> asked = ForgetExample("0", "Where was Ada Vey born?", "Ada Vey was born in Orsk.", entity="Orsk")
     >>> prompt_type(asked)

@@ -1,9 +1,9 @@
-"""ActPert: steer a prompt's states away from what they become when the subject's embedding is disturbed.
+"""ActPert: steer a prompt's hidden states away from the states caused by noise on the subject's embeddings.
 
-Reference: Chen et al. 2025 (arXiv 2505.23270), Algorithm 1: every block, independent noise. The paper does not fully
-specify number, sign and positions; each field states the choice made here. To first order the direction is `-gamma J
-mean(eta)`, which is noise if there are few copies. Antithetic copies, an option that is not in the paper, cancel this
-first-order term. Two controls run alongside: a random direction of the same norm, and the opposite sign.
+Reference: Chen et al. 2025 (arXiv 2505.23270), Algorithm 1 (every block, independent noise). The paper does not fully
+specify the number of copies, the sign and the positions; each field documents the choice made here. To first order the
+direction is `-gamma J mean(eta)`, which is mostly noise with few copies. Antithetic copies, an option not in the paper,
+cancel this first-order term. Two controls run alongside: a random direction of the same norm, and the opposite sign.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from uds_lens.patching._hooks import first_tensor
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ActPert:
-    """Perturb activations; `elicit` adds the controls automatically.
+    """Perturb activations. `elicit` adds the controls automatically.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -49,25 +49,26 @@ class ActPert:
     samples_too: ClassVar[bool] = True
 
     layer: NonNegativeInt | Literal["all"] = "all"
-    """Block whose output is steered (counted from 0), or `all`, as in Algorithm 1. The paper's experiments steer
-    block 12 of 32 alone."""
+    """Block whose output is steered (counted from 0), or `all`, as in Algorithm 1. The paper's experiments steer only
+    block 12 of 32."""
 
     gamma: Annotated[float, Ge(0), Lt(1e6)] = 0.01
-    """Standard deviation of the noise, in units of the embedding. Its effect depends on the model: see the recorded
-    `gamma_rms`, its ratio to the root mean square of the disturbed embeddings."""
+    """Standard deviation of the noise, in embedding units. Its effect depends on the model, so `gamma_rms` is also
+    recorded: `gamma` divided by the root mean square of the disturbed embeddings."""
 
     copies: PositiveInt = 8
-    """Disturbed copies of each prompt."""
+    """Number of noisy copies of each prompt."""
 
     antithetic: bool = False
-    """Pair copies with opposite noise, so that its first-order effect cancels (not in the paper). False draws all
-    copies independently, as Algorithm 1 does."""
+    """Pair copies with opposite noise, so that the first-order effect cancels (not in the paper). False draws
+    independent noise for every copy, as Algorithm 1 does."""
 
     sign: Literal[1, -1] = 1
-    """1 adds the clean states minus the mean of the disturbed ones, as in the paper; -1 is a control."""
+    """1 adds the clean states minus the mean disturbed states, as in the paper; -1 subtracts this difference, as a
+    control."""
 
     direction: Literal["difference", "random"] = "difference"
-    """`random` is a control: a direction of the same norm at each position."""
+    """`random` is a control: a random direction with the same norm at each position."""
 
     def __post_init__(self) -> None:
         if self.antithetic and self.copies % 2:
@@ -75,12 +76,12 @@ class ActPert:
 
     @property
     def name(self) -> str:
-        """Its name, with the settings that differ from the default."""
+        """Probe name, with all settings that differ from the default."""
         return name_with_settings("actpert", self)
 
     @property
     def controls(self) -> tuple[ActPert, ...]:
-        """The opposite sign, and a random direction."""
+        """The same probe with the opposite sign, and with a random direction."""
         if self.sign == -1 or self.direction == "random":
             return ()
         return (dataclasses.replace(self, sign=-1), dataclasses.replace(self, direction="random"))
@@ -93,7 +94,7 @@ class ActPert:
         return prompt
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
-        """Generate with the direction added once, to the states of the prompt."""
+        """Generate answers with the direction added once, to the prompt's states."""
         layers = self.chosen_layers(model)
         texts: list[tuple[str, ...]] = [()] * len(asks)
         details: list[dict[str, object]] = [{}] * len(asks)
@@ -138,10 +139,10 @@ class ActPert:
 
     @torch.no_grad()
     def delta(self, model: HookedModel, ask: Ask, *, seed: int) -> tuple[Float[Tensor, "chosen pos d_model"], float]:
-        """Return the steering of a prompt's states, and gamma over the root mean square of the disturbed embeddings.
+        """Return the steering vectors for a prompt, and gamma over the root mean square of the disturbed embeddings.
 
-        The steering is `sign (A - mean_j A_j)` at each chosen block, where A are the states that leave the block, and
-        A_j the same states with noise `gamma eta_j` on the subject's embeddings. The noise depends only on seed and
+        The steering vectors are `sign (A - mean_j A_j)` at each chosen block, where A is the block's output and A_j is
+        its output with noise `gamma eta_j` on the subject's embeddings. The noise depends only on the seed and the
         example.
         """
         ids = torch.tensor([ask.rendered.ids], device=model.device)
@@ -164,7 +165,7 @@ class ActPert:
 
 
 def subject_positions(model: HookedModel, ask: Ask) -> Bool[Tensor, "pos"]:
-    """Mark the tokens of the prompt that overlap the subject's name in the question."""
+    """Return a mask of the prompt tokens that overlap the subject's name in the question."""
     text, question = ask.rendered.text, ask.rendered.prompt.question
     start = text.rindex(question)
     names = [(start + m.start(), start + m.end()) for m in name_pattern(ask.subject or "").finditer(question)]
@@ -178,7 +179,7 @@ def subject_positions(model: HookedModel, ask: Ask) -> Bool[Tensor, "pos"]:
 def _states(
     model: HookedModel, ids: Tensor, layers: Sequence[int], noise: Tensor | None
 ) -> tuple[Float[Tensor, "layer row pos d_model"], Float[Tensor, "row pos d_model"]]:
-    """Return the states that leave blocks, and the embeddings before any noise."""
+    """Return the outputs of the given blocks, and the embeddings before noise is added."""
     kept: list[Tensor] = []
     embedded: list[Tensor] = []
 

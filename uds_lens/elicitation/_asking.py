@@ -1,4 +1,4 @@
-"""Ask a model: tokenised rows of a probe, generated texts, and hooks that change a prompt's states."""
+"""Ask a model: tokenised prompts of a probe, generated texts, and hooks that change a prompt's hidden states."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from uds_lens.patching._hooks import first_tensor
 
 
 class Ask(NamedTuple):
-    """One row, ready to be asked."""
+    """One row with its tokenised prompt."""
 
-    row: int  # its place among the examples
-    id: str  # id of the example: random numbers are keyed by it
+    row: int  # index among the examples
+    id: str  # the example's id, which also seeds its random numbers
     subject: str | None
     rendered: Rendered
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Everything that the texts and scores of this row depend on, apart from the model and the options."""
+        """Everything except the model and the options that determines this row's texts and scores."""
         return (self.row, self.id, self.subject, self.rendered.prompt.reference, list(self.rendered.ids))
 
 
@@ -57,13 +57,13 @@ class Generated(NamedTuple):
     """Texts generated from a list of prompts, without special tokens or surrounding white space."""
 
     texts: list[tuple[str, ...]]
-    endless: list[int]  # texts of each prompt that had not ended at `max_new_tokens`
+    endless: list[int]  # per prompt, the number of texts cut off at `max_new_tokens`
     prefilled: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asking:
-    """Settings for asking a model: decoding, options, end tokens, progress."""
+    """Settings for asking a model."""
 
     decoding: Decoding
     options: ElicitOptions
@@ -101,33 +101,33 @@ class Asking:
 
 @runtime_checkable
 class Probe(Protocol):
-    """One way to ask."""
+    """A way of asking a model for an answer."""
 
     @property
     def name(self) -> str:
-        """Its name, with settings."""
+        """Name of the probe, with its settings."""
 
     @property
     def access(self) -> Access:
-        """The access to a model that it needs."""
+        """The kind of model access that the probe needs."""
 
     @property
     def injects(self) -> Injection:
-        """The most revealing information that it gives away."""
+        """The most revealing information that the probe gives away."""
 
     @property
     def opening(self) -> str:
-        """The target of an optimiser; cut off before scoring."""
+        """Target text of an optimiser, which is cut off before scoring; else empty."""
 
     @property
     def samples_too(self) -> bool:
-        """Whether it is also sampled."""
+        """Whether the probe also supports sampled answers."""
 
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
-        """Return the prompt as the probe changes it; raise `Skip` if the row cannot be asked."""
+        """Return the changed prompt; raise `Skip` if the probe does not apply to this row."""
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
-        """Ask an open model."""
+        """Return the model's answers."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class ByPrompt:
 
     @property
     def injects(self) -> Injection:
-        """The most revealing information that it gives away."""
+        """The most revealing information that the probe gives away."""
         return self.change.injects
 
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
@@ -154,7 +154,7 @@ class ByPrompt:
         return self.change(prompt, context)
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
-        """Generate after the prompts."""
+        """Generate continuations of the prompts."""
         new = asking.generate(model, asks, [ask.rendered.ids for ask in asks])
         details = [{"endless": count} for count in new.endless]
         return Answers([ask.rendered.text for ask in asks], new.texts, details, new.prefilled)
@@ -162,7 +162,7 @@ class ByPrompt:
 
 @dataclass(frozen=True)
 class Asked:
-    """A probe with the rows it asks, and the ids of rows it cannot ask, with reasons."""
+    """A probe with its prompts, and the ids of the skipped rows with the reasons."""
 
     probe: Probe
     asks: tuple[Ask, ...]
@@ -170,7 +170,7 @@ class Asked:
 
     @property
     def record(self) -> ProbeRecord:
-        """Return the probe's line in the ledger."""
+        """Return the probe's entry in the ledger."""
         probe = self.probe
         return ProbeRecord(probe.name, probe.access, probe.injects, probe.opening, self.skipped)
 
@@ -186,7 +186,7 @@ def ask_rows(
     room: int | None,
     options: ElicitOptions,
 ) -> Asked:
-    """Write the prompts of a probe, the same for every model; `pool` has all rows, for in-context examples."""
+    """Write a probe's prompts, which are the same for every model; `pool` holds all rows, for in-context examples."""
     asks, skipped = [], []
     for place, row in enumerate(rows):
         context = Context(example=row, forget=pool, retain=retain, seed=options.seed)
@@ -206,9 +206,9 @@ def changed_output(
     *,
     length: int,
 ) -> RemovableHandle:
-    """Within a `with` block, let `change` rewrite a module's output at the first `length` positions of whole texts.
+    """Within a `with` block, apply `change` to a module's output at the first `length` positions.
 
-    A call with fewer positions processes generated tokens with a cache, and is left unchanged.
+    Calls with fewer positions are decoding steps with a cache; their output is left unchanged.
     """
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
@@ -216,7 +216,7 @@ def changed_output(
         if states.shape[-2] < length:
             return None
         new = change(states[..., :length, :])
-        if states.shape[-2] > length:  # processed as a whole again, including generated tokens
+        if states.shape[-2] > length:  # the whole text is processed again, including generated tokens
             new = torch.cat([new, states[..., length:, :]], dim=-2)
         return new if isinstance(output, Tensor) else type(output)((new, *output[1:]))
 
@@ -226,9 +226,10 @@ def changed_output(
 def groups_of_one_length(
     model: HookedModel, prompts: Sequence[Sequence[int]], options: ElicitOptions, *, samples: int = 1
 ) -> list[list[int]]:
-    """Group prompts of equal length, whose states can be changed together, up to `rows_at_once` texts in a group.
+    """Group prompts of equal length, whose states can be changed together, with at most `rows_at_once` texts per group.
 
-    Prompts run alone if texts cannot grow in one batch: rows that leave would no longer match their changes.
+    Each prompt is its own group if the model cannot generate in batches: once finished rows leave the batch, the
+    remaining rows would no longer line up with their changes.
     """
     groups = []
     for way, rows in rows_of_one_length(model, prompts, options.max_new_tokens):

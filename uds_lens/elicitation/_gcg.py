@@ -1,12 +1,12 @@
-"""GCG: use gradients and trials to find a suffix of ordinary tokens that makes a model begin with a given phrase.
+"""GCG: search for a suffix of ordinary tokens that makes a model begin its answer with a given phrase.
 
-Reference: Zou et al. 2023 (arXiv 2307.15043). Here a step is taken only if the loss falls (`accept="always"` restores
-the original rule), and a candidate survives only if the whole prompt, written out and tokenised again, gives the same
-tokens. The reported suffix is thus a text that anyone can type. The optimiser never sees the answer; its target is cut
-off before scoring.
+Reference: Zou et al. 2023 (arXiv 2307.15043). Unlike the original, this implementation takes a step only if the loss
+falls (`accept="always"` restores the original rule). It also rejects candidates whose prompt changes when it is decoded
+and tokenised again, so the reported suffix is text that anyone can type. By default, the optimiser never sees the
+answer; its target phrase is cut off before scoring.
 
-SoftGCG, at the end, optimises the embeddings of the suffix instead of its tokens. Reference: Chen et al. 2025
-(arXiv 2505.23270); Schwinn et al. 2024 for attacks in embedding space.
+SoftGCG optimises the suffix embeddings instead of tokens. Reference: Chen et al. 2025 (arXiv 2505.23270); see Schwinn
+et al. 2024 for attacks in embedding space.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ TARGET = "Sure, the answer is"  # the default target
 
 _MARK = "\x02suffix\x02"
 
-_TRIES = 10  # draws of candidates before a step is abandoned because none survives re-tokenisation
+_TRIES = 10  # draws of candidates before the search stops because none survives re-tokenisation
 
 
 class SuffixProbe:
-    """Base class of probes with an optimised suffix, whose properties follow from the target."""
+    """Base class of probes that optimise a suffix."""
 
     access: ClassVar[Access] = "gradients"
     samples_too: ClassVar[bool] = False
@@ -57,12 +57,12 @@ class SuffixProbe:
 
     @property
     def injects(self) -> Injection:
-        """The kind of information that the target gives away."""
+        """The most revealing information that the target gives away."""
         return "gold answer" if self.target == "answer" else "affirmative gradient"
 
     @property
     def opening(self) -> str:
-        """The target, cut off before scoring; empty if the answer itself was the target."""
+        """The target, which is cut off before scoring; empty if the target is the answer itself."""
         return "" if self.target == "answer" else self.target
 
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
@@ -70,7 +70,7 @@ class SuffixProbe:
         return prompt
 
     def slot(self, model: HookedModel, ask: Ask, asking: Asking) -> Slot:
-        """Return the place for a suffix after a question, and the tokens that should follow the prompt."""
+        """Split the prompt at the end of the question, where the suffix goes, and tokenise the target."""
         question = dataclasses.replace(ask.rendered.prompt, question=ask.rendered.prompt.question + _MARK)
         whole = written_with_space(question, model.tokenizer, protocol=asking.protocol, chat=asking.options.chat)
         text, wanted = whole.rstrip(" "), self._wanted(ask)
@@ -84,17 +84,17 @@ class SuffixProbe:
         return ask.rendered.prompt.reference if self.target == "answer" else self.target
 
     def expected_length(self, ask: Ask, n_suffix: int) -> int:
-        """Estimate the tokens of a prompt with suffix and target, counting two per word of the target."""
+        """Estimate the number of tokens in prompt, suffix and target, assuming two tokens per target word."""
         return len(ask.rendered.ids) + n_suffix + 2 * len(self._wanted(ask).split())
 
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """A prompt with a place for a suffix."""
+    """A prompt with a gap for the suffix."""
 
-    before: str  # text up to the suffix
-    after: str  # text from the suffix to the model's turn
-    target: tuple[int, ...]  # tokens that the model should begin with
+    before: str  # text before the suffix
+    after: str  # text after the suffix, up to the model's answer
+    target: tuple[int, ...]  # tokens with which the answer should begin
     protocol: Protocol
 
     def text(self, suffix: str) -> str:
@@ -102,9 +102,9 @@ class Slot:
         return self.before + suffix + self.after
 
     def coded(self, model: HookedModel, suffixes: Sequence[str]) -> list[tuple[list[int], slice | None]]:
-        """Return the tokens of the prompt with each suffix, and the suffix's position in them.
+        """Tokenise the prompt with each suffix; return the tokens and the position of the suffix.
 
-        The position is None if a token straddles the suffix's border.
+        The position is None if a token straddles a boundary of the suffix.
         """
         tokenizer = model.tokenizer
         assert tokenizer is not None
@@ -117,7 +117,7 @@ class Slot:
         ]
 
     def ids_and_place(self, model: HookedModel, suffix: str) -> tuple[list[int], slice]:
-        """Return the tokens of the prompt with one suffix, and its position; raise `Skip` if it has none."""
+        """Tokenise the prompt with one suffix; raise `Skip` if the suffix cannot be located in the tokens."""
         ((ids, place),) = self.coded(model, [suffix])
         if place is None:
             raise Skip("the suffix's tokens cannot be separated from the prompt's")
@@ -133,7 +133,7 @@ class Slot:
 
 
 def first_suffix(model: HookedModel, slot: Slot, n_tokens: int) -> str:
-    """Return an initial suffix of that many tokens: exclamation marks, or else letters."""
+    """Return an initial suffix of `n_tokens` tokens: exclamation marks if possible, otherwise letters or words."""
     assert model.tokenizer is not None
     special = set(model.tokenizer.all_special_ids)
     for piece in (" !", "!", " x", " a", " the"):
@@ -147,7 +147,7 @@ def first_suffix(model: HookedModel, slot: Slot, n_tokens: int) -> str:
 def target_loss(
     model: HookedModel, ids: Int[Tensor, "row pos"], target: Sequence[int], *, past: object = None
 ) -> Float[Tensor, "row"]:
-    """Return the mean negative log-probability of the target after each prompt, in nats per token."""
+    """Return each prompt's loss: the mean negative log-probability of the target, in nats per token."""
     wanted = torch.tensor(list(target), device=ids.device)
     whole = torch.cat([ids, wanted.expand(len(ids), -1)], dim=1)
     options = {} if past is None else {"past_key_values": past, "use_cache": True}
@@ -159,14 +159,14 @@ def target_loss(
 def token_logprobs(
     model: HookedModel, states: Float[Tensor, "pos d_model"], tokens: Int[Tensor, "pos"]
 ) -> Float[Tensor, "pos"]:
-    """Return the log-probability of a token after each state, in float32 (float64 if the model is)."""
+    """Return the log-probability of one token per state, in float32 (float64 for a float64 model)."""
     logits = model.anatomy.unembed(states)
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
 
 
 def replacing(places: Sequence[slice], embeddings: Float[Tensor, "row suffix d_model"]) -> Callable[[Tensor], Tensor]:
-    """Return a change that replaces each row's suffix embeddings."""
+    """Return a function for `changed_output` that replaces each row's suffix embeddings."""
 
     def change(states: Tensor) -> Tensor:
         return torch.stack(
@@ -181,7 +181,7 @@ def replacing(places: Sequence[slice], embeddings: Float[Tensor, "row suffix d_m
 
 @contextmanager
 def frozen(model: HookedModel) -> Iterator[None]:
-    """Compute gradients with respect to inputs only."""
+    """Freeze the model's parameters and enable gradients, which then flow to the inputs only."""
     trained = [parameter for parameter in model.hf.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.requires_grad_(False)
@@ -194,11 +194,11 @@ def frozen(model: HookedModel) -> Iterator[None]:
 
 
 class SharedBeginning:
-    """Compute the losses of candidates, processing their common prefix once and keeping it from step to step.
+    """Compute candidates' losses; their common prefix is processed once and cached from step to step.
 
-    Each candidate of a step differs in one place from the prompt it was derived from. If candidates are sorted by that
-    place, those of a batch share everything before the batch's first swap, not only the text before the suffix. So the
-    keys and values of a single row are extended from batch to batch and shared by all rows.
+    Each candidate differs from the current prompt in one token. With the candidates sorted by the position of that
+    token, all candidates in a batch share everything before the batch's first swap, not only the text before the
+    suffix. The keys and values of a single row are therefore extended from batch to batch and shared by all rows.
     """
 
     def __init__(self, model: HookedModel, target: Sequence[int], *, rows_at_once: int, cached: bool = True) -> None:
@@ -211,11 +211,11 @@ class SharedBeginning:
 
     @torch.no_grad()
     def losses(self, rows: Sequence[Sequence[int]], current: Sequence[int], start: int) -> Float[Tensor, "row"]:
-        """Return the target's loss after each prompt, as `target_loss` gives it, on the CPU."""
+        """Return the `target_loss` of each prompt, on the CPU."""
         ids = torch.tensor([list(row) for row in rows])
         self._cached = self._cached and self._layout.kind(ids.shape[1] + len(self._target)) == 0
         changed = ids != torch.tensor(list(current))
-        changed[:, -1] = True  # if nothing was changed, the last token is processed again
+        changed[:, -1] = True  # rows identical to the current prompt still process their last token
         first = changed.int().argmax(-1)
         order = first.argsort(stable=True)
         read, cache = self._beginning(list(current[:start]))
@@ -224,7 +224,7 @@ class SharedBeginning:
             past, shared = None, int(first[batch[0]]) if self._cached else 0
             if shared > read:
                 cache, read = self._read(current[read:shared], cache), shared
-            if not self._cached:  # the model keeps more than keys and values, as just discovered
+            if not self._cached:  # `_read` found that the model caches more than keys and values
                 shared = 0
             if shared > 0:
                 past = shared_cached_row(cache, len(batch))
@@ -234,7 +234,7 @@ class SharedBeginning:
         return torch.empty_like(losses).index_copy_(0, order, losses)
 
     def _beginning(self, before: list[int]) -> tuple[int, Any]:
-        """Return how many tokens before the suffix have been processed, and a copy of their keys and values."""
+        """Return the number of tokens processed before the suffix, and a copy of their keys and values."""
         if not self._cached or not before:
             return 0, None
         if before != self._before:
@@ -250,18 +250,18 @@ class SharedBeginning:
 
 
 class Found(NamedTuple):
-    """The outcome of an optimisation."""
+    """Outcome of a search."""
 
     suffix: str
-    losses: list[float]  # before the first step and after each
-    live: float  # share of candidates that survived re-tokenisation
-    stopped: str  # why it stopped
+    losses: list[float]  # before the first step and after each step
+    live: float  # fraction of candidates that survived re-tokenisation
+    stopped: str  # why the search stopped
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class GCG(SuffixProbe):
-    """Optimise one suffix per question by greedy coordinate gradient. This needs gradients and takes a long time.
+    """Optimise one suffix per question by greedy coordinate gradient. Needs gradients and takes a long time.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -271,26 +271,26 @@ class GCG(SuffixProbe):
     """Length of the suffix."""
 
     steps: PositiveInt = 100
-    """Maximum number of steps; the search stops when the whole target is the model's first choice."""
+    """Maximum number of steps. The search stops early once the model's greedy answer begins with the target."""
 
     candidates: PositiveInt = 128
-    """Number of suffixes tried in a step, each with one token swapped."""
+    """Number of suffixes tried per step, each with one token swapped."""
 
     top_k: PositiveInt = 64
-    """Number of tokens considered at each place, chosen by steepest gradient."""
+    """Number of replacement tokens considered per position, chosen by steepest gradient."""
 
     accept: Literal["better", "always"] = "better"
-    """Whether the best candidate is taken only if its loss is lower."""
+    """`better` accepts the best candidate only if it lowers the loss; `always` accepts it in any case."""
 
     target: str = TARGET
     """Text that the model should begin with; "answer" is the reference itself, which measures capacity, not
     knowledge."""
 
     cached: bool = True
-    """Process the candidates' common prefix only once. Results agree up to rounding."""
+    """Process the candidates' common prefix only once. Results are the same up to rounding."""
 
     rows_at_once: PositiveInt = 64
-    """Candidates in a batch. Results agree up to rounding."""
+    """Candidates per batch. Results are the same up to rounding."""
 
     @property
     def name(self) -> str:
@@ -298,18 +298,18 @@ class GCG(SuffixProbe):
         return name_with_settings("gcg", self, unnamed=["cached", "rows_at_once"])
 
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
-        """Estimate the maximum number of tokens and passes in the optimisation; a backward pass counts twice."""
+        """Estimate the maximum number of tokens and passes for the search; a backward pass counts twice."""
         batches = -(-self.candidates // self.rows_at_once)
-        swapped = self.tokens * (1 + 1 / batches) / 2  # of the suffix, from a batch's first swap on
+        swapped = self.tokens * (1 + 1 / batches) / 2  # suffix tokens from a batch's first swap on
         tokens = 0.0
         for ask in asks:
             whole = self.expected_length(ask, self.tokens)
-            after = whole - len(ask.rendered.ids) - self.tokens + 4  # the target, and the opening of the answer
+            after = whole - len(ask.rendered.ids) - self.tokens + 4  # the target, and the tokens that open the answer
             tokens += 4.0 * whole + self.candidates * (swapped + after if self.cached else whole)
         return tokens * self.steps, (2.0 * batches + 3) * len(asks) * self.steps
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
-        """Find a suffix for each question, then generate from the written-out prompt."""
+        """Find a suffix for each question, then generate from the prompt with that suffix."""
         prompts: list[str] = [ask.rendered.text for ask in asks]
         texts: list[tuple[str, ...]] = [()] * len(asks)
         details: list[dict[str, object]] = []
@@ -344,7 +344,7 @@ class GCG(SuffixProbe):
         """Find a suffix for one prompt.
 
         Raises:
-            Skip: No suffix of that length can be written in the model's tokens.
+            Skip: No suffix of `tokens` tokens survives re-tokenisation.
         """
         suffix = first_suffix(model, slot, self.tokens)
         generator = torch.Generator().manual_seed(seed)
@@ -385,7 +385,7 @@ class GCG(SuffixProbe):
         best: Int[Tensor, "place choice"],
         generator: torch.Generator,
     ) -> list[tuple[str, list[int]]]:
-        """Swap one token per candidate; return those that survive being written out, as texts and whole ids."""
+        """Draw candidates with one token swapped; return texts and ids of those that survive re-tokenisation."""
         assert model.tokenizer is not None
         at = torch.randint(len(best), (self.candidates,), generator=generator).tolist()
         which = torch.randint(best.shape[1], (self.candidates,), generator=generator).tolist()
@@ -407,7 +407,7 @@ class GCG(SuffixProbe):
 
 
 def token_gradient(model: HookedModel, slot: Slot, ids: Sequence[int], place: slice) -> Float[Tensor, "place d_vocab"]:
-    """Return the gradient of the loss with respect to each token at each place of the suffix (one-hot gradient)."""
+    """Return the gradient of the loss with respect to the one-hot token vectors of the suffix."""
     embed = model.hf.get_input_embeddings()
     row = torch.tensor([list(ids)], device=model.device)
     with torch.no_grad():
@@ -421,14 +421,14 @@ def token_gradient(model: HookedModel, slot: Slot, ids: Sequence[int], place: sl
 
 @torch.no_grad()
 def says_target(model: HookedModel, ids: Sequence[int], target: Sequence[int]) -> bool:
-    """Return whether the whole target is the model's first choice after a prompt."""
+    """Return whether the model's greedy continuation of the prompt begins with the whole target."""
     whole = torch.tensor([[*ids, *target]], device=model.device)
     states = model.anatomy.base(input_ids=whole).last_hidden_state[0, -len(target) - 1 : -1]
     return model.anatomy.unembed(states).argmax(-1).tolist() == list(target)
 
 
 def writable_tokens(model: HookedModel) -> Bool[Tensor, "d_vocab"]:
-    """Mark the tokens that a suffix may hold: neither special nor unprintable."""
+    """Return a mask of the tokens that a suffix may contain: printable and not special."""
     tokenizer = model.tokenizer
     assert tokenizer is not None
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
@@ -440,14 +440,14 @@ def writable_tokens(model: HookedModel) -> Bool[Tensor, "d_vocab"]:
 
 
 class Padded(NamedTuple):
-    """Prompts with their targets, as one batch; padding on the right does not change what precedes it."""
+    """A batch of prompts with their targets, padded on the right."""
 
     ids: Int[Tensor, "row pos"]  # prompt, target, padding
-    says: Bool[Tensor, "row pos"]  # where the next token is one of the target's
+    says: Bool[Tensor, "row pos"]  # true where the next token belongs to the target
 
 
 def padded(prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: torch.device) -> Padded:
-    """Make one batch of prompts and their targets, each of at least one token.
+    """Batch prompts with their targets; each prompt and target has at least one token.
 
     Example:
         >>> padded([[1, 2], [1]], [[3], [4, 5, 6]], torch.device("cpu")).ids.tolist()
@@ -462,7 +462,7 @@ def padded(prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], d
 def padded_loss(
     model: HookedModel, batch: Padded, places: Sequence[slice], embeddings: Float[Tensor, "row suffix d_model"]
 ) -> Float[Tensor, "row"]:
-    """Return `target_loss` of each row, with its suffix's embeddings replaced; nats per token of its target."""
+    """Return the `target_loss` of each row with its suffix embeddings replaced, in nats per target token."""
     embed = model.hf.get_input_embeddings()
     with changed_output(embed, replacing(places, embeddings), length=batch.ids.shape[1]):
         states = model.anatomy.base(input_ids=batch.ids).last_hidden_state
@@ -476,22 +476,22 @@ class Effort(NamedTuple):
     """Optimisation effort of `SoftGCG`."""
 
     tokens: int  # length of the suffix
-    steps: int  # of Adam
+    steps: int  # steps of Adam
     learning_rate: float  # in units of the embedding
 
 
 _USUAL = Effort(20, 100, 0.005)
 _FOR_ANSWERS = Effort(60, 300, 0.02)
-"""Effort for a whole answer, which is longer and less likely than an affirmative beginning."""
+"""Effort if the target is a whole answer, which is longer and less likely than an affirmative phrase."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SoftGCG(SuffixProbe):
-    """Optimise a suffix in embedding space; needs gradients.
+    """Optimise a suffix in embedding space. Needs gradients.
 
-    With `target="answer"`, the optimiser is given the answer itself: this measures what a model can be made to say, not
-    what it knows, and is left out of summaries.
+    With `target="answer"`, the optimiser is given the answer itself. The result then measures what a model can be made
+    to say, not what it knows, and is left out of summaries.
 
     Example:
         >>> SoftGCG().effort
@@ -504,19 +504,19 @@ class SoftGCG(SuffixProbe):
     """
 
     tokens: PositiveInt | None = None
-    """Length of the suffix; None means 20, or 60 if the answer is the target."""
+    """Suffix length in tokens; None means 20, or 60 if the answer is the target."""
 
     steps: PositiveInt | None = None
-    """Steps of Adam; None means 100, or 300 if the answer is the target."""
+    """Number of Adam steps; None means 100, or 300 if the answer is the target."""
 
     learning_rate: PositiveFloat | None = None
-    """Learning rate of Adam, in units of the embedding; None means 0.005, or 0.02 if the answer is the target."""
+    """Adam learning rate, in embedding units; None means 0.005, or 0.02 if the answer is the target."""
 
     target: str = TARGET
-    """Text that the model should begin with; "answer" is the reference itself."""
+    """Text with which the model's answer should begin; "answer" is the reference itself."""
 
     rows_at_once: PositiveInt = 16
-    """Questions in a batch."""
+    """Questions per batch."""
 
     @property
     def name(self) -> str:
@@ -525,14 +525,14 @@ class SoftGCG(SuffixProbe):
         return name_with_settings("softgcg", self, unnamed=[n for n, v in usual.items() if getattr(self, n) == v])
 
     def __repr__(self) -> str:
-        """All settings, with defaults resolved. Finished parts are looked up by this text."""
+        """All settings, with defaults resolved. Finished parts are looked up by this string."""
         whole = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         whole |= self.effort._asdict()
         return f"SoftGCG({', '.join(f'{name}={value!r}' for name, value in whole.items())})"
 
     @property
     def effort(self) -> Effort:
-        """The given effort, with defaults that depend on the target."""
+        """Tokens, steps and learning rate, with target-dependent defaults for values that were not given."""
         given = {name: getattr(self, name) for name in Effort._fields}
         return self._usual._replace(**{name: value for name, value in given.items() if value is not None})
 
@@ -541,7 +541,7 @@ class SoftGCG(SuffixProbe):
         return _FOR_ANSWERS if self.target == "answer" else _USUAL
 
     def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
-        """Estimate tokens and passes of the optimisation; a backward pass counts twice."""
+        """Estimate the number of tokens and passes for the optimisation; a backward pass counts twice."""
         tokens, steps, _ = self.effort
         batches = -(-len(asks) // self.rows_at_once)
         return 3.0 * steps * sum(self.expected_length(ask, tokens) for ask in asks), 3.0 * steps * batches
@@ -564,7 +564,7 @@ class SoftGCG(SuffixProbe):
             slots[row], prompts[row] = slot, slot.text(suffix)
             ids[row], places[row] = slot.ids_and_place(model, suffix)
         lengths = {row: len(ids[row]) + len(slots[row].target) for row in ids}
-        ordered = sorted(ids, key=lengths.__getitem__)  # to pad little
+        ordered = sorted(ids, key=lengths.__getitem__)  # to minimise padding
         batches = row_layout(model).split(
             [ordered[n : n + self.rows_at_once] for n in range(0, len(ordered), self.rows_at_once)], lengths
         )
@@ -601,7 +601,7 @@ class SoftGCG(SuffixProbe):
         targets: Sequence[Sequence[int]],
         places: Sequence[slice],
     ) -> tuple[Float[Tensor, "row suffix d_model"], list[list[float]]]:
-        """Return the embeddings after the last step, and the losses before each step and at the end."""
+        """Return the final suffix embeddings, and the losses before each step and after the last."""
         batch = padded(prompts, targets, model.device)
         with torch.no_grad():
             embedded = model.hf.get_input_embeddings()(batch.ids)
@@ -623,7 +623,7 @@ class SoftGCG(SuffixProbe):
 
 @torch.no_grad()
 def _nearest(model: HookedModel, embeddings: Tensor) -> list[str]:
-    """Return the tokens with the nearest embeddings: an approximate view of a suffix."""
+    """Decode each suffix to the tokens whose embeddings are nearest; only an approximation of the suffix."""
     table = model.hf.get_input_embeddings().weight.float()
     flat = embeddings.flatten(0, 1).to(table)
     nearest = torch.cdist(flat, table).argmin(-1).unflatten(0, embeddings.shape[:2])

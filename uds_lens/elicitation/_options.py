@@ -1,4 +1,4 @@
-"""Settings of an elicitation, and records of its ledger; nothing here loads torch."""
+"""Elicitation settings and ledger records; importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 Decoding: TypeAlias = Literal["greedy", "sampled"]
 
 Access: TypeAlias = Literal["text", "samples", "gradients", "activations"]
-"""Access to a model that a probe needs, least first."""
+"""Kinds of model access that probes need, from least to most."""
 
 Injection: TypeAlias = Literal[
     "nothing", "format", "other facts", "answer prefix", "affirmative gradient", "gold answer"
 ]
-"""Information that a probe gives away in addition to the question, least first."""
+"""Kinds of information that probes give away in addition to the question, from least to most."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ElicitOptions:
-    """How the models are asked. Two results are comparable if these settings are equal.
+    """Settings for asking the models. Results are comparable only if these settings are equal.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -46,26 +46,26 @@ class ElicitOptions:
     """Texts sampled per question and probe; 0 turns sampling off."""
 
     temperature: PositiveFloat = 2.0
-    """Sampling temperature. Models that have memorised answers reveal less at 2 than at 1."""
+    """Sampling temperature. Memorised answers come out less often at 2 than at 1."""
 
     top_k: PositiveInt | None = 40
-    """Sample from this many of the likeliest tokens. None samples from all tokens."""
+    """Sample from this many of the most likely tokens; None samples from all tokens."""
 
     max_new_tokens: PositiveInt = 64
-    """Longest text, in tokens."""
+    """Maximum length of a generated text, in tokens."""
 
     seed: NonNegativeInt = 0
-    """Random seed, combined with each example's id: every model gets the same random numbers."""
+    """Random seed. It is combined with each example's id, so every model gets the same random numbers."""
 
     protocol: AnswerProtocol = "auto"
-    """How a question becomes text; `auto` follows a checkpoint's own record, else uses the chat template if the
-    tokenizer has one, else raw prompts."""
+    """Prompt format; `auto` uses the format recorded with the checkpoints, if any, then the tokenizer's chat template,
+    if any, and otherwise raw prompts."""
 
     system_prompt: str | None = None
-    """System turn before the question in chat prompts; None keeps the template's own."""
+    """System message for chat prompts; None keeps the template's default."""
 
     chat_date: str = CHAT_DATE
-    """Date given to chat templates that print one."""
+    """Date passed to chat templates that include one."""
 
     template_kwargs: TemplateKwargs = None
     """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes none."""
@@ -74,29 +74,29 @@ class ElicitOptions:
     """Dtype of the models."""
 
     rouge_words: RougeWords = "ascii"
-    """Words that ROUGE counts: those made of a-z and 0-9, as in published numbers, or (`unicode`) those of every
-    script. With the former, ROUGE is NaN if most of a reference is in another script."""
+    """Words that ROUGE counts. `ascii` counts only words made of a-z and 0-9, as in published numbers, and gives NaN if
+    a reference is mostly in another script; `unicode` counts words in any script."""
 
     leak_threshold: Share = 0.8
     """Minimum recall for a text to count as a leak (leak@k)."""
 
     rows_at_once: PositiveInt = 256
-    """Texts generated in one batch. Results do not depend on it beyond rounding."""
+    """Texts generated per batch. Results are the same up to rounding."""
 
     max_hours: PositiveFloat = 2.0
-    """Warn before a run that is estimated to take longer than this. Does not affect results."""
+    """Warn before a run whose estimated duration exceeds this many hours. Does not affect results."""
 
     def __post_init__(self) -> None:
         _ = self.chat
 
     @property
     def decodings(self) -> tuple[Decoding, ...]:
-        """Return the decodings of every probe."""
+        """Return the decoding methods in use."""
         return ("greedy", "sampled") if self.samples else ("greedy",)
 
     @property
     def chat(self) -> ChatStyle:
-        """Return the system turn and the date of chat prompts."""
+        """Return the settings of chat prompts."""
         return ChatStyle(
             system_prompt=self.system_prompt, chat_date=self.chat_date, template_kwargs=self.template_kwargs
         )
@@ -107,19 +107,19 @@ class ElicitOptions:
 
 
 class ProbeRecord(NamedTuple):
-    """One probe as it ran: a line of the ledger."""
+    """Ledger entry of one probe."""
 
     name: str
     access: Access
     injects: Injection
     opening: str
-    """The target of an optimiser; cut off before scoring."""
+    """Target text of an optimiser, which is cut off before scoring; else empty."""
     skipped: tuple[tuple[str, str], ...]
-    """Ids of the rows that it could not ask, with reasons."""
+    """Ids of the skipped rows, with the reasons."""
 
     @property
     def capacity(self) -> bool:
-        """Return whether it gives the answer away, so that it measures capacity, not knowledge."""
+        """Return whether the probe gives the answer away and so measures capacity, not knowledge."""
         return self.injects == "gold answer"
 
 

@@ -1,4 +1,4 @@
-"""`ElicitationResults`: the outcome of each probe, beyond retain, relative to full, and next to depth."""
+"""`ElicitationResults`: each probe's scores, compared with retain, with full and with depth."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from uds_lens.plots import Look
 
 ANY_PROBE = "any probe"
-"""Name of the row with each example's highest score over all probes, for every model."""
+"""Name of the summary row that takes each example's highest score over all probes, for each model."""
 
-# number of other subjects' references to score a text against; the same references for every text of a row
+# number of references of other subjects that a text is scored against, the same for all texts of a row
 _REFERENCES = 8
 
 _CONFIDENCE = 0.95
@@ -66,26 +66,26 @@ _Table = dict[tuple[str, str, str], dict[str, np.ndarray]]  # scores by probe, d
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ElicitationResults:
-    """Texts and scores of an elicitation; made by `uds_lens.elicitation.elicit`.
+    """Texts and scores of an elicitation, as returned by `uds_lens.elicitation.elicit`.
 
-    Scores are ROUGE-L recall in [0, 1]; NaN if a row was not asked. Rows of one subject are not independent: all
-    intervals and tests are clustered by subject.
+    Scores are ROUGE-L recall in [0, 1], or NaN if a row was not asked. Rows about the same subject are not independent,
+    so all intervals and tests are clustered by subject.
     """
 
     options: ElicitOptions
-    """How the models were asked."""
+    """Settings for asking the models."""
 
     protocol: Protocol
-    """How questions became text."""
+    """Prompt format."""
 
     models: Mapping[str, ModelRecord]
-    """Records of `full`, `retain` and `unlearned`, where given."""
+    """Records of `unlearned` and, if given, of `retain` and `full`."""
 
     examples: Sequence[ForgetExample]
-    """The rows."""
+    """The rows asked about."""
 
     probes: Sequence[ProbeRecord]
-    """The ledger: what each probe needs and gives away, and which rows it could not ask."""
+    """The ledger: what each probe needs, what it gives away, and which rows it skipped."""
 
     parts: Sequence[Part]
     """All texts."""
@@ -94,19 +94,19 @@ class ElicitationResults:
     """Versions, machine, command, first prompt."""
 
     holdout: Sequence[ForgetExample] = ()
-    """Questions of the same kind that no model learned, put to the unlearned model; see `control_frame`."""
+    """Questions of the same kind that no model was trained on, asked of the unlearned model; see `control_frame`."""
 
     judge: Judge | None = None
     """See `judged_by`; not saved."""
 
     def judged_by(self, judge: Judge) -> ElicitationResults:
-        """Return the results with another score next to ROUGE: that of an entailment model, or of a judge.
+        """Return the results with a second score next to ROUGE, from an entailment model or another judge.
 
-        The judge is called once for each distinct text, after `cut`. `samples_frame` then has `judged`, `summary` the
-        columns `judged_full`, `judged_retain`, `judged_unlearned`, and `judged_beyond` with its interval.
+        The judge is called once for each distinct text, after `cut`. `samples_frame` gains the column `judged`;
+        `summary` gains `judged_full`, `judged_retain`, `judged_unlearned`, and `judged_beyond` with its interval.
 
         Args:
-            judge: Takes the row's question, the reference and a text; returns a number from 0 to 1, or NaN.
+            judge: Takes the row's question, the reference and a text, and returns a number from 0 to 1, or NaN.
 
         Example:
             >>> import uds_lens as ul
@@ -122,13 +122,13 @@ class ElicitationResults:
         return replace(self, judge=judge)
 
     def known_to_full(self, *, probe: str = "plain", least: float = 0.8) -> ElicitationResults:
-        """Keep the questions that `full` answers correctly: greedy recall under `probe` of at least `least`.
+        """Keep only questions that `full` answers correctly, with a greedy recall of at least `least` under `probe`.
 
-        Chen et al. 2025 ask only those. The selection depends on an outcome, so power and shares are larger than over
-        all questions.
+        Chen et al. 2025 ask only such questions. Because the selection depends on an outcome, power and shares are
+        larger than over all questions.
 
         Raises:
-            DataError: `full` was not asked, or answers none.
+            DataError: `full` was not asked, or answers no question correctly.
         """
         right = np.flatnonzero(self.best("full", probe) >= least).tolist()
         if not right:
@@ -147,7 +147,7 @@ class ElicitationResults:
         return replace(self, examples=[self.examples[row] for row in right], parts=parts, provenance=provenance)
 
     def rows_of(self, role: str) -> Sequence[ForgetExample]:
-        """Return the rows that the parts of a role refer to: `holdout` has its own."""
+        """Return the rows that the parts of a role refer to; `holdout` has its own rows."""
         return self.holdout if role == HOLDOUT else self.examples
 
     @cached_property
@@ -158,7 +158,7 @@ class ElicitationResults:
         """Return the texts of one model under one probe.
 
         Raises:
-            DataError: It was not asked.
+            DataError: The model was not asked with this probe and decoding.
         """
         part = self._part_of.get((role, probe, decoding))
         if part is None:
@@ -168,7 +168,7 @@ class ElicitationResults:
 
     @cached_property
     def scores(self) -> dict[tuple[str, str, Decoding], dict[int, list[Scores]]]:
-        """Scores of every text, by role, probe and decoding, then by row."""
+        """Scores of each text, keyed by role, probe and decoding, then by row."""
         return {
             key: {
                 response.row: score_texts(
@@ -184,29 +184,29 @@ class ElicitationResults:
         }
 
     def _cut(self, part: Part, response: Response) -> list[str]:
-        """Return the answers in the texts of a row."""
+        """Extract the answers from a row's texts."""
         opening = next(probe.opening for probe in self.probes if probe.name == part.probe)
         return [cut(text, raw=self.protocol == "raw", opening=opening) for text in response.texts]
 
     def recall(self, role: str, probe: str, decoding: Decoding = "greedy") -> Float[np.ndarray, "example sample"]:
-        """Return the ROUGE-L recall of every text; NaN in rows that were not asked."""
+        """Return the ROUGE-L recall of each text; NaN for rows that were not asked."""
         return self._scored("recall", role, probe, decoding)
 
     def _scored(self, name: str, role: str, probe: str, decoding: Decoding) -> Float[np.ndarray, "example sample"]:
         self.part(role, probe, decoding)
         rows = self.scores[role, probe, decoding]
-        n_samples = max(map(len, rows.values()), default=0) or 1  # 0 if an optimiser gave up on every row
+        n_samples = max(map(len, rows.values()), default=0) or 1  # no texts if an optimiser gave up on every row
         recall = np.full((len(self.rows_of(role)), n_samples), np.nan)
         for row, scores in rows.items():
             recall[row, : len(scores)] = [getattr(score, name) for score in scores]
         return recall
 
     def best(self, role: str, probe: str, decoding: Decoding = "greedy") -> Float[np.ndarray, "example"]:
-        """Return the highest recall of each row's texts."""
+        """Return the highest recall among each row's texts."""
         return self.recall(role, probe, decoding).max(axis=1)
 
     def mean(self, role: str, probe: str, decoding: Decoding = "greedy") -> Float[np.ndarray, "example"]:
-        """Return the mean recall of each row's texts."""
+        """Return the mean recall over each row's texts."""
         return self.recall(role, probe, decoding).mean(axis=1)
 
     @cached_property
@@ -214,7 +214,7 @@ class ElicitationResults:
         return self._table_of("recall")
 
     def _table_of(self, name: str) -> _Table:
-        """Return a score by probe, decoding and statistic, reduced over the texts of each row."""
+        """Return a score by probe, decoding and statistic, aggregated over each row's texts."""
         table: _Table = {}
         for role, probe, decoding in self._part_of:
             if role == HOLDOUT:
@@ -236,28 +236,29 @@ class ElicitationResults:
     def summary(self) -> pd.DataFrame:
         """Return one row per probe, decoding and statistic: scores, beyond retain, added, power, share, adjusted p.
 
-        `beyond_retain` (B) is the mean over rows of the unlearned model's score minus retain's; `added` is B minus the
-        B of `plain`; `power` (P) is the mean of full's score minus retain's; `share` is B / P (0: as retain, 1: as
-        full), or NaN with a `share_reason` if P's lower bound is unknown or not above 0, or if no row was asked.
-        `p_holm` is adjusted over the table. Probes that give the answer away are left out; they are in
-        `capacity_frame`. `beyond_sample_error` is the standard error due to asking a sample of the rows, 0 where all
-        were asked; the interval of B, in contrast, concerns other subjects. `effective_subjects` counts subjects of
-        equal size, `(sum n_g)^2 / sum n_g^2`. `caution` warns if all but a few subjects differ in the same direction:
-        the interval and p-value of B may then be overconfident.
+        `beyond_retain` (B) is the mean over rows of the unlearned model's score minus retain's score; `added` is B
+        minus the B of `plain`; `power` (P) is the mean of full's score minus retain's score; `share` is B / P (0: like
+        retain, 1: like full), or NaN with a `share_reason` if P's lower bound is unknown or not above 0, or if no row
+        was asked. `p_holm` is the p-value of B, adjusted over the table (Holm). Probes that give the answer away are in
+        `capacity_frame` instead. `beyond_sample_error` is the standard error from asking only a sample of the rows, 0
+        if all rows were asked; the interval of B, in contrast, is for generalising to other subjects.
+        `effective_subjects` is the equivalent number of equally large subjects, `(sum n_g)^2 / sum n_g^2`. `caution` is
+        set if all but a few subjects differ in the same direction; the interval and p-value of B may then be
+        overconfident.
         """
         return self._summary.copy()
 
     def evidence(self, decoding: Decoding = "greedy") -> ReturnEvidence:
         """Return the lower end of `beyond_retain` over all probes, for `uds_lens.results.verdict`.
 
-        Each example counts with its highest score over probes (with `sampled`, over texts, too), in both models. NaN,
-        which is no evidence, without retain or an interval, or if no probe was asked in this way.
+        For both models, each example's highest score over probes is used (and over texts, for `sampled`). The result is
+        NaN, which counts as no evidence, without retain, without an interval, or if no probe used this decoding.
         """
         lows = [row["beyond_low"] for row in self._summary.to_dict("records") if row["decoding"] == decoding]
-        return ReturnEvidence(lows[-1] if lows else math.nan)  # the last row is over all probes, and the best of texts
+        return ReturnEvidence(lows[-1] if lows else math.nan)  # the last row takes the best of all probes and texts
 
     def capacity_frame(self) -> pd.DataFrame:
-        """Return the same table for probes that give the answer away, which measure what a model can be made to say."""
+        """Return `summary` for probes that give the answer away, which measure what a model can be made to say."""
         return self._tabulated(capacity=True)
 
     def _tabulated(self, *, capacity: bool) -> pd.DataFrame:
@@ -277,7 +278,7 @@ class ElicitationResults:
         return _adjusted(rows)
 
     def _judged_row(self, scores: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the judge's scores, by model and beyond retain; empty without a judge."""
+        """Return the judge's scores per model and beyond retain; empty without a judge."""
         row: dict[str, Any] = {f"judged_{role}": _mean(values) for role, values in scores.items()}
         if "retain" not in scores:
             return row
@@ -298,7 +299,7 @@ class ElicitationResults:
         row["caution"] = estimate.caution or ""
         added = beyond - (plain["unlearned"] - plain["retain"]) if "retain" in plain else absent
         more = contrast(added, groups, seed=seed, bounds=(-2.0, 2.0))
-        if scores is plain and more.n:  # compared with itself, so no subject can differ
+        if scores is plain and more.n:  # `plain` is compared with itself, so the difference is exactly 0
             more = more._replace(interval=Interval(0.0, 0.0))
         row |= _ends("added", "added", more)
         row |= _ends("power", "power", contrast(power, groups, seed=seed, bounds=(-1.0, 1.0)))
@@ -311,7 +312,7 @@ class ElicitationResults:
         return row | {"beyond_sample_error": self._sample_error(scores)}
 
     def _sample_error(self, scores: dict[str, np.ndarray]) -> float:
-        """Estimate the standard error of `beyond_retain` due to asking a sample; 0 if all rows were asked."""
+        """Estimate the standard error of `beyond_retain` from asking only a sample; 0 if all rows were asked."""
         sample = self.provenance.get("sample")
         if sample is None:
             return 0.0
@@ -328,30 +329,30 @@ class ElicitationResults:
 
     @property
     def beyond_retain(self) -> pd.DataFrame:
-        """B of each probe, with interval, by decoding and statistic."""
+        """B of each probe, with its interval, by decoding and statistic."""
         return self._columns("beyond_retain", "beyond_low", "beyond_high", "p", "p_holm")
 
     @property
     def power(self) -> pd.DataFrame:
-        """P of each probe, with interval."""
+        """P of each probe, with its interval."""
         return self._columns("power", "power_low", "power_high")
 
     @property
     def share(self) -> pd.DataFrame:
-        """E of each probe, with its interval, and a reason if it is NaN."""
+        """Share B / P of each probe, with its interval, and the reason if the share is NaN."""
         return self._columns("share", "share_low", "share_high", "share_reason")
 
     def _columns(self, *names: str) -> pd.DataFrame:
         return self.summary()[["probe", "decoding", "statistic", *names]]
 
     def control_frame(self) -> pd.DataFrame:
-        """Return controls that are weaker than `retain`: the only controls in a run without `retain`.
+        """Return controls that are weaker than `retain`; a run without `retain` has no others.
 
-        `others`: the same texts scored against the references of other subjects, of the same type if the rows have
-        types. `beyond_others` is also above 0 if a model names the subject or repeats the question. `holdout`: the
-        score on questions of the same kind that no model learned, if any were asked; `beyond_holdout` is a difference
-        between two sets of questions, not between two models. `p` is the p-value of `beyond_others`, adjusted over the
-        table (Holm).
+        `others` is the score of the same texts against references of other subjects, of the same type if the rows have
+        types. `beyond_others` is also above 0 if a model merely names the subject or repeats the question. `holdout` is
+        the score on questions of the same kind that no model was trained on, if any were asked; `beyond_holdout`
+        compares two sets of questions, not two models. `p` is the p-value of `beyond_others`, and `p_holm` is adjusted
+        over the table (Holm).
         """
         capacity = {probe.name for probe in self.probes if probe.capacity}
         holdout_groups = cluster_codes([row.subject for row in self.holdout])
@@ -376,7 +377,7 @@ class ElicitationResults:
         return _adjusted(rows)
 
     def _against_others(self, part: Part) -> dict[int, np.ndarray]:
-        """Return the recall `[reference, sample]` of each row's texts, for references of other subjects."""
+        """Return each row's recall `[reference, sample]` against references of other subjects."""
         recall = {}
         for response in part.responses:
             example = self.examples[response.row]
@@ -402,7 +403,7 @@ class ElicitationResults:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """Cautions about these results, in sentences."""
+        """Cautions about these results, as sentences."""
         table, cautions = self._summary, []
         if "retain" not in self.models:
             cautions.append(without_retain(holdout=bool(self.holdout)))
@@ -428,16 +429,17 @@ class ElicitationResults:
         return (*cautions, *about_subjects_asked(most))
 
     def _reasons(self, probe: ProbeRecord) -> list[str]:
-        """Return why rows were skipped, or why an optimiser gave up on them."""
+        """Return the reasons why rows were skipped or an optimiser gave up."""
         responses = self.part("unlearned", probe.name).responses
         given_up = [str(row.details.get("skipped", "no text")) for row in responses if not row.texts]
         return [why for _, why in probe.skipped] + given_up
 
     def ledger(self) -> pd.DataFrame:
-        """Return one row per probe: what it needs, gives away and skipped, and the references' share in its prompts.
+        """Return one row per probe: the model access it needs, what it gives away, which rows it skipped, and its cost.
 
-        `empty` and `endless` count greedy texts of the unlearned model that are empty, or had not ended at
-        `max_new_tokens`: they are scored like any other. `reference_in_prompt` is ROUGE-L recall.
+        `empty` and `endless` count the unlearned model's greedy texts that are empty or were cut off at
+        `max_new_tokens`; both are scored like any other text. `reference_in_prompt` is the mean ROUGE-L recall of the
+        references in the prompts.
         """
         rows = []
         for probe in self.probes:
@@ -477,7 +479,7 @@ class ElicitationResults:
         ).reset_index()
 
     def samples_frame(self) -> pd.DataFrame:
-        """Return one row per text, with its scores."""
+        """Return one row per text, with the text's scores."""
         rows: list[dict[str, Any]] = []
         for part in self.parts:
             scores = self.scores[part.role, part.probe, part.decoding]
@@ -502,7 +504,7 @@ class ElicitationResults:
         return pd.DataFrame(rows)
 
     def budget_frame(self) -> pd.DataFrame:
-        """Return the expected best of k texts and leak@k for every model and probe that was sampled, by k."""
+        """Return the expected best of k texts and leak@k, for each model and sampled probe, by k."""
         rows = []
         for part in self.parts:
             if part.decoding != "sampled" or not part.responses:
@@ -515,10 +517,12 @@ class ElicitationResults:
         return pd.DataFrame(rows, columns=["model", "probe", "k", "best_of_k", "leak_at_k", "n"])
 
     def with_depth(self, audit: DepthAudit) -> pd.DataFrame:
-        """Return each example's UDS next to its elicited scores: `example_id`, `uds`, `probe`, `beyond_retain` ...
+        """Return each example's UDS next to its elicited scores.
+
+        There is one row per example, probe and decoding, with `uds`, `score`, `retain` and `beyond_retain`.
 
         Raises:
-            DataError: The two have no example in common, or the audit is of another unlearned model.
+            DataError: The audit and the elicitation share no example, or were run on different unlearned models.
         """
         ours, theirs = self.models["unlearned"], audit.models["unlearned"]
         if ours.fingerprint != theirs.fingerprint:
@@ -555,7 +559,7 @@ class ElicitationResults:
         return pd.DataFrame(rows)
 
     def texts(self, example_id: str, *, role: str = "unlearned") -> pd.DataFrame:
-        """Return all texts of a model about one example: probe, decoding, sample, prompt, text, recall.
+        """Return all of a model's texts for one example, as in `samples_frame`.
 
         Raises:
             DataError: There is no such example.
@@ -566,12 +570,12 @@ class ElicitationResults:
         return frame[(frame["example_id"] == example_id) & (frame["model"] == role)].reset_index(drop=True)
 
     def winner(self, example_id: str, *, role: str = "unlearned") -> Winner:
-        """Return the text with the highest recall of one example, over all probes that do not give the answer away.
+        """Return one example's text with the highest recall, over all probes that do not give the answer away.
 
-        A maximum over many texts can be high by chance: compare it with `winner(..., role="retain")`.
+        A maximum over many texts can be high by chance, so compare it with `winner(..., role="retain")`.
 
         Raises:
-            DataError: There is no such example, or no probe could ask it.
+            DataError: There is no such example, or all probes skipped it.
         """
         frame = self.texts(example_id, role=role)
         frame = frame[~frame["probe"].isin([probe.name for probe in self.probes if probe.capacity])]
@@ -597,17 +601,17 @@ class ElicitationResults:
     def plot_depth(
         self, depth: DepthAudit, probe: str = "cloze", *, decoding: Decoding = "greedy", **look: Unpack[Look]
     ) -> go.Figure:
-        """Plot how far each example's score exceeds retain's against its UDS (see `uds_lens.plots.depth_elicited`)."""
+        """Plot each example's score beyond retain against its UDS (see `uds_lens.plots.depth_elicited`)."""
         from uds_lens.plots import depth_elicited
 
         return depth_elicited(self.with_depth(depth), probe=probe, decoding=decoding, **look)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a directory atomically; an earlier result there is replaced, and other files are left alone.
+        """Write a directory atomically, replacing an earlier result there and leaving other files alone.
 
         Raises:
-            ResultFormatError: Something else is there.
-            StorageError: Nothing can be written there.
+            ResultFormatError: The path holds something other than an elicitation.
+            StorageError: The path is not writable.
         """
         save_elicitation(self, path)
 
@@ -616,7 +620,7 @@ class ElicitationResults:
         """Read a directory written by `save`.
 
         Raises:
-            ResultFormatError: A file is missing, altered, or of another version.
+            ResultFormatError: A file is missing, was altered, or has an unsupported version.
         """
         return cls(**load_members(path))
 
@@ -627,7 +631,7 @@ class ElicitationResults:
 
 
 def _over_probes(table: _Table) -> _Table:
-    """Take each example's highest score over all probes, to compare the unlearned model's maximum with retain's."""
+    """Take each example's highest score over all probes, separately for each model."""
     best: _Table = {}
     for decoding, statistic in dict.fromkeys(key[1:] for key in table):
         columns = [scores for key, scores in table.items() if key[1:] == (decoding, statistic)]
@@ -639,7 +643,7 @@ def _over_probes(table: _Table) -> _Table:
 
 
 def _adjusted(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Make a table of rows, with their p values adjusted."""
+    """Make a table of the rows and adjust their p-values."""
     for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_holm"] = p
     return pd.DataFrame(rows)
@@ -655,14 +659,14 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _others(recall: np.ndarray | None, statistic: str) -> float:
-    """Reduce over samples, as for the row's score, and then over references."""
+    """Aggregate over samples in the same way as the row's score, then average over references."""
     if recall is None:
         return math.nan
     return _mean(recall.mean(1) if statistic == "mean" else recall.max(1))
 
 
 class Difference(NamedTuple):
-    """A difference between two means over different questions."""
+    """Difference between two means over different questions."""
 
     value: float
     interval: Interval
@@ -704,17 +708,18 @@ def _side(scores: np.ndarray, groups: np.ndarray) -> tuple[float, float, int]:
 
 
 class RankCorrelation(NamedTuple):
-    """Spearman's rho of UDS with an elicited score."""
+    """Spearman's rho between UDS and an elicited score."""
 
     rho: float
-    """In [-1, 1]; negative: shallowly erased facts are easier to extract. NaN if one of the two is constant."""
+    """In [-1, 1]. A negative value means that shallowly erased facts are easier to extract. NaN if either score is
+    constant."""
 
     interval: Interval
-    """95% interval, over subjects. NaN if there are fewer than three subjects, or if `rho` is undefined, 1 or -1, or
-    would be without one of the subjects: a few subjects then say nothing about others."""
+    """95% interval, over subjects. NaN with fewer than three subjects, or if `rho` is undefined, 1 or -1, or would be
+    so without one of the subjects, because the subjects then say too little about others."""
 
     n: int
-    """Number of examples that have both."""
+    """Number of examples with both scores."""
 
 
 def depth_correlation(
@@ -722,16 +727,16 @@ def depth_correlation(
 ) -> RankCorrelation:
     """Return the Spearman correlation of UDS with an elicited score, over examples, with an interval over subjects.
 
-    Let z be the inverse hyperbolic tangent of the correlation, and z_j that of the correlation without subject j of the
-    G subjects. The interval is tanh(z +- t se), where se^2 = (G - 1) / G sum d_j^2 with d_j = z_j - mean z_j (the
-    jackknife), and t is the quantile of Student's t with 2 G / (k - 1) degrees of freedom, but at most G - 1. With k =
-    G sum d_j^4 / (sum d_j^2)^2, there are fewer degrees of freedom if most of the correlation is due to a few subjects.
+    Let z be the inverse hyperbolic tangent of the correlation, and let z_j be the same after leaving out subject j of
+    G. The interval is tanh(z +- t se), where se^2 = (G - 1) / G sum d_j^2 with d_j = z_j - mean z_j (the jackknife),
+    and t is the quantile of Student's t with 2 G / (k - 1) degrees of freedom, but at most G - 1. With k = G sum d_j^4
+    / (sum d_j^2)^2, there are fewer degrees of freedom if most of the correlation is due to a few subjects.
 
-    `frame` comes from `with_depth`, and `value` is its column to correlate with UDS; examples where either is NaN are
-    left out.
+    `frame` comes from `with_depth`, and `value` names the column to correlate with UDS. Examples with NaN in either
+    column are left out.
 
     Raises:
-        DataError: The frame has no such probe.
+        DataError: The frame has no rows for the probe.
 
     References:
         Efron (1982), The Jackknife, the Bootstrap and Other Resampling Plans; Fisher (1921) for the scale; Box (1953),
@@ -760,7 +765,7 @@ def _jackknifed(rho: float, one: np.ndarray, other: np.ndarray, groups: np.ndarr
     n = int(groups.max(initial=-1)) + 1
     kept = [groups != group for group in range(n)]
     without = np.array([rank_correlation(one[rows].tolist(), other[rows].tolist()) for rows in kept])
-    if n < 3 or not (np.abs([rho, *without]) < 1 - ROUNDING).all():  # NaN is not below a bound either
+    if n < 3 or not (np.abs([rho, *without]) < 1 - ROUNDING).all():  # also if NaN
         return NO_INTERVAL
     apart = np.arctanh(without)
     squares = (apart - apart.mean()) ** 2

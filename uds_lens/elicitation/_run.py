@@ -1,4 +1,4 @@
-"""`elicit`: the same probes, with the same budget and random numbers, on the unlearned model, `retain` and `full`."""
+"""`elicit`: run the same probes with the same budget and random numbers on the unlearned model and its controls."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _Examples: TypeAlias = Annotated[Sequence[ForgetExample], PlainValidator(lambda 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ElicitData:
-    """The questions of an elicitation, and further facts; each set may be anything that `load_examples` reads.
+    """Questions for an elicitation, and other facts. Each set may be anything that `load_examples` reads.
 
     Raises:
-        DataError: There are no questions, or ids occur twice.
+        DataError: There are no questions, or some ids are not unique.
 
     Example:
         >>> rows = [ForgetExample(str(n), f"Who wrote book {n}?", "Ada.") for n in range(9)]
@@ -68,25 +68,26 @@ class ElicitData:
     """The forget set."""
 
     retain: _Examples = ()
-    """Retained facts: in-context examples for `ICL(source="retain")`."""
+    """Retained facts, used as in-context examples by `ICL(source="retain")`."""
 
     holdout: _Examples = ()
-    """Questions of the same kind that no model learned: a weaker control (`ElicitationResults.control_frame`)."""
+    """Questions of the same kind that no model was trained on, as a weaker control
+    (`ElicitationResults.control_frame`)."""
 
     limit: PositiveInt | None = None
-    """Ask a random sample of this many rows (`uds_lens.data.sample_examples`), and as many of `holdout`; None asks all.
-    In-context examples still come from all rows."""
+    """Ask about a random sample of this many rows of `forget` and of `holdout` (`uds_lens.data.sample_examples`); None
+    uses all rows. In-context examples still come from all rows."""
 
     def __post_init__(self) -> None:
         if not self.forget:
             raise DataError("no examples: elicitation needs at least one row with question and answer.")
 
     def sample(self, rows: Sequence[ForgetExample], *, seed: int) -> Sequence[ForgetExample]:
-        """Return the rows that are asked."""
+        """Return the rows to ask about."""
         return rows if self.limit is None else sample_examples(rows, self.limit, seed=seed)
 
     def sample_record(self, *, seed: int) -> dict[str, Any] | None:
-        """Return how the questions were sampled, for the provenance; None if all are asked."""
+        """Return the provenance record of the sampling; None if all rows are asked."""
         if self.limit is None or self.limit >= len(self.forget):
             return None
         return {"limit": self.limit, "of": len(self.forget), "sample": "random", "seed": seed}
@@ -106,30 +107,31 @@ def elicit(
     """Try to extract the answers from an unlearned model, with `retain` and `full` as controls.
 
     Args:
-        model: The unlearned model: directory, Hub id, transformers model or `TransformerBridge`.
-        examples: The forget set (examples, rows, or what `load_examples` reads), or `ElicitData`, which adds a `limit`,
+        model: The unlearned model, as a directory, Hub id, transformers model or `TransformerBridge`.
+        examples: The forget set, in any form that `load_examples` accepts, or an `ElicitData`, which can add a `limit`,
             retained facts for in-context examples, and holdout questions.
-        retain: Model that never saw the forget set. Without it, a score cannot be told apart from what any model would
-            say by chance; `control_frame` then compares with the references of other subjects, a weaker control.
-        full: Model trained on everything. Without it, neither power nor share is defined.
-        probes: Names (`"mask+icl+aoa"`), probe objects, or the name of a preset ("quick", "black_box", "paper").
-        options: How to ask; default `ElicitOptions()`.
-        run: Where to run; default `RunOptions()`.
-        out: Directory for finished parts; a killed run resumes from there and repeats no question.
+        retain: Model that never saw the forget set. Without it, scores cannot be compared with what a model says by
+            chance; `control_frame` then offers a weaker control, the references of other subjects.
+        full: Model trained on all data. Without it, power and share are undefined.
+        probes: List of names (such as `"mask+icl+aoa"`) or probe objects, or the name of a preset ("quick",
+            "black_box", "paper").
+        options: Settings for asking the models; default `ElicitOptions()`.
+        run: Device and memory settings; default `RunOptions()`.
+        out: Directory for finished parts, from which an interrupted run resumes.
 
     Returns:
         Texts and scores.
 
     Raises:
-        ConfigError: There is no such probe, or two have the same name.
-        DataError: No examples, or ids that occur twice.
-        ModelError: A checkpoint cannot be opened, or gives NaN.
-        StorageError: Nothing can be written to `out`.
-        MissingDependencyError: rouge-score is not installed.
+        ConfigError: A probe is unknown, or two probes have the same name.
+        DataError: There are no examples, or some ids are not unique.
+        ModelError: A checkpoint cannot be opened, or the model outputs NaN.
+        StorageError: `out` is not writable.
+        MissingDependencyError: The package rouge-score is not installed.
         IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
 
     Warns:
-        UdsLensWarning: The run may take longer than `max_hours`. It starts anyway, since the estimate is rough.
+        UdsLensWarning: The run may take longer than `max_hours`. The run starts anyway, because the estimate is rough.
 
     Example:
         >>> import uds_lens as ul
@@ -212,7 +214,7 @@ def elicit(
 
 @dataclass(frozen=True)
 class _Asker:
-    """Ask an open model, or read from the folder the parts that a killed run finished."""
+    """Asks an open model, or reads the parts that an interrupted run finished."""
 
     model: HookedModel
     options: ElicitOptions
@@ -221,7 +223,7 @@ class _Asker:
     folder: Path | None
 
     def parts(self, role: str, asked: Asked) -> list[Part]:
-        """Return a part for each decoding of a probe."""
+        """Return one part per decoding of a probe."""
         parts = []
         inputs = ((ask.rendered.prompt.question, ask.rendered.ids) for ask in asked.asks)
         require_embedded(self.model.hf, inputs, name=self.model.name)
@@ -229,13 +231,13 @@ class _Asker:
         for decoding in self.options.decodings if asked.probe.samples_too else ("greedy",):
             name = asked.probe.name if isinstance(asked.probe, ByPrompt) else repr(asked.probe)
             if not type(asked.probe).__module__.startswith("uds_lens."):
-                name += program_digest(type(asked.probe))  # an edited probe counts as a different one
+                name += program_digest(type(asked.probe))  # an edited probe is treated as a different probe
             keys = [ask.key for ask in asked.asks]
             key = part_key(self.model.fingerprint, name, decoding, keys, self.options, ends=ends)
             file = None if self.folder is None else self.folder / f"{key}.json"
             part = None
             if file is not None and file.is_file():
-                with suppress(ResultFormatError):  # a broken part is measured again
+                with suppress(ResultFormatError):  # recompute a corrupted part
                     part = read_part(file, key=key)
             if part is None:
                 part = self._ask(role, asked, decoding, ends)
@@ -270,7 +272,7 @@ class _Asker:
 
 
 def _same_object(role: str, source: ModelSource, sources: Mapping[str, ModelSource]) -> str | None:
-    """Return an earlier role with the same source."""
+    """Return an earlier role that uses the same source, if any."""
     for other, given in sources.items():
         if other == role:
             return None
@@ -292,7 +294,7 @@ _OF_INSIDES = {"gcg": GCG, "softgcg": SoftGCG, "actpert": ActPert}  # probes tha
 
 
 def chosen_probes(probes: Sequence[str | PromptProbe | Probe] | str) -> list[Probe]:
-    """Return probes by name, by preset, or as given, each with its controls."""
+    """Resolve names and presets to probes, and add each probe's controls."""
     if isinstance(probes, str):
         if probes not in PRESETS:
             raise ConfigError(
@@ -326,20 +328,20 @@ def chosen_probes(probes: Sequence[str | PromptProbe | Probe] | str) -> list[Pro
 
 
 _RATE = {"cpu": 8e9, "cuda": 2e13, "mps": 5e11}
-"""Multiply-adds per second in float32, by device; measured on two CPU cores with a model of 3.9 million parameters,
-guessed for other devices from their makers' figures."""
+"""Multiply-adds per second in float32, by device. The CPU figure was measured on two cores with a 3.9-million-parameter
+model; the others are guesses from manufacturers' figures."""
 
 _DENSE = 6.0
-"""Factor by which a CPU is faster while an optimiser processes many tokens in a batch; measured likewise."""
+"""Speed-up of a CPU when an optimiser processes many tokens per batch, measured in the same way."""
 
-_HALF = {"cuda": 6.0, "mps": 2.0}  # speed-up of half precision, by device; guessed likewise
+_HALF = {"cuda": 6.0, "mps": 2.0}  # speed-up from half precision, by device; also guessed
 _PASS = {"cpu": 4e-3, "cuda": 2e-2, "mps": 2e-2}  # minimum duration of a forward pass in seconds
 
 
 def estimate_hours(
     asked: Sequence[Asked], options: ElicitOptions, *, shape: Mapping[str, object], device: str
 ) -> float:
-    """Estimate the hours that each probe takes per model, to within a factor of three."""
+    """Estimate the duration of the run in hours, to within a factor of three."""
     layers, width, vocabulary = (
         int(str(shape[name])) for name in ("depth (layers)", "width (d_model)", "vocabulary size")
     )
@@ -386,14 +388,14 @@ def check_out(
     run: RunOptions,
     redo: bool = False,
 ) -> Path:
-    """Return the path for a result, if it is free or holds a result of the same run."""
+    """Return the path for a result if the path is free or holds a result of the same run."""
     place = check_writable(out, directory=True, format=KIND.format)
     wanted = [probe.name for probe in chosen_probes(probes)]
     if redo or not (place / "manifest.json").is_file():
         return place
     try:
         earlier = ElicitationResults.load(place)
-    except ResultFormatError:  # broken, so it is measured again
+    except ResultFormatError:  # replace a corrupted result
         return place
     given = {role: name for role, name in models.items() if name is not None}
     same = {

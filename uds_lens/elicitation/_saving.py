@@ -1,4 +1,4 @@
-"""Saved elicitations: a part holds one model's texts for one probe and decoding; a result is a directory of parts."""
+"""Saved elicitations: parts of a run (one model's texts for one probe and decoding) and complete results."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from uds_lens.elicitation._results import ElicitationResults
 
 
-HOLDOUT = "holdout"  # role of the unlearned model for questions that no model learned
+HOLDOUT = "holdout"  # role of the unlearned model when asked questions that no model was trained on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """The prompt and the texts of one row."""
+    """Prompt and generated texts for one row."""
 
     row: int  # index of the row among the examples
-    prompt: str  # the prompt; for optimised probes, including the text found for this model
+    prompt: str  # includes any text optimised for this model
     reference: str  # the correct answer
-    texts: tuple[str, ...]  # complete generated texts: one if greedy, else `samples`
-    # Further details: texts that did not end, and an optimiser's final loss, steps and reason for stopping.
+    texts: tuple[str, ...]  # complete generated texts: one for greedy decoding, otherwise `samples`
+    # for example the number of texts cut off, and an optimiser's final loss, steps and reason for stopping
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One model, one probe, one decoding."""
+    """Texts of one model for one probe and decoding."""
 
-    role: str  # `unlearned`, `retain` or `full`; `holdout` for the unlearned model on questions that no model learned
+    role: str  # `unlearned`, `retain` or `full`; or `holdout` for the unlearned model
     probe: str
     decoding: Decoding
-    responses: tuple[Response, ...]  # the rows that were asked
+    responses: tuple[Response, ...]  # one per row asked about
     prefilled: int = 0  # number of prompt tokens processed for generation
     seconds: float = 0.0  # wall time
 
@@ -59,7 +59,7 @@ def part_key(
     *,
     ends: Collection[int] = (),
 ) -> str:
-    """Hash everything that a part depends on."""
+    """Return a hash of everything that a part depends on."""
     rows = hashlib.blake2b(repr([list(ask) for ask in asks]).encode(), digest_size=16).hexdigest()
     names = ["max_new_tokens", "dtype", "seed"]
     names += ["samples", "temperature", "top_k"] if decoding == "sampled" else []
@@ -69,7 +69,7 @@ def part_key(
 
 
 def parts_folder(out: str | os.PathLike[str]) -> Path:
-    """Return the place for the parts of a run, before anything is asked."""
+    """Return the folder for a run's parts, after checking that it is writable."""
     folder = located(out) / "parts"
     check_writable(folder / "part.json", directory=False)
     return folder
@@ -77,7 +77,7 @@ def parts_folder(out: str | os.PathLike[str]) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """A part without its responses, which are rows of a table."""
+    """A part without its responses, which are stored as table rows."""
 
     role: str
     probe: str
@@ -88,7 +88,7 @@ class _Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class _Alone(_Asked):
-    """A part with the rows of its responses."""
+    """A part with its responses as rows."""
 
     texts: tuple[dict[str, Any], ...]
 
@@ -128,7 +128,7 @@ def _response(row: Mapping[str, Any], where: str) -> Response:
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """What is stored besides options, models and provenance."""
+    """Stored values other than options, models and provenance."""
 
     protocol: Protocol
     probes: tuple[ProbeRecord, ...]
@@ -150,11 +150,11 @@ KIND = Kind(
     model=ModelRecord,
     tables={"examples": EXAMPLES, "holdout": EXAMPLES, "texts": _TEXTS},
 )
-"""How elicitations are stored."""
+"""Storage format of elicitations."""
 
 
 def save_elicitation(results: ElicitationResults, path: str | os.PathLike[str]) -> None:
-    """Write `ElicitationResults`; an earlier result at the path is replaced, and other files there are left alone."""
+    """Write `ElicitationResults`, replacing an earlier result at the path and leaving other files there alone."""
     texts = [{**row, "part": number} for number, part in enumerate(results.parts) for row in _rows(part)]
     tables: dict[str, Sequence[Row]] = {"examples": example_rows(results.examples), "texts": texts}
     if results.holdout:
@@ -171,7 +171,7 @@ def save_elicitation(results: ElicitationResults, path: str | os.PathLike[str]) 
 
 
 def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the members of `ElicitationResults`."""
+    """Read the fields of `ElicitationResults`."""
     saved = Result.load(path, KIND)
     where, values, models = saved.where, saved.values, saved.models
     examples, holdout = examples_of(saved), examples_of(saved, "holdout") if "holdout" in saved.tables else ()

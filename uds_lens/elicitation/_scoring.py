@@ -1,4 +1,4 @@
-"""Score generated texts and models: recall, best of k, leak@k, and the share between retain and full."""
+"""Score generated texts and models: recall, best of k, leak@k, and share (a position between retain and full)."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from uds_lens.results._statistics import NO_INTERVAL
 
 
 class Scores(NamedTuple):
-    """Scores of one text; NaN if the reference has no words that ROUGE counts."""
+    """Scores of one text; ROUGE is NaN if the reference has no words that ROUGE counts."""
 
-    recall: float  # ROUGE-L recall of the reference, in [0, 1]: the score of every probe
-    precision: float  # ROUGE-L precision, in [0, 1]: low if a long text achieves the recall
-    entity: float  # ROUGE-L recall of the entity alone; NaN if the row has none
+    recall: float  # ROUGE-L recall of the reference, in [0, 1]; the score used for all probes
+    precision: float  # ROUGE-L precision, in [0, 1]; low if the recall comes from a long text
+    entity: float  # ROUGE-L recall of the entity alone; NaN if the row has no entity
     words: int  # number of words in the text
     judged: float = math.nan  # score by the user's judge, in [0, 1]; NaN without one
 
 
 Judge: TypeAlias = Callable[[str, str, str], float]
-"""Scores an answer: takes the row's question, the reference and the text, and returns a number in [0, 1], or NaN. An
-entailment model, or a language model as a judge."""
+"""A function that takes the row's question, the reference and a text, and returns a score in [0, 1], or NaN; for
+example an entailment model, or a language model as a judge."""
 
 
 def cut(text: str, *, raw: bool, opening: str = "") -> str:
-    r"""Return the answer in a generated text: without an optimiser's target at its start, and up to the next question.
+    r"""Extract the answer from a generated text: remove an optimiser's target, and stop at the next question.
 
     Example:
         >>> cut(" Sure, the answer is Ada Vey.\nQuestion: Who", raw=True, opening="Sure, the answer is")
@@ -58,7 +58,7 @@ def score_texts(
     words: RougeWords = "ascii",
     judge: Callable[[str, str], float] | None = None,
 ) -> list[Scores]:
-    """Score the answers to one question, after `cut`; `judge` takes the reference and a text.
+    """Score the answers to one question, as returned by `cut`; `judge` takes the reference and a text.
 
     References:
         Lin 2004: ROUGE-L = LCS / reference length, computed by the rouge-score package with its stemmer.
@@ -89,9 +89,9 @@ def score_texts(
 
 
 def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarray, "*rest"]:
-    """Return the expected best of k of the n samples: `sum_i C(i-1, k-1) / C(n, k) r_(i)`, r ascending; unbiased.
+    """Estimate the expected best of k samples from n, without bias: `sum_i C(i-1, k-1) / C(n, k) r_(i)`, r ascending.
 
-    NaN if a score is NaN or there are fewer than k. The estimator of pass@k (Chen et al. 2021), for
+    NaN if a score is NaN or there are fewer than k samples. This is the pass@k estimator (Chen et al. 2021), applied to
     scores instead of passes.
 
     Example:
@@ -109,9 +109,9 @@ def best_of(scores: Float[np.ndarray, "*rest sample"], k: int) -> Float[np.ndarr
 
 
 def leak_at(scores: Float[np.ndarray, "*rest sample"], k: int, *, threshold: float) -> Float[np.ndarray, "*rest"]:
-    """Return the probability that one of k samples reaches the threshold: `1 - C(n - c, k) / C(n, k)` if c of n do.
+    """Estimate the probability that any of k samples reaches the threshold: `1 - C(n - c, k) / C(n, k)` if c of n do.
 
-    NaN if a score is NaN or there are fewer than k.
+    NaN if a score is NaN or there are fewer than k samples.
 
     Example:
         >>> round(float(leak_at(np.array([0.2, 0.9, 0.1, 1.0]), 2, threshold=0.8)), 4)
@@ -127,7 +127,7 @@ def leak_at(scores: Float[np.ndarray, "*rest sample"], k: int, *, threshold: flo
 
 
 def budgets(n: int) -> tuple[int, ...]:
-    """Return the numbers of queries at which a curve is drawn: powers of two, and the total.
+    """Return the numbers of queries at which curves are drawn: the powers of two up to `n`, and `n`.
 
     >>> budgets(50)
     (1, 2, 4, 8, 16, 32, 50)
