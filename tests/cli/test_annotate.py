@@ -24,7 +24,7 @@ def test_a_file_and_a_page(plain: Path, tmp_path: Path, uds_lens) -> None:
     code, printed, err = uds_lens(*words)
     assert (code, err) == (0, "")
     assert "3 examples: 1 found by answer; 1 already marked; 1 without an entity." in printed
-    assert "! 1 without: The answer has no word." in printed
+    assert "! 1 without: The answer contains no words." in printed
     assert f"Saved in {out}; look at {page} before you measure" in printed
     assert [e.entity for e in ul.load_examples(out)] == ["Ash and Ember", "novel", None]
     assert "<mark>Ash and Ember</mark>" in page.read_text(encoding="utf-8")

@@ -138,7 +138,7 @@ def test_shots_that_do_not_fit_are_left_out(chat_tokenizer):
     whole = rendered(prompt, chat_tokenizer, protocol="raw")
     fewer = rendered(prompt, chat_tokenizer, protocol="raw", room=len(whole.ids) - 1)
     assert [shot[0] for shot in fewer.prompt.shots] == ["Two?"] and len(fewer.ids) < len(whole.ids)
-    with pytest.raises(Skip, match="leaves room for 2"):
+    with pytest.raises(Skip, match="leaves room for only 2"):
         rendered(prompt, chat_tokenizer, protocol="raw", room=2)
 
 
@@ -171,7 +171,7 @@ def test_a_probe_of_ones_own():
 
     try:
         assert _after("shout+start").question == "WHERE WAS ADA VEY BORN?"
-        with pytest.raises(ConfigError, match="already a probe"):
+        with pytest.raises(ConfigError, match="already exists"):
             prompt_probe("shout", injects="nothing")(shout)
     finally:
         del PROMPT_PROBES["shout"]

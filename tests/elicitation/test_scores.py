@@ -141,5 +141,5 @@ def test_a_judge_of_ones_own_stands_next_to_rouge(asked):
         assert row["judged_beyond"] == pytest.approx((scores["unlearned"] - scores["retain"]).mean())
     plain = asked.summary()
     assert judged.summary()[plain.columns].equals(plain) and asked.samples_frame()["judged"].isna().all()
-    with pytest.raises(ConfigError, match="a judge returns a number from 0 to 1, or NaN; got 2"):
+    with pytest.raises(ConfigError, match="a judge must return a number from 0 to 1, or NaN; got 2"):
         asked.judged_by(lambda *texts: 2).summary()

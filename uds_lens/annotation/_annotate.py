@@ -149,7 +149,7 @@ def by_answer(example: ForgetExample) -> Found:
     """Find the longest run of words in the first sentence that do not occur in the question."""
     words = first_sentence(example.answer)
     if not words:
-        return "The answer has no word."
+        return "The answer contains no words."
     in_question = _keys(example.question)
     scores = [-1.0 if word.key in in_question else float(word.key not in _SMALL) for word in words]
     return _standing_out(example, words, scores, range(len(words)))
@@ -184,7 +184,8 @@ def by_name(examples: Sequence[ForgetExample], nlp: Callable[[str], Any] | None 
         require_package(
             "spacy",
             needed_by="finding names needs",
-            instead=f"Then python -m spacy download {_SPACY_MODEL}. Without it, use contrast, difference or answer.",
+            instead=f"Then run python -m spacy download {_SPACY_MODEL}. Without spaCy, use contrast, difference or "
+            "answer.",
         )
         import spacy
 
@@ -192,7 +193,7 @@ def by_name(examples: Sequence[ForgetExample], nlp: Callable[[str], Any] | None 
             nlp = spacy.load(_SPACY_MODEL)
         except OSError as error:
             raise MissingDependencyError(
-                f"spaCy's model {_SPACY_MODEL} is not installed: python -m spacy download {_SPACY_MODEL}."
+                f"spaCy's model {_SPACY_MODEL} is not installed: run python -m spacy download {_SPACY_MODEL}."
             ) from error
     spans: list[Found] = []
     for example in examples:
@@ -270,7 +271,7 @@ def _answer_logprobs(
 def _by_tokens(example: ForgetExample, tokens: Sequence[tuple[int, int]], difference: Sequence[float]) -> Found:
     words = first_sentence(example.answer)
     if not words:
-        return "The answer has no word."
+        return "The answer contains no words."
     mean = sum(difference) / len(difference)
     scores = [
         sum(
@@ -280,7 +281,7 @@ def _by_tokens(example: ForgetExample, tokens: Sequence[tuple[int, int]], differ
         )
         for word in words
     ]
-    return _standing_out(example, words, scores, "full and retain do not differ on any word of the answer.")
+    return _standing_out(example, words, scores, "full and retain do not differ on any word in the answer.")
 
 
 def annotate(

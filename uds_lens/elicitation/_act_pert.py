@@ -90,7 +90,7 @@ class ActPert:
         """Return the plain question; skip the row if it does not name the subject."""
         subject = context.example.subject
         if subject is None or name_pattern(subject).search(prompt.question) is None:
-            raise Skip("the question does not name the subject, whose embedding is disturbed")
+            raise Skip("the question does not name the subject, whose embeddings would be disturbed")
         return prompt
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:

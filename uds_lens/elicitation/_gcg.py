@@ -141,7 +141,7 @@ def first_suffix(model: HookedModel, slot: Slot, n_tokens: int) -> str:
         ((ids, place),) = slot.coded(model, [suffix])
         if place and place.stop - place.start == n_tokens and special.isdisjoint(ids[place]):
             return suffix
-    raise Skip(f"no suffix of {n_tokens} tokens survives being tokenised again")
+    raise Skip(f"no suffix of {n_tokens} tokens survives re-tokenisation")
 
 
 def target_loss(
@@ -364,7 +364,7 @@ class GCG(SuffixProbe):
                 if live:
                     break
             if not live:
-                return Found(suffix, losses, lived / tried, "no candidate survives being tokenised again")
+                return Found(suffix, losses, lived / tried, "no candidate survives re-tokenisation")
             new_losses = beginning.losses([row for _, row in live], ids, place.start)
             n = int(new_losses.argmin())
             if self.accept == "always" or float(new_losses[n]) < losses[-1]:

@@ -144,7 +144,7 @@ def rendered(
         if room is None or len(ids) <= room:
             return Rendered(prompt, text, ids)
         if not prompt.shots:
-            raise Skip(f"its prompt has {len(ids)} tokens, but the model's context window leaves room for {room}")
+            raise Skip(f"its prompt has {len(ids)} tokens, but the model's context window leaves room for only {room}")
         prompt = dataclasses.replace(prompt, shots=prompt.shots[1:])
 
 
@@ -320,7 +320,7 @@ class ICL(_Worded):
         pool = context.forget if by_subject else context.retain
         rows = [row for row in _rows_beside(example, pool) if not by_subject or row.subject == example.subject]
         if not rows:
-            raise Skip(f"no other row (source={self.source!r}) leaves the entity out")
+            raise Skip(f"no other row (source={self.source!r}) can be shown without naming the entity")
         chosen = random.Random(context.generator_seed("icl")).sample(rows, min(self.shots, len(rows)))
         shots = (Shot(row.question, row.answer) for row in chosen)
         return dataclasses.replace(prompt, shots=(*prompt.shots, *shots))
@@ -387,7 +387,7 @@ class MultiHop(_Worded):
             if same.fullmatch((row.entity or "").strip()) and not same.search(row.question):
                 first = row.question.strip()
                 return dataclasses.replace(prompt, question=f"Let X be the answer to: {first} {question}")
-        raise Skip("no other row has the subject as its entity, in a question that does not name it")
+        raise Skip("no other row has the subject as its entity without naming the subject in the question")
 
 
 ALIAS_TYPES = ("alias", "nickname", "pen name", "pseudonym")
@@ -408,7 +408,7 @@ class Alias(_Worded):
             named = row.subject == context.example.subject and (row.type or "").lower() in ALIAS_TYPES
             if named and (row.entity or "").strip():
                 return dataclasses.replace(prompt, question=_renamed(prompt, context, (row.entity or "").strip()))
-        raise Skip(f"no other row of the subject has one of the types {', '.join(ALIAS_TYPES)}, with an entity")
+        raise Skip(f"no other row about the subject has an entity and one of the types {', '.join(ALIAS_TYPES)}")
 
 
 @validated
@@ -441,7 +441,7 @@ class Given(_Worded):
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """Return the question from the file."""
         if context.example.id not in self.questions:
-            raise Skip("no question is given for it (file=..., a table of id and question)")
+            raise Skip("no question is given for this row (file=..., a table with the columns id and question)")
         return dataclasses.replace(prompt, question=self.questions[context.example.id])
 
 
@@ -539,9 +539,9 @@ def prompt_probe(name: str, *, injects: Injection) -> Callable[[Callable[[Prompt
     """
     check_choice("injects", injects, Injection)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ConfigError(f"a probe's name consists of a-z, 0-9 and _; got {name!r}.")
+        raise ConfigError(f"a probe's name starts with a letter and contains only a-z, 0-9 and _; got {name!r}.")
     if name in PROMPT_PROBES:
-        raise ConfigError(f"there is already a probe {name!r}: choose another name.")
+        raise ConfigError(f"a probe named {name!r} already exists: choose another name.")
 
     def add(change: Callable[[Prompt, Context], Prompt]) -> PromptProbe:
         PROMPT_PROBES[name] = _Custom(name, injects, change)
@@ -572,8 +572,8 @@ def _find_one(words: str) -> PromptProbe:
         near = get_close_matches(words[:80], PROMPT_PROBES, n=1)
         hint = f"did you mean {near[0]!r}? There" if near else "there"
         raise ConfigError(
-            f"no probe {words[:80]!r}; {hint} are {', '.join(PROMPT_PROBES)}, joined with +, settings in brackets: "
-            "aoa(variant=identity)."
+            f"no probe {words[:80]!r}; {hint} are {', '.join(PROMPT_PROBES)}. Join probes with +, and give settings "
+            "in brackets: aoa(variant=identity)."
         )
     probe: Any = PROMPT_PROBES[match[1]]
     if not match[2]:

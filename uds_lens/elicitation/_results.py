@@ -163,7 +163,7 @@ class ElicitationResults:
         part = self._part_of.get((role, probe, decoding))
         if part is None:
             known = ", ".join(sorted({f"{p.probe} ({p.decoding})" for p in self.parts}))
-            raise DataError(f"{role} was not asked {probe!r}, {decoding}; there are {known}.")
+            raise DataError(f"{role} was not asked with {probe!r} ({decoding}); available: {known}.")
         return part
 
     @cached_property
@@ -527,8 +527,8 @@ class ElicitationResults:
         ours, theirs = self.models["unlearned"], audit.models["unlearned"]
         if ours.fingerprint != theirs.fingerprint:
             raise DataError(
-                f"the audit is of {theirs.name!r}, these texts of {ours.name!r}: other weights. Audit the model that "
-                "was elicited."
+                f"the audit is of {theirs.name!r}, but these texts are from {ours.name!r}, which has other weights. "
+                "Audit the model that generated the texts."
             )
         scores = zip(audit.examples, audit.uds_per_example.tolist(), strict=True)
         uds = {(example.id, example.question): float(score) for example, score in scores}
@@ -580,7 +580,7 @@ class ElicitationResults:
         frame = self.texts(example_id, role=role)
         frame = frame[~frame["probe"].isin([probe.name for probe in self.probes if probe.capacity])]
         if frame["recall"].isna().all():
-            raise DataError(f"no probe could ask the example {example_id!r}.")
+            raise DataError(f"all probes skipped the example {example_id!r}.")
         row = frame.loc[frame["recall"].idxmax()]
         return Winner(
             row["probe"], row["decoding"], int(row["sample"]), row["prompt"], row["text"], float(row["recall"])

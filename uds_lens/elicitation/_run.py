@@ -148,7 +148,7 @@ def elicit(
     if run.stream is True:
         raise ConfigError(
             Setting("stream", True, of="RunOptions"),
-            " cannot elicit: generating text would read the whole model again for each token.",
+            " is not supported here: generating text would load the whole model again for every token.",
         )
     require_package("rouge_score", needed_by="scoring texts needs")
     data = examples if isinstance(examples, ElicitData) else ElicitData(forget=examples)  # type: ignore[arg-type]
@@ -298,7 +298,7 @@ def chosen_probes(probes: Sequence[str | PromptProbe | Probe] | str) -> list[Pro
     if isinstance(probes, str):
         if probes not in PRESETS:
             raise ConfigError(
-                f"no preset {probes!r}; there are {', '.join(PRESETS)}. A single probe goes in a list: [{probes!r}]."
+                f"no preset {probes!r}; choose from {', '.join(PRESETS)}. Pass a single probe as a list: [{probes!r}]."
             )
         probes = PRESETS[probes]
     if not isinstance(probes, Iterable):
@@ -320,10 +320,10 @@ def chosen_probes(probes: Sequence[str | PromptProbe | Probe] | str) -> list[Pro
         chosen.append(probe if isinstance(probe, Probe) else ByPrompt(probe))
         chosen += [control for control in getattr(probe, "controls", ()) if control not in given]
     if not chosen:
-        raise ConfigError(f"no probes: name some, or a preset ({', '.join(PRESETS)}).")
+        raise ConfigError(f"no probes were given: pass a list of names, or a preset ({', '.join(PRESETS)}).")
     names = [probe.name for probe in chosen]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"two probes are called {twice!r}: give each its own name.")
+        raise ConfigError(f"two probes have the name {twice!r}: give each probe a unique name.")
     return chosen
 
 

@@ -184,17 +184,17 @@ def load_members(path: str | os.PathLike[str]) -> dict[str, Any]:
         or sorted((part.probe, part.decoding, part.role) for part in values.parts) != complete
         or sorted({name for name, _ in asked}) != sorted(probe.name for probe in values.probes)
     ):
-        raise ResultFormatError(f"{where}: models, probes and parts do not fit together.")
+        raise ResultFormatError(f"{where}: models, probes and parts do not match.")
     responses: list[list[Response]] = [[] for _ in values.parts]
     for row in saved.table("texts"):
         number = row["part"]
         if number is None or not 0 <= number < len(responses):
-            raise ResultFormatError(f"{where}: texts of a part that does not exist.")
+            raise ResultFormatError(f"{where}: some texts belong to a part that does not exist.")
         responses[number].append(_response({name: row[name] for name in row if name != "part"}, where))
     lengths = {role: len(holdout if role == HOLDOUT else examples) for role in roles}
     parts = tuple(Part(**_asked(part), responses=tuple(of)) for part, of in zip(values.parts, responses, strict=True))
     if any(not 0 <= response.row < lengths[part.role] for part in parts for response in part.responses):
-        raise ResultFormatError(f"{where}: parts name rows that do not exist.")
+        raise ResultFormatError(f"{where}: some parts refer to rows that do not exist.")
     return {
         "options": saved.settings,
         "protocol": values.protocol,

@@ -78,7 +78,7 @@ def score_texts(
     def judged(text: str) -> float:
         score = math.nan if judge is None else float(judge(reference, text))
         if score < 0 or score > 1:
-            raise ConfigError(f"a judge returns a number from 0 to 1, or NaN; got {score:g} for {text[:80]!r}.")
+            raise ConfigError(f"a judge must return a number from 0 to 1, or NaN; got {score:g} for {text[:80]!r}.")
         return score
 
     by_text = {
@@ -195,7 +195,9 @@ def share(
         return Share(math.nan, NO_INTERVAL, NOT_ASKED)
     reach = contrast(power, groups, n_resamples=n_resamples, seed=seed)
     if reach.n_subjects == 1:
-        return Share(math.nan, NO_INTERVAL, "one subject: it is unknown whether full scores above retain for others")
+        return Share(
+            math.nan, NO_INTERVAL, "one subject: whether full scores above retain for other subjects is unknown"
+        )
     same = np.ptp(power) < ROUNDING and reach.value > 0
     if not (reach.interval.low > 0 or same):
         reason = "no power: under this probe full does not score above retain beyond chance"
