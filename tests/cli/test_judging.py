@@ -48,7 +48,7 @@ def test_meta_judges_the_pools(models: Path, study, uds_lens, tmp_path) -> None:
     assert sorted(file.name for file in (tmp_path / "t").glob("[!.]*")) == ["cuts.csv", "faithful.csv", "pairs.csv"]
     printed = uds_lens(*words).out  # in the place of its own tables
     assert f"{expected['auc'].iloc[0]:.3f}" in printed
-    assert "Its intervals hold only for these variants" in " ".join(printed.split())
+    assert "The intervals hold for these variants only" in " ".join(printed.split())
 
 
 def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
@@ -163,7 +163,7 @@ UNDEFINED = "no model has a value for"
         ),
         (lambda f: f.drop(columns="s_mia_loss"), "--retain RUN adds the normalised attacks"),
         (lambda f: f.drop(columns="utility_rel"), "--full RUN adds it"),
-        (lambda f: f.drop(columns="method"), "no model has a method; there are npo_lr1e5_a0_ep5_0"),
+        (lambda f: f.drop(columns="method"), "no model has a method (models: npo_lr1e5_a0_ep5_0"),
         (
             lambda f: f.assign(em=math.nan),
             f"{UNDEFINED} 'em' (empty in the file): --memorization NAME chooses other metrics",
@@ -217,8 +217,8 @@ def test_the_papers_values_come_along(uds_lens, tmp_path) -> None:
     overall = {row["metric"]: row["overall"] for row in told}
     assert overall["uds"] == pytest.approx(0.951, abs=5e-4)
     assert (
-        "other values for em 0.7495, printed 0.750; mia_zlib 0.6415, printed 0.641; fisher_masked_0.0001 0.7136, "
-        "printed 0.713, which were rounded twice or cut off."
+        "different values for em 0.7495, printed 0.750; mia_zlib 0.6415, printed 0.641; fisher_masked_0.0001 0.7136, "
+        "printed 0.713, which were rounded twice or truncated."
     ) in " ".join(uds_lens("meta", folder).out.split())
     out = " ".join(uds_lens("rank", folder, "--resamples", 0).out.split())
     assert "18-way tie" in out and "npo would be represented by npo_lr5e5_b01_a5_ep10 (depth +0.199)" in out
@@ -256,10 +256,10 @@ def test_rank_reads_our_own_metrics(uds_lens, tmp_path) -> None:
         found.save(tmp_path / "runs" / f"{Path(name).name}.json")
     words = ["rank", tmp_path / "runs", "--memorization", "es", "--membership", "s_mia_min_k", "--resamples", 0]
     code, _, err = uds_lens(*words)
-    assert code == 1 and "no model has a method; there are one, three, two" in " ".join(err.split())
+    assert code == 1 and "no model has a method (models: one, three, two" in " ".join(err.split())
     (tmp_path / "methods.csv").write_text("model,method\none,npo\ntwo,rmu\n")
     code, out, err = uds_lens(*words, "--methods", tmp_path / "methods.csv", "--json")
-    assert (code, err) == (0, "note: without a method, and left out: three\n")
+    assert (code, err) == (0, "note: left out because they have no method: three\n")
     assert [(row["method"], row["depth"]) for row in json.loads(out)["methods"]] == [("npo", 0.9), ("rmu", 0.6)]
 
 
@@ -305,7 +305,7 @@ def test_rank_shows_the_probability_that_can_vary(uds_lens, tmp_path, monkeypatc
     shares = told["p_first"]["examples"]
     assert 0.3 < shares["rmu"] < 0.95 and any("P(first) over them is undefined" in note for note in told["notes"])
     out = " ".join(uds_lens(*words).out.split())
-    assert f"{shares['rmu']:.2f} two" in out and "resampling the examples" in out
+    assert f"{shares['rmu']:.2f} two" in out and "share of resamples of the examples" in out
     assert "! every method has one eligible configuration" in out
 
     # without values per example nothing can vary at all

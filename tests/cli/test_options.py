@@ -81,7 +81,7 @@ def test_a_record_is_spread_and_put_together_again(monkeypatch: pytest.MonkeyPat
     ]
     shown = " ".join(call(command, "--help").output.replace("│", "").split())
     assert "How far left." in shown and "And more" not in shown and "--hidden" not in shown and "--of" not in shown
-    assert "Names of things; default: has none. Repeat for more." in shown
+    assert "Names of things; default: has none. Repeatable." in shown
     assert "Whether it is wider than --left." in shown, "the docstring of the class it is derived from"
     wide = call(command, "a", "--no-wide")
     assert wide.exit_code == 2, "a flag that is off by default has no --no-"

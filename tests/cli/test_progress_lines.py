@@ -16,7 +16,7 @@ from uds_lens._cli import terminal as progress_lines
 from .conftest import audit_words
 
 FIRST = {
-    "annotate": ("--examples=x --by=answer --out=o", "finding the entities in x by answer ..."),
+    "annotate": ("--examples=x --by=answer --out=o", "finding entities in x with answer ..."),
     "audit": ("--full=f --retain=r --model=u --examples=x --out=o", "auditing 1 model; opening full: f ..."),
     "dashboard": ("published", "reading published ..."),
     "demo": ("", "auditing the models of the toy world ..."),

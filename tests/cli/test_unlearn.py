@@ -183,10 +183,10 @@ def test_relearning_over_a_grid_of_words(uds_lens, files, tmp_path: Path, monkey
         (("--grid", "learning_rate=fast"), "--grid: learning_rate must be a list, each a number > 0; got 'fast'"),
         (("--grid", "epoch=1"), "--grid: RelearnGrid has no setting 'epoch'; did you mean 'epochs'?"),
         (("--grid", "epochs"), "--grid takes name=value, for example --grid learning_rate=2e-5,1e-4; got 'epochs'."),
-        (("--grid", "epochs=1,3"), "--grid needs --retain, a model that never saw the forget set: the control."),
-        ((*several, "--learning-rate", "1e-4"), "learning_rate is one of its settings: --grid learning_rate=0.0001."),
-        ((*several, "--lora", 8), "with --grid, adapters are one of its settings: --grid lora_rank=0,8."),
-        (("--retain", files["full"]), "--retain, --retain-data and --limit belong to --grid"),
+        (("--grid", "epochs=1,3"), "--grid needs a control: give a model that never saw the forget set with --retain."),
+        ((*several, "--learning-rate", "1e-4"), "learning_rate is part of the grid: use --grid learning_rate=0.0001."),
+        ((*several, "--lora", 8), "with --grid, adapters are part of the grid: use --grid lora_rank=0,8."),
+        (("--retain", files["full"]), "--retain, --retain-data and --limit apply only to --grid"),
     ):
         assert message in uds_lens(*bare, *wrong).err, wrong
 

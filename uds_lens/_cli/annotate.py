@@ -1,4 +1,4 @@
-"""`uds-lens annotate`: mark in every answer the words that carry the knowledge."""
+"""`uds-lens annotate`: mark the words in each answer that carry the knowledge."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ def annotate(
         typer.Option(
             help="contrast: the words on which full and retain differ most; difference: the words that set an answer "
             "apart from other answers; names: named entities (spaCy); answer: the words that are not in the question; "
-            "language_model: what a model of your choice replied to --prompts."
+            "language_model: the replies of a model of your choice to --prompts."
         ),
     ],
     out: Annotated[Path, opt.file("JSON file to write.")],
     full: Annotated[str | None, opt.model("For contrast: model trained on everything.")] = None,
     retain: Annotated[str | None, opt.model("For contrast: model that never saw the forget set.")] = None,
     prompts: Annotated[
-        Path | None, opt.file("For language_model: write its prompts here (JSON lines: id, prompt), and stop.")
+        Path | None, opt.file("For language_model: write the prompts to this file (JSON lines: id, prompt) and exit.")
     ] = None,
-    replies: Annotated[Path | None, opt.file("For language_model: its replies (JSON lines: id, reply).")] = None,
+    replies: Annotated[
+        Path | None, opt.file("For language_model: the model's replies (JSON lines: id, reply).")
+    ] = None,
     review: Annotated[
-        Path | None, opt.file("Also write an HTML page with every answer, its entity highlighted.")
+        Path | None, opt.file("Also write an HTML page that shows every answer with its entity highlighted.")
     ] = None,
     redo: Annotated[bool, opt.flag("--redo", "Also annotate rows that already have an entity.")] = False,
     *,
@@ -42,25 +44,25 @@ def annotate(
     run: opt.ModelRun,
     printing: opt.Printing,
 ) -> None:
-    """Find the entity of every answer that has none, and fill in missing prompt types.
+    """Find the entity in every answer where none is marked, and fill in missing prompt types.
 
-    This is for data sets that do not mark entities. Every command can read the file written to --out, in which
-    `entity_by` says how the entity of each row was found. Look at the --review page before quoting a score: the methods
+    Use it for data sets that do not mark entities. Every command can read the file written to --out; its field
+    `entity_by` says how each entity was found. Look at the --review page before quoting a score, because the methods
     find different words.
 
-    Token F1 on 367 rows of TOFU marked by hand: answer and difference .45, contrast .37, names .17; every word that
-    is not in the question .38, the whole answer .29. On 357 rows marked by GPT-4o: answer .41, difference .42, contrast
-    .37, names .23; every word that is not in the question .48, the whole answer .40.
+    Token F1 on 367 hand-annotated TOFU rows: answer and difference .45, contrast .37, names .17; for comparison, all
+    words that are not in the question .38, the whole answer .29. On 357 rows annotated by GPT-4o: answer .41,
+    difference .42, contrast .37, names .23; all words that are not in the question .48, the whole answer .40.
 
     \b
     Example:
       uds-lens annotate --examples forget10.json --by contrast --full ckpt/full \\
           --retain ckpt/retain --out forget10-annotated.json --review review.html
     """
-    say(f"finding the entities in {examples} by {by} ...")
+    say(f"finding entities in {examples} with {by} ...")
     check_writable(out, directory=False, format=FORMAT)
     if review is not None and check_writable(review, directory=False) == located(out):
-        raise ConfigError("--out and --review name the same file: give each its own.")
+        raise ConfigError("--out and --review name the same file: choose two different files.")
     rows = ul.load_examples(examples)
     if prompts is not None:
         ul.annotation.language_model_prompts(rows, prompts)

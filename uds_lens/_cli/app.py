@@ -1,4 +1,4 @@
-"""The `uds-lens` program: its commands, and how all of them report errors, warnings and the version."""
+"""The `uds-lens` program: its commands, and the errors, warnings and version that all commands print."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from uds_lens.errors import Setting, UdsLensError, UdsLensWarning
 
 
 def one_line(kind: str, message: object, options: Mapping[str, Any]) -> str:
-    """Write an error or a warning as one line, naming its settings as options of the command that ran."""
+    """Format an error or warning as one line, with settings written as options of the command that ran."""
     if isinstance(message, UdsLensError | UdsLensWarning):
         text = message.worded(lambda setting: as_option(setting, options))
     else:
@@ -40,7 +40,7 @@ def one_line(kind: str, message: object, options: Mapping[str, Any]) -> str:
 
 
 def as_option(setting: Setting, options: Mapping[str, Any]) -> str:
-    """Write a setting as a command-line option, or as in Python if the command has no such option.
+    """Format a setting as a command-line option, or as a Python argument if the command has no such option.
 
     Example:
         >>> from types import SimpleNamespace
@@ -62,7 +62,7 @@ def as_option(setting: Setting, options: Mapping[str, Any]) -> str:
 
 @contextmanager
 def one_line_warnings(options: Mapping[str, Any]) -> Iterator[None]:
-    """Print our own warnings, one per line; those of other packages appear only with --debug."""
+    """Print this library's warnings, one per line; warnings from other packages appear only with --debug."""
 
     def show(message: Warning | str, *where: object, **more: object) -> None:
         echo(one_line("warning", message, options), err=True)
@@ -127,11 +127,11 @@ def _program(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program and exit: 0 on success, 1 with one line on standard error, 2 if it was called incorrectly."""
+    """Run the program and exit: 0 on success, 1 on errors (one line on standard error), 2 on invalid arguments."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     PlainCommand.everything = HELP_ALL in words
     words = ["--help" if word == HELP_ALL else word for word in words]
-    if "--offline" in words:  # for data sets and classifiers too; the Hub's client reads it on import
+    if "--offline" in words:  # for data sets and classifiers too; huggingface_hub reads it on import
         os.environ["HF_HUB_OFFLINE"] = "1"
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may contain bytes that are not valid text
         sys.stdout.reconfigure(errors="backslashreplace")

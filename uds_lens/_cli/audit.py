@@ -1,4 +1,4 @@
-"""`uds-lens audit` and `demo`: unlearned models, checkpoints as they appear, and the toy world."""
+"""`uds-lens audit` and `demo`: audit unlearned models, checkpoints as they appear, and the toy world."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _WITHHELD = 3
-"""Exit code if a warning is fatal: the numbers are saved but do not count as a score."""
+"""Exit code if a warning is fatal: the numbers are saved, but they are not a valid score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +45,11 @@ class Watching:
         Path | None,
         opt.value(
             "DIR",
-            "In place of --model: audit the checkpoints that a training run saves here, until stopped.",
+            "Instead of --model: audit checkpoints as a training run saves them in this directory, until stopped.",
             file_okay=False,
         ),
     ] = None
-    pattern: Annotated[str, opt.value("GLOB", "Names of the checkpoints' directories.")] = "checkpoint-*"
+    pattern: Annotated[str, opt.value("GLOB", "Pattern for the names of checkpoint directories.")] = "checkpoint-*"
     poll: Annotated[float, opt.value("SECONDS", "Time between two polls.", min=0.0)] = 10.0
     once: Annotated[bool, opt.flag("--once", "Poll twice, audit the complete checkpoints and exit.")] = False
 
@@ -57,29 +57,30 @@ class Watching:
 def audit(
     full: Annotated[str | None, opt.FULL] = None,
     retain: Annotated[list[str] | None, opt.RETAINS] = None,
-    unlearned: Annotated[list[str] | None, opt.model("Model to audit; repeat for more.", "--model")] = None,
+    unlearned: Annotated[list[str] | None, opt.model("Model to audit (repeatable).", "--model")] = None,
     examples: Annotated[str | None, opt.FORGET_SET] = None,
     out: Annotated[Path | None, opt.folder("Directory for the results.")] = None,
     open_unlearning: Annotated[
         Path | None,
         opt.value(
             "TASK",
-            "Folder of an Open-Unlearning run (saves/unlearn/TASK): audits its checkpoints against the full and "
-            "retain models that its record names, and writes UDS_EVAL.json next to its results. Other options override "
-            "these.",
+            "Folder of an Open-Unlearning run (saves/unlearn/TASK). The run's checkpoints are audited against the full "
+            "and retain models named in its record, and UDS_EVAL.json is written next to its results. Other options "
+            "override the record.",
             file_okay=False,
             rich_help_panel=opt.LATER,
         ),
     ] = None,
     control: Annotated[str | None, opt.CONTROL] = None,
     name: Annotated[
-        list[str] | None, opt.value("NAME", "Name of a result; once for each --model, in their order.")
+        list[str] | None, opt.value("NAME", "Name of a result; give one per --model, in the same order.")
     ] = None,
     keep_full: Annotated[
         bool,
         opt.flag(
             "--keep-full",
-            "With several models: keep full open, with its recorded activations. Faster, but two models are in memory.",
+            "With several models: keep full loaded, with its recorded activations. Faster, but two models are in "
+            "memory.",
             rich_help_panel=opt.LATER,
         ),
     ] = False,
@@ -87,16 +88,16 @@ def audit(
         bool,
         opt.flag(
             "--transplant",
-            "Put blocks of retain and of full into each model, and ask again: does the model hide what its answers "
-            "lack? Two models are in memory.",
+            "Transplant blocks of retain and of full into each model and ask again: does the model hide what its "
+            "answers lack? Two models are in memory.",
         ),
     ] = False,
     precision: Annotated[
         float | None,
         opt.value(
             "SHARE",
-            "For a first look: measure only as many rows, spread over the subjects, as are needed to bring the "
-            "sampling error of the first --model below this share of the interval (0.1 is enough).",
+            "For a first look: measure just enough rows, spread over the subjects, to bring the sampling error of the "
+            "first --model below this share of its interval (0.1 is enough).",
             rich_help_panel=opt.LATER,
         ),
     ] = None,
@@ -109,20 +110,20 @@ def audit(
 ) -> None:
     """Measure how deep the unlearning of a forget set went.
 
-    The audit of a single model is saved in --out. With several models, each audit is saved in a directory of --out
+    The audit of a single model is saved in --out. With several models, each audit is saved in a subdirectory of --out
     named after its model, next to table.csv and the shared baseline. When run again, the command keeps finished audits
-    of the same weights, examples and settings, and measures the rest.
+    of the same weights, examples and settings, and measures only what is missing.
 
-    With --control, loss is also measured on retained facts. With several --retain, there is one score for each. With
-    --transplant, each result has a directory transplant with host depth and localisation. Exit code 3 means that a
-    warning is fatal and the verdict is withheld.
+    With --control, loss is also measured on retained facts. With several --retain, each retain model gives a score of
+    its own. With --transplant, each result has a subdirectory `transplant` with host depth and localisation. Exit code
+    3 means that a warning is fatal and the verdict is withheld.
 
     With --watch, a checkpoint is read once its weights are complete and none of its files has changed between two
     polls. Ctrl-C or SIGTERM stops the command.
 
-    Without a retain model, --retain ckpt/base --stand-in base uses the model before fine-tuning in its place, and
-    --stand-in counterfactual, without --retain, uses full's own states without the question or on other subjects. The
-    results say so.
+    If there is no retain model, the model before fine-tuning can replace it (--retain ckpt/base --stand-in base), or
+    full's own states without the question or on other subjects (--stand-in counterfactual, without --retain). The
+    results name the stand-in.
 
     \b
     Examples:
@@ -145,7 +146,7 @@ def audit(
             )
     if open_unlearning is not None:
         if unlearned or name:
-            raise ConfigError("--open-unlearning takes the models of the run: leave out --model and --name.")
+            raise ConfigError("--open-unlearning audits the models of the run: leave out --model and --name.")
         from uds_lens.sharing._open_unlearning import require_answers
 
         run = ul.sharing.open_unlearning_run(open_unlearning)
@@ -156,7 +157,7 @@ def audit(
         if config.stand_in != "counterfactual":
             retain = retain or [str(run.retain)]
         unlearned, name = [str(path) for path in run.checkpoints.values()], list(run.checkpoints)
-        # Even a single audit gets a directory of its own name, because another checkpoint may follow.
+        # Even a single audit gets a directory named after it, because more checkpoints may follow.
         out = out or open_unlearning / "uds" / (name[0] if len(name) == 1 else "")
     scale = retain or config.stand_in == "counterfactual"
     audited = unlearned or watching.watch
@@ -176,7 +177,7 @@ def audit(
     question = Question(full, retains, ul.load_examples(examples), config, options, control=facts)
     if precision is not None:
         if config.limit is not None or not models:
-            raise ConfigError("--precision finds the --limit for a --model: leave out --limit and --watch.")
+            raise ConfigError("--precision chooses --limit for a --model: leave out --limit and --watch.")
         trio = (full, retains, models[0], question.examples)
         limit = ul.audit.limit_for(*trio, precision=precision, config=config, options=options)
         question = replace(question, config=replace(config, limit=limit if limit < len(question.examples) else None))
@@ -291,25 +292,25 @@ def _transplants(
 
 
 def _as_trained(run: ul.sharing.UnlearningRun, config: AuditConfig) -> AuditConfig:
-    """Return the settings, with the prompts the run was trained with unless others were requested."""
+    """Return the settings with the prompts used in the run's training, unless other prompts were requested."""
     if config.protocol != "auto" or config.chat != ChatStyle():
         return config
     if run.protocol is None:
         raise ConfigError(
             f"{str(run.task)!r} was trained with prompts that do not come from the tokenizer's chat template: choose "
-            "some with --protocol raw or --protocol chat."
+            "prompts with --protocol raw or --protocol chat."
         )
     return replace(config, protocol=run.protocol, **asdict(run.chat))
 
 
 _WEIGHTS = (("model.safetensors", "config.json"), ("adapter_model.safetensors", "adapter_config.json"))
-"""Names of the weights file and its configuration, for a model and for an adapter."""
+"""File names of the weights and the configuration, for a model and for an adapter."""
 
 
 def _as_they_appear(
     question: Question, folder: Path, out: Path, watching: Watching, *, redo: bool
 ) -> tuple[dict[str, ul.DepthAudit], bool]:
-    """Audit checkpoints until stopped; return all audits, earlier ones included, and whether none failed."""
+    """Audit checkpoints until stopped; return all audits, including earlier ones, and whether none failed."""
     from uds_lens.audit import _resume as saved
     from uds_lens.results._saving import audits_in
     from uds_lens.results._verdict import score_in_words
@@ -332,7 +333,7 @@ def _as_they_appear(
         audits.update({} if redo else saved.found_in(question, models, places))
         if name not in audits:
             saved.audit_many(question, models, out, on_saved=report)
-        saved.write_folder_table(out, _by_step(audits))  # the table is up to date at any time
+        saved.write_folder_table(out, _by_step(audits))  # keeps the table up to date
 
     seen: dict[str, CheckpointFiles | None] = {}
     try:
@@ -404,7 +405,8 @@ def _step(name: str) -> tuple[int, str]:
 def demo(out: opt.Out = Path("runs/demo"), *, printing: opt.Printing) -> None:
     """Audit the models of the embedded toy world.
 
-    Offline, on the CPU, in about a minute. The audits are saved in --out, one directory per model, with a report.
+    It runs offline on the CPU and takes about a minute. The audits are saved in --out, one directory per model, with a
+    report.
 
     \b
     Example:
@@ -447,7 +449,8 @@ def _introduction(world: ul.toy.World) -> str:
     ]
     return "\n".join(
         [
-            f"The toy world: small models trained on invented people, {len(world.examples)} examples to forget.",
+            f"The toy world: small models trained on facts about invented people, {len(world.examples)} examples to "
+            "forget.",
             "Probability of the correct answer when asked:",
             *recall,
             "\nKnowledge left in their layers, by UDS:",

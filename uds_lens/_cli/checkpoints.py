@@ -25,9 +25,9 @@ def doctor(
     retain: Annotated[
         list[str] | None, opt.value("MODEL", "Model that never saw the forget set; repeat for other seeds.")
     ] = None,
-    unlearned: Annotated[list[str] | None, opt.value("MODEL", "Model to audit; repeat for more.", "--model")] = None,
-    examples: Annotated[str | None, opt.value("DATA", "Forget set, as for uds-lens audit.")] = None,
-    control: Annotated[str | None, opt.value("DATA", "Facts to retain, as for uds-lens audit.")] = None,
+    unlearned: Annotated[list[str] | None, opt.value("MODEL", "Model to audit (repeatable).", "--model")] = None,
+    examples: Annotated[str | None, opt.value("DATA", "Forget set, as in uds-lens audit.")] = None,
+    control: Annotated[str | None, opt.value("DATA", "Facts to retain, as in uds-lens audit.")] = None,
     out: Annotated[Path, opt.value("DIR", "Where results would be written.")] = Path(),
     *,
     config: opt.Auditing,
@@ -36,9 +36,9 @@ def doctor(
 ) -> None:
     """Check whether an audit of these models and data would work.
 
-    It checks versions, devices, memory, disk space and access to the Hub. Given models and data, it also checks whether
-    an audit of them would start. It opens no weights, and downloads only what a Hub id needs. The exit code is 1 if
-    something will not work.
+    It checks versions, devices, memory, disk space and access to the Hub. If models and data are given, it also checks
+    whether an audit of them would start. It loads no weights, and for a Hub id it downloads only small files. The exit
+    code is 1 if a check fails.
 
     \b
     Example:
@@ -66,8 +66,9 @@ def doctor(
 
 
 _LEGEND = (
-    "Change: norm of the difference from full, divided by the norm of full's weights. Stable rank: the largest among "
-    "the layer's matrices; for an adapter, at most its rank. Cosine: between this change and that from full to retain."
+    "Change: norm of the difference from full, divided by the norm of full's weights. Stable rank: the largest of the "
+    "layer's matrices; for an adapter, at most its rank. Cosine: between this change and the change from full to "
+    "retain."
 )
 
 
@@ -84,7 +85,7 @@ def weights(
 ) -> None:
     """Compare the weights of two checkpoints, layer by layer.
 
-    Files are read one tensor at a time; no model is built.
+    Files are read one tensor at a time, and no model is built.
 
     \b
     Example:

@@ -30,14 +30,16 @@ def elicit(
         list[str] | None,
         opt.value(
             "NAME",
-            "Probe, or several joined with +, settings in brackets: mask+icl(shots=3)+aoa; or a preset. "
-            "Repeat for more.",
+            "Probe, several probes joined with +, or a preset. Settings go in brackets: mask+icl(shots=3)+aoa. "
+            "Repeatable.",
         ),
     ] = None,
     list_: Annotated[bool, opt.flag("--list", "List the available probes and exit.")] = False,
     limit: Annotated[
         int | None,
-        opt.count("Ask a random sample of N rows, spread over their subjects; in-context examples come from all rows."),
+        opt.count(
+            "Ask about a random sample of N rows, spread over their subjects; in-context examples come from all rows."
+        ),
     ] = None,
     redo: Annotated[bool, opt.flag("--redo", "Replace what --out holds, even the result of another run.")] = False,
     *,
@@ -47,9 +49,9 @@ def elicit(
 ) -> None:
     """Try to extract the forgotten answers, with controls.
 
-    The controls are retain and full; all models get the same budget and random numbers. The command prints how much is
-    extracted beyond what retain says, and whether a probe has power at all: if full scores no higher than retain, the
-    probe's failure to extract anything from the unlearned model means nothing.
+    The controls are retain and full; all models get the same budget and the same random numbers. The command prints how
+    much more the unlearned model gives away than retain, and whether a probe has any power: if full scores no higher
+    than retain, failing to extract anything from the unlearned model means nothing.
 
     \b
     Examples:
@@ -144,7 +146,7 @@ def _print_results(results: ul.elicitation.ElicitationResults) -> None:
     for sentence in results.warnings:
         print_wrapped(f"! {sentence}")
     if results.options.samples:
-        print_wrapped(f"Texts: the greedy one, or the mean or best of {results.options.samples} samples.")
+        print_wrapped(f"Texts: the greedy answer, or the mean or best of {results.options.samples} samples.")
     print_wrapped(
         "Scores: ROUGE-L recall of the reference, 0 to 1. Beyond retain: model minus retain, mean over questions; "
         "95% interval clustered by subject. p: Holm-adjusted over all rows. Share: 0 like retain, 1 like full. "
@@ -172,23 +174,23 @@ def _print_controls(results: ul.elicitation.ElicitationResults) -> None:
     print_frame(results.control_frame(), columns)
     print_wrapped(
         "others: the same texts scored against references of other subjects. holdout: questions of the same kind that "
-        "no model learned. Neither shows what a model that never knew the answers would say."
+        "no model learned. Neither control shows what a model that never knew the answers would say."
     )
 
 
 def _texts(row: Mapping[str, Any]) -> str:
-    """Return one word that says which texts a row is about."""
+    """Return one word for how a row's texts were chosen."""
     return str(row["decoding"] if row["decoding"] == "greedy" else row["statistic"])
 
 
 def _share(row: Mapping[str, Any]) -> str:
-    """Return the share or, if there is none, one word for the reason."""
+    """Return the share, or one word for the reason if there is none."""
     why, colon, _ = str(row["share_reason"]).partition(":")
     return why if colon else number(row["share"], 2)
 
 
 def _span(value: str, low: str, high: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return a function that writes three columns of a row as a difference with its interval."""
+    """Return a function that formats three columns of a row as a difference with its interval."""
 
     def written(row: Mapping[str, Any]) -> str:
         difference, *ends = (row.get(name, math.nan) for name in (value, low, high))

@@ -36,8 +36,8 @@ def meta(
         Path,
         opt.argument(
             "TABLE",
-            "CSV with one row per model: metrics, knows, variant, run; folder of Open-Unlearning runs; or "
-            "published: the UDS paper's values.",
+            "CSV with one row per model (metrics, knows, variant, run), folder of Open-Unlearning runs, or 'published' "
+            "(the UDS paper's values).",
         ),
     ],
     metric: Metric = None,
@@ -52,13 +52,13 @@ def meta(
     perturbed: Annotated[Perturbed, opt.Offer(first=("quantised", "relearned"))],
     printing: opt.Printing,
 ) -> None:
-    """Which metrics can be trusted? Judge them by models whose history is known.
+    """Which metrics can be trusted? Judge them on models whose history is known.
 
-    Do metrics separate models that know from models that never did, and are they robust? F, faithfulness, is the area
-    under the ROC curve of the two pools (column knows: True, False, empty for neither). Q and R, robustness to
-    quantisation and relearning, need the same models after quantisation and after relearning. They count only models
-    that keep at least 0.8 of full's utility and that the metric calls unlearned; values without these filters are
-    printed too.
+    Do metrics separate models that know the forget set from models that never saw it, and are they robust? F
+    (faithfulness) is the area under the ROC curve for the two pools (column knows: True, False, empty for neither). Q
+    and R (robustness to quantisation and relearning) need the same models after quantisation and after relearning. Q
+    and R include only models that keep at least 0.8 of full's utility and that the metric calls unlearned; values
+    without these filters are also printed.
 
     In a folder of Open-Unlearning runs, the pools are the models pos_tofu_... and neg_tofu_...; metrics are judged
     separately for each base model and split.
@@ -84,7 +84,7 @@ def meta(
     if "knows" not in models.frame.columns and not perturbed.given:
         raise DataError(
             "the table lacks the column 'knows' (True: trained on the forget set, False: never saw it, empty: "
-            "neither), and no --quantised or --relearned models were given: there is nothing to judge metrics by."
+            "neither), and no --quantised or --relearned models were given: there is nothing to judge metrics on."
         )
     if models.references is not None and not perturbed.given:
         ways = {**(references.parts(Score(), models.frame).direction or {}), **directions}
@@ -122,7 +122,7 @@ def _runs(
     *,
     as_json: bool,
 ) -> None:
-    """Judge metrics by the pool models among Open-Unlearning runs, separately for each base model and split."""
+    """Judge metrics on the pool models among Open-Unlearning runs, separately for each base model and split."""
     import pandas as pd
 
     from uds_lens.meta._tables import of_setup, setup_name, setups
@@ -142,7 +142,7 @@ def _runs(
             continue
         parts[setup_name(group)] = judgement
     if not parts:
-        raise DataError("no base model and split has pools of models by which metrics can be judged.")
+        raise DataError("no base model and split has pools of models on which metrics can be judged.")
     for name in ("faithful", "cuts", "pairs"):
         tables = {setup: table for setup, part in parts.items() if (table := getattr(part, name)) is not None}
         if tables and out is not None:
@@ -207,8 +207,8 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
     if pairs is not None and pairs["p_holm"].notna().any():
         print_wrapped(significant_differences(pairs))
     print_wrapped(
-        "\nF: probability that a model that knows ranks above one that does not; 0.5 is chance. Its intervals hold "
-        "only for these variants, except the last interval, which is for new variants."
+        "\nF: probability that a model that knows ranks above a model that does not; 0.5 is chance. The intervals hold "
+        "for these variants only, except for the last one, which covers new variants."
     )
 
 
@@ -240,18 +240,18 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
             print_wrapped(f"! {about_other_cut(row)}")
     clusters = main["clusters"].iloc[0]
     drawn = {
-        "method": "clustered by method, so they hold for other methods",
+        "method": "clustered by method, so they extend to other methods",
         "run": "clustered by run",
         "model": "models treated as independent, because the table has no column 'method' or 'run'",
     }.get(clusters, f"the column {clusters!r} as clusters")
     print_wrapped(
-        f"\nQ, R, Rob: over models that pass {chosen.replace('+', ' and ')}; the last column is without filters. "
-        f"Intervals: {drawn}. first: share of resamples in which the metric has the highest Overall."
+        f"\nQ, R, Rob: over models that pass the filters ({chosen.replace('+', ' and ')}); the last column uses no "
+        f"filters. Intervals: {drawn}. first: share of resamples in which the metric has the highest Overall."
     )
 
 
 def _published(values: ul.meta.Published, out: Path | None, *, as_json: bool) -> None:
-    """Print the UDS paper's own results: F, Q and R from its files, the rest computed here."""
+    """Print the UDS paper's own results: F, Q and R are read from its files, other columns are computed here."""
     table = ul.meta.summary(values.metrics)
     _write(Judged(table), out)
     if as_json:
@@ -268,10 +268,10 @@ def _published(values: ul.meta.Published, out: Path | None, *, as_json: bool) ->
     }
     print_frame(table.sort_values("overall", ascending=False), columns)
     print_wrapped(
-        "\nF: faithfulness, probability that a model that knows ranks above one that does not. Q, R: robustness to "
-        "quantisation (1 = unaffected) and to relearning (1 = same change as in retain); Rob: harmonic mean of Q "
-        "and R; Overall: harmonic mean of F and Rob. F, Q and R are quoted from the UDS paper's files, which do not "
-        "contain the values from which they were computed."
+        "\nF: faithfulness, the probability that a model that knows ranks above a model that does not. Q, R: "
+        "robustness to quantisation (1 = unaffected) and to relearning (1 = same change as in retain); Rob: harmonic "
+        "mean of Q and R; Overall: harmonic mean of F and Rob. F, Q and R are quoted from the UDS paper's files, which "
+        "do not contain the underlying values."
     )
     printed = {**values.metrics.set_index("metric")["rob_printed"], "fisher_masked_0.0001": 0.713}  # of Table 9
     other = [
@@ -280,8 +280,8 @@ def _published(values: ul.meta.Published, out: Path | None, *, as_json: bool) ->
         if number(printed[row["metric"]]) not in ("-", number(row["rob"]))
     ]
     print_wrapped(
-        f"Rob is computed here from Q and R with four decimals. The paper prints other values for {'; '.join(other)}, "
-        "which were rounded twice or cut off."
+        "Rob is computed here from Q and R with four decimals. The paper prints different values for "
+        f"{'; '.join(other)}, which were rounded twice or truncated."
     )
 
 

@@ -1,4 +1,4 @@
-"""`uds-lens metrics`: any of the metrics for one model, or the list of them."""
+"""`uds-lens metrics`: measure metrics of one or several models, or list the available metrics."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ def print_list(*, as_json: bool) -> None:
         echo(f"\n{group}".upper())
         print_frame(rows, columns, shortest=20)
     print_wrapped(
-        "\nF, faithfulness: AUC for models that know the forget set against models that never saw it (0.5 = chance), "
-        "from a study of six kinds of small Llamas. The 95% interval is for further runs of these kinds; --json also "
-        "has the interval for other kinds."
+        "\nF (faithfulness): AUC of models that know the forget set against models that never saw it (0.5 = chance), "
+        "from a study of six kinds of small Llamas. The 95% interval is for new runs of these kinds; --json also has "
+        "the interval for other kinds."
     )
 
 
 def print_results(measured: Mapping[str, ul.metrics.MetricResults]) -> None:
-    """Print a table of the metrics that have a value, then the metrics without a value by reason, then the cautions."""
+    """Print a table of metrics with a value, then metrics without a value (grouped by reason), then cautions."""
     if len(measured) == 1:
         ((name, results),) = measured.items()
         echo(name)
         _print_one(results)
     else:
         _print_many(measured)
-    without = grouped(  # an aggregate names the metric without a value before the reason itself
+    without = grouped(  # the reason of an aggregate starts with the metric without a value
         ((metric.label, metric.reason.rpartition(" is NaN: ")[2].rstrip(".")), name)
         for name, results in measured.items()
         for metric in results
@@ -127,7 +127,7 @@ def _print_many(results: Mapping[str, ul.metrics.MetricResults]) -> None:
 
 
 def _value(metric: ul.metrics.MetricValue) -> str:
-    """Return the value, with its 95% interval where it has one."""
+    """Return the value, with its 95% interval if it has one."""
     if math.isnan(metric.value):
         return "NaN"
     low, high = metric.interval
@@ -136,17 +136,17 @@ def _value(metric: ul.metrics.MetricValue) -> str:
 
 def _metric_help() -> str:
     """List the names of all metrics, including the user's own."""
-    return f"Metric to measure; repeat, or use commas, for more. Default: all, which are {', '.join(METRICS)}."
+    return f"Metric to measure (repeatable or comma-separated). Default: all, which are {', '.join(METRICS)}."
 
 
 _OPEN_UNLEARNING = ("es", "prob", "paraprob", "truth_ratio", "rouge", "mia_min_k", "model_utility")
-"""Metrics written by its default configuration or needed by `ScoreParts.preset("open_unlearning")`."""
+"""Metrics in Open-Unlearning's default configuration or needed by `ScoreParts.preset("open_unlearning")`."""
 
 
 def _as_open_unlearning(
     metric: list[str] | None, options: MetricOptions, with_retain: bool
 ) -> tuple[list[str], MetricOptions]:
-    """Return Open-Unlearning's default metrics, unless others were named, and the options with its prompts."""
+    """Return the requested or Open-Unlearning's default metrics, and the options with Open-Unlearning's prompts."""
     from uds_lens.data._prompts import chat_style_named
 
     style, given = asdict(chat_style_named("open_unlearning")), asdict(ChatStyle())
@@ -158,7 +158,7 @@ def _as_open_unlearning(
 
 
 def metrics(
-    model: Annotated[list[str] | None, opt.model("Model to evaluate: directory or Hub id; repeat for more.")] = None,
+    model: Annotated[list[str] | None, opt.model("Model to evaluate: directory or Hub id (repeatable).")] = None,
     data: Annotated[
         str | None, opt.data("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.", "--examples")
     ] = None,
@@ -166,7 +166,7 @@ def metrics(
         Path | None, opt.value("FILE", "Where the results go (JSON); a directory for several models.")
     ] = None,
     name: Annotated[
-        list[str] | None, opt.value("NAME", "Name of a model in the table and the files; once for each --model.")
+        list[str] | None, opt.value("NAME", "Name of a model in the table and in file names; give one per --model.")
     ] = None,
     retain: Annotated[str | None, opt.RETAIN] = None,
     full: Annotated[str | None, opt.FULL] = None,
@@ -179,7 +179,9 @@ def metrics(
     passages: Annotated[
         str | None,
         opt.data(
-            "Texts to forget, each in two parts (question, answer), that models continue.", rich_help_panel=opt.LATER
+            "Texts to forget, each in two parts: the beginning (question), which models continue, and the rest "
+            "(answer).",
+            rich_help_panel=opt.LATER,
         ),
     ] = None,
     metric: Annotated[list[str] | None, opt.names(_metric_help())] = None,

@@ -1,4 +1,4 @@
-"""Tables of many models on the command line: options, reading, directions of metrics, judging metrics."""
+"""Tables of many models on the command line: their options, reading them, and judging metrics on them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 Metric: TypeAlias = Annotated[
     list[str] | None,
-    opt.names("Metric to judge; repeat, or use commas, for more. Default: all with a known direction."),
+    opt.names("Metric to judge (repeatable or comma-separated). Default: all metrics with a known direction."),
 ]
 Direction: TypeAlias = Annotated[
     list[str] | None,
-    opt.value("NAME=WAY", "Meaning of a higher value, knowledge or erasure, for a metric of your own; repeat."),
+    opt.value("NAME=WAY", "What a higher value of your own metric means: knowledge or erasure (repeatable)."),
 ]
 MinUtility: TypeAlias = Annotated[
     float | None, opt.value("SHARE", "Share of full's utility that a model must keep to count (utility_rel).", min=0)
@@ -44,25 +44,26 @@ _Csv: TypeAlias = Path | None
 
 @dataclass(frozen=True, kw_only=True)
 class References:
-    """Options for the runs and audits that go with a folder of Open-Unlearning runs."""
+    """Options for reading a folder of Open-Unlearning runs: reference runs, audits, and which models to use."""
 
     retain: Annotated[
         Path | None,
         opt.value(
             "RUN",
             "Open-Unlearning run of retain, for the normalised attacks (s_mia_*). In a folder of several runs, each "
-            "model uses the one of its base model and split. Default: found by name in RUNS.",
+            "model uses the run with its own base model and split. Default: found by name in RUNS.",
         ),
     ] = None
     full: Annotated[
         Path | None, opt.value("RUN", "Open-Unlearning run of full, for utility_rel; chosen as for --retain.")
     ] = None
-    audits: Annotated[Path | None, opt.value("DIR", "Saved audits of the same models: adds their UDS.")] = None
+    audits: Annotated[Path | None, opt.value("DIR", "Saved audits of the same models; adds their UDS.")] = None
     preset: Annotated[
         Literal["open-unlearning"] | None,
         typer.Option(
-            help="Score the metrics of Open-Unlearning's default configuration: memorization from es, paraprob "
-            "and truth_ratio (for MUSE, from es and both forget ROUGE), the attack mia_min_k, Model Utility."
+            help="Compute the score from metrics in Open-Unlearning's default configuration: memorization from es, "
+            "paraprob and truth_ratio (for MUSE, from es and both forget ROUGE), privacy from mia_min_k, utility from "
+            "Model Utility."
         ),
     ] = None
     utility: Annotated[
@@ -74,19 +75,23 @@ class References:
     ] = None
     measured: Annotated[
         Path | None,
-        opt.value("DIR", "With published: a run of uds-lens published, whose models are added to the published ones."),
+        opt.value(
+            "DIR", "With published: a run of uds-lens published, whose models are added to the published models."
+        ),
     ] = None
     base: Annotated[str | None, opt.value("NAME", "Use only models of this base model, if there are several.")] = None
     split: Annotated[str | None, opt.value("NAME", "Use only models of this split, for example forget10.")] = None
     methods: Annotated[
         Path | None,
         opt.value(
-            "CSV", "Table with the columns model and method, for models whose record and name do not give the method."
+            "CSV",
+            "Table with the columns model and method, for models whose method is in neither their record nor their "
+            "name.",
         ),
     ] = None
 
     def parts(self, score: Score, frame: pd.DataFrame) -> ul.meta.ScoreParts:
-        """Return the parts of the score that were named, or else those of the preset if it was requested."""
+        """Return the parts of the score; the preset, if requested, supplies the parts that were not named."""
         if self.preset is None:
             return score.parts()
         muse = "forget_knowmem_rouge" in frame.columns and frame["forget_knowmem_rouge"].notna().any()
@@ -95,9 +100,9 @@ class References:
     def read(
         self, place: Path, *, examples: bool = False, checkpoints: bool = False, for_table: bool = False
     ) -> ul.meta.ModelTable:
-        """Read the table at `place`, add the UDS of the given audits, and report what was left out.
+        """Read the table at `place`, add the UDS of the given audits, and print notes about what was left out.
 
-        With `for_table`, audits alone are enough, and intervals of metrics are read too.
+        With `for_table`, `place` may hold audits only, and the intervals of metrics are read too.
         """
         if self.measured is not None:
             return self._beside(place)
@@ -160,18 +165,19 @@ class References:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """The parts of a model's score; those of the UDS paper by default."""
+    """The parts of a model's score, by default as in the UDS paper."""
 
     memorization: Annotated[
-        list[str] | None, opt.value("NAME", "Metric of memorization; repeat. Default: es, em, paraprob, truth_ratio.")
+        list[str] | None,
+        opt.value("NAME", "Metric of memorization (repeatable). Default: es, em, paraprob, truth_ratio."),
     ] = None
     membership: Annotated[
-        list[str] | None, opt.value("NAME", "Metric of privacy; repeat. Default: the four s_mia_*.")
+        list[str] | None, opt.value("NAME", "Metric of privacy (repeatable). Default: the four s_mia_*.")
     ] = None
     depth: Annotated[str, opt.value("NAME", "Metric of depth; the score is computed with and without it.")] = "uds"
 
     def parts(self, default: ul.meta.ScoreParts | None = None) -> ul.meta.ScoreParts:
-        """Return the library's record; parts that were not named are those of `default`."""
+        """Return the library's record, with the parts that were not named taken from `default`."""
         default = default or ul.meta.ScoreParts()
         return replace(
             default,
@@ -192,7 +198,7 @@ class Perturbed:
     relearned: Annotated[_Csv, opt.value("CSV", "The models after relearning, under the same names.")] = None
     retain_before: Annotated[_Csv, opt.value("CSV", "Metrics of retain, one row per retain model.")] = None
     retain_relearned: Annotated[
-        _Csv, opt.value("CSV", "Metrics of relearned retain, one row per relearning: five or more.")
+        _Csv, opt.value("CSV", "Metrics of retain after relearning, one row per relearning (at least five).")
     ] = None
 
     @property
@@ -241,11 +247,11 @@ def write_table_file(table: pd.DataFrame, path: Path) -> None:
 
 
 USEFUL = 0.8
-"""Smallest `utility_rel` of a model that counts for Q and R, as in the UDS paper."""
+"""Smallest `utility_rel` of the models included in Q and R, as in the UDS paper."""
 
 
 class Judged(NamedTuple):
-    """Tables about metrics; None if their input was not given."""
+    """Tables about metrics; a table is None if its input was not given."""
 
     faithful: pd.DataFrame | None
     cuts: pd.DataFrame | None = None
@@ -265,7 +271,7 @@ def judged(
     symmetric: bool = True,
     **given: Any,
 ) -> Judged:
-    """Judge the metrics of a table; by default, `pools` are its rows with a value in `knows`."""
+    """Judge the metrics of a table; `pools` defaults to the table's rows with a value in `knows`."""
     in_pool = frame["knows"].notna() if "knows" in frame.columns else frame["model"].isna()
     if pools is None and in_pool.any():
         pools = frame[in_pool].reset_index(drop=True)
@@ -278,7 +284,7 @@ def judged(
         before = frame[~in_pool].reset_index(drop=True)
         if not len(before):
             raise DataError(
-                "Q and R need unlearned models: rows with an empty 'knows', named as the perturbed ones are."
+                "Q and R need unlearned models: rows with an empty 'knows' and the names of the perturbed models."
             )
         if min_utility is None and "utility_rel" in before.columns:
             min_utility = USEFUL

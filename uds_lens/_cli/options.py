@@ -1,8 +1,8 @@
-"""Options of the commands: generated from the library's settings records, plus a few that commands share.
+"""Command-line options: generated from the library's settings records, plus a few shared ones.
 
-A command names a dataclass as the type of a parameter. Each field becomes an option, and the command receives the
-record. pydantic, which checks the records, supplies each field's type, default and docstring, so an option is written
-once, where it is checked. typer does the parsing, since huggingface-hub brings it along.
+If a parameter of a command is a dataclass, each of its fields becomes an option, and the command receives an instance.
+pydantic, which validates the records, supplies each field's type, default and docstring, so an option is defined once,
+where it is validated. typer does the parsing, because huggingface-hub already depends on it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Offer:
 def with_records(command: Callable[..., None]) -> Callable[..., None]:
     """Return `command` in the form that typer reads: each dataclass parameter becomes a set of options.
 
-    When the command is called, `~` is expanded, and the options of each record are put together into that record.
+    When the command is called, `~` is expanded in paths, and each record is built from its options.
     """
     records: dict[str, tuple[type[Any], list[str]]] = {}
     parameters: list[Parameter] = []
@@ -104,7 +104,7 @@ def _declared(record: Any) -> list[Parameter]:
     options = [_option(name, what, _help(what["description"], flags)) for name, what in told.items()]
     if set(ChatStyle.__dataclass_fields__) <= set(told):
         help = (
-            f"Chat prompts of published numbers, used wherever the other options are not set: "
+            f"Chat prompts behind published numbers; other prompt options, if set, override them: "
             f"{', '.join(get_args(ChatStyleName))}."
         )
         options.append(_keyword("chat_style", None, ChatStyleName | None, value("NAME", help)))
@@ -139,8 +139,8 @@ def _option(name: str, what: Mapping[str, Any], help: str) -> Parameter:
     elif form == "boolean":  # --x, --no-x and neither are the three states
         kind, metavar, default = bool, None, default if isinstance(default, bool) else None
         flags = [f"--{name.replace('_', '-')}"] if default is False else []
-    elif form in ("integer", "array"):  # typer takes no list of choices; the record checks them
-        metavar, help = ("N", help) if form == "integer" else ("NAME", f"{help} Repeat for more.")
+    elif form in ("integer", "array"):  # typer does not support lists of choices; the record checks the values
+        metavar, help = ("N", help) if form == "integer" else ("NAME", f"{help} Repeatable.")
     return _keyword(name, default, kind if default is not None else kind | None, value(metavar, help, *flags))
 
 
@@ -152,7 +152,7 @@ def _help(doc: str, flags: dict[str, str]) -> str:
 
 
 def _record(record: type[Any], given: dict[str, Any]) -> Any:
-    """Build a record from options; those left out keep its defaults."""
+    """Build a record from options; fields whose options were not given keep their defaults."""
     style = given.pop("chat_style", None)
     if style is not None:
         from uds_lens.data._prompts import chat_style_named
@@ -174,12 +174,12 @@ def at_home(value: Any) -> Any:
     return located(value) if isinstance(value, Path) else value
 
 
-# Options that several commands have. A mistyped path to a model or to data ends the program while it reads its options,
+# Options that several commands share. A mistyped path to a model or to data is reported while the options are parsed,
 # seconds before torch is loaded; the library checks everything else (names on the Hub, files inside).
 
 
 def argument(metavar: str, help: str) -> Any:
-    """Return an argument of a command that is given without a flag."""
+    """Return a positional argument."""
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
@@ -200,7 +200,7 @@ def require_options(given: Mapping[str, Any], example: str) -> None:
 
 
 def asked_for(words: Sequence[str], places: Mapping[str, int], form: str, example: str) -> tuple[str, str]:
-    """Return the sub-command and its place ("" where it takes none); `places` has the number of words after each."""
+    """Return the sub-command and its path ("" if it takes none); `places` has each sub-command's number of paths."""
     todo, *rest = words
     if len(rest) != places.get(todo, -1):
         raise ConfigError(f"expected {form}; got {' '.join(words)[:100]!r}. For example: {example}")
@@ -240,10 +240,10 @@ def _existing_data(given: Any) -> Any:
     return given
 
 
-folder = partial(value, "DIR", file_okay=False)  # here and in the next line, the path need not exist
+folder = partial(value, "DIR", file_okay=False)  # for `folder` and `file`, the path need not exist
 file = partial(value, "FILE", dir_okay=False)
 count = partial(value, "N", min=1)
-names = partial(value, "NAME", callback=_split_at_commas)  # repeated, or with commas between them
+names = partial(value, "NAME", callback=_split_at_commas)  # repeated or comma-separated
 model = partial(value, "MODEL", callback=_existing_models)  # one or several directories or Hub ids
 data = partial(value, "DATA", callback=_existing_data)  # a file, or anything else that `uds_lens.load_examples` reads
 
@@ -266,7 +266,7 @@ Sampling: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class _Adapters:
-    """Low-rank adapters, as the options of the commands that train them."""
+    """Low-rank adapters, as options of the training commands."""
 
     lora: Annotated[
         int | None, value("RANK", "Train low-rank adapters of this rank instead of all weights.", min=1)
@@ -282,7 +282,7 @@ class _Adapters:
 
     @property
     def settings(self) -> ul.unlearning.LoraSettings | None:
-        """The settings; None for all weights."""
+        """The settings, or None if all weights are trained."""
         if self.lora is None:
             if self.lora_alpha is not None or self.save is not None:
                 raise ConfigError("--lora-alpha and --save apply to low-rank adapters: give their rank with --lora.")
@@ -296,7 +296,7 @@ Auditing: TypeAlias = Annotated[AuditConfig, Offer(first=("protocol", "stand_in"
 AuditRun: TypeAlias = Annotated[RunOptions, Offer(first=("device",))]
 _HUB = ("revision", "offline", "trust_remote_code")
 ModelRun: TypeAlias = Annotated[RunOptions, Offer(("device", "device_map", "token_budget", *_HUB), ("device",))]
-"""How models are run where nothing is patched."""
+"""How models are run without patching."""
 MetricRun: TypeAlias = Annotated[
     RunOptions, Offer(("device", "device_map", "stream", "token_budget", *_HUB), ("device",))
 ]
@@ -314,7 +314,7 @@ class Printing:
 
 
 def own_files(name: str, words: Callable[[], str]) -> Any:
-    """Return the option --import: it runs Python files, and the help of option `name` then lists what they declare."""
+    """Return the option --import, which runs Python files and adds what they declare to the help of option `name`."""
 
     def run(context: Any, files: list[Path] | None) -> list[Path] | None:
         for file in files or ():
@@ -331,7 +331,7 @@ def run_file(file: Path) -> None:
     name = file.stem
     spec = spec_from_file_location(name, file) if file.is_file() and file.suffix == ".py" else None
     if spec is None or spec.loader is None:
-        raise ConfigError(f"no Python file {str(file)!r}: expected one that declares a method or a metric.")
+        raise ConfigError(f"no Python file {str(file)!r}: expected a file that declares a method or a metric.")
     loaded = sys.modules.get(name)
     if loaded is not None and Path(getattr(loaded, "__file__", None) or "") != file:
         raise ConfigError(f"a module named {name!r} is already loaded: give {str(file)!r} another name.")

@@ -29,41 +29,45 @@ def published(
         opt.value(
             "NAME",
             "Only models of this data set: tofu (or one size: tofu-1b, tofu-3b, tofu-8b), muse (muse-news, "
-            "muse-books) or wmdp. A plan needs one: tofu-1b, unless another is named.",
+            "muse-books) or wmdp. A plan covers one of them, by default tofu-1b.",
         ),
     ] = None,
     role: Annotated[Role | None, typer.Option(help="Only models with this role.")] = None,
     method: Annotated[
-        list[str] | None, opt.names("Only models of this method; repeat, or use commas, for more.", "--method")
+        list[str] | None, opt.names("Only models of this method (repeatable or comma-separated).", "--method")
     ] = None,
     name: Annotated[
-        list[str] | None, opt.names("Only this model (its name or Hub id); repeat, or use commas, for more.")
+        list[str] | None, opt.names("Only this model, by name or Hub id (repeatable or comma-separated).")
     ] = None,
     metric: Annotated[
         list[str] | None,
         opt.names(
-            "Metric to plan; repeat, or use commas, for more. Default: uds,es. all: every published one.", "--metric"
+            "Metric to plan (repeatable or comma-separated); 'all' for every published metric. Default: uds,es.",
+            "--metric",
         ),
     ] = None,
     perturb: Annotated[bool, opt.flag("--perturb", "Also plan to quantise and relearn the models.")] = False,
-    examples: Annotated[str | None, opt.value("DIR", "Use a local copy of the data set instead of the Hub's.")] = None,
+    examples: Annotated[
+        str | None, opt.value("DIR", "Use a local copy of the data set instead of the one on the Hub.")
+    ] = None,
     limit: Annotated[int | None, opt.count("Use a sample of the questions, for a quick look.")] = None,
     out: Annotated[
-        Path | None, opt.value("PATH", "File of the plan; directory of the run; figure or .csv file of the comparison.")
+        Path | None,
+        opt.value("PATH", "File for the plan, directory for the run, or figure or .csv file for the comparison."),
     ] = None,
     keep_downloads: Annotated[
-        bool, opt.flag("--keep-downloads", "Download into the Hub's cache, and leave the models there.")
+        bool, opt.flag("--keep-downloads", "Download the models into the Hub cache and keep them there.")
     ] = False,
     *,
     printing: opt.Printing,
 ) -> None:
     """Measure published models again, and compare the values.
 
-    The models are 150 unlearned and 60 pool models of the UDS paper, its full and retain models of three sizes, and
-    those of MUSE and WMDP. For each metric, a plan uses the prompts with which the published number was measured. A run
-    downloads one model at a time and removes it once it is measured; a killed run resumes when called again. A
-    comparison also reads run folders of the paper's released script and Open-Unlearning's saves; the exit code is 1 if
-    a value differs without a reason.
+    The models are 150 unlearned and 60 pool models from the UDS paper, its full and retain models in three sizes, and
+    the models published for MUSE and WMDP. For each metric, a plan uses the prompts behind the published number. A run
+    downloads one model at a time and removes it once it is measured; to resume a killed run, call it again. A
+    comparison also reads run folders written by the paper's released script and Open-Unlearning's saves; the exit code
+    is 1 if a value differs without a known reason.
 
     \b
     Examples:
@@ -106,7 +110,7 @@ def _chosen(
         name: [model for model in chosen if model in (find(name), find(name, group=model.group.name))] for name in names
     }
     if unknown := [name for name, same in by_name.items() if not same]:
-        raise ConfigError(f"no published model {unknown[0][:80]!r}: `uds-lens published list` has them.")
+        raise ConfigError(f"no published model {unknown[0][:80]!r}: `uds-lens published list` shows the names.")
     return [model for model in chosen if any(model in same for same in by_name.values())] if names else chosen
 
 
@@ -123,8 +127,8 @@ def _list(chosen: list[ul.published.PublishedModel], *, as_json: bool) -> None:
     print_frame(table, {title: what for title, what in columns.items() if not narrow or title != "Hub id"})
     licences = "; ".join(dict.fromkeys(f"{model.group.base}: {model.group.licence}" for model in chosen))
     print_wrapped(
-        f"{len(table)} models. values: published metrics of the model. Licences: {licences}."
-        + (" Hub ids: in a wider terminal, or with --json." if narrow else "")
+        f"{len(table)} models. values: number of published metrics per model. Licences: {licences}."
+        + (" Hub ids are shown in a wider terminal or with --json." if narrow else "")
     )
 
 
@@ -149,7 +153,7 @@ def _plan(
         return
     size = n * chosen[0].group.download_bytes / 1e9
     print_wrapped(
-        f"{n} models, {size:.3g} GB to download one after the other. Next: uds-lens published run {out} --out DIR"
+        f"{n} models, {size:.3g} GB to download, one model at a time. Next: uds-lens published run {out} --out DIR"
     )
 
 
@@ -204,7 +208,7 @@ def _print_comparison(comparison: ul.published.Comparison, out: Path | None) -> 
     ranges = comparison.frame["kind"].value_counts().drop("exact", errors="ignore")
     if len(ranges):
         kinds = ", ".join(f"{n} {kind}" for kind, n in ranges.items())
-        print_wrapped(f"Published values that stand for a range of values: {kinds}.")
+        print_wrapped(f"Published values that stand for a range: {kinds}.")
     if comparison.unknown:
         names = ", ".join(comparison.unknown[:4]) + (", ..." if len(comparison.unknown) > 4 else "")
         print_wrapped(f"Not among the published models: {names}.")

@@ -1,4 +1,4 @@
-"""`uds-lens rank` and `table`: methods by their best configuration, and one row per model for papers."""
+"""`uds-lens rank` and `table`: rank methods by their best configuration, and write tables with one row per model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 View: TypeAlias = Literal["with", "without"]
-"""A score with depth or without."""
+"""Which score to use: with or without depth."""
 
 
 def rank(
@@ -43,15 +43,17 @@ def rank(
         Path,
         opt.argument(
             "RUNS",
-            "Folder of Open-Unlearning runs, or of results of uds-lens metrics; CSV with one row per model; or "
-            "published: the UDS paper's values.",
+            "Folder of Open-Unlearning runs or of uds-lens metrics results, CSV with one row per model, or 'published' "
+            "(the UDS paper's values).",
         ),
     ],
     by: Annotated[View, typer.Option(help="Rank by the score with or without depth.")] = "with",
     select_by: SelectBy = "without",
     min_utility: MinUtility = None,
-    resamples: Annotated[int, opt.value("N", "Resamples for the uncertainty of the ranks; 0: none.", min=0)] = 1000,
-    out: Annotated[Path | None, opt.value("CSV", "Also write the ranking as a table.", dir_okay=False)] = None,
+    resamples: Annotated[
+        int, opt.value("N", "Number of resamples for the uncertainty of the ranks; 0 skips it.", min=0)
+    ] = 1000,
+    out: Annotated[Path | None, opt.value("CSV", "Also write the ranking to this file.", dir_okay=False)] = None,
     direction: Direction = None,
     *,
     score: Score,
@@ -110,7 +112,7 @@ class _Ranking(NamedTuple):
     methods: pd.DataFrame
     shifts: pd.DataFrame
     p_first: Mapping[str, Mapping[str, float | None]]
-    """P(first) by kind of resampling and method; None where nothing can vary."""
+    """P(first) by kind of resampling and method; None if nothing can vary."""
     varying: Sequence[str]
     notes: Sequence[str]
     n_models: int
@@ -137,7 +139,7 @@ def _ranking(
     from uds_lens.meta._ranking import score_cautions
 
     frame, parts = table.frame, references.parts(score, table.frame)
-    # The preset ranks models even without depth: putting an attack in the place of depth gives the score without depth.
+    # The preset ranks models even without depth: with an attack in place of depth, the score is the one without depth.
     depthless = references.preset is not None and (parts.depth not in frame.columns or frame[parts.depth].isna().all())
     if depthless:
         parts, by, select_by = replace(parts, depth=parts.membership[0]), "without", "without"
@@ -148,11 +150,11 @@ def _ranking(
     if methods["score"].isna().all():
         why = "; ".join(f"{row['method']}: {row['reason']}" for row in methods.to_dict("records"))
         why = why if len(why) <= 300 else f"{why[:300]}..."
-        hint = " A lower --min-utility lets more configurations count." if "of the utility" in why else ""
-        raise DataError(f"no method has a score ({why}): no configuration has all parts.{hint}")
+        hint = " A lower --min-utility admits more configurations." if "of the utility" in why else ""
+        raise DataError(f"no method has a score ({why}): no configuration has all parts of it.{hint}")
     notes = score_cautions(frame, parts)
     if depthless:
-        notes.insert(0, f"no {score.depth}: ranked without depth. --audits DIR adds that of saved audits")
+        notes.insert(0, f"no {score.depth}: ranked without depth. --audits DIR adds the UDS of saved audits")
     p_first: dict[str, dict[str, float | None]] = {}
     varying: tuple[str, ...] = ()
     if resamples > 1 and methods["score_with"].notna().sum() > 1:
@@ -207,20 +209,20 @@ def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
     names = ", ".join(map(str, rest["model"].head(3))) + (", ..." if len(rest) > 3 else "")
     if not len(kept):
         raise DataError(
-            f"no model has a method; there are {names or 'no models'}. Give the methods with --methods CSV (columns "
+            f"no model has a method (models: {names or 'none'}). Give the methods with --methods CSV (columns "
             "model and method). They are also read from unlearning.json next to a model, from names such as "
             "..._forget10_NPO_lr1e-05_..., and from the column 'method' of a CSV of models."
         )
     if len(rest):
-        echo(f"note: without a method, and left out: {names}", err=True)
+        echo(f"note: left out because they have no method: {names}", err=True)
     return kept
 
 
 _WIDE = 110
-"""Terminal width from which names of configurations fit into the table."""
+"""Terminal width above which the names of configurations fit into the table."""
 
 _BESIDE = (
-    " Output: depth of the unpatched answers; host: share that stays lost with blocks of retain in the model; hidden: "
+    " Output: depth of the unpatched answers; host: share still lost with blocks of retain in the model; hidden: "
     "output - host. These columns are not part of the score."
 )
 
@@ -259,7 +261,7 @@ def _print(ranking: _Ranking) -> None:
         if row["moved"] is True:
             print_wrapped(about_other_choice(row))
     resampled = " or ".join(_RESAMPLED[way] for way in ranking.varying)
-    how = f" P(first): share of resamples in first place, resampling {resampled}." if resampled else ""
+    how = f" P(first): share of resamples of {resampled} in which the method is first." if resampled else ""
     note = _BESIDE if beside else ""
     print_wrapped(
         f"\n{ranking.n_models} models, ranked {ranking.by} depth. Score: harmonic mean of memorization, privacy (MIA; "
@@ -283,26 +285,26 @@ def table(
         Path,
         opt.argument(
             "RUNS",
-            "Folder of Open-Unlearning runs, of results of uds-lens metrics, or of saved audits; CSV with one row per "
-            "model; or published: the UDS paper's values.",
+            "Folder of Open-Unlearning runs, uds-lens metrics results or saved audits; CSV with one row per model; or "
+            "'published' (the UDS paper's values).",
         ),
     ],
     format_: Annotated[
-        Literal["csv", "md", "latex"], typer.Option("--format", help="CSV keeps all digits; the others round.")
+        Literal["csv", "md", "latex"], typer.Option("--format", help="CSV keeps all digits; md and latex round.")
     ] = "csv",
-    out: Annotated[Path | None, opt.file("Write the table there instead of printing it.")] = None,
+    out: Annotated[Path | None, opt.file("Write the table to this file instead of printing it.")] = None,
     digits: Annotated[int, opt.value("N", "Decimal places in md and latex.", min=1, max=10)] = 3,
     checkpoints: Annotated[
-        bool, opt.flag("--checkpoints", "Also include checkpoint-* of runs that have final results.")
+        bool, opt.flag("--checkpoints", "Also include the checkpoint-* of runs that have final results.")
     ] = False,
     *,
     references: Runs,
     printing: opt.Printing,
 ) -> None:
-    """Write a table of models: one row each, with all metrics.
+    """Write a table with one row per model and all metrics.
 
-    Numbers are shown with their intervals, if they have one. Rows are sorted by base model and split; full and retain,
-    if they were read, come first. LaTeX needs the package booktabs. An empty cell (a dash in md and latex) means that
+    Numbers with an interval are shown with it. Rows are sorted by base model and split; full and retain, if they were
+    read, come first. The LaTeX table needs the package booktabs. An empty cell (a dash in md and latex) means that
     there is no value.
 
     \b
@@ -338,7 +340,7 @@ def table(
         echo(text, nl=False)
         return
     if located(out).resolve() == models.resolve():
-        raise ConfigError("--out names the table that is read: choose another name.")
+        raise ConfigError("--out names the table that is being read: choose another file.")
     atomic_write_marked(check_writable(out, directory=False), text)
     if printing.json:
         print_json({"file": str(out), "models": len(frame), "notes": list(read.notes)})
@@ -380,7 +382,7 @@ where examples share one. UDS: 0 as in full, 1 as in retain. Dash: no value.}}
 
 
 def _rounded(frame: pd.DataFrame, format_: str, digits: int) -> str:
-    """Write a table of rounded numbers, each with its interval in the same cell, under names with arrows."""
+    """Format a table of rounded numbers, with each interval in the same cell as its number and arrows in the header."""
     every = [str(name) for name in frame.columns]
     names = [name for name in every if not _is_end(name, every)]
     quoted = markdown if format_ == "md" else _latex
@@ -415,7 +417,7 @@ _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textas
 
 
 def _latex(text: str) -> str:
-    """Escape a text for LaTeX.
+    """Escape text for LaTeX.
 
     >>> print(_latex("es_90% {x}"))
     es\\_90\\% \\{x\\}

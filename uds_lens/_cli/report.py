@@ -1,4 +1,4 @@
-"""`uds-lens report`, `dashboard` and `export`: saved results as pages for readers and files for other programs."""
+"""`uds-lens report`, `dashboard` and `export`: turn saved results into pages and files for other programs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def export(
 
 
 def _loaded(place: Path, kind: type[Any]) -> Any:
-    """Load a result of one kind."""
+    """Load a result, which must be of the given kind."""
     file_format = format_of(place)
     if file_format == f"uds_lens.{kind.__name__}":
         return kind.load(place)
@@ -72,7 +72,7 @@ def _loaded(place: Path, kind: type[Any]) -> Any:
 
 def report(
     directories: Annotated[
-        list[Path], opt.argument("DIR", "Saved audits, or folders that hold some (up to two levels down).")
+        list[Path], opt.argument("DIR", "Saved audits, or folders that contain them (up to two levels down).")
     ],
     out: Annotated[Path, opt.file("HTML file to write.")] = Path("report.html"),
     title: Annotated[str, opt.value("TEXT", "Heading of the page.")] = "How deep did unlearning go?",
@@ -80,7 +80,7 @@ def report(
         list[Path] | None,
         opt.value(
             "FILE",
-            "Results of uds-lens metrics --metric logit_lens, drawn next to UDS; repeat for more models.",
+            "Results of uds-lens metrics --metric logit_lens, to draw next to UDS (repeatable).",
             dir_okay=False,
             exists=True,
         ),
@@ -89,29 +89,31 @@ def report(
         list[Path] | None,
         opt.value(
             "DIR",
-            "Results of uds-lens elicit, shown next to the depth of their model; repeat for more models.",
+            "Results of uds-lens elicit, to show next to the depth of their model (repeatable).",
             file_okay=False,
             exists=True,
         ),
     ] = None,
     metrics: Annotated[
         list[Path] | None,
-        opt.value("FILE", "Results of uds-lens metrics, or folders of them: adds a table, and depth against utility."),
+        opt.value(
+            "FILE", "Results of uds-lens metrics, or folders of them; adds a table and a plot of depth against utility."
+        ),
     ] = None,
     reference: Annotated[
         list[str] | None,
-        opt.value("NAME", "Audit to show for comparison, in addition to full and retain; repeat for more."),
+        opt.value("NAME", "Audit to show for comparison, in addition to full and retain (repeatable)."),
     ] = None,
     short_paths: Annotated[
-        bool, opt.flag("--short-paths", "Shorten local paths to their last parts, for a page that you share.")
+        bool, opt.flag("--short-paths", "Shorten local paths to their last parts, for sharing the page.")
     ] = False,
     *,
     printing: opt.Printing,
 ) -> None:
     """Write one page about one or several audits.
 
-    The page has scores, warnings, figures and every example, and opens offline. Audits are named after their unlearned
-    models. Audits of the same models at different sites are compared by site.
+    The page shows scores, warnings, figures and every example, and works offline. Audits are named after their
+    unlearned models. Audits of the same models at different sites are compared by site.
 
     \b
     Example:
@@ -147,24 +149,24 @@ def report(
 
 
 def _metrics_in(places: list[Path]) -> list[Path]:
-    """Return the files given, and those inside the folders given."""
+    """Return the given files, and the files in the given folders."""
     files: list[Path] = []
     for place in places:
         inside = sorted(place.glob("*.json")) if place.is_dir() else [place]
         if not inside:
             raise ResultFormatError(
-                f"no metrics in {str(place)!r}: name files written by uds-lens metrics, or a folder of them."
+                f"no metrics in {str(place)!r}: give files written by uds-lens metrics, or a folder of such files."
             )
         files += inside
     return list(dict.fromkeys(path.resolve() for path in files))
 
 
 def _audits_in(directories: list[Path]) -> list[Path]:
-    """Return the directories that are saved audits, and the audits inside the directories, without duplicates."""
+    """Return the saved audits among and inside the given directories, without duplicates."""
     for directory in directories:
         if not directory.is_dir():
             raise ResultFormatError(
-                f"no directory {str(directory)!r}: name some that uds-lens audit wrote.{did_you_mean(directory)}"
+                f"no directory {str(directory)!r}: give directories written by uds-lens audit.{did_you_mean(directory)}"
             )
     from uds_lens.results._saving import audits_in, is_audit  # loads torch, so only after the check above
 
@@ -173,7 +175,7 @@ def _audits_in(directories: list[Path]) -> list[Path]:
         inside = [*([directory] if is_audit(directory) else []), *audits_in(directory)]
         if not inside:
             raise ResultFormatError(
-                f"no saved audit in {str(directory)!r}, nor up to two levels down: name directories written by "
+                f"no saved audit in {str(directory)!r}, nor up to two levels down: give directories written by "
                 "uds-lens audit."
             )
         saved += inside
@@ -184,13 +186,12 @@ def dashboard(
     models: Annotated[
         Path,
         opt.argument(
-            "RUNS", "CSV with one row per model, folder of Open-Unlearning runs, or published: the UDS paper's values."
+            "RUNS",
+            "CSV with one row per model, folder of Open-Unlearning runs, or 'published' (the UDS paper's values).",
         ),
     ],
     out: Annotated[Path, opt.file("HTML file to write.")] = Path("dashboard.html"),
-    pools: Annotated[
-        Path | None, opt.value("CSV", "Models of known pools (column `knows`), if they are not in RUNS.")
-    ] = None,
+    pools: Annotated[Path | None, opt.value("CSV", "Pool models (column `knows`), if they are not in RUNS.")] = None,
     select_by: SelectBy = "without",
     min_utility: MinUtility = None,
     direction: Direction = None,
@@ -205,9 +206,9 @@ def dashboard(
 ) -> None:
     """Which metrics and methods hold up? Write one page about many models.
 
-    It judges metrics, ranks methods and lists every model with the parts of its score, and opens offline. From the UDS
-    paper's files it builds the paper's dashboard, with intervals, ties and controls added. Models of several base
-    models or splits get a page each.
+    The page judges metrics, ranks methods, lists every model with the parts of its score, and works offline. From the
+    UDS paper's files, the command rebuilds the paper's dashboard and adds intervals, ties and controls. If there are
+    several base models or splits, each gets its own page.
 
     \b
     Examples:
@@ -256,7 +257,7 @@ def dashboard(
 
 
 def _place(out: Path, setup: tuple[str | None, str | None] | None) -> Path:
-    """Return the file name for a setup: `dashboard_BASE_SPLIT.html` if there are several."""
+    """Return the file name for a setup: `dashboard_BASE_SPLIT.html` if there are several setups."""
     words = [re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in setup or () if part]
     if setup is None:
         return out

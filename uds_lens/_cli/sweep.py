@@ -1,4 +1,4 @@
-"""`uds-lens sweep`: make and measure the models of a plan."""
+"""`uds-lens sweep`: make and measure the models in a plan."""
 
 from __future__ import annotations
 
@@ -21,23 +21,27 @@ _EXAMPLE = "uds-lens sweep plan.toml --out runs/study"
 def sweep(
     words: Annotated[
         list[str],
-        opt.argument("PLAN | status DIR | table DIR", "Plan in TOML; or show the status or the table of a sweep."),
+        opt.argument(
+            "PLAN | status DIR | table DIR", "Plan (TOML file) to run, or sweep whose status or table to show."
+        ),
     ],
     out: Annotated[
         Path | None, opt.value("PATH", "Directory of the sweep; for `table`, a .parquet or .csv file.")
     ] = None,
-    jobs: Annotated[int, opt.count("Models to work on at a time; with --slurm, tasks in the array.")] = 1,
+    jobs: Annotated[
+        int, opt.count("Number of models to work on at a time; with --slurm, number of tasks in the array.")
+    ] = 1,
     slurm: Annotated[bool, opt.flag("--slurm", "Submit the work as an array of Slurm tasks.")] = False,
-    wait: Annotated[bool, typer.Option(help="Wait for the Slurm tasks.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until the Slurm tasks have ended.")] = True,
     *,
     tasks: Annotated[SlurmOptions, opt.Offer(first=("partition", "gpus", "minutes"))],
     printing: opt.Printing,
 ) -> None:
-    """Make and measure all models of a plan.
+    """Make and measure all models in a plan.
 
     Models are fine-tuned, unlearned, relearned and quantised according to the plan, and measured in every state. To
     resume a killed sweep, run the same command again. Several commands can work on the same --out at once. The exit
-    code is 1 if something failed or is left to do.
+    code is 1 if something failed or remains to be done.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
 """Terminal output: tables and warnings on standard output, progress on standard error.
 
-The first section handles Ctrl-C and the signal that ends a cluster job: it cleans up, says what is saved, and exits.
+The first section handles Ctrl-C and the signal that ends a cluster job: clean up, say what has been saved, and exit.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ K = TypeVar("K")
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text without the control characters that a terminal would obey. All printing goes through here."""
+    """Print text without the control characters that a terminal would interpret. All output goes through here."""
     typer.echo(printable(text), err=err, nl=nl)
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when the program is asked to stop; carries a note of what has been saved."""
+    """Raised when the program is told to stop; says what has been saved."""
 
     def __init__(self, saved: str = "", *, code: int = 130) -> None:
         super().__init__(saved)
@@ -54,7 +54,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that temporary files are removed; the exit code is 130 or 143."""
+    """Make SIGTERM end the block like Ctrl-C, so that temporary files are removed; the exit code is 130 or 143."""
     in_main = threading.current_thread() is threading.main_thread()
     before: Any = signal.signal(signal.SIGTERM, _terminate) if in_main else None
     try:
@@ -71,7 +71,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def saying_what_is_saved(saved: Callable[[], str]) -> Iterator[None]:
-    """If the block is stopped, print what has been saved and how to resume, as `saved` describes it at that time."""
+    """If the block is stopped, print what has been saved and how to resume, as returned by `saved`."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -103,11 +103,10 @@ _SAMPLED = (
 )
 _DAMAGE = (
     "Loss: mean log-probability lost when the {unlearned} states are patched in, in nats per token, on forget facts "
-    "and on retained facts, followed by the loss with {retain}'s states. Damage: loss on retained facts as a share "
-    "of the loss on "
-    "forget facts. It is measured at the entities, after the correct beginning of the answer. Prob: probability of "
-    "the retained entities under {full} and under the model itself; for whole answers, see uds-lens metrics "
-    "--retain-data."
+    "and on retained facts, followed by the loss with {retain}'s states. Damage: loss on retained facts as a share of "
+    "the loss on forget facts. Both losses are measured on the entities, after the correct beginning of the answer. "
+    "Prob: probability of the retained entities under {full} and under the model itself; for whole answers, see "
+    "uds-lens metrics --retain-data."
 )
 _PROB = (
     " Output: output depth, computed on the same scale from the models' unpatched answers. Prob: probability per "
@@ -115,13 +114,13 @@ _PROB = (
     "the model itself gives the entity, after the correct beginning of its answer ({full}: {of_full})."
 )
 _RETAINS = (
-    "Each row takes its scale from one {retain_model}. The spread of the scores shows how much that choice matters."
+    "Each row is scaled by a different {retain_model}. The spread of the scores shows how much this choice matters."
 )
 _TRANSPLANTS = (
-    "output: share of the answers that is lost (0 as in full, 1 as in retain). host: share that stays lost when blocks "
-    "of retain, which never saw the facts, are put into the model. hidden: output - host, the share that the rest of "
-    "the model still holds. back: share of the loss that is undone by blocks of full, followed by this share "
-    "for retain; a high share shows that a change is confined, not that knowledge is hidden."
+    "output: share of the answers that is lost (0 as in full, 1 as in retain). host: share still lost when blocks of "
+    "retain, which never saw the facts, are put into the model. hidden: output - host, the share that the other blocks "
+    "of the model still hold. back: share of the loss that blocks of full undo, followed by the same share for retain; "
+    "a high share shows that the change is localised, not that knowledge is hidden."
 )
 _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
 """Prefix of a warning, by its level."""
@@ -172,7 +171,7 @@ def print_audits(audits: Mapping[str, ul.DepthAudit], *, cautions_of: Sequence[s
 
 
 def _all_examples(row: Mapping[str, Any]) -> str:
-    """Write the range of the score over all examples, as estimated from a sample."""
+    """Format the range of the score over all examples, as estimated from a sample."""
     error = row["audit"].sample_error
     low_high = "unknown" if error is None else interval(*error.interval)
     return "measured" if error is None else "unknown" if low_high == "-" else low_high
@@ -230,7 +229,7 @@ _score = partial(number, undefined="NaN")
 
 
 def interval(low: float, high: float, digits: int = 3) -> str:
-    """Write an interval for a table; "-" where it is undefined."""
+    """Format an interval for a table; "-" if it is undefined."""
     return "-" if math.isnan(low) else f"{number(low, digits)} - {number(high, digits)}"
 
 
@@ -254,7 +253,7 @@ def grouped(pairs: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
 
 
 def with_names(told: Iterable[tuple[str, str]]) -> str:
-    """Write each sentence once; if there are several, each is followed by the names it applies to."""
+    """Join the sentences without duplicates; if they differ, each is followed by the names it applies to."""
     groups = grouped(told)
     return "; ".join(text if len(groups) == 1 else f"{text}: {', '.join(names)}" for text, names in groups.items())
 
@@ -303,7 +302,7 @@ def print_audits_as_json(
     directories: Mapping[str, Path],
     transplants: Mapping[str, ul.Transplant] | None = None,
 ) -> None:
-    """Print the summaries of `audits` with the directories they were saved in, and of their transplants."""
+    """Print the summaries of `audits` with their directories and the summaries of their transplants."""
     rows = [{"name": name, "directory": str(directories[name]), **audit.summary()} for name, audit in audits.items()]
     for row in rows:
         if transplants and row["name"] in transplants:
@@ -319,7 +318,7 @@ _GAPS = 3, 2, 1
 
 
 Column: TypeAlias = str | tuple[str, str] | Callable[[Mapping[str, Any]], object]
-"""A column of a frame (`name:digits` if not three digits); two columns, as an interval; or a function of a row."""
+"""A column of the frame (`name:digits` if not three digits), two columns (an interval), or a function of a row."""
 
 
 def print_frame(
@@ -372,10 +371,10 @@ def print_table(
     wrapped: str | None = None,
     shortest: int = 12,
 ) -> None:
-    """Print a table that fits the terminal, by shortening the names in the first column, then by folding the others.
+    """Print a table that fits the terminal: shorten names in the first column, then fold the other columns.
 
-    `right`, `bold` and `wrapped` name columns: those aligned right, the most important one, and one whose texts may
-    take several lines. Names in the first column keep at least `shortest` characters.
+    `right` names the right-aligned columns, `bold` the most important one, and `wrapped` one whose cells may take
+    several lines. Names in the first column keep at least `shortest` characters.
     """
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
@@ -443,7 +442,7 @@ _started = time.monotonic()
 
 
 def say(message: str) -> None:
-    """Print a line of progress at once."""
+    """Print a line of progress immediately."""
     text = f"[{elapsed()}] {printable(message)}"
     if sys.stderr.isatty():
         text = fill(text, width(), subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False)

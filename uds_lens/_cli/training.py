@@ -67,7 +67,7 @@ class Depth:
     def callback(
         self, full: str, forget: str, method: MethodConfig, options: TrainOptions
     ) -> ul.training.DepthCallback:
-        """Measure stage 1 with the prompts of the training, and return the callback."""
+        """Measure stage 1 with the training prompts, and return the callback."""
         if self.retain_model is None:
             raise ConfigError("--depth-every needs --retain, a model that never saw the forget set.")
         assert self.depth_every is not None
@@ -82,7 +82,7 @@ class Depth:
 
 @contextmanager
 def _training(message: str, out: Path, printing: opt.Printing) -> Iterator[None]:
-    """Announce a training run; if it is stopped, say what is saved; at the end, print what was trained."""
+    """Announce a training run, say what has been saved if it is stopped, and print the result at the end."""
     say(message)
     from uds_lens.unlearning._run_folder import saved_so_far
 
@@ -96,11 +96,11 @@ def _training(message: str, out: Path, printing: opt.Printing) -> Iterator[None]
 
 
 LEARNED = 0.8
-"""Smallest Prob of the taught answers at which a model knows enough to be audited on them."""
+"""Smallest Prob of the taught answers at which an audit on them makes sense."""
 
 
 def print_training(directory: Path, *, before: str | None, as_json: bool) -> None:
-    """Print a finished training run; `before` is the time at which an earlier run into this directory finished."""
+    """Print a finished training run; `before` is when an earlier run into this directory finished."""
     record: dict[str, Any] = ul.unlearning.read_record(directory)
     if as_json:
         print_json({"directory": str(directory), **record})
@@ -138,7 +138,7 @@ def print_depth(directory: Path) -> None:
 
 
 def _method_help() -> str:
-    """List the registered names, the user's own included."""
+    """List the registered names, including the user's own."""
     *words, last = method_words()
     return f"{', '.join(words)} or {last}."
 
@@ -148,18 +148,18 @@ _PROMPTS = ("protocol", "system_prompt", "chat_date", "template_kwargs")
 
 def unlearn(
     method: Annotated[str, opt.value("NAME", _method_help())],
-    full: Annotated[str, opt.model("Model that knows: directory or Hub id.")],
+    full: Annotated[str, opt.model("Model that was trained on the forget set: directory or Hub id.")],
     forget: Annotated[str, opt.data("Questions with the answers to forget.", "--examples")],
     out: opt.Out,
     retain: Annotated[
-        str | None, opt.data("Questions with the answers to retain (not for ga).", "--retain-data")
+        str | None, opt.data("Questions with the answers to retain (not used by ga).", "--retain-data")
     ] = None,
     set_: Annotated[
         list[str] | None,
         opt.value(
             "NAME=VALUE",
-            "Setting of the method; repeat for more: learning_rate, epochs (10), batch_size (32 rows per step) and "
-            "others, see --list.",
+            "Setting of the method (repeatable): learning_rate, epochs (10), batch_size (32 rows per step) and others; "
+            "see --list.",
             "--set",
         ),
     ] = None,
@@ -178,10 +178,10 @@ def unlearn(
     adapters: opt.Adapters,
     printing: opt.Printing,
 ) -> None:
-    """Train a model to forget, by a published or a custom method.
+    """Train a model to forget, with a published or a custom method.
 
     --out receives a checkpoint and unlearning.json, which records how the checkpoint was made. The same command resumes
-    a killed run. With --depth-every it also measures depth during training, against --retain.
+    a killed run. With --depth-every, depth against --retain is also measured during training.
 
     \b
     Example:
@@ -232,20 +232,20 @@ def relearn(
         list[str] | None,
         opt.value(
             "NAME=VALUES",
-            "Find the setting that brings back the most, for example learning_rate=2e-5,1e-4. Repeat for epochs, share "
-            "(of the rows), lora_rank, attack (relearn, others, benign, prune:0.3, noise:0.1, refusal:0.5), metric, "
-            "utility, max_loss and seed. Needs --retain.",
+            "Try several settings to find the one that restores the most, for example learning_rate=2e-5,1e-4. Repeat "
+            "for epochs, share (of the rows), lora_rank, attack (relearn, others, benign, prune:0.3, noise:0.1, "
+            "refusal:0.5), metric, utility, max_loss and seed. Needs --retain.",
             "--grid",
         ),
     ] = None,
-    retain: Annotated[str | None, opt.model("With --grid: model that never saw the forget set, the control.")] = None,
+    retain: Annotated[str | None, opt.model("With --grid: the control, a model that never saw the forget set.")] = None,
     retain_data: Annotated[
         str | None,
-        opt.data("With --grid: questions to measure utility on, unless --examples is tofu:DIR or tofu:HUB_ID."),
+        opt.data("With --grid: questions for measuring utility, unless --examples is tofu:DIR or tofu:HUB_ID."),
     ] = None,
     split: Annotated[str, opt.value("NAME", "With --grid: forget split of TOFU.")] = "forget10",
     limit: Annotated[int | None, opt.count("With --grid: use a sample of the questions.")] = None,
-    jobs: Annotated[int, opt.count("With --grid: settings to run at a time.")] = 1,
+    jobs: Annotated[int, opt.count("With --grid: number of settings to run at a time.")] = 1,
     *,
     config: Annotated[RelearnConfig, opt.Offer(first=("learning_rate", "epochs"))],
     options: opt.Training,
@@ -254,10 +254,10 @@ def relearn(
 ) -> None:
     """Fine-tune a model on the forget set again.
 
-    How fast do the answers come back? The defaults are those of the UDS paper's robustness test: all forget rows
-    once, 32 per step, AdamW without weight decay, a learning rate that falls linearly from 2e-5 without warm-up.
-    The prompts are those named in the model's record. Without a record, the chat template is used if the tokenizer has
-    one, and raw prompts otherwise.
+    How fast do the answers come back? The defaults are those of the UDS paper's robustness test: one epoch over all
+    forget rows, 32 per step, AdamW without weight decay, and a learning rate that falls linearly from 2e-5 without
+    warm-up. The prompts are those named in the model's record. Without a record, the chat template is used if the
+    tokenizer has one, and raw prompts otherwise.
 
     With --grid, both the model and --retain are relearned under every combination of the settings. The command reports
     the worst setting that costs at most max_loss (0.2) of the utility, next to the UDS paper's setting.
@@ -272,7 +272,7 @@ def relearn(
     if grid:
         tried = _grid(grid, config, adapters)
         if retain is None:
-            raise ConfigError("--grid needs --retain, a model that never saw the forget set: the control.")
+            raise ConfigError("--grid needs a control: give a model that never saw the forget set with --retain.")
         say(f"{len(tried.settings)} settings on {model} and {retain} ...")
 
         data = ul.metrics.open_metric_data(forget, split=split, limit=limit)
@@ -285,7 +285,7 @@ def relearn(
         _print_grid(results, out, as_json=printing.json)
         return
     if retain is not None or retain_data is not None or limit is not None:
-        raise ConfigError("--retain, --retain-data and --limit belong to --grid: add it, or leave them out.")
+        raise ConfigError("--retain, --retain-data and --limit apply only to --grid: add --grid, or leave them out.")
     with _training(f"fine-tuning again; opening {model} ...", out, printing):
         ul.unlearning.relearn(model, forget, out=out, config=config, lora=adapters.settings, options=options)
 
@@ -294,9 +294,9 @@ def _grid(words: Sequence[str], config: RelearnConfig, adapters: opt.Adapters) -
     """Read the settings of a grid: `NAME=VALUE,VALUE`."""
     for name in ("learning_rate", "epochs", "seed"):
         if getattr(config, name) != getattr(RelearnConfig(), name):
-            raise ConfigError(f"with --grid, {name} is one of its settings: --grid {name}={getattr(config, name)}.")
+            raise ConfigError(f"with --grid, {name} is part of the grid: use --grid {name}={getattr(config, name)}.")
     if adapters.settings is not None:
-        raise ConfigError(f"with --grid, adapters are one of its settings: --grid lora_rank=0,{adapters.lora}.")
+        raise ConfigError(f"with --grid, adapters are part of the grid: use --grid lora_rank=0,{adapters.lora}.")
     given: dict[str, Any] = {
         name: tuple(map(_number, value.split(","))) for name, value in read_settings(words, "--grid").items()
     }
@@ -337,9 +337,9 @@ def _print_grid(results: ul.study.RelearnGridResults, out: Path, *, as_json: boo
         print_wrapped(text)
     bound = f"{100 * summary['max_loss']:g}% of utility"
     print_wrapped(
-        f"\nWorst setting: of {summary['n_settings']}, the one that regains the most and costs at most {bound}. It was "
-        "chosen after seeing these outcomes; the interval ignores this choice, and the last number allows for it. "
-        "Regained: change towards knowledge; untrained rows: this change for rows left out of training. Whatever "
+        f"\nWorst setting: the one of {summary['n_settings']} that regains the most at a cost of at most {bound}. It "
+        "was chosen after seeing these outcomes; the interval ignores this choice, but the last number allows for it. "
+        "Regained: change towards knowledge; untrained rows: the same change on rows left out of training. Whatever "
         "retain also regains was newly learned."
     )
     attacks = results.attacks_frame()
@@ -359,11 +359,11 @@ def _print_grid(results: ul.study.RelearnGridResults, out: Path, *, as_json: boo
 
 def finetune(
     model: Annotated[str, opt.model("Model to start from: directory, GGUF file, package:NAME or Hub id.")],
-    data: Annotated[list[str], opt.data("Questions with the answers to learn; repeat for more.")],
+    data: Annotated[list[str], opt.data("Questions with the answers to learn (repeatable).")],
     out: opt.Out,
     unseen: Annotated[
         list[str] | None,
-        opt.data("Rows left out of training whose Prob is printed too: for a retain model, the forget set."),
+        opt.data("Rows left out of training, whose Prob is also printed; for a retain model, the forget set."),
     ] = None,
     *,
     config: Annotated[FinetuneConfig, opt.Offer(first=("learning_rate", "epochs", "batch_size", "protocol"))],
@@ -373,9 +373,9 @@ def finetune(
 ) -> None:
     """Teach a model facts, to make full and retain models.
 
-    At the end it prints Prob (mean probability per token of the answers, over at most 100 rows of each file) before and
-    after training. Prob should be near 1 on the rows that were taught and far lower on --unseen rows, though above its
-    starting value there, since the model also learns the form of the answers.
+    At the end, the command prints Prob (mean probability per token of the answers, over at most 100 rows of each file)
+    before and after training. Prob should be near 1 on the rows that were taught and far lower on --unseen rows, where
+    it still rises because the model also learns the form of the answers.
 
     \b
     Example:
