@@ -123,16 +123,16 @@ def test_weights_of_a_download_that_disagree_are_refused(monkeypatch, trio, tmp_
 @pytest.mark.parametrize("blocks", [5000, 10**12])
 def test_blocks_that_the_weights_cannot_have_are_refused_at_once(copy_of, blocks):
     folder = with_config(copy_of(), num_hidden_layers=blocks)
-    refused(folder, rf"names {blocks} blocks, and its weights hold \d\d tensors")
+    refused(folder, rf"declares {blocks} blocks, but the number of stored tensors is \d\d")
     (folder / "model.safetensors").unlink()
     torch.save({"a": torch.zeros(1)}, folder / "pytorch_model.bin")
-    refused(folder, rf"names {blocks} blocks, and its weights hold 1 tensors")
+    refused(folder, rf"declares {blocks} blocks, but the number of stored tensors is 1")
 
 
 @pytest.mark.parametrize("entry", ["hidden_size", "vocab_size", "intermediate_size"])
 def test_a_width_that_the_weights_cannot_have_is_refused_at_once(copy_of, entry):
     folder = with_config(copy_of(), **{entry: 10**9})
-    refused(folder, r"names a matrix of \d+ by \d+, and its weights have \d+ bytes in all")
+    refused(folder, r"declares a matrix of \d+ by \d+, but the weight files have only \d+ bytes in total")
 
 
 def test_an_adapter_with_two_weights_that_disagree_is_refused(trio, tmp_path):

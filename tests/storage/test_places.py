@@ -65,7 +65,7 @@ def test_the_working_directory_and_what_holds_it_are_no_places(tmp_path, monkeyp
     (tmp_path / "inner").mkdir()
     monkeypatch.chdir(tmp_path / "inner")
     for place in (".", "..", "../inner", tmp_path / "inner", "/"):
-        with pytest.raises(StorageError, match="it holds the working directory"):
+        with pytest.raises(StorageError, match="it contains the working directory"):
             check_writable(place, directory=True)
     assert check_writable(".", directory=True, replaced=False) == Path()
 
@@ -76,7 +76,7 @@ def test_a_result_of_another_kind_is_no_free_place(tmp_path):
         (tmp_path / "run" / "manifest.json").write_bytes(with_checksum({"format": "uds_lens.Baseline", "version": 2}))
         assert format_of(place) == "uds_lens.Baseline"
         check_writable(place, directory=directory, format="uds_lens.Baseline")
-        with pytest.raises(ResultFormatError, match="holds a saved Baseline: choose another place"):
+        with pytest.raises(ResultFormatError, match="contains a saved Baseline: choose another path"):
             check_writable(place, directory=directory, format="uds_lens.DepthAudit")
 
 
@@ -159,7 +159,7 @@ def test_no_save_writes_over_what_it_did_not_write(name, made_once, tmp_path, wo
     ):
         SAVES[name](made_once, place)
     assert place.read_text() == "mine"
-    with pytest.raises(StorageError, match=r"is a file\. Choose another place"):
+    with pytest.raises(StorageError, match=r"is a file\. Choose another path"):
         SAVES[name](made_once, place / name)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     if name in ("report.html", "figure.html"):  # and over its like

@@ -259,7 +259,7 @@ def test_foreign_folders_are_never_touched(tiny: Tiny, tmp_path: Path, monkeypat
         assert (place / "my_run.json").read_text() == "mine"
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(StorageError, match="holds the working directory"):
+    with pytest.raises(StorageError, match="contains the working directory"):
         train(tiny, "ga", Path("."))
 
 

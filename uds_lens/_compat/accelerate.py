@@ -1,4 +1,4 @@
-"""Private parts of accelerate: placing the weights of a model, and moving them when needed."""
+"""Private parts of accelerate: how it places a model's weights on devices, and moves them when needed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 def is_placed(model: nn.Module) -> bool:
-    """Tell whether accelerate placed the model over devices."""
+    """Return whether accelerate placed the model's weights on devices."""
     return getattr(model, "hf_device_map", None) is not None
 
 
 def is_moved(module: nn.Module) -> bool:
-    """Tell whether accelerate moves inputs or weights of this one module when it runs."""
+    """Return whether accelerate moves this module's inputs or weights when the module runs."""
     return getattr(module, "_hf_hook", None) is not None
 
 
 def is_offloaded(model: nn.Module) -> bool:
-    """Tell whether accelerate keeps weights of the model elsewhere (disk, CPU) until they are needed."""
+    """Return whether accelerate keeps some of the model's weights elsewhere (disk, CPU) until they are needed."""
     return any(getattr(part, "offload", False) for module in model.modules() for part in _hooks(module))
 
 

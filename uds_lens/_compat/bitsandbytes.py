@@ -1,4 +1,4 @@
-"""Private parts of bitsandbytes: its fast format for CPUs, and the kernel code that it requests from the Hub."""
+"""Private parts of bitsandbytes: its packed format for CPUs, and the kernels that it downloads from the Hub."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _KERNEL = "Failed to load CPU gemm_4bit_forward"
 
 @contextmanager
 def no_hub_kernels() -> Iterator[None]:
-    """Keep bitsandbytes from fetching and running kernel code from the Hub, and silence its note that there is none.
+    """Keep bitsandbytes from downloading and running kernels from the Hub, and silence its warning about it.
 
-    Otherwise bitsandbytes does so on import, or in the first pass on a Mac, if the package `kernels` is installed. To
-    allow this, import bitsandbytes beforehand.
+    If the package `kernels` is installed, bitsandbytes would do so on import, or in the first forward pass on a Mac. To
+    allow the download, import bitsandbytes first.
     """
 
     def wanted(record: logging.LogRecord) -> bool:
@@ -41,9 +41,9 @@ def no_hub_kernels() -> Iterator[None]:
 def _import_without_kernels() -> None:
     loaded: dict[str, Any] = sys.modules
     before = {"kernels": loaded["kernels"]} if "kernels" in loaded else {}
-    loaded["kernels"] = None  # makes an import of it fail
+    loaded["kernels"] = None  # makes `import kernels` fail
     try:
-        with suppress(Exception):  # the error will be raised again where bitsandbytes is needed
+        with suppress(Exception):  # raised again where bitsandbytes is needed
             import_module("bitsandbytes")
     finally:
         del loaded["kernels"]
@@ -53,23 +53,23 @@ def _import_without_kernels() -> None:
 
 
 def is_4bit_layer(module: nn.Module) -> bool:
-    """Tell from a module's class name whether it holds 4-bit weights, without importing bitsandbytes."""
+    """Return whether a module holds 4-bit weights, judged by its class name (without importing bitsandbytes)."""
     return type(module).__name__ == "Linear4bit"
 
 
 def is_bitsandbytes(config: object) -> bool:
-    """Tell whether a configuration is that of a checkpoint quantised by bitsandbytes."""
+    """Return whether a config belongs to a checkpoint quantised with bitsandbytes."""
     method = _quantisation(config).get("quant_method")
     return str(getattr(method, "value", method)) == "bitsandbytes"
 
 
 def is_4bit_config(config: object) -> bool:
-    """Tell whether a model's config says that its linear layers hold 4-bit weights."""
+    """Return whether a model's config says that its linear layers hold 4-bit weights."""
     return bool(_quantisation(config).get("load_in_4bit"))
 
 
 def quantised_as(config: object) -> str | None:
-    """Return how a config says that the weights are quantised, such as "4 bits (nf4)"; None if they are not."""
+    """Return the quantisation declared in a config, such as "4 bits (nf4)"; None if there is none."""
     if not (settings := _quantisation(config)):
         return None
     if is_4bit_config(config):
@@ -79,20 +79,20 @@ def quantised_as(config: object) -> str | None:
 
 
 def _quantisation(config: object) -> dict[str, Any]:
-    """Return the quantisation settings of a config: a dictionary from a file, or a record that becomes one."""
+    """Return a config's quantisation settings as a dictionary; empty if there are none."""
     settings: Any = getattr(config, "quantization_config", None) or {}
     return settings if isinstance(settings, dict) else settings.to_dict()
 
 
 def plain_weight(module: Any) -> Tensor:
-    """Return the weight of a 4-bit layer as a matrix [out in], in the dtype it was quantised from."""
+    """Return the dequantised weight matrix [out in] of a 4-bit layer, in its original dtype."""
     from bitsandbytes.functional import dequantize_4bit
 
     return dequantize_4bit(module.weight.data, module.weight.quant_state)
 
 
 def plain_in_packed(model: nn.Module) -> str | None:
-    """Name a layer that expects packed weights but holds plain ones, and would fail when run; None if none does."""
+    """Return the name of a quantised layer with unquantised weights (it would fail when run); None if there is none."""
     return next(
         (
             name
@@ -106,22 +106,22 @@ def plain_in_packed(model: nn.Module) -> str | None:
 
 
 def is_repacked(module: nn.Module) -> bool:
-    """Tell whether the first pass on a CPU has repacked the module's 4-bit weights, which cannot be undone exactly."""
+    """Return whether a forward pass on a CPU has repacked the module's 4-bit weights (not exactly reversible)."""
     return bool(getattr(_state(module), "packing_format_for_cpu", False))
 
 
 def may_repack(module: nn.Module) -> bool:
-    """Tell whether the next pass on a CPU would repack the module's 4-bit weights."""
+    """Return whether the next forward pass on a CPU would repack the module's 4-bit weights."""
     return bool(getattr(module, "support_avx512bf16_for_cpu", False))
 
 
 def never_repack(module: Any) -> None:
-    """Make the module multiply with its dequantised weights instead."""
+    """Keep the module from repacking its weights; it multiplies with dequantised weights instead."""
     module.support_avx512bf16_for_cpu = False
 
 
 def block_size(module: nn.Module) -> int:
-    """Return the number of neighbouring weights that share one scale."""
+    """Return the quantisation block size: the number of adjacent weights that share one scale."""
     return int(getattr(_state(module), "blocksize", 64))
 
 

@@ -1,4 +1,4 @@
-"""The C library on Linux: returning freed memory that its allocator holds back."""
+"""The allocator of glibc on Linux, which keeps freed memory until it is trimmed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def give_back_memory() -> None:
-    """Return freed memory to the system, even from the middle of the heaps; does nothing with other C libraries."""
+    """Return freed memory to the system, even from the middle of the heap. Does nothing with other C libraries."""
     if (trim := _trim()) is not None:
         trim(0)
 

@@ -1,4 +1,4 @@
-"""Private parts of huggingface_hub and datasets: the switch that keeps a process off the network."""
+"""Private parts of huggingface_hub and datasets: their switch for offline mode."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from threading import Thread
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-_PATIENCE = 5.0  # seconds allowed for opening a connection to the Hub or its proxy
+_PATIENCE = 5.0  # seconds to wait for a connection to the Hub or its proxy
 
 
 @cache
 def is_reachable() -> bool:
-    """Tell whether a connection to the Hub can be opened; tried once per process."""
+    """Return whether the Hub can be reached; tried once per process."""
     from huggingface_hub import constants
 
     address = urlsplit(constants.ENDPOINT)
@@ -33,7 +33,7 @@ def is_reachable() -> bool:
             return
         opened.append(True)
 
-    looking = Thread(target=attempt, daemon=True)  # looking up a name has no time limit of its own
+    looking = Thread(target=attempt, daemon=True)  # a DNS lookup has no timeout of its own
     looking.start()
     looking.join(_PATIENCE)
     return bool(opened)
@@ -41,7 +41,7 @@ def is_reachable() -> bool:
 
 @contextmanager
 def asking_the_hub() -> Iterator[None]:
-    """Work offline if the Hub cannot be reached: use downloaded files, without retries."""
+    """Switch to offline mode if the Hub cannot be reached, so that downloaded files are used without retries."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE or is_reachable():

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def has_adapters(model: object) -> bool:
-    """Tell whether a model is wrapped by PEFT (without importing it)."""
+    """Return whether a model is wrapped by PEFT (without importing PEFT)."""
     return hasattr(model, "disable_adapter")
 
 
 def without_wrappers(model: nn.Module) -> Any:
-    """Return the transformers model inside the wrappers of data-parallel training and of PEFT."""
+    """Return the transformers model inside any data-parallel and PEFT wrappers."""
     inner: Any = model
     while hasattr(inner, "module"):
         inner = inner.module
@@ -33,11 +33,11 @@ def without_wrappers(model: nn.Module) -> Any:
 def merge_adapters(model: Any) -> Any:
     """Return the plain model with its adapters merged into the weights; a model without adapters is returned as it is.
 
-    If an adapter is on a weight shared by several modules (as with a tied head), each gets its own copy first, because
-    the adapter changes only one of them.
+    If several modules share a weight that has an adapter (as with a tied head), each module gets its own copy first,
+    because the adapter changes only one of them.
 
     Raises:
-        ModelError: PEFT leaves an adapter out.
+        ModelError: PEFT cannot merge all adapters.
     """
     if not hasattr(model, "merge_and_unload"):
         return model
@@ -45,14 +45,14 @@ def merge_adapters(model: Any) -> Any:
     plain = model.merge_and_unload()
     if (left := next((name for name, module in plain.named_modules() if is_adapted(module)), None)) is not None:
         raise ModelError(
-            f"PEFT cannot merge all adapters: one of two at {left!r} is left out (trainable tokens next to another "
-            "adapter, for example). Use the live model as it is, or train one adapter for each weight."
+            f"PEFT cannot merge all adapters: {left!r} has two, and PEFT merges only one (trainable tokens next to "
+            "another adapter, for example). Use the model without merging, or train one adapter per weight."
         )
     return plain
 
 
 def _untie(model: Any) -> None:
-    """Untie shared weights if one of the modules has an adapter or is replaced as a whole."""
+    """Untie shared weights if one of the modules that share them has an adapter or is replaced entirely."""
     owners: dict[int, list[tuple[nn.Module, str]]] = {}
     changed = set()
     for module in model.modules():
@@ -74,7 +74,7 @@ def _untie(model: Any) -> None:
 
 
 def save_adapter(model: Any, folder: Path, *, base: str, dtype: torch.dtype) -> None:
-    """Save the adapter of a wrapped model, without its base, and round the adapter in memory to the saved values."""
+    """Save a wrapped model's adapter without the base model, and round the adapter in memory to the saved values."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -91,8 +91,8 @@ def save_adapter(model: Any, folder: Path, *, base: str, dtype: torch.dtype) -> 
 def quiet_wrapping() -> Iterator[None]:
     """Silence PEFT warnings that do not concern the user.
 
-    They are about an old name in transformers (`is_gradient_checkpointing`), tied weights (which `merge_adapters`
-    handles), and embeddings saved along with their adapter during training.
+    They concern an old name in transformers (`is_gradient_checkpointing`), tied weights (which `merge_adapters`
+    handles), and embeddings that are saved together with their adapter during training.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
@@ -102,7 +102,7 @@ def quiet_wrapping() -> Iterator[None]:
 
 
 def merged(base: Any, adapter: str) -> Any:
-    """Return the base model with an adapter's weights added to its own."""
+    """Return a base model with an adapter merged into its weights."""
     from peft import PeftModel
 
     with quiet_wrapping():
@@ -111,12 +111,12 @@ def merged(base: Any, adapter: str) -> Any:
 
 
 def is_adapted(model: object) -> bool:
-    """Tell whether a live model is one of PEFT's wrappers."""
+    """Return whether an object is one of PEFT's wrappers or layers."""
     return any(kind.__module__.startswith("peft.") for kind in type(model).__mro__)
 
 
 def model_inside(wrapper: Any) -> Any | None:
-    """Return the model inside a wrapper, with the adapter's layers in place; None if the adapter alters the prompt."""
+    """Return the model inside a PEFT wrapper, including the adapter's layers; None if the adapter alters the prompt."""
     return None if wrapper.active_peft_config.is_prompt_learning else wrapper.get_base_model()
 
 

@@ -1,4 +1,4 @@
-"""Private parts of torch: the hooks of a module, and access to the module inside a compiled one."""
+"""Private parts of torch: a module's hooks, and the module inside a compiled one."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
-COMPILED = "_orig_mod"  # attribute of `torch.compile`'s wrapper that holds the module itself
+COMPILED = "_orig_mod"  # attribute of `torch.compile`'s wrapper that holds the original module
 
 
 def hook_tables(module: nn.Module) -> list[dict[int, Callable[..., Any]]]:
-    """Return the tables in which hooks of a module are registered, forward ones first."""
+    """Return the dictionaries in which a module's hooks are registered, forward hooks first."""
     return [getattr(module, name) for name in _HOOKS]
 
 
 def forward_hooks_of(module: nn.Module) -> dict[int, Callable[..., Any]]:
-    """Return the hooks that run when the module is called, keyed by their registration number in this process."""
+    """Return a module's forward hooks and pre-hooks, keyed by their registration number."""
     before, after = module._forward_pre_hooks, module._forward_hooks
     return {**after, **before}
 
 
 def altered_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """List the names of modules with forward hooks, or with a `forward` that does not come from their class."""
+    """List the modules, with their names, that have forward hooks or a `forward` replaced on the instance."""
     pending, seen = [model], {id(model)}
-    while pending:  # fast path without names: every pass asks this, and most models have none
+    while pending:  # fast path without names: this runs on every pass, and most models have no altered module
         module = pending.pop()
         if _is_altered(module):
             return [(name, part) for name, part in model.named_modules() if _is_altered(part)]
@@ -44,12 +44,12 @@ def _is_altered(module: nn.Module) -> bool:
 
 
 def compiled_module(module: nn.Module) -> nn.Module | None:
-    """Return the module that `torch.compile` wrapped; None for any other module."""
+    """Return the module inside a `torch.compile` wrapper; None for any other module."""
     return getattr(module, COMPILED, None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception says that an allocation failed (CUDA's own class, Python's, or the CPU allocator's)."""
+    """Return whether an exception means that memory ran out (on CUDA, in Python, or in torch's CPU allocator)."""
     import torch
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):

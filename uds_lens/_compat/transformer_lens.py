@@ -18,12 +18,12 @@ _WRAPPED = "_original_component"
 
 
 def is_bridge(model: object) -> bool:
-    """Tell whether a module is a `TransformerBridge` (without importing transformer_lens)."""
+    """Return whether a module is a `TransformerBridge` (without importing transformer_lens)."""
     return any(kind.__name__ == "TransformerBridge" for kind in type(model).__mro__)
 
 
 def is_own_hook(hook: object) -> bool:
-    """Tell whether a torch hook is TransformerLens's own; those at a hook point carry a user's function."""
+    """Return whether a torch hook is TransformerLens's own, rather than a user's function at a hook point."""
     ours = str(getattr(hook, "__module__", "")).startswith("transformer_lens.")
     return ours and not str(getattr(hook, "__qualname__", "")).startswith("HookPoint.add_hook.")
 
@@ -44,8 +44,8 @@ def boot(
 ) -> TransformerBridge:
     """Wrap a transformers model in a Bridge, without weight processing; the model is modified in place.
 
-    TransformerLens reloads the tokenizer by name, so the name has to be that of a directory; a tokenizer without one is
-    given a directory in `scratch`.
+    TransformerLens reloads the tokenizer by name, so the name must be that of a directory. A tokenizer that was not
+    loaded from a directory is first saved to one in `scratch`.
     """
     from transformer_lens.model_bridge import TransformerBridge
 

@@ -1,4 +1,4 @@
-"""Private or unstable parts of transformers: the choice of attention, caches, rotary frequencies, loading."""
+"""Private or unstable parts of transformers: attention implementations, caches, rotary frequencies, loading."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 PLACE_ENTRY, QUANTISED_ENTRY = "_name_or_path", "quantization_config"
-"""Entries of a config that say where it was loaded from, and how its weights are packed."""
+"""Config entries for where a model was loaded from, and how its weights are quantised."""
 
 WEIGHTS_ENTRY = "transformers_weights"
-"""Entry of a config that names a file of weights other than the usual one."""
+"""Config entry that names a weight file other than the usual one."""
 
 
 def attention_of(config: Any) -> str | None:
-    """Return the name of the attention that modules with this configuration run; None if it was never set."""
+    """Return the name of the attention implementation set in a config; None if none was ever set."""
     return getattr(config, "_attn_implementation", None)
 
 
 def set_attention(config: Any, name: str) -> None:
-    """Choose the attention of a model before it is built, whatever its config.json says."""
+    """Set the attention implementation of a model before it is built, overriding its config.json."""
     for part in {id(c): c for c in (config, config.get_text_config())}.values():
         part._attn_implementation = name
 
 
 @contextmanager
 def attention_replaced(configs: Iterable[Any], name: str) -> Iterator[None]:
-    """Make modules with these configurations run another attention inside the `with` block."""
+    """Make modules with these configs run another attention implementation inside the `with` block."""
     replaced = [(config, now) for config in configs if (now := config._attn_implementation) != name]
     try:
         for config, _ in replaced:
@@ -50,12 +50,12 @@ def attention_replaced(configs: Iterable[Any], name: str) -> Iterator[None]:
 
 
 def has_torch_attention(model: object) -> bool:
-    """Tell whether a model's classes can run torch's own attention (`sdpa`)."""
+    """Return whether a model's classes support torch's own attention (`sdpa`)."""
     return bool(getattr(model, "_supports_sdpa", False))
 
 
 def register_attention(name: str, attend: Callable[..., Any]) -> None:
-    """Add an attention to transformers' registry, once."""
+    """Register an attention function with transformers, unless the name is already registered."""
     from transformers import AttentionInterface
 
     if name not in AttentionInterface._global_mapping:
@@ -63,19 +63,19 @@ def register_attention(name: str, attend: Callable[..., Any]) -> None:
 
 
 def eager_attention(module: nn.Module) -> Callable[..., Any] | None:
-    """Return the eager attention in the file that defines a module; None if there is none."""
+    """Return the eager attention function from the file that defines a module; None if there is none."""
     return getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
 
 
 def is_offline() -> bool:
-    """Tell whether the process stays off the network (HF_HUB_OFFLINE)."""
+    """Return whether the process is in offline mode (HF_HUB_OFFLINE)."""
     from transformers.utils.hub import is_offline_mode
 
     return bool(is_offline_mode())
 
 
 def downloaded(name: str, revision: str | None = None) -> str | None:
-    """Return the directory in the Hub's cache that holds a model, without network access; None if there is none."""
+    """Return a model's directory in the Hub cache, without network access; None if it is not there."""
     from transformers.utils.hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(name, "config.json", revision=revision)
@@ -84,7 +84,7 @@ def downloaded(name: str, revision: str | None = None) -> str | None:
 
 @contextmanager
 def quiet_loading(*, report: bool = False) -> Iterator[None]:
-    """Hide the progress bar over the files of a checkpoint."""
+    """Hide progress bars while a model is loaded, and warnings too unless `report` is true."""
     from transformers.utils import logging
 
     gguf: Any = sys.modules.get("transformers.modeling_gguf_pytorch_utils")
@@ -107,9 +107,9 @@ def quiet_loading(*, report: bool = False) -> Iterator[None]:
 
 
 def key_value_cache(updates: Sequence[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]], *, length: int = 0) -> object:
-    """Return a cache in transformers' interface whose layers pass keys and values to functions.
+    """Return a transformers cache whose layers pass their keys and values to the given functions.
 
-    It has no config, on purpose: with one, models with sliding windows would cut the keys.
+    The cache deliberately has no config: with a config, models with sliding windows would truncate the keys.
     """
     from transformers.cache_utils import Cache, DynamicLayer
 
@@ -130,22 +130,22 @@ def key_value_cache(updates: Sequence[Callable[[Tensor, Tensor], tuple[Tensor, T
 
 
 def keeps_plain_keys(cache: Any) -> bool:
-    """Tell whether a model's cache holds keys and values, whole or in a window, and nothing else.
+    """Return whether a model's cache holds only keys and values, complete or in a sliding window.
 
-    States of recurrent and linear layers cannot be shared with other rows, nor truncated.
+    The states of recurrent and linear layers can be neither shared with other rows nor truncated.
     """
     from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-    if type(cache) is not DynamicCache:  # a family's own cache may hold more than its layers (MiniMaxCache)
+    if type(cache) is not DynamicCache:  # a model family's cache class may hold more than layers (MiniMaxCache)
         return False
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers or [None])
 
 
 def keep_cached_rows(cache: Any, rows: Tensor) -> None:
-    """Reduce a cache in place to the given rows, in this order; rows may be repeated.
+    """Select rows of a cache in place, in the given order; rows may be repeated.
 
-    `batch_select_indices` does not exist on linear layers, and leaves the linear states unchanged on layers that
-    combine linear and full attention; `reorder_cache` selects all of a layer's tensors.
+    Linear layers have no `batch_select_indices`, and in layers that combine linear and full attention it leaves the
+    linear states unchanged. `reorder_cache` selects rows in all of a layer's tensors.
     """
     if any(hasattr(layer, "conv_states") for layer in cache.layers):
         cache.reorder_cache(rows)
@@ -154,9 +154,9 @@ def keep_cached_rows(cache: Any, rows: Tensor) -> None:
 
 
 def shared_cached_row(cache: Any, times: int) -> Any:
-    """Return a cache of `times` rows that repeat the one row of another, which is left unchanged.
+    """Return a copy of a one-row cache with its row repeated `times` times; the original is left unchanged.
 
-    Layers that keep all keys and values share them without a copy; other kinds are copied.
+    Layers that keep all keys and values share their memory with the original; other layers are copied.
     """
     from transformers.cache_utils import DynamicLayer
 
@@ -174,8 +174,8 @@ def shared_cached_row(cache: Any, times: int) -> Any:
 
 
 def largest_entry(config: Any, name: str) -> int | None:
-    """Return an entry of a config (the largest value if its blocks differ, as in Gemma-4); None if it is absent."""
-    # such a config refuses to give one value for all blocks
+    """Return a config entry (the largest value if blocks differ, as in Gemma-4); None if it is absent."""
+    # if blocks differ, the config itself raises an error when the entry is read
     blocks = getattr(config, "per_layer_config", None) or [config]
     values = [getattr(block, name, None) for block in blocks]
     several = [value if isinstance(value, list | tuple) else [value] for value in values]
@@ -183,21 +183,21 @@ def largest_entry(config: Any, name: str) -> int | None:
 
 
 class RopeLimit(NamedTuple):
-    """Text length up to which a model's rotary frequencies do not change."""
+    """The text length up to which a model's rotary frequencies do not change."""
 
-    length: int  # length of the longest such text, in tokens
-    by_length: bool  # whether frequencies differ for every longer length; if not, all longer texts share a second set
+    length: int  # in tokens
+    by_length: bool  # whether every longer length has its own frequencies; if not, all longer texts share a second set
 
 
 _FIXED_ROPE = ("default", "linear", "llama3", "yarn", "proportional", "mrope")
-"""Kinds of rotary scaling whose frequencies do not depend on the text's length."""
+"""Types of RoPE scaling whose frequencies do not depend on the text length."""
 
 
 def rope_limit(config: Any) -> RopeLimit | None:
     """Return the text length beyond which a model's rotary frequencies change; None if they never do.
 
-    transformers uses the length of the longest row in a batch ("longrope" and "dynamic"). For an unknown kind, the
-    frequencies are assumed to differ for every length.
+    For "longrope" and "dynamic", transformers derives the frequencies from the longest row in a batch. For an unknown
+    type, every length is assumed to have its own frequencies.
     """
     text, limits = config.get_text_config(), []
     for kind, part in _rope_settings(text):
@@ -214,7 +214,7 @@ def rope_limit(config: Any) -> RopeLimit | None:
 
 
 def longest_text(config: Any) -> int | None:
-    """Return the maximum text length of a model in tokens; "dynamic" rotary frequencies extend it."""
+    """Return a model's maximum text length in tokens, including its extension by "dynamic" RoPE scaling."""
     text = config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)
     factors = [part.get("factor") or 1.0 for kind, part in _rope_settings(text) if "dynamic" in kind]
@@ -222,7 +222,7 @@ def longest_text(config: Any) -> int | None:
 
 
 def _rope_settings(text: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the kind and settings of each rotary scaling; some models have several."""
+    """Yield the type and settings of each RoPE scaling; some models have several."""
     settings = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     several = all(isinstance(part, dict) for part in settings.values())
     for part in settings.values() if several else [settings]:
@@ -232,7 +232,7 @@ def _rope_settings(text: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 def forget_longer_texts(model: nn.Module) -> list[RemovableHandle]:
     """Make "dynamic" rotary frequencies depend on the current text, not on the longest text seen so far.
 
-    By default, these modules reuse the frequencies of the longest text for all texts beyond the original maximum.
+    By default, the frequencies of the longest text so far are reused for every text beyond the original maximum length.
     """
     return [
         module.register_forward_pre_hook(_begin_anew)
@@ -252,20 +252,20 @@ def _begin_anew(module: Any, args: object) -> None:
 
 
 def is_plain_decoder(model: Any) -> bool:
-    """Tell whether a model's class is one of transformers' own, with the usual product of queries and keys."""
+    """Return whether a model's class is part of transformers and computes attention scores in the usual way."""
     in_its_files = type(model).__module__.startswith("transformers.models.")
     return in_its_files and not upcasts_attention(model.config)
 
 
 def upcasts_attention(config: Any) -> bool:
-    """Tell whether a model multiplies queries and keys in float32, in its own code (a GPT-2 option)."""
+    """Return whether a model's own code computes attention scores in float32 (a GPT-2 option)."""
     return bool(getattr(config.get_text_config(), "reorder_and_upcast_attn", False))
 
 
 def unknown_quantisation(config: Any) -> str | None:
-    """Return the quantisation method named in a config, if transformers does not know it and would ignore it.
+    """Return a config's quantisation method if transformers does not know it and would ignore it; otherwise None.
 
-    Returns an empty string if the config does not name the method.
+    The method is an empty string if the config does not name one.
     """
     settings = getattr(config, QUANTISED_ENTRY, None)
     if not isinstance(settings, dict):
@@ -274,13 +274,13 @@ def unknown_quantisation(config: Any) -> str | None:
 
     method = settings.get("quant_method")
     four_or_eight = settings.get("load_in_4bit") or settings.get("load_in_8bit")
-    if method in (None, "bitsandbytes") and four_or_eight:  # early checkpoints do not state it
+    if method in (None, "bitsandbytes") and four_or_eight:  # early checkpoints do not name the method
         return None
     return None if isinstance(method, str) and method in AUTO_QUANTIZATION_CONFIG_MAPPING else str(method or "")
 
 
 def forget_quantisation(model: Any) -> None:
-    """Make a model whose weights were unpacked when read (GGUF) save like any other model."""
+    """Remove the quantisation settings from a dequantised model, so that it is saved like any other model."""
     if getattr(model.config, QUANTISED_ENTRY, None) is not None:
         delattr(model.config, QUANTISED_ENTRY)
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
@@ -290,7 +290,7 @@ def forget_quantisation(model: Any) -> None:
 def gguf_tensors_left_out(model: Any, architecture: str, tensors: Iterable[str]) -> list[str]:
     """List the block tensors of a GGUF file that transformers' reader silently drops.
 
-    Experts are matched by separate patterns, and rotary frequencies stored in early files are computed instead.
+    Experts are matched by separate patterns, and the rotary frequencies stored in early files are recomputed.
     """
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
@@ -304,7 +304,7 @@ def gguf_tensors_left_out(model: Any, architecture: str, tensors: Iterable[str])
 
 
 def inverse_frequencies(config: Any) -> Any:
-    """Return the inverse rotary frequencies of a config, if all blocks share them, as a float64 array."""
+    """Return a config's inverse rotary frequencies as a float64 array, provided that all blocks share them."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     rope = config.rope_parameters
@@ -319,7 +319,7 @@ def dequantised(model: Any) -> Any:
     """Return a quantised model with plain weights, so that it is saved like any other model."""
     plain = model.dequantize()
     forget_quantisation(plain)
-    vars(plain).pop("_weight_conversions", None)  # otherwise `save_pretrained` would try to quantise them again
+    vars(plain).pop("_weight_conversions", None)  # otherwise `save_pretrained` would try to quantise the weights again
     return plain
 
 
@@ -327,15 +327,15 @@ _TEXT = (
     "Question, it's (1990) or 12:45?\n\nÜber «Ada  Vey»\t$3.50 e\u0301 — don't_I 你好 x=7. WE'LL 1234567890, ２³ ½ "
     "camelCase snake_case\n    indented \r\n\n\n он ปีที่ हिन्दी 日本の年 a.b@c.org/d?e#f !!! ... ﬁ \uff21\u00a0Vey"
 )
-"""Kinds of characters that pre-tokenizers treat differently."""
+"""Text with the kinds of characters that pre-tokenizers treat differently."""
 
 
 def follow_file(tokenizer: Any, place: str, *, revision: str | None, offline: bool) -> bool:
-    """Make a tokenizer split texts as its tokenizer.json says, and tell whether that changed anything.
+    """Make a tokenizer split text according to its tokenizer.json, and return whether that changed anything.
 
-    transformers rebuilds some tokenizers (classes such as GPT-2's and Qwen2's) from the vocabulary, with the steps used
-    by the first models of the family. The first word is not compared: whether a space precedes it is a separate
-    setting.
+    transformers rebuilds some tokenizers (GPT-2's and Qwen2's classes, for example) from the vocabulary, with the
+    pre-tokenization of the family's first models. The first word is not compared, because whether a space precedes it
+    is a separate setting.
     """
     from tokenizers import Tokenizer
     from transformers.utils import cached_file
@@ -351,7 +351,7 @@ def follow_file(tokenizer: Any, place: str, *, revision: str | None, offline: bo
     written = Tokenizer.from_file(file)
 
     def split(by: Tokenizer) -> list[int]:
-        by.no_padding()  # reset by every call of the tokenizer
+        by.no_padding()  # every call of the tokenizer sets both again
         by.no_truncation()
         found = by.encode(_TEXT, add_special_tokens=False)
         return [number for number, (begin, _) in zip(found.ids, found.offsets, strict=True) if begin >= 8]
@@ -364,32 +364,32 @@ def follow_file(tokenizer: Any, place: str, *, revision: str | None, offline: bo
 
 
 def set_place(config: Any, place: str) -> None:
-    """Record where a config was loaded from, and remove the entry in which one read from a GGUF file has its title."""
+    """Record where a config was loaded from, and remove the title that configs read from GGUF files contain."""
     setattr(config, PLACE_ENTRY, place)
     vars(config).pop("_model_name_or_path", None)
 
 
 def unused_weights(loading_info: dict[str, Any]) -> list[str]:
-    """List weights in the files that the model lacks, according to the loading information of `from_pretrained`."""
+    """List the stored weights that the model lacks, from the loading info that `from_pretrained` returns."""
     return sorted(loading_info["unexpected_keys"])
 
 
 def unset_weights(loading_info: dict[str, Any]) -> list[str]:
-    """List weights that a checkpoint left unset, according to the loading information of `from_pretrained`."""
+    """List the weights that a checkpoint did not set, from the loading info that `from_pretrained` returns."""
     missing = sorted(loading_info["missing_keys"])
     mismatched = sorted(loading_info["mismatched_keys"])
     return missing + [f"{name}: {tuple(stored)} instead of {tuple(wanted)}" for name, stored, wanted in mismatched]
 
 
 class EmptyModel(NamedTuple):
-    """A checkpoint's model without weights, and the rules for filling them."""
+    """A checkpoint's model before its weights are loaded, and how to load them."""
 
-    model: Any  # all weights on the meta device; buffers that no file holds are computed, on the CPU
-    # What `from_pretrained` would report: weights that no file fills, or that the model does not have.
+    model: Any  # weights are on the meta device; buffers that are in no file are computed on the CPU
+    # What `from_pretrained` would report: weights missing from the files, and stored weights that the model lacks.
     loading_info: dict[str, Any]
-    # The model weight that each tensor of the files goes to (one of several if the tensor is split).
+    # The weight into which each stored tensor is loaded (one of several if the tensor is split).
     filled_by: dict[str, str]
-    settings: Any  # how tensors are converted while loading (stacking of experts, dtypes)
+    settings: Any  # how tensors are converted during loading (experts stacked, dtypes changed)
 
 
 def empty_model(config: Any, tensors: dict[str, Tensor], *, dtype: Any) -> EmptyModel:
@@ -426,9 +426,9 @@ def empty_model(config: Any, tensors: dict[str, Tensor], *, dtype: Any) -> Empty
     missing = set(info.missing_keys)
     model.mark_tied_weights_as_initialized(info)
     model._adjust_missing_and_unexpected_keys(info)
-    tied = model.all_tied_weights_keys  # by default the head and the weight it is tied to; either may be the stored one
+    tied = model.all_tied_weights_keys  # by default the head and the embedding it is tied to; either may be stored
     info.missing_keys -= {*tied, *(source for place, source in tied.items() if place not in missing)}
-    if not unset_weights(info.to_dict()):  # so that only buffers are computed
+    if not unset_weights(info.to_dict()):  # only buffers are left to compute
         model._move_missing_keys_from_meta_to_device(set(), None, None, None)
         model._initialize_missing_keys(False)
     model.tie_weights(missing_keys=missing, recompute_mapping=False)
@@ -436,7 +436,7 @@ def empty_model(config: Any, tensors: dict[str, Tensor], *, dtype: Any) -> Empty
 
 
 def fill_weights(model: Any, tensors: dict[str, Any], settings: Any) -> list[str]:
-    """Convert tensors from a checkpoint's files and put them into its model, on the CPU."""
+    """Convert a checkpoint's tensors and load them into its model, on the CPU; return conversion errors."""
     import dataclasses
 
     from transformers.core_model_loading import convert_and_load_state_dict_in_model

@@ -1,6 +1,6 @@
-"""Private parts of transformers' `Trainer`: the order of its data, the scale of its loss, its warnings on resuming.
+"""Private parts of transformers' `Trainer`: its data order, its loss scaling, and its warnings on resuming.
 
-Unlike the other files here, this one imports transformers: import it only where a training loop is needed.
+Unlike the other modules here, this one imports transformers, so import it only for training.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from uds_lens.errors import ModelError
 
 
 class OrderedTrainer(Trainer):
-    """A `Trainer` that takes its data in order, with the loss of the whole batch, however many passes a batch takes.
+    """A `Trainer` that reads its data in order and uses the loss of the whole batch, however many passes that takes.
 
     Override `batch_begins`, which receives all passes of the next batch on this device, and `part_of_loss`, which
-    returns the share of one pass; the shares of all passes and devices must add up to the batch's loss.
+    returns what one pass contributes to the loss. The contributions of all passes and devices must add up to the
+    batch's loss.
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.remove_callback(PrinterCallback)
-        self.loss_is_scaled_for_ga = False  # `training_step` divides by the number of passes, in every release
+        self.loss_is_scaled_for_ga = False  # makes `training_step` divide by the number of passes in every release
 
     def batch_begins(self, passes: list[Any]) -> None:
         """Receive a batch before its first pass."""
 
     def part_of_loss(self, model: torch.nn.Module, inputs: Any) -> torch.Tensor:
-        """Return the share of the batch's loss that one pass contributes."""
+        """Return one pass's contribution to the batch's loss."""
         raise NotImplementedError
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """Return all passes of the next batch."""
+        """Return all passes of the next batch, after handing them to `batch_begins`."""
         samples = super().get_batch_samples(epoch_iterator, num_batches, device)
         if samples[0]:
             self.batch_begins(samples[0])
@@ -45,7 +46,7 @@ class OrderedTrainer(Trainer):
     def compute_loss(
         self, model: torch.nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return the share of this pass, times the numbers of passes and devices by which the base class divides."""
+        """Return `part_of_loss` times the numbers of passes and devices, because the base class divides by both."""
         divided_by = self.current_gradient_accumulation_steps * self.accelerator.num_processes
         loss = self.part_of_loss(model, inputs) * divided_by
         return (loss, None) if return_outputs else loss
@@ -54,7 +55,7 @@ class OrderedTrainer(Trainer):
         return SequentialSampler(self.train_dataset)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Raise an error instead of warning if weights do not fit; only tied ones may be missing from a checkpoint."""
+        """Raise an error, not a warning, if weights do not match; a checkpoint may lack only tied weights."""
         places = {name: value.data_ptr() for name, value in self.model.state_dict().items()}
         missing = set(load_result.missing_keys)
         filled = {place for name, place in places.items() if name not in missing}
@@ -62,27 +63,27 @@ class OrderedTrainer(Trainer):
         if lost or load_result.unexpected_keys:
             names = ", ".join([*lost, *load_result.unexpected_keys][:3])
             raise ModelError(
-                f"a training checkpoint does not fit its model ({names}, ...): remove the folder of "
-                "the run, and start it again."
+                f"a training checkpoint does not match its model ({names}, ...): remove the run's folder, and start "
+                "the run again."
             )
 
 
 def one_device_each(arguments: TrainingArguments) -> TrainingArguments:
-    """Make one process drive one device; several devices go through accelerate."""
+    """Make each process use one device; accelerate handles several devices."""
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1
     return arguments
 
 
 def checkpoint_activations(arguments: TrainingArguments) -> TrainingArguments:
-    """Recompute activations instead of keeping them; the setting changed its name."""
+    """Turn on activation checkpointing, whose setting was renamed in transformers."""
     new = "activation_checkpointing"
     setattr(arguments, new if hasattr(arguments, new) else "gradient_checkpointing", True)
     return arguments
 
 
 def trainer_of(state: TrainerState) -> Trainer | None:
-    """Return the `Trainer` whose callbacks are running; it passes them its state, but no reference to itself."""
+    """Return the `Trainer` whose callbacks are running; callbacks receive its state, but no reference to it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")
@@ -95,9 +96,8 @@ def trainer_of(state: TrainerState) -> Trainer | None:
 def log_beside(trainer: Trainer, logs: dict[str, float]) -> None:
     """Log numbers from a callback without affecting the next line of the log.
 
-    `Trainer`'s own method is used, because subclasses average what they have collected since their last line. If
-    another callback has requested that the loss be logged at this step, its request, which logging would clear, is
-    kept.
+    `Trainer.log` is called directly, because subclasses average what they have collected since their last line. Logging
+    clears `should_log`, which is then restored in case another callback asked for the loss at this step.
     """
     asked = trainer.control.should_log
     Trainer.log(trainer, logs)
@@ -105,6 +105,6 @@ def log_beside(trainer: Trainer, logs: dict[str, float]) -> None:
 
 
 def is_sharded(arguments: TrainingArguments, model: torch.nn.Module) -> bool:
-    """Tell whether no process holds the whole model: FSDP, ZeRO-3, tensor parallel."""
+    """Return whether the model is sharded, so that no process holds all of it (FSDP, ZeRO-3, tensor parallelism)."""
     split = any(hasattr(p, "ds_id") or type(p).__name__ in ("DTensor", "FlatParameter") for p in model.parameters())
     return bool(getattr(arguments, "fsdp", None)) or split

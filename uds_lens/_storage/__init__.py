@@ -1,1 +1,1 @@
-"""Files that are either whole or absent, never overwrite foreign files, and reveal later changes."""
+"""Atomic writes that never overwrite other programs' files, and checksums that reveal later changes."""

@@ -1,4 +1,4 @@
-"""Files and directories that are whole or absent, never overwrite foreign files, and are read once and whole."""
+"""Atomic writes of files and directories, which never overwrite other programs' files, and single complete reads."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from uds_lens._storage.locks import hold
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, StorageError
 
 Place: TypeAlias = str | os.PathLike[str]
-Read = TypeVar("Read")  # value made from a directory
+Read = TypeVar("Read")  # value read from a directory
 
-# Nothing that this library did not write is ever overwritten. A file shows its origin at its beginning: JSON by its
-# format, a page by its generator. Tables and foreign formats have no room for that, so a hidden file next to them,
-# `.NAME.uds_lens`, holds the hash of what was written. A directory was written by this library if it contains one of
-# the library's records.
+# By default, only files that this library wrote are overwritten. A JSON file names its format at its beginning, and a
+# page its generator. Tables and other formats have no place for such a tag, so a hidden file next to each of them (its
+# mark, `.NAME.uds_lens`) contains the hash of what was written. A directory was written by this library if it contains
+# one of the records below.
 
 RECORDS = ("manifest.json", "unlearning.json", "relearning.json", "finetuning.json", "quantisation.json")
-"""Files that identify the content of a directory."""
+"""Record files that identify the contents of a directory."""
 
 _JSON = re.compile(rb'\s*\{\s*"format"\s*:\s*"(uds_lens\.[\w.]+)"')
 _PAGE = re.compile(
     rb"\s*(?:<!doctype html>\s*)?(?:<html[^<>]*>\s*)?(?:<head>\s*)?(?:<(?:meta|title)[^<>]*>[^<>]*(?:</title>\s*)?)*?"
     rb'<meta name="generator" content="uds_lens \d[^"<>]*">'
 )
-_HEAD = 1 << 14  # number of bytes within which a file identifies itself
-_MARK, _MARKED = ".uds_lens", "uds_lens.written"  # suffix of a hidden file's name, and the format inside it
-_REMEMBERED = 8  # number of versions that a mark lists, as several processes may write the file at once
+_HEAD = 1 << 14  # number of bytes at the start of a file that are searched for its format
+_MARK, _MARKED = ".uds_lens", "uds_lens.written"  # suffix of a mark's name, and the format that it names
+_REMEMBERED = 8  # number of hashes in a mark, because several processes may write the file at once
 
 
 def generator() -> str:
-    """Return the tag that the library's pages carry in their head."""
+    """Return the tag in the head of the library's pages."""
     from uds_lens import __version__
 
     return f'<meta name="generator" content="uds_lens {__version__}">'
@@ -57,13 +57,13 @@ def located(path: Place) -> Path:
 
 
 def did_you_mean(path: Place) -> str:
-    """Return " Did you mean ...?" with the closest existing name; empty if none is close.
+    """Return " Did you mean ...?" with the closest existing path, or an empty string if none is close.
 
     >>> did_you_mean("/urs"), did_you_mean("/nothing like it")
     (" Did you mean '/usr'?", '')
     """
     place = located(path)
-    for part in (place, *place.parents):  # the misspelt part lies in an existing directory
+    for part in (place, *place.parents):  # the misspelt part is the one whose parent exists
         if part.parent.is_dir():
             for near in get_close_matches(part.name, _listed(part.parent), n=1):
                 meant = part.parent / near / place.relative_to(part)
@@ -73,7 +73,7 @@ def did_you_mean(path: Place) -> str:
 
 
 def format_of(path: Place) -> str | None:
-    """Return the format named in a JSON file, or in the record of a directory; None if there is none."""
+    """Return the format named in a JSON file or in a directory's record; None if there is none."""
     path = located(path)
     for record in [path / name for name in RECORDS] if path.is_dir() else [path]:
         if match := _JSON.match(_head(record)):
@@ -84,16 +84,16 @@ def format_of(path: Place) -> str | None:
 def check_writable(
     path: Place, *, directory: bool, replaced: bool = True, format: str | None = None, overwrite: bool = False
 ) -> Path:
-    """Return the place to write to, checked before any work is done.
+    """Return the path to write to, after checking that it may be written.
 
-    A place may be used if it does not exist, is an empty directory, or was written by this library; with `overwrite`,
-    any file may be replaced. With `replaced=False`, files are written into the directory, which itself stays.
+    A path may be written if it does not exist, is an empty directory, or was written by this library; with `overwrite`,
+    any file may be replaced. With `replaced=False`, files are added to the directory, which itself stays.
     """
     place = located(path)
     file_format = format_of(place)
     if directory:
         if replaced and Path.cwd().is_relative_to(os.path.realpath(place)):
-            raise StorageError(f"cannot write {_short(place)}: it holds the working directory. Name a new directory.")
+            raise StorageError(f"cannot write {_short(place)}: it contains the working directory. Choose a new one.")
         if os.path.lexists(place) and file_format is None and (not place.is_dir() or _entries(place)):
             file_format = format_of(place)  # another process may have been replacing it during the first check
             if file_format is None:
@@ -109,22 +109,22 @@ def check_writable(
             )
     if format is not None and file_format not in (None, format):
         kind = str(file_format).removeprefix("uds_lens.")
-        raise ResultFormatError(f"{_short(place)} holds a saved {kind}: choose another place, or remove it.")
+        raise ResultFormatError(f"{_short(place)} contains a saved {kind}: choose another path, or remove it.")
     above = Path(os.path.realpath(place)).parent
     while not os.path.lexists(above):
         above = above.parent
     if not above.is_dir():
-        raise StorageError(f"cannot write {_short(place)}: {_short(above)} is a file. Choose another place.")
+        raise StorageError(f"cannot write {_short(place)}: {_short(above)} is a file. Choose another path.")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise StorageError(f"cannot write {_short(place)}: no permission in {_short(above)}. Choose another place.")
+        raise StorageError(f"cannot write {_short(place)}: no permission in {_short(above)}. Choose another path.")
     return place
 
 
 def refuse_to_replace(path: Place, holds: str, *, of: str | None = None) -> NoReturn:
     """Raise the error for a finished result that another run would replace.
 
-    One rule for all commands: a result that answers the same question is kept, one that cannot be read is measured
-    again, and any other is replaced only on request (`redo`).
+    All commands follow one rule: a result from the same inputs and settings is kept, an unreadable one is measured
+    again, and any other result is replaced only with `redo`.
     """
     raise ConfigError(
         f"{_short(located(path))} holds {holds}: choose another ",
@@ -136,7 +136,7 @@ def refuse_to_replace(path: Place, holds: str, *, of: str | None = None) -> NoRe
 
 
 def is_scratch(name: str) -> bool:
-    """Return whether this name is that of an unfinished write (killed, or still running)."""
+    """Return whether a name belongs to an unfinished write (killed, or still running)."""
     return _SCRATCH.fullmatch(name) is not None
 
 
@@ -150,7 +150,7 @@ def _entries(folder: Path) -> list[str]:
 
 def _head(path: Path) -> bytes:
     with suppress(OSError):
-        if path.is_file():  # not a pipe or a device: reading these would never end
+        if path.is_file():  # reading a pipe or a device might never end
             with open(path, "rb") as file:
                 return file.read(_HEAD)
     return b""
@@ -160,19 +160,19 @@ def _short(path: Path) -> str:
     return repr(str(path)[-200:])
 
 
-# System errors on writing, whichever library was writing, are raised as one of this library's errors.
+# System errors during writing become this library's errors, whichever library was writing.
 
-AS_IT_WAS = "What was there before is unchanged; free space, or choose another place."
+AS_IT_WAS = "Existing files are unchanged. Free some space, or choose another path."
 
-IN_TEMPORARY = "Free space there, or set TMPDIR to a directory with more of it."
+IN_TEMPORARY = "Free some space there, or set TMPDIR to a directory with more space."
 
 _FULL = ("i/o error", "no space left", "file write failed", "disk quota", "file too large")
-"""Texts by which to recognise a full disk: safetensors and torch have no error class or number for it."""
+"""Messages about a full disk: safetensors and torch have no error class or number for it."""
 
 
 @contextmanager
 def writing(path: Place, *, advice: str = AS_IT_WAS) -> Iterator[None]:
-    """Turn a system error on writing into one of this library's errors."""
+    """Convert a system error during writing to `StorageError`."""
     try:
         yield
     except StorageError:
@@ -184,15 +184,15 @@ def writing(path: Place, *, advice: str = AS_IT_WAS) -> Iterator[None]:
         raise StorageError(f"cannot write {os.fspath(path)[-200:]!r}: {reason}. {advice}") from error
 
 
-# Files are written in hidden directories, `.NAME.….uds_lens.part` next to NAME, until they are complete. The writing
-# process holds the directory's lock: the next process that writes NAME cleans up the directories whose locks are free,
-# because their processes have died.
+# Files are written to hidden directories, `.NAME.….uds_lens.part` next to NAME, and moved into place once they are
+# complete. The writing process holds a lock on its directory. If the lock is free, that process has died, and the next
+# process that writes NAME cleans up the directory.
 
 _PART = ".uds_lens.part"
-_LOCK, _NEW, _OLD, _GONE = "lock", "new", "old", "gone"  # names of their contents
+_LOCK, _NEW, _OLD, _GONE = "lock", "new", "old", "gone"  # names inside a hidden directory
 _SCRATCH = re.compile(rf"(?s:(\..*\.)[0-9a-f]{{8}}{re.escape(_PART)})")
-_LONGEST = 120  # bytes of a name that are kept in the name of its hidden directory: systems allow 255
-_TRIES = 20  # attempts at steps that other processes may disturb
+_LONGEST = 120  # longer file names (in bytes) are shortened in the name of their hidden directory: systems allow 255
+_TRIES = 20  # attempts at steps with which other processes may interfere
 
 
 def _prefix(path: Path) -> str:
@@ -203,7 +203,7 @@ def _prefix(path: Path) -> str:
 
 
 def _held(path: Path) -> tuple[Path, BaseFileLock | None]:
-    """Make a new hidden directory next to `path`; it belongs to this process as long as its lock is held."""
+    """Create and lock a hidden directory next to `path`; no other process removes it while the lock is held."""
     _sweep(path)
     for _ in range(_TRIES):
         place = path.parent / f"{_prefix(path)}{secrets.token_hex(4)}{_PART}"
@@ -211,13 +211,13 @@ def _held(path: Path) -> tuple[Path, BaseFileLock | None]:
         lock = None
         with suppress(OSError, NotImplementedError):  # without locks, no process cleans up
             lock = hold(place / _LOCK, timeout=1)
-        if place.exists():  # it was not cleaned up just before it was locked
+        if place.exists():  # no other process removed it before it was locked
             return place, lock
     raise StorageError(f"{_short(path)} is being written by other processes: save somewhere else.")
 
 
 def _sweep(path: Path) -> None:
-    """Clean up after killed writes next to a path: restore what they moved away, and delete the rest."""
+    """Clean up after killed writes next to a path: restore what they moved away, and delete everything else."""
     for name in _listed(path.parent):
         if (match := _SCRATCH.fullmatch(name)) and match[1] == _prefix(path):
             place = path.parent / name
@@ -230,7 +230,7 @@ def _sweep(path: Path) -> None:
 
 @contextmanager
 def _scratch(path: Path, own: Collection[str] = ()) -> Iterator[Path]:
-    """Yield a hidden directory next to `path`, removed afterwards; files moved into it are restored, except `own`."""
+    """Yield a hidden directory next to `path`; on exit, restore files moved into it (except `own`) and remove it."""
     with writing(path):
         place, lock = _held(path)
     try:
@@ -244,7 +244,7 @@ def _scratch(path: Path, own: Collection[str] = ()) -> Iterator[Path]:
 
 
 def settled(path: Place) -> Path:
-    """Return the path of a directory to read, even if a save has just moved it away."""
+    """Return the path of a directory to read, waiting if a save has just moved it away."""
     real = Path(os.path.realpath(located(path)))
     for _ in range(_TRIES):
         _sweep(real)
@@ -255,10 +255,10 @@ def settled(path: Place) -> Path:
 
 
 def read_one_version(path: Place, record: str, read: Callable[[Path], Read]) -> Read:
-    """Read one version of a directory that may be overwritten at the same time, never a mixture.
+    """Read a directory that may be overwritten at the same time, without ever mixing two versions.
 
-    `record` is a file that every save writes. If `read` raises `ResultFormatError` (files missing, or not belonging
-    together), it is tried again; the error is final if the same version fails twice.
+    `record` is a file that every save writes. If `read` raises `ResultFormatError` (because files are missing or do not
+    match), it is called again; the error is raised once the same version has failed twice.
     """
     last = None
     while True:
@@ -273,7 +273,7 @@ def read_one_version(path: Place, record: str, read: Callable[[Path], Read]) -> 
 
 
 def _version(file: Path) -> tuple[int, ...]:
-    """Return a value that differs between two writes of a file, even of the same bytes."""
+    """Return a value that changes with every write of a file, even if the bytes stay the same."""
     try:
         status = file.stat()
     except OSError:
@@ -297,13 +297,13 @@ def _remove(place: Path) -> None:
 
 
 def remove_inside(folder: Path, place: Path) -> None:
-    """Remove a directory inside one of our folders with its contents, without following links."""
+    """Remove a directory and its contents, but only if its real path is inside `folder`."""
     if Path(os.path.realpath(folder)) in Path(os.path.realpath(place)).parents:
         shutil.rmtree(place, ignore_errors=True)
 
 
 class SpillFolder:
-    """A temporary directory, removed with this object or after a `with` block; leftovers of dead processes go, too."""
+    """A temporary directory, removed with this object or after a `with` block, as are those of dead processes."""
 
     path: Path  # the directory
 
@@ -316,7 +316,7 @@ class SpillFolder:
         self._close = weakref.finalize(self, _drop, place, lock, os.getpid())
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the directory."""
         self._close()
 
     def __enter__(self) -> Path:
@@ -327,7 +327,7 @@ class SpillFolder:
 
 
 def _drop(place: Path, lock: BaseFileLock | None, pid: int) -> None:
-    if os.getpid() == pid:  # not when a forked child process exits
+    if os.getpid() == pid:  # a forked child must not remove it when exiting
         _remove(place)
         if lock is not None:
             lock.release()
@@ -344,23 +344,23 @@ def atomic_write_bytes(path: Place, content: bytes) -> None:
 
 
 def atomic_write_text(path: Place, content: str) -> None:
-    """Write text like `atomic_write_bytes`, in UTF-8. Unpaired surrogates, which no file can hold, are escaped."""
+    """Write text atomically in UTF-8. Unpaired surrogates, which UTF-8 cannot encode, are escaped."""
     atomic_write_bytes(path, content.encode("utf-8", "backslashreplace"))
 
 
 def atomic_write_marked(path: Place, content: str | bytes) -> None:
-    """Write a file that cannot name its author, after writing the mark next to it; see `is_marked`."""
+    """Write a file whose format has no place for a tag, after writing its mark; see `is_marked`."""
     path = located(path)
     content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     digest = sha256_bytes(content)
     _mark(path, digest)
     atomic_write_bytes(path, content)
-    if digest not in _known(path):  # another process wrote mark and file in between
+    if digest not in _known(path):  # another process has written the mark and the file in the meantime
         _mark(path, digest)
 
 
 def is_marked(path: Path) -> bool:
-    """Return whether a file is as `atomic_write_marked` left it; any other file counts as the user's."""
+    """Return whether a file is unchanged since `atomic_write_marked` wrote it."""
     try:
         return path.is_file() and sha256_file(path) in _known(path)
     except OSError:
@@ -368,14 +368,14 @@ def is_marked(path: Path) -> bool:
 
 
 def _mark(path: Path, digest: str) -> None:
-    """Add a hash to a mark, keeping earlier ones: the old file's must be listed until the new file is in place."""
+    """Add a hash to a mark, keeping earlier hashes, because the old file stays in place until it is replaced."""
     mark = check_writable(_mark_of(path), directory=False, format=_MARKED)
     digests = [digest, *(other for other in _known(path) if other != digest)][:_REMEMBERED]
     atomic_write_text(mark, json.dumps({"format": _MARKED, "sha256": digests}) + "\n")
 
 
 def _known(path: Path) -> list[str]:
-    """Return the hashes in the mark of a file."""
+    """Return the hashes in a file's mark."""
     head = _head(_mark_of(path))
     try:
         digests = json.loads(head)["sha256"] if _JSON.match(head) else []
@@ -389,7 +389,7 @@ def _mark_of(path: Path) -> Path:
 
 
 def atomic_files(path: Place, files: Mapping[str, bytes], *, own: Collection[str] = ()) -> None:
-    """Write a directory of files atomically; other files in it stay, except those named in `own`."""
+    """Write files into a directory atomically; other files in it stay, except those named in `own`."""
     with atomic_directory(path, own={*files, *own}) as folder, writing(located(path)):
         for name, content in files.items():
             (folder / name).write_bytes(content)
@@ -399,8 +399,8 @@ def atomic_files(path: Place, files: Mapping[str, bytes], *, own: Collection[str
 def atomic_directory(path: Place, *, own: Collection[str] | None = None) -> Iterator[Path]:
     """Yield an empty directory that replaces `path` when the block ends without an error.
 
-    If the block raises or the process dies, `path` is unchanged. With `own` (the names that a save writes), other files
-    already there stay.
+    If the block raises or the process dies, `path` is unchanged. With `own` (the names that a save writes), all other
+    files in `path` stay.
     """
     path = Path(os.path.realpath(located(path)))
     with writing(path):
@@ -422,7 +422,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _finish(folder: Path) -> None:
-    """Set all files to the permissions of the umask (safetensors makes its files private), and flush them to disk."""
+    """Give all files default permissions (safetensors makes its files private), and flush them to disk."""
     mode = os.stat(folder).st_mode
     for place, _, names in os.walk(folder):
         for name in names:
@@ -436,7 +436,7 @@ def _finish(folder: Path) -> None:
 
 
 def _put(place: Path, path: Path, own: Collection[str] | None) -> None:
-    """Put the new directory in place; an existing one, even if it appears only now, moves into the hidden directory."""
+    """Move the new directory into place; an existing one, even if it just appeared, goes to the hidden directory."""
     for number in range(_TRIES):
         with suppress(FileNotFoundError):
             os.rename(path, place / f"{_GONE if own is None else _OLD}{number:02}")
@@ -450,7 +450,7 @@ def _put(place: Path, path: Path, own: Collection[str] | None) -> None:
 
 
 def _restore(place: Path, path: Path, own: Collection[str]) -> None:
-    """Restore what a save has moved away: all of it if nothing took its place, otherwise only foreign files."""
+    """Restore what a save moved away: everything if nothing replaced it, otherwise only files that are not `own`."""
     for old in sorted(place.glob("*[0-9]"), reverse=True):
         if not os.path.lexists(path):
             os.rename(old, path)
@@ -470,13 +470,13 @@ def _move(old: Path, new: Path, own: Collection[str]) -> None:
             _move(Path(entry.path), target, ())
 
 
-# Files are read once and completely, so that the bytes checked are the bytes parsed.
+# Each file is read once and completely, so that the bytes that are checked are the bytes that are parsed.
 
 LARGEST = 8 << 30  # largest file that is read, in bytes
 
 
 def read_file(path: Place, *, most: int = LARGEST) -> bytes:
-    """Read a regular file; devices and pipes are refused, since reading them might never end."""
+    """Read a regular file. Devices and pipes are refused, because reading them might never end."""
     name = _short(Path(path))
     try:
         state = os.stat(path)

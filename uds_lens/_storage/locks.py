@@ -9,17 +9,17 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 
 def hold(file: Path, *, timeout: float) -> BaseFileLock | None:
-    """Hold a lock until it is released or this process dies; None if another process still holds it after the timeout.
+    """Acquire a lock, held until it is released or this process dies; return None if that takes longer than `timeout`.
 
-    On file systems without locks (some Lustre, FUSE and Drive mounts), a file `soft.NAME` with machine and process
-    number is used instead; only a process on the same machine can tell that its holder died.
+    On file systems without locks (some Lustre, FUSE and Drive mounts), a file `soft.NAME` that contains host name and
+    process id is used instead. Only processes on the same host can then detect that its holder has died.
     """
     lock: BaseFileLock = FileLock(file, thread_local=False)
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # filelock reports that it falls back to a soft lock
+                warnings.simplefilter("ignore")  # filelock warns when it falls back to a soft lock
                 lock.acquire(timeout=timeout)
             return lock
         except Timeout:

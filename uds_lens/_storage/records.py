@@ -1,7 +1,7 @@
-"""JSON that carries the checksum of its values.
+"""JSON files that contain a checksum of their values.
 
-The checksum shows that a file was altered or truncated. It is not a signature: whoever alters a file on purpose can
-recompute it.
+The checksum shows whether a file was altered or truncated. It is not a signature: anyone who alters a file on purpose
+can recompute it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from uds_lens._storage.files import Place, read_file, sha256_bytes
 from uds_lens.errors import ResultFormatError, UdsLensError
 
 CHECKSUM = "sha256"  # last member of an object: SHA-256 of all other members, in order
-LARGEST = 1 << 28  # largest JSON that is read, in bytes
+LARGEST = 1 << 28  # largest JSON file that is read, in bytes
 
 
 def plain(value: Any) -> Any:
@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
 
 
 def digest(value: Any) -> str:
-    """Hash plain JSON values, whatever the order of their keys (BLAKE2b, 32 hexadecimal digits).
+    """Hash plain JSON values, independently of key order (BLAKE2b, 32 hexadecimal digits).
 
     >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     True
@@ -49,11 +49,11 @@ _NOT_OWN = {"uds_lens", *sys.stdlib_module_names}
 
 
 def program_digest(*parts: Callable[..., Any] | None) -> str:
-    """Hash the code of a user's own functions and classes, so that an edited one counts as different.
+    """Hash the code of a user's own functions and classes, so that edits to them change the hash.
 
-    The hash covers the source of the functions (for a class, its methods and those of its bases outside this package)
-    and the functions, numbers and texts of their modules that they use. Without source (a prompt, `exec`), the compiled
-    code is hashed.
+    The hash covers the source of the functions (for a class, its methods and those of its base classes outside this
+    package), and the functions, numbers and strings that they use from their own modules. If there is no source (in an
+    interactive session or with `exec`), the compiled code is hashed.
     """
     found: dict[str, str] = {}
     waiting: list[Any] = []
@@ -87,7 +87,7 @@ def program_digest(*parts: Callable[..., Any] | None) -> str:
 
 
 def with_checksum(record: Mapping[str, Any]) -> bytes:
-    """Return a record as JSON with its checksum, in UTF-8.
+    """Return a record and its checksum as JSON, in UTF-8.
 
     Example:
         >>> content = with_checksum({"format": "uds_lens.x", "version": 1, "value": 0.5})
@@ -96,17 +96,17 @@ def with_checksum(record: Mapping[str, Any]) -> bytes:
     """
     whole = {**record, CHECKSUM: checksum_of(record)}
     text = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    return text.encode("utf-8", "backslashreplace")  # unpaired surrogates, which file names may contain
+    return text.encode("utf-8", "backslashreplace")  # file names may contain unpaired surrogates
 
 
 def read_with_checksum(path: Place, *, format: str, version: int = 1) -> dict[str, Any]:
-    """Read the record in a file, without its checksum."""
+    """Read a record from a file and verify its checksum, which is not returned."""
     content = read_file(path, most=LARGEST)
     return checked_record(content, where=repr(str(path)[-200:]), format=format, version=version)
 
 
 def checked_record(content: bytes, *, where: str, format: str, version: int = 1) -> dict[str, Any]:
-    """Read the record in the bytes of a file."""
+    """Parse a record from a file's bytes, and verify its format, version and checksum."""
     record = parse_json(content, where=where)
     named, found = record.get("format"), record.get("version")
     if not isinstance(named, str) or isinstance(found, bool) or not isinstance(found, int):
@@ -125,7 +125,7 @@ def checked_record(content: bytes, *, where: str, format: str, version: int = 1)
 
 
 def parse_json(content: bytes, *, where: str) -> dict[str, Any]:
-    """Read the object in strict JSON, without NaN."""
+    """Parse a JSON object strictly, without NaN or infinities."""
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is not JSON")
@@ -133,7 +133,7 @@ def parse_json(content: bytes, *, where: str) -> dict[str, Any]:
     def finite(digits: str) -> float:
         number = float(digits)
         if math.isinf(number):
-            raise ValueError(f"{digits[:40]} is beyond the range of numbers")
+            raise ValueError(f"{digits[:40]} is too large for a float")
         return number
 
     try:
@@ -159,9 +159,9 @@ T = TypeVar("T")
 
 
 def conform(kind: type[T], value: Any, *, where: str) -> T:
-    """Read plain JSON values as a dataclass or named tuple, strictly, with pydantic.
+    """Convert plain JSON values to a dataclass or named tuple, with strict validation by pydantic.
 
-    A float that may be NaN is null in files (`uds_lens._types.FloatOrNaN`).
+    NaN is stored as null (`uds_lens._types.FloatOrNaN`).
     """
     from pydantic import ValidationError
 
@@ -179,14 +179,14 @@ def conform(kind: type[T], value: Any, *, where: str) -> T:
 def _reader(kind: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
-    # a class may not allow reader settings, but a list of it does
+    # pydantic accepts no config for some classes, but does for a tuple of them
     return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra="forbid"))
 
 
 def _unfit(problem: Mapping[str, Any], where: str) -> ResultFormatError:
     *above, name = problem["loc"][1:] or [""]
-    if problem["type"] == "json_invalid":  # the text was written by json, so this is the only possible fault
-        return ResultFormatError(f"{where} contains an unpaired surrogate, which no table can hold.")
+    if problem["type"] == "json_invalid":  # the text was written by `json`, so there is no other possible cause
+        return ResultFormatError(f"{where} contains an unpaired surrogate, which cannot be stored in a table.")
     if problem["type"].startswith("missing"):
         return ResultFormatError(f"{_place(where, above)} is not complete: it lacks {name!r}.")
     if problem["type"].startswith(("unexpected", "extra")):

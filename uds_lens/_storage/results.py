@@ -1,9 +1,9 @@
-"""`Result`: the form in which every measurement is stored, with its writer and reader.
+"""`Result`: the form in which every measurement is stored, and how it is written and read.
 
-A result is a manifest: kind, models, settings, further values, provenance and cautions, as JSON with a checksum. If it
-has tensors or tables, it is a directory with `manifest.json`, `tensors.safetensors` and a Parquet file per table, and
-the manifest holds the SHA-256 of each; otherwise it is a single JSON file, the manifest. Nothing is pickled, and
-nothing that is read is trusted: checksums, types and shapes are verified on the very bytes that are parsed.
+A result's manifest contains kind, models, settings, other values, provenance and cautions, as JSON with a checksum. A
+result whose kind has no tables is this single JSON file. Any other result is a directory with `manifest.json`,
+`tensors.safetensors` and one Parquet file per table, and the manifest contains the SHA-256 of each file. Nothing is
+pickled, and no file is trusted: checksums, types and shapes are verified on the very bytes that are parsed.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ VERSION = 1  # version of the format; raised when older releases could misread a
 
 MANIFEST, TENSORS = "manifest.json", "tensors.safetensors"
 
-Columns: TypeAlias = Mapping[str, Literal["string", "int64", "double", "strings"]]  # of a table, by name
-Shape: TypeAlias = tuple[int | None, ...]  # of a tensor; None is the number of layers, which `s1_delta` defines
+Columns: TypeAlias = Mapping[str, Literal["string", "int64", "double", "strings"]]  # of a table, keyed by column
+Shape: TypeAlias = tuple[int | None, ...]  # of a tensor; None stands for the number of layers, given by `s1_delta`
 Row: TypeAlias = Mapping[str, Any]  # of a table
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The contents of one kind of result, as self-validating classes."""
+    """A kind of result: its tables, and the classes that validate its contents."""
 
-    name: str  # the class that presents it
+    name: str  # usually that of its public class
     settings: Any = dict
     values: Any = dict  # plain values in addition to models, settings and provenance
     model: Any = dict  # the record of a model
     origin: Any = dict  # the part of the provenance that is read back
-    tables: Mapping[str, Columns] = field(default_factory=dict)  # possible tables; a kind without any is a single file
+    tables: Mapping[str, Columns] = field(default_factory=dict)  # if empty, the result is a single file
 
     @property
     def format(self) -> str:
@@ -70,9 +70,9 @@ class Result:
     values: Any = field(default_factory=dict)
     tensors: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Row]] = field(default_factory=dict)
-    cautions: Sequence[str] = ()  # for human readers of the file, as is
-    summary: Any = None  # the summary; neither is read back
-    where: str = ""  # where it was read from, for messages
+    cautions: Sequence[str] = ()  # for people who read the file; not read back
+    summary: Any = None  # likewise
+    where: str = ""  # where it was read from, for error messages
 
     def save(self, path: Place) -> None:
         """Write the result atomically, replacing only a result of the same kind; other files in its directory stay."""
@@ -102,10 +102,10 @@ class Result:
 
     @classmethod
     def load(cls, path: Place, kind: Kind) -> Result:
-        """Read a result; if it is being overwritten, one of its versions is read, never a mixture.
+        """Read a result. If it is being overwritten, either the old or the new version is read, never a mixture.
 
         Raises:
-            ResultFormatError: A file is missing, altered, of another kind or version, or does not fit.
+            ResultFormatError: A file is missing, altered, of another kind or version, or has invalid contents.
         """
         if kind.tables:
             return read_one_version(path, MANIFEST, lambda folder: cls._read(folder, folder / MANIFEST, kind))
@@ -154,7 +154,7 @@ class Result:
     def shaped(
         self, shapes: Mapping[str, Shape], optional: Mapping[str, Shape] = MappingProxyType({})
     ) -> dict[str, Any]:
-        """Return the tensors, which must have these shapes, and those of `optional` that exist."""
+        """Return the tensors after checking their shapes; tensors in `optional` may be missing."""
         import torch
 
         where = f"{TENSORS} of {self.where}"
@@ -174,7 +174,7 @@ class Result:
         return {name: self.tensors[name] for name in shapes}
 
 
-_UNREAD = ("format", "version", "cautions", "summary")  # members that are checked earlier, or are for human readers
+_UNREAD = ("format", "version", "cautions", "summary")  # members that are checked earlier, or only for human readers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,7 @@ class _Manifest:
 
 
 def _members(value: Any) -> Any:
-    """Return a value with every record in it converted to a JSON object."""
+    """Convert all dataclasses and named tuples in a value to JSON objects."""
     if is_dataclass(value):
         value = {part.name: getattr(value, part.name) for part in fields(value)}
     elif hasattr(value, "_asdict"):

@@ -1,7 +1,7 @@
-"""Parquet files, read within a memory bound that is checked beforehand.
+"""Reading Parquet files within a memory limit, which is checked first.
 
-Equal values are stored once, so a file of two kilobytes can hold any number of them. Therefore counts are checked
-first, only the required columns are read, and rows are read in pieces.
+Parquet stores repeated values once, so a file of two kilobytes can unpack to any number of rows. Therefore row counts
+are checked first, only the required columns are read, and rows are read in batches.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from uds_lens.errors import ResultFormatError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_BYTES = 1 << 30  # bytes of an unpacked table: far more than any set of questions and answers needs
-MOST_ROWS = 5_000_000  # rows of a table
+MOST_BYTES = 1 << 30  # largest unpacked table in bytes, far larger than any question-answering data set
+MOST_ROWS = 5_000_000  # largest number of rows
 
 
 class UnreadableTableError(Exception):
@@ -28,7 +28,7 @@ class LargeTableError(Exception):
 
 
 def column_names(source: Path | bytes) -> list[str]:
-    """Return the names of the columns of a Parquet file, from its footer alone."""
+    """Return the column names of a Parquet file, reading only its footer."""
     return list(_opened(source).schema_arrow.names)
 
 
@@ -40,7 +40,7 @@ def read_parquet(source: Path | bytes, *, columns: Collection[str] | None = None
     names = [name for name in file.schema_arrow.names if columns is None or name in columns]
     if file.metadata.num_rows > MOST_ROWS:
         raise LargeTableError(f"{file.metadata.num_rows} rows")
-    # A chunk's own size would say more, but Arrow ends the process over a broken one (metadata.row_group(i).column(j)).
+    # The sizes of column chunks would be more exact, but Arrow aborts the process if a chunk's metadata are broken.
     sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)]
     if columns is None and sum(sizes) > MOST_BYTES:
         raise LargeTableError(f"{sum(sizes)} bytes")
@@ -71,10 +71,10 @@ def _opened(source: Path | bytes) -> Any:
 
 
 def read_table_rows(content: bytes, *, schema: pa.Schema, where: str) -> list[dict[str, Any]]:
-    """Read the rows of a table that this library saved, each a mapping from column to cell."""
+    """Read the rows of a table saved by this library, each as a dictionary keyed by column."""
     try:
         if _opened(content).schema_arrow.remove_metadata() != schema:
-            raise ResultFormatError(f"{where} is not a saved table: it has other columns.")
+            raise ResultFormatError(f"{where} is not a saved table: its columns differ.")
         rows: list[dict[str, Any]] = read_parquet(content).to_pylist()
         return rows
     except LargeTableError as error:

@@ -1,4 +1,4 @@
-"""Finding the files of a directory that hold a checkpoint's weights, and checking that other weights agree."""
+"""Finding a checkpoint's weight files, and checking that other weight files in its directory agree with them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _OF_ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 
 
 def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: bool = False) -> list[Path]:
-    """List the files that a checkpoint's weights are read from; empty if none has a usual name.
+    """List the files from which a checkpoint's weights are read; empty if none has one of the usual names.
 
     Args:
         folder: Its directory.
-        name: Name of the checkpoint in errors.
-        named: Weights file named in its config, used instead of the usual ones.
-        of_adapter: Whether it is a PEFT adapter.
+        name: The checkpoint's name in error messages.
+        named: Weight file named in its config, used instead of the usual names.
+        of_adapter: Whether the checkpoint is a PEFT adapter.
 
     Raises:
         ModelError: An index is broken, a file is not a regular file inside the directory, or the directory also holds
@@ -44,7 +44,7 @@ def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: b
     for other in others:
         try:
             more = _files(folder, other, name)
-        except ModelError:  # an index whose files are gone, so certainly not the intended one
+        except ModelError:  # its files are gone, so this index cannot be the intended one
             continue
         if (where := _difference(_state(files), _state(more))) is not None:
             raise ModelError(
@@ -55,10 +55,10 @@ def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: b
 
 
 def require_blocks(folder: Path, name: str) -> None:
-    """Raise `ModelError` if a config describes a model that is far larger than its weights.
+    """Raise `ModelError` if a config describes a model that is far larger than the stored weights.
 
-    Building it would never finish: it has more blocks than there are tensors, or a matrix with more elements than there
-    are bits. Without weights, nothing is checked.
+    Building such a model would never finish. It has more blocks than there are stored tensors, or a matrix with more
+    elements than the weight files have bits. Without weight files, nothing is checked.
     """
     try:
         text = (folder / "config.json").read_text("utf-8")
@@ -72,13 +72,13 @@ def require_blocks(folder: Path, name: str) -> None:
         return
     if blocks > _MANY and blocks > (stored := len(_tensors(files))):
         raise ModelError(
-            f"config.json of {name!r} names {blocks} blocks, and its weights hold {stored} tensors: correct it, or "
-            "copy the complete model again."
+            f"config.json of {name!r} declares {blocks} blocks, but the number of stored tensors is {stored}: correct "
+            "config.json, or copy the complete model again."
         )
     if largest > 8 * (size := sum(file.stat().st_size for file in files)):
         raise ModelError(
-            f"config.json of {name!r} names a matrix of {hidden} by {max(vocabulary, inner)}, and its weights have "
-            f"{size} bytes in all: correct it, or copy the complete model again."
+            f"config.json of {name!r} declares a matrix of {hidden} by {max(vocabulary, inner)}, but the weight files "
+            f"have only {size} bytes in total: correct config.json, or copy the complete model again."
         )
 
 
@@ -86,14 +86,12 @@ _BLOCKS = re.compile(r'"(?:num_hidden_layers|num_layers|n_layers?)"\s*:\s*(\d+)'
 _HIDDEN = re.compile(r'"(?:hidden_size|n_embd|d_model)"\s*:\s*(\d+)')
 _VOCABULARY = re.compile(r'"vocab_size"\s*:\s*(\d+)')
 _INNER = re.compile(r'"(?:intermediate_size|n_inner|d_ff|ffn_dim)"\s*:\s*(\d+)')
-_LARGE = 10**8  # number of elements that are created within a second; smaller models are not checked
-_MANY = (
-    1000  # more blocks than any published model has; fewer are built in seconds, and missing weights are then reported
-)
+_LARGE = 10**8  # matrices with fewer elements are created within a second, and are not checked
+_MANY = 1000  # more blocks than any published model has; smaller numbers are built in seconds and are not checked
 
 
 def _files(folder: Path, first: str, name: str) -> list[Path]:
-    """Return a weights file, or those listed in an index; each must be a regular file (Hub caches use links)."""
+    """Return a weight file, or the files listed in an index; each must be a regular file (or a link to one)."""
     shards: Any = [first]
     _require_regular(folder, first, first, name)
     if first.endswith(".index.json"):
@@ -109,11 +107,11 @@ def _files(folder: Path, first: str, name: str) -> list[Path]:
 
 
 def _require_regular(folder: Path, file: str, first: str, name: str) -> None:
-    """Raise `ModelError` unless a path is a regular file: a pipe or a device would be read for ever."""
+    """Raise `ModelError` unless a path is a regular file, because reading a pipe or a device might never end."""
     if not (folder / file).is_file():
         raise ModelError(
-            f"{name!r} has no regular file {file!r}, where its weights should be ({first}): copy or save the complete "
-            "model again."
+            f"{name!r} has no regular file {file!r}, which should contain its weights ({first}): copy or save the "
+            "complete model again."
         )
 
 
@@ -121,9 +119,9 @@ def _state(files: Sequence[Path]) -> tuple[tuple[Path, int, int], ...]:
     return tuple((file, (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files)
 
 
-@lru_cache(maxsize=16)  # cached: each model is opened several times in a run, and comparing reads both sets completely
+@lru_cache(maxsize=16)  # cached: a run opens each model several times, and a comparison reads both sets completely
 def _difference(one: tuple[tuple[Path, int, int], ...], two: tuple[tuple[Path, int, int], ...]) -> str | None:
-    """Name a weight that differs between two sets of files by more than the rounding to the lower dtype."""
+    """Return the name of a weight that differs between two sets of files, even in the lower of the two dtypes."""
     try:
         here, there = (_tensors(file for file, *_ in files) for files in (one, two))
         common = here.keys() & there.keys()
@@ -138,12 +136,12 @@ def _difference(one: tuple[tuple[Path, int, int], ...], two: tuple[tuple[Path, i
             if alike and not any(_same(alone, tensor) for tensor in alike):
                 return key
         return None
-    except Exception as error:  # any error that broken files raise
+    except Exception as error:  # broken files may raise any error
         raise ModelError(f"cannot compare {one[0][0].name!r} with {two[0][0].name!r} next to it: {error}") from error
 
 
 def _tensors(files: Iterable[Path]) -> dict[str, Callable[[], Any]]:
-    """Return functions that read the tensors of some files, each on demand."""
+    """Return a function for each tensor in the files that reads it on demand."""
     import torch
     from safetensors import safe_open
 
