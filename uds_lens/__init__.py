@@ -1,6 +1,7 @@
 """How deep did unlearning go? Unlearning depth scores by cross-model activation patching.
 
-Usage: `import uds_lens as ul`. Importing this package loads no torch: names and subpackages load on first use.
+Usage: `import uds_lens as ul`. Importing this package does not import torch: names and subpackages are loaded on first
+use.
 """
 
 import lazy_loader

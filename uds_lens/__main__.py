@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the program. Ctrl-C while it is still being loaded ends it in one line, too."""
+    """Run the program. Ctrl-C during loading prints one line instead of a traceback."""
     try:
         from uds_lens._cli import main as run
 

@@ -1,6 +1,7 @@
 """Optional packages: the extra that installs each, and the error raised if one is missing.
 
-Each is imported inside the function that needs it, after `require_package`; long-running work checks before it begins.
+An optional package is imported inside the function that uses it, after a call to `require_package`. Long-running
+functions make this call before they start.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ EXTRA_OF = {
     "trackio": "logging",
     "wandb": "logging",
 }
-"""Name of each package in Python, and the extra of `uds-lens` that installs it."""
+"""Import name of each package, and the extra of `uds-lens` that installs it."""
 
 _DISTRIBUTIONS = {"lm_eval": "lm-eval", "sklearn": "scikit-learn", "rouge_score": "rouge-score"}
-"""Names under which packages are installed, where they differ."""
+"""Distribution names of packages, where they differ from the import names."""
 
 
 def require_package(module: str, *, needed_by: str, instead: str = "") -> None:
     """Raise an error if an optional package is not installed, without importing it.
 
     Args:
-        module: Its name in Python, a key of `EXTRA_OF`.
-        needed_by: Beginning of a sentence that says what needs it: "an adapter needs", "the metrics a and b need".
-        instead: Sentences that say what can be done instead.
+        module: The import name of the package, a key of `EXTRA_OF`.
+        needed_by: Start of the message, such as "an adapter needs" or "the metrics a and b need".
+        instead: Advice on alternatives, appended to the message.
 
     Raises:
-        MissingDependencyError: With the command that installs it.
+        MissingDependencyError: The package is not installed; the message gives the command to install it.
 
     Example:
         >>> require_package("rouge_score", needed_by="ROUGE needs")
@@ -53,7 +54,7 @@ def require_package(module: str, *, needed_by: str, instead: str = "") -> None:
 
 
 def install_command(requirement: str) -> str:
-    """Return the command that installs a requirement in this environment, which may be that of a uv or pipx tool.
+    """Return the command that installs a requirement in this environment (possibly one created by uv or pipx).
 
     >>> install_command("uds-lens[lora]")
     'pip install "uds-lens[lora]"'
@@ -67,7 +68,7 @@ def install_command(requirement: str) -> str:
 
 
 def distribution_of(module: str) -> str:
-    """Return the name under which a package is installed.
+    """Return the distribution name for an import name.
 
     >>> distribution_of("sklearn")
     'scikit-learn'

@@ -1,7 +1,7 @@
 """Progress bars in terminals and notebooks, and a log record for each step.
 
-The records go to the logger `uds_lens._progress` at level INFO. The command line prints them; in Python,
-`logging.getLogger("uds_lens").setLevel("INFO")` and a handler do.
+Records are logged to `uds_lens._progress` at level INFO. The command line prints them. In Python, add a logging handler
+and call `logging.getLogger("uds_lens").setLevel("INFO")`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EVERY = 30.0
 """Seconds between two log records of one loop."""
 
 _BAR, _LEAST = 44, 16
-"""Columns taken by a bar with its numbers, and the minimum left for its label."""
+"""Columns that a bar and its numbers take up, and the minimum left for the label."""
 
 _about: ContextVar[str] = ContextVar("uds_lens_about", default="")
 
@@ -34,7 +34,7 @@ _quiet: ContextVar[bool] = ContextVar("uds_lens_quiet", default=False)
 
 
 def tell(message: str) -> None:
-    """Log what is being done now.
+    """Log the current step.
 
     Args:
         message: A few words, for example "opening ckpt/full".
@@ -45,7 +45,7 @@ def tell(message: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the log records of a block that is a small part of a task that logs its own progress."""
+    """Suppress log records inside the `with` block: a small step in a task that logs its own progress."""
     token = _quiet.set(True)
     try:
         yield
@@ -55,7 +55,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def about(what: str) -> Iterator[None]:
-    """Prefix bars and records in the block with the part of the work they belong to, such as "npo (2 of 3)"."""
+    """Prefix bars and log records inside the `with` block with a label such as "npo (2 of 3)"."""
     token = _about.set(what)
     try:
         yield
@@ -70,7 +70,7 @@ def progress(
 
     Args:
         iterable: What to iterate over.
-        desc: Label left of the bar.
+        desc: Label to the left of the bar.
         total: Number of items, when `iterable` has no length.
         unit: Name of one item.
         enabled: Whether to show the bar; None shows it in terminals and notebooks only.
@@ -118,7 +118,7 @@ def _named(message: str, what: str | None = None) -> str:
 
 
 def shortened(text: str, room: int) -> str:
-    """Cut the middle out of a text that is too long.
+    """Shorten a string to `room` characters by cutting out its middle.
 
     >>> shortened("Llama-3.2-1B_forget10_NPO", 16)
     'Llama-...t10_NPO'
@@ -130,6 +130,6 @@ def shortened(text: str, room: int) -> str:
 
 
 def _in_notebook() -> bool:
-    """Return whether this process is a notebook's kernel (having imported a module proves nothing)."""
+    """Return whether this process is a notebook kernel (that IPython is imported does not prove it)."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

@@ -1,4 +1,4 @@
-"""Escaping of untrusted texts (names in data, model cards, options) for terminals and tables."""
+"""Escape untrusted text (names in data, model cards, options) for terminals and tables."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-# Control characters except tab and line feed, marks and overrides of text direction, and unpaired surrogates.
+# Control characters except tab and line feed, text-direction marks and overrides, and unpaired surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
 
 
 def printable(text: str) -> str:
-    r"""Write characters that a terminal would obey, or that reverse the direction of a line, as JSON escapes.
+    r"""Replace characters that control a terminal or the text direction with JSON escapes.
 
     >>> print(printable("a\x1b[2Jb\u202e\nc"))
     a\u001b[2Jb\u202e
@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Escape a text so that it neither acts as markup nor ends a cell of a Markdown table.
+    """Escape text so that it is not parsed as markup and does not end a Markdown table cell.
 
     >>> markdown("<b> | [x](javascript:y)")
     '&#60;b&#62; &#124; &#91;x&#93;(javascript:y)'
@@ -36,10 +36,10 @@ def markdown(text: str) -> str:
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """Write a table as CSV, without its index, so that no spreadsheet mistakes a text for a formula.
+    """Write a table as CSV without its index, escaping text that a spreadsheet would take for a formula.
 
-    A text that begins like a formula (`=`, `+`, `-`, `@`, a tab) gets an apostrophe in front, which `unquoted` removes;
-    numbers stay numbers.
+    Text that starts like a formula (`=`, `+`, `-`, `@`, a tab) is prefixed with an apostrophe, which `unquoted`
+    removes. Numbers are left as they are.
     """
     quoted = _each_text(frame, _quoted)
     # Texts with line-break characters are quoted: some readers start a new row at a bare \r.
@@ -47,7 +47,7 @@ def csv_text(frame: pd.DataFrame) -> str:
 
 
 def read_quoted(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table read from CSV with its texts as they were before `csv_text`."""
+    """Undo the escaping of `csv_text` in a table read from CSV."""
     return _each_text(frame, unquoted).rename(columns=unquoted)
 
 
@@ -60,7 +60,7 @@ def _each_text(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFram
 
 
 def unquoted(value: Any) -> Any:
-    """Remove the apostrophe that `csv_text` put in front of a text.
+    """Remove the apostrophe that `csv_text` added.
 
     >>> unquoted("'=1+1"), unquoted("'tis"), unquoted(1.0)
     ('=1+1', "'tis", 1.0)
@@ -69,7 +69,7 @@ def unquoted(value: Any) -> Any:
 
 
 def _quoted(value: Any) -> Any:
-    """Quote a cell; a text that already looks quoted is quoted again, so that it survives a round trip.
+    """Quote a cell; text that already looks quoted is quoted again, so that it survives a round trip.
 
     >>> _quoted("=1+1"), _quoted("-0.5"), _quoted("'-x"), _quoted("npo-1")
     ("'=1+1", '-0.5', "''-x", 'npo-1')

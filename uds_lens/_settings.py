@@ -1,4 +1,4 @@
-"""Settings records that reject unknown names, wrong types and values out of range with a one-sentence error."""
+"""Settings records: unknown names, wrong types and out-of-range values raise a one-sentence error."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from uds_lens.errors import ConfigError, Setting
 T = TypeVar("T")
 
 _LONGEST = 60
-"""Maximum number of characters of a value shown in a message."""
+"""Maximum length of a value shown in a message, in characters."""
 
 
 def validated(cls: type[T]) -> type[T]:
-    """Make a dataclass check its settings on construction, strictly and by its annotations, with pydantic.
+    """Make a dataclass validate its settings on construction: pydantic checks them strictly against the annotations.
 
     Ranges are part of the annotations (`uds_lens._types`); checks that involve several settings are in `__post_init__`.
 
@@ -61,7 +61,7 @@ def validated(cls: type[T]) -> type[T]:
 
 
 def check_value(name: str, value: object, kind: Any) -> None:
-    """Raise `ConfigError` if a type does not allow the value.
+    """Raise `ConfigError` if a value is not valid for a type.
 
     >>> from uds_lens._types import Share
     >>> check_value("k", 0.0, Share)
@@ -79,16 +79,16 @@ def check_value(name: str, value: object, kind: Any) -> None:
 
 @functools.cache
 def _adapter(kind: Any) -> Any:
-    # deferred: pydantic is imported and validators are built only with the first record, and --help makes none
+    # deferred until the first record is created, so that --help neither imports pydantic nor builds validators
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
 
 def described(record: type) -> dict[str, dict[str, Any]]:
-    """Return the JSON schema of each field of a validated record; fields in `SkipJsonSchema` are left out.
+    """Return the JSON schema of each field of a validated record, except fields annotated with `SkipJsonSchema`.
 
-    Its "description" is the docstring below the field, in this class or a base class.
+    The "description" in a schema is the docstring below the field, in this class or a base class.
 
     >>> from uds_lens.results import AuditConfig
     >>> described(AuditConfig)["seed"]["description"]
@@ -97,7 +97,7 @@ def described(record: type) -> dict[str, dict[str, Any]]:
     from pydantic.json_schema import GenerateJsonSchema
 
     class Lenient(GenerateJsonSchema):
-        """Settings that can only be given in Python have no schema."""
+        """Give settings that only Python can express an empty schema."""
 
         ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
@@ -112,7 +112,7 @@ def described(record: type) -> dict[str, dict[str, Any]]:
 
 
 def _refusal(cls: type, error: Any) -> Exception:
-    """Return the first problem as one of the library's errors."""
+    """Convert the first problem that pydantic found to one of the library's errors."""
     problems = error.errors(include_url=False)
     unknown = [str(problem["loc"][-1]) for problem in problems if problem["type"] == "unexpected_keyword_argument"]
     if unknown:
@@ -122,7 +122,7 @@ def _refusal(cls: type, error: Any) -> Exception:
     if isinstance(cause, Exception):
         return cause
     if first["type"] == "unexpected_positional_argument":
-        return ConfigError(f"{cls.__name__} takes its settings by name; got {shown(first['input'])} without one.")
+        return ConfigError(f"{cls.__name__} takes keyword arguments only; got {shown(first['input'])}.")
     name = str(first["loc"][0])
     if first["type"].startswith("missing"):
         return ConfigError(f"{cls.__name__} lacks ", Setting(name), ".")
@@ -131,13 +131,13 @@ def _refusal(cls: type, error: Any) -> Exception:
 
 
 def require_known(owner: str, settings: Any, names: list[str]) -> None:
-    """Raise `ConfigError` if a name is not among `names`."""
+    """Raise `ConfigError` if a setting is not among `names`."""
     if unknown := [str(name) for name in settings if name not in names]:
         raise unknown_settings(owner, unknown, names)
 
 
 def unknown_settings(owner: str, unknown: list[str], names: list[str]) -> ConfigError:
-    """Return the error for names that do not exist, suggesting the closest one that does."""
+    """Return the error for unknown names, suggesting the closest known one."""
     unknown = sorted(unknown)
     near = difflib.get_close_matches(unknown[0], names, n=1)
     hint = f"did you mean {near[0]!r}? It" if near else "it"
@@ -149,7 +149,7 @@ def as_settings(cls: type[T], given: T | None, *, name: str) -> T:
     """Return the given settings, or the defaults.
 
     Raises:
-        ConfigError: Something else was given, a dict for example.
+        ConfigError: `given` has another type, such as a dict.
     """
     if given is None:
         return cls()
@@ -163,7 +163,7 @@ _WORDS: dict[Any, str] = {
     bool: "True or False",
     int: "a whole number",
     float: "a number",
-    str: "a text",
+    str: "a string",
     dict: "a dict",
     Mapping: "a dict",
     NoneType: "None",
@@ -194,7 +194,7 @@ def _expected(kind: Any) -> str:
 
 
 def shown(value: object) -> str:
-    """Format any value for a message: short, and without ever raising.
+    """Return a short representation of any value for a message; never raises.
 
     >>> shown("x" * 100)[-5:], shown(10 ** 5000)
     ("xxx'…", 'a value of type int that cannot be shown')

@@ -1,4 +1,4 @@
-"""The library's closed vocabularies, as `Literal` types, and the ranges of its settings."""
+"""`Literal` types for settings with fixed choices, and `Annotated` types for numeric ranges."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from uds_lens._settings import shown
 from uds_lens.errors import ConfigError, Setting
 
 Protocol: TypeAlias = Literal["raw", "chat"]
-"""How a question and an answer become text: the UDS paper's raw form, or the tokenizer's chat template."""
+"""How a question and its answer are formatted: in the UDS paper's raw form, or with the tokenizer's chat template."""
 
 AnswerProtocol: TypeAlias = Literal["auto", "raw", "chat"]
-"""A protocol, or `auto`: the chat template where the tokenizer has one, else the raw form."""
+"""A protocol, or `auto`: the chat template if the tokenizer has one, otherwise the raw form."""
 
 ChatStyleName: TypeAlias = Literal[
     "open_unlearning", "open_unlearning_gemma", "paper_pools", "paper_scores", "paper_perturbed"
@@ -24,57 +24,57 @@ ChatStyleName: TypeAlias = Literal[
 """Published ways to fill a chat template (`uds_lens.data.CHAT_STYLES`)."""
 
 EntitySpace: TypeAlias = Literal["answer", "always"]
-"""What precedes an entity: the characters that the answer has there, or one space, as in the UDS paper."""
+"""What precedes an entity: the same characters as in the answer, or always one space (as in the UDS paper)."""
 
 Site: TypeAlias = Literal["resid_post", "resid_mid", "attn_out", "mlp_out"]
-"""Where a layer is patched, in TransformerLens's terms."""
+"""Where in a block a layer is patched, named as in TransformerLens."""
 
 HookSite: TypeAlias = Literal["resid_pre", "resid_post", "resid_mid", "attn_out", "mlp_out", "z", "q", "k", "v"]
-"""Where states are read and patched outside audits: also the input of a block, and the states of its heads."""
+"""Where states can be read and patched outside audits, which includes the input of a block and its attention heads."""
 
 Scope: TypeAlias = Literal["entity", "boundary", "answer", "all"]
 """Which positions are patched. The scored positions are those of the entity in every scope."""
 
 MapPosition: TypeAlias = Literal["entity", "subject", "prompt", "all"]
-"""Positions of a map: the entity's, as in a score; all mentions of the subject; those before the entity's; all."""
+"""Positions patched for a map: the entity (as for a score), all mentions of the subject, all before the entity, or
+all."""
 
 LastLayer: TypeAlias = Literal["resid_post", "post_norm"]
-"""State used for the last layer: its true residual stream, or (the paper's script) the normed one."""
+"""State used for the last layer: the residual stream, or (as in the paper's script) its value after the final norm."""
 
 Sampling: TypeAlias = Literal["random", "first"]
-"""Which examples a limit keeps: a random sample spread over the subjects, or the first ones of the file."""
+"""Which examples `limit` keeps: a random sample spread over the subjects, or the first ones in the file."""
 
 StandIn: TypeAlias = Literal["base", "counterfactual"]
-"""Stand-in for a missing retain model: `base`, the model before fine-tuning, or `counterfactual`, full's own states
-without the question, or with a question about another subject."""
+"""What replaces a missing retain model: `base` (the model before fine-tuning) or `counterfactual` (the states of `full`
+without the question, or with a question about another subject)."""
 
 Counterfactual: TypeAlias = Literal["no_question", "other"]
-"""What a counterfactual asks: nothing, or the same about another subject of the data."""
+"""What a counterfactual prompt asks: nothing, or the same question about another subject in the data."""
 
 Words: TypeAlias = Literal["unlearning", "edit", "refusal"]
-"""The kind of change that an audit's sentences describe: unlearning, an edited fact, or a refusal that was trained or
-removed."""
+"""The kind of change that an audit's text describes: unlearning, editing a fact, or training or removing refusals."""
 
 RougeWords: TypeAlias = Literal["ascii", "unicode"]
-"""Words that ROUGE counts: those made of a-z and 0-9, as in published numbers, or those in any script."""
+"""Words that ROUGE counts: only a-z and 0-9, as in published numbers, or words in any script."""
 
 PaddingSide: TypeAlias = Literal["left", "right"]
 Engine: TypeAlias = Literal["auto", "wavefront", "naive"]
 DType: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
 LogTo: TypeAlias = Literal["csv", "wandb", "trackio"]
-"""Where a training run can be followed."""
+"""Where a training run is logged."""
 
 PositiveInt: TypeAlias = Annotated[int, Ge(1)]
 NonNegativeInt: TypeAlias = Annotated[int, Ge(0)]
 PositiveFloat: TypeAlias = Annotated[float, Gt(0)]
 NonNegativeFloat: TypeAlias = Annotated[float, Ge(0)]
 Share: TypeAlias = Annotated[float, Gt(0), Le(1)]
-"""A part of a whole, in (0, 1]."""
+"""A fraction of a whole, in (0, 1]."""
 
 
 class _NullIsNaN:
-    """Tells pydantic to read null as NaN; written without pydantic, which the command line need not import."""
+    """Makes pydantic read null as NaN; imports pydantic only when used, so that the command line starts faster."""
 
     @staticmethod
     def __get_pydantic_core_schema__(source: Any, handler: Any) -> Any:
@@ -86,15 +86,15 @@ class _NullIsNaN:
 
 
 FloatOrNaN: TypeAlias = Annotated[float, _NullIsNaN]
-"""A saved number that may be undefined: NaN here, null in JSON."""
+"""A saved number that may be undefined: NaN in Python, null in JSON."""
 
 
 _OURS = ("tokenize", "add_generation_prompt", "continue_final_message", "date_string")
-"""Arguments of `apply_chat_template` that only the library sets."""
+"""Arguments of `apply_chat_template` that are reserved for the library."""
 
 
 def template_kwargs(given: object) -> str | None:
-    """Return settings for a chat template as a JSON object with sorted names; None if there are none.
+    """Return chat template settings as a JSON object with sorted names; None if there are none.
 
     >>> template_kwargs({"enable_thinking": False}), template_kwargs("{}")
     ('{"enable_thinking": false}', None)
@@ -114,7 +114,7 @@ def template_kwargs(given: object) -> str | None:
 
 
 class _AsJson:
-    """Tells pydantic to read settings of a chat template; written without pydantic, as above."""
+    """Makes pydantic read chat template settings with `template_kwargs`."""
 
     @staticmethod
     def __get_pydantic_core_schema__(source: Any, handler: Any) -> Any:
@@ -124,11 +124,11 @@ class _AsJson:
 
 
 TemplateKwargs: TypeAlias = Annotated[str | dict[str, Any] | None, _AsJson]
-"""Settings for a chat template: a JSON object or a dict, kept as JSON."""
+"""Chat template settings: a JSON object or a dict, stored as JSON."""
 
 
 def check_choice(name: str, value: object, choices: object) -> None:
-    """Raise `ConfigError` unless `value` is one of the `Literal`'s words.
+    """Raise `ConfigError` unless `value` is one of the choices of a `Literal`.
 
     >>> check_choice("site", "resid_post", Site)
     >>> check_choice("site", "resid", Site)

@@ -2,8 +2,8 @@
 
 Each message says what was expected, what was found, and how to fix it. Catch `UdsLensError` to catch them all.
 
-A message is a text, or several parts, some of which may be a `Setting`: `ConfigError(Setting("tau"), " must be >=
-0.")`. In Python a setting reads `RunOptions(token_budget=...)`; the command line says `--token-budget` instead.
+A message is a string or several parts, which may include settings: `ConfigError(Setting("tau"), " must be >= 0.")`.
+Python shows a setting as `RunOptions(token_budget=...)`, the command line as `--token-budget`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Unsaid(Enum):
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting mentioned in a message; each front end writes it in its own way.
+    """A setting mentioned in a message; Python and the command line each show it in their own syntax.
 
     Example:
         >>> print(Setting("tau"), Setting("dtype", "float32"), Setting("token_budget", of="RunOptions"), sep="; ")
@@ -48,17 +48,17 @@ class Setting:
     """
 
     name: str
-    """Its name in Python."""
+    """The name of the setting in Python."""
 
     value: object = _Unsaid.VALUE
-    """The value mentioned; `...` means any value; by default, only the setting itself is mentioned."""
+    """The value to show, or `...` for any value; by default, only the name is shown."""
 
     of: str | None = None
-    """The record it belongs to, if this is not obvious."""
+    """The class it belongs to, if the message should name it."""
 
     @property
     def has_value(self) -> bool:
-        """Whether one particular value is meant."""
+        """Whether a particular value is shown."""
         return self.value is not _Unsaid.VALUE and self.value is not ...
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Setting:
 
 
 class _InParts:
-    """Base class that keeps the parts of a message and shows them as text."""
+    """Keeps a message as parts, and joins them when it is shown."""
 
     args: tuple[object, ...]
 
@@ -77,7 +77,7 @@ class _InParts:
         return self.worded(str)
 
     def worded(self, say: Callable[[Setting], str]) -> str:
-        """Return the message, with each setting as `say` writes it."""
+        """Return the message, with each setting formatted by `say`."""
         return "".join(say(part) if isinstance(part, Setting) else str(part) for part in self.args)
 
 
@@ -86,7 +86,7 @@ class UdsLensError(_InParts, Exception):
 
 
 class ConfigError(UdsLensError, ValueError):
-    """An option has a value outside its range, or an option of that name does not exist."""
+    """An option has an invalid value or does not exist."""
 
 
 class DataError(UdsLensError, ValueError):
@@ -94,7 +94,7 @@ class DataError(UdsLensError, ValueError):
 
 
 class MissingSplitError(DataError):
-    """A data set can be read but has no split of that name."""
+    """A data set can be read, but does not have the requested split."""
 
 
 class ModelError(UdsLensError, ValueError):
@@ -102,11 +102,11 @@ class ModelError(UdsLensError, ValueError):
 
 
 class IncompatibleModelsError(ModelError):
-    """The checkpoints of one audit differ where they must agree (architecture, depth, width, tokenizer)."""
+    """The checkpoints of an audit do not match in architecture, depth, width or tokenizer."""
 
 
 class ModelBusyError(ModelError):
-    """An open model is asked to run while another thread runs it."""
+    """Another thread is already running the model."""
 
 
 class PatchError(UdsLensError, RuntimeError):
@@ -114,11 +114,11 @@ class PatchError(UdsLensError, RuntimeError):
 
 
 class ResultFormatError(UdsLensError, ValueError):
-    """A saved result is missing, incomplete, altered, or of a version this release cannot read."""
+    """A saved result is missing, incomplete or altered, or this release cannot read its version."""
 
 
 class StorageError(UdsLensError, OSError):
-    """The system refuses to write: the disk is full, permission is denied, or the directory does not exist."""
+    """A file cannot be written: the disk is full, permission is denied, or the directory does not exist."""
 
 
 class MissingDependencyError(UdsLensError, ImportError):
@@ -126,7 +126,7 @@ class MissingDependencyError(UdsLensError, ImportError):
 
 
 class UdsLensWarning(_InParts, UserWarning):
-    """Something worth knowing that does not stop the work."""
+    """Category of all warnings from `uds_lens`."""
 
 
 _seen: set[str] = set()
@@ -143,5 +143,5 @@ def warn_once(*message: str | Setting, key: str | None = None) -> None:
 
 
 def forget_warnings() -> None:
-    """Let every `warn_once` warn again (for tests and long-lived notebooks)."""
+    """Allow every `warn_once` warning to be shown again (for tests and long-lived notebooks)."""
     _seen.clear()

@@ -58,7 +58,7 @@ def failing(limit, log, error=None):
 
 def test_a_batch_that_does_not_fit_is_halved_until_it_does():
     log = []
-    with pytest.warns(UdsLensWarning, match="batches are halved; results do not change"):
+    with pytest.warns(UdsLensWarning, match="batches are halved, which does not change results"):
         run_halving([5, 1, 4, 2, 3], failing(2, log))
     assert log == [[5, 1], [4], [2, 3]]
     for about in ("read full 4096", "read full 2048"):  # another run says so too

@@ -111,7 +111,7 @@ def test_one_audit_does_not_go_among_several(calls: list, audit, tmp_path: Path,
     make_audit(0.5).save(tmp_path / "out" / "rmu")
     code, _, err = audit()
     assert code == 1 and calls == []
-    assert "holds audits of several models: choose another place, or a subdirectory of it." in err
+    assert "contains audits of several models: choose another directory, or a subdirectory of it." in err
     assert audit(out=tmp_path / "out" / "npo")[0] == 0
 
 

@@ -200,7 +200,7 @@ def test_settings_go_to_a_dictionary_and_back_and_by_name():
     assert AuditConfig.from_dict(config.to_dict()) == config
     with pytest.raises(ConfigError, match="AuditConfig has no setting 'layers', 'taus'; did you mean 'last_layer'"):
         AuditConfig.from_dict({"taus": 1, "layers": 2, "tau": 0.1})
-    with pytest.raises(ConfigError, match="AuditConfig takes its settings by name"):
+    with pytest.raises(ConfigError, match="AuditConfig takes keyword arguments only"):
         AuditConfig(0.1)
 
 

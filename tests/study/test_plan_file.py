@@ -30,7 +30,7 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ({"measure": {"metric": ["es"]}}, r"\[measure\] has no setting 'metric'; did you mean 'metrics'"),
         ({"measure": {"metrics": ["usd"]}}, "no metric 'usd'; did you mean 'uds'"),
         ({"measure": {"metrics": ["es"], "utility": ["es"]}}, "'es' is named twice"),
-        ({"measure": {"metrics": "es"}}, "metrics must be a list, each a text; got 'es'"),
+        ({"measure": {"metrics": "es"}}, "metrics must be a list, each a string; got 'es'"),
         ({"measure": {}}, "the plan measures nothing"),
         ({"train": {"forget": [{"source": "toy:forget", "answers_per_row": 2}]}}, "answers_per_row cuts biographies"),
         ({"measure": {"metrics": ["es"], "options": {"tua": 1}}}, "did you mean 'tau'"),
@@ -56,7 +56,7 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ({"data": {"forget": "toy:forget", "limit": 0}}, "limit must be a whole number >= 1"),
         ({"pool": [{"variant": "v", "knows": True, "start": "toy:full", "data": []}]}, "trains on nothing"),
         ({"seed": -1}, "seed must be a whole number >= 0"),
-        ({"full": 3}, "full must be a text; got 3"),
+        ({"full": 3}, "full must be a string; got 3"),
     ],
 )
 def test_a_hostile_plan_is_refused(small, change, told):

@@ -1,4 +1,4 @@
-"""Run audits: inputs, states of the sources, the patched pass over `full`, and `Baseline` (a reusable stage 1)."""
+"""Audits: their inputs, source states, patched passes over `full`, and `Baseline` (a reusable stage 1)."""
 
 import lazy_loader
 

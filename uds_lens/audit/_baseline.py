@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from uds_lens.audit._states import SourceStates
     from uds_lens.audit._two_stage import PatchScores
 
-_LONG = 10.0  # audits longer than this, in seconds, dwarf the one-off costs of a process
+_LONG = 10.0  # in seconds; one-off costs of a process are negligible in longer audits
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Baseline(Stage1):
-    """Stage 1 of an audit: `full` against `retain` on a forget set.
+    """Stage 1 of an audit: `full` compared with `retain` on a forget set.
 
-    It does not depend on the unlearned model, so one baseline serves any number of them. `Baseline.measure` makes it,
-    `audit` and `audit_all` use it, `save` and `load` keep it.
+    Stage 1 does not depend on the unlearned model, so one baseline can be reused for any number of unlearned models.
+    Create it with `Baseline.measure`, use it with `audit` and `audit_all`, and store it with `save` and `load`.
     """
 
     full: ModelSource | None = field(default=None, repr=False)
-    """Where to open `full` for stage 2; None after `load` means the recorded name."""
+    """Where to open `full` from in stage 2; None (after `load`) means the name in its record."""
 
     exchanged: Exchanged | None = field(default=None, repr=False)
-    """Answers of `full` and `retain` with each other's blocks; added by the first `transplant` with this baseline, and
-    reused by later ones."""
+    """Results for `full` and `retain` with each other's blocks, added by the first `transplant` that uses this baseline
+    and reused by later ones."""
 
     @classmethod
     def measure(
@@ -71,10 +71,10 @@ class Baseline(Stage1):
 
         Args:
             full: The model that was trained on everything.
-            retain: A model that never saw the forget set, or a list of such models with different seeds: S1 is then
-                their mean, and every audit has a score against each. None with
+            retain: A model that never saw the forget set, or a list of such models with different seeds. S1 is averaged
+                over a list, and every audit has a score against each model. None with
                 `AuditConfig(stand_in="counterfactual")`.
-            examples: The forget set: examples or rows, or where `uds_lens.load_examples` reads them.
+            examples: The forget set: examples, rows, or anything that `uds_lens.load_examples` reads.
             control: Facts that `full` and `retain` both know, in the same formats; None for no control.
             config: What to measure; default `AuditConfig()`.
             options: How to run it; default `RunOptions()`.
@@ -84,7 +84,7 @@ class Baseline(Stage1):
 
         Raises:
             IncompatibleModelsError: The two checkpoints differ in architecture, size or tokenizer.
-            ModelError: A checkpoint cannot be opened, or gives NaN.
+            ModelError: A checkpoint cannot be opened, or produces NaN.
             DataError: There are no examples.
         """
         from uds_lens.audit._two_stage import measure_stages
@@ -94,9 +94,9 @@ class Baseline(Stage1):
 
     @property
     def key(self) -> str:
-        """Hash of what stage 1 depends on: weights, token ids, protocol, dtype, patch site, library version.
+        """Hash of everything that stage 1 depends on: weights, token ids, protocol, dtype, patch site, library version.
 
-        It does not cover tau, which is applied afterwards, or names and paths.
+        Names, paths and tau (which is applied afterwards) are not part of the hash.
         """
         parts: dict[str, Any] = {
             "full": self.models["full"].fingerprint,
@@ -115,14 +115,14 @@ class Baseline(Stage1):
         """Measure stage 2 of one model.
 
         Args:
-            unlearned: `full` after an unlearning method.
+            unlearned: `full` after unlearning.
             options: How to run it; default `RunOptions()`.
 
         Returns:
             The audit.
 
         Raises:
-            ModelError: `full` is no longer the model that was measured, or a model gives NaN.
+            ModelError: `full` is no longer the model that was measured, or a model produces NaN.
             IncompatibleModelsError: The model does not fit `full`.
         """
         return self.audit_all([unlearned], options=options)[0]
@@ -130,11 +130,11 @@ class Baseline(Stage1):
     def audit_all(self, models: Sequence[ModelSource], *, options: RunOptions | None = None) -> list[DepthAudit]:
         """Measure stage 2 of several models; `full` is opened and recorded once for all of them.
 
-        One model is in memory at a time. The states of all models are kept until `full` is opened (examples x
-        layers x tokens x d_model numbers each), beyond `RunOptions.memory_gib` in temporary files.
+        One model is in memory at a time. The states of every model (examples x layers x tokens x d_model numbers) are
+        kept until `full` is opened; what exceeds `RunOptions.memory_gib` is written to temporary files.
 
         Returns:
-            One audit per model, in their order.
+            One audit per model, in the given order.
         """
         from uds_lens.audit._two_stage import measure_stage_2
 
@@ -153,11 +153,11 @@ class Baseline(Stage1):
     def recorded(
         self, *, models: Sequence[ModelSource] = (), options: RunOptions | None = None
     ) -> Iterator[RecordedBaseline]:
-        """Keep `full` open and recorded for many audits in a row: the least work per model, with two models in memory.
+        """Keep `full` open and recorded for many audits: the least work per model, but two models in memory.
 
         Args:
-            models: Live models that will be measured, so that the batching suits them, too.
-            options: How to run it; `memory_gib` bounds the recordings that are kept.
+            models: Live models that will be measured; batches are then made to suit them as well.
+            options: How to run it; `memory_gib` limits the memory used for recordings.
 
         Returns:
             A context manager that yields a `RecordedBaseline`; its `audit` measures one model.
@@ -180,15 +180,15 @@ class Baseline(Stage1):
     def subset(
         self, rows: Sequence[int], *, control: Sequence[int] | None = None, options: RunOptions | None = None
     ) -> Baseline:
-        """Return stage 1 for some of the examples, as measured, without running a model.
+        """Return stage 1 for a subset of the examples, as measured, without running a model.
 
         Args:
             rows: Indices of the examples to keep.
             control: Indices of the control facts to keep; None leaves the control out.
-            options: How checkpoints are found (their tokenizer is read); default `RunOptions()`.
+            options: How to find the checkpoint of `full` (its tokenizer is read); default `RunOptions()`.
 
         Raises:
-            ModelError: The tokenizer of `full` cannot be read, or its tokens are no longer those of stage 1.
+            ModelError: The tokenizer of `full` cannot be read, or no longer gives the tokens of stage 1.
         """
         plan = self._stage_2_plan([], as_settings(RunOptions, options, name="options"))
 
@@ -232,7 +232,7 @@ class Baseline(Stage1):
         )
 
     def with_full(self, full: ModelSource) -> Baseline:
-        """Return the same baseline with `full` opened from another place; its weights are checked when it is opened."""
+        """Return a copy that opens `full` from another location; the weights are checked when it is opened."""
         return dataclasses.replace(self, full=full)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -244,7 +244,7 @@ class Baseline(Stage1):
         """Read a baseline written by `save`.
 
         Raises:
-            ResultFormatError: A file is missing, altered, or of another version.
+            ResultFormatError: A file is missing or altered, or has an unsupported version.
         """
         return cls(**load_stages(path, BASELINE))
 
@@ -260,7 +260,7 @@ class Baseline(Stage1):
         return self.full if self.full is not None else self.models["full"].name
 
     def _stage_2_options(self, options: RunOptions | None) -> RunOptions:
-        """Use the naive engine if stage 1 did, unless an engine is named."""
+        """Use the naive engine if stage 1 did, unless `options` names an engine."""
         options = as_settings(RunOptions, options, name="options")
         if options.engine == "auto" and self.provenance.get("engine") == "naive":
             tell("stage 2 is measured by the naive engine, as stage 1 was")
@@ -276,8 +276,8 @@ class Baseline(Stage1):
             if self.full is not None:
                 raise
             raise ModelError(
-                f"the `full` this baseline was measured with, {self.models['full'].name!r}, cannot be opened from "
-                f"here: {error} Say where it is: baseline.with_full(directory)."
+                f"the model {self.models['full'].name!r}, which is the `full` of this baseline, cannot be opened: "
+                f"{error} Set its location: baseline.with_full(directory)."
             ) from error
         plan = make_plan(
             {"full": full, **{source.name: source.model for source in sources}},
@@ -290,14 +290,15 @@ class Baseline(Stage1):
         control_hash = None if self.control is None else self.control.ids_hash
         if hashes != (self.provenance.get("ids_hash"), control_hash):
             raise ModelError(
-                "the tokenizer of `full` no longer gives the tokens this baseline was measured on: measure it again."
+                "the tokenizer of `full` no longer gives the tokens that this baseline was measured on: measure the "
+                "baseline again."
             )
         return plan
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedBaseline:
-    """A baseline whose `full` is open and recorded; made by `Baseline.recorded`."""
+    """A baseline that keeps `full` open and recorded; returned by `Baseline.recorded`."""
 
     baseline: Baseline
     """Stage 1."""
@@ -312,9 +313,9 @@ class RecordedBaseline:
     """How it is run."""
 
     def seconds(self, unlearned: ModelSource) -> float:
-        """Time an `audit` of the model with no patch skipped, even if its weights still equal those of `full`.
+        """Time an `audit` of the model without skipping any patch, even if its weights equal those of `full`.
 
-        A short audit is timed twice, since the first run includes one-off costs of the process.
+        A short audit is timed twice, because the first run includes one-off costs.
         """
         config = self.target.config
         self.target.config = dataclasses.replace(config, exact_noop=False)
@@ -330,11 +331,11 @@ class RecordedBaseline:
         return time.perf_counter() - started
 
     def audit(self, unlearned: ModelSource) -> DepthAudit:
-        """Measure stage 2 of one model: one pass over it, and its patched variants.
+        """Measure stage 2 of one model: read its states, and patch them into `full`.
 
         Raises:
             IncompatibleModelsError: The model does not fit `full`.
-            ModelError: The model cannot be opened, or gives NaN.
+            ModelError: The model cannot be opened, or produces NaN.
         """
         from uds_lens.audit._two_stage import measure_stage_2
 
@@ -356,7 +357,7 @@ def baseline_of(
     *,
     full: ModelSource,
 ) -> Baseline:
-    """Build the baseline from stage 1; the first `scores` are those of the retain models."""
+    """Build the baseline from the results of stage 1; `scores` start with those of the retain models."""
     plan, config = target.plan, target.config
     n, rows = len(plan.encoded.rows), plan.encoded.rows
     by_retain = tuple(
@@ -412,11 +413,11 @@ def baseline_of(
 
 
 def trained_with(records: Mapping[str, ModelRecord], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the training prompts named in the checkpoints' own records, for the provenance.
+    """Return the prompt formats used in training, as recorded in the checkpoints, for the provenance.
 
     Args:
         records: Models by role.
-        before: A provenance that already holds the prompts of other roles.
+        before: Provenance that already contains the formats of other roles.
     """
     words = {role: recorded_protocol(record.name) for role, record in records.items()}
     known = {**(before or {}).get("trained_with", {}), **{role: word for role, word in words.items() if word}}
@@ -430,7 +431,7 @@ def _n_tokens(encoded: Encoded) -> Tensor:
 def join_stages(
     baseline: Baseline, source: SourceStates, scores: PatchScores | None, plan: Plan, origin: Mapping[str, Any]
 ) -> DepthAudit:
-    """Join the stages; `scores=None` means that the model is a retain model, whose stage 2 is its stage 1."""
+    """Combine the stages; `scores=None` means that the model is a retain model, whose stage 2 equals its stage 1."""
     n, unlearned, s_unlearned = len(plan.encoded.rows), source.record, source.logprobs
     if scores is not None:
         delta, ratio, cosine = scores.delta[:n], scores.norm_ratio[:n], scores.cosine[:n]
@@ -477,19 +478,19 @@ def origin_of_stage_2(baseline: Baseline, target: Target) -> dict[str, Any]:
 
 
 def _warn_if_unmeasurable(audit: DepthAudit, baseline: Baseline) -> None:
-    """Warn if no example can be measured: once for each baseline and tau, since it depends on both."""
+    """Warn if no example can be measured (once per baseline and tau)."""
     about = f"{baseline.key} {audit.config.tau}"
     pair = f"full={audit.models['full'].name!r}, retain={audit.models['retain'].name!r}"
     if not audit.examples:
         warn_once(
             f"UDS is NaN: none of the {len(audit.skipped)} rows could be scored, so nothing was measured. `skipped` "
-            f"has the reasons; the first one: {audit.skipped[0].reason} ({pair})",
+            f"lists the reasons, the first of which is: {audit.skipped[0].reason} ({pair})",
             key=f"no row {about} {[(row.id, row.question, row.reason) for row in audit.skipped]}",
         )
     elif audit.n_measured == 0:
         warn_once(
             "UDS is NaN: no example has a layer where patching in retain's state costs more than tau "
-            f"({audit.config.tau:g} nats per token). Does `full` know the forget set, and does `retain` not know it? "
-            f"({pair})",
+            f"({audit.config.tau:g} nats per token). Check that `full` knows the forget set and that `retain` does "
+            f"not. ({pair})",
             key=f"no layer {about}",
         )

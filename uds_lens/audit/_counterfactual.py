@@ -30,7 +30,7 @@ def with_draws(
     config: AuditConfig,
     options: RunOptions,
 ) -> list[SourceStates]:
-    """Prepend the states of `full` on all counterfactuals to those of the sources, as one source per draw."""
+    """Prepend one source per draw, which holds the states of `full` on counterfactuals, to the given sources."""
     n_fallen = len(plan.fallen)
     draws = _read_draws(full, plan, config=config, options=options, share=len(sources) + 1)
     if len(plan.fallen) > n_fallen:  # all sources are read in the same way
@@ -41,7 +41,7 @@ def with_draws(
 def _read_draws(
     full: ModelSource, plan: Plan, *, config: AuditConfig, options: RunOptions, share: int
 ) -> list[SourceStates]:
-    """Read `full` on all counterfactuals; rows with fewer draws than others repeat their own."""
+    """Read `full` on all counterfactuals; rows with fewer draws than others repeat theirs."""
     counterfactual = plan.counterfactual
     assert counterfactual is not None
     of = partial(read_source, full, counterfactual.plan, config=config, options=options, share=share)
@@ -60,7 +60,7 @@ def _read_draws(
 
 
 def with_mean_of_draws(scores: list[PatchScores], counterfactual: CounterfactualPlan) -> list[PatchScores]:
-    """Replace the draws by one source: the mean over each row's draws."""
+    """Replace the draws with one source: the mean over each row's draws."""
     draws, rows = scores[: counterfactual.draws], range(len(counterfactual.places))
 
     def mean(name: str) -> Float[Tensor, "example layer"]:
@@ -82,14 +82,14 @@ def mean_of_draws(
 def mean_stage_1(
     deltas: Float[Tensor, "source row layer"], rows: Sequence[int], plan: Plan
 ) -> Float[Tensor, "row layer"]:
-    """Average stage 1 of some rows over the retain models, or over the draws that stand in for one."""
+    """Average stage 1 of some rows over the retain models, or over the draws that replace a retain model."""
     if plan.counterfactual is None:
         return mean_of_models(list(deltas))
     return mean_of_draws(list(deltas), plan.counterfactual, rows)
 
 
 def mean_of_models(parts: Sequence[Tensor]) -> Tensor:
-    """Average the scores of several models; those of a single one are returned unchanged."""
+    """Average the scores of several models; the scores of a single model are returned unchanged."""
     return parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(0)
 
 

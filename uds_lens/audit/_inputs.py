@@ -51,9 +51,9 @@ Drawn: TypeAlias = "tuple[ForgetExample, ...] | str"
 class ForgetSet(NamedTuple):
     """Examples to measure, and how they were chosen."""
 
-    examples: list[ForgetExample]  # in the order of the source
-    # If not all are measured: limit, total, sampling method and seed, for the provenance. With the first rows, also
-    # what the file is sorted by: `subject`, `type`, None if it is mixed, or `unknown` if nothing shows it.
+    examples: list[ForgetExample]  # in their original order
+    # Limit, total, sampling method and seed, for the provenance; None if all examples are measured. If the first rows
+    # are taken, also what the file is sorted by: `subject`, `type`, None if it is mixed, or `unknown`.
     sample: dict[str, Any] | None
 
 
@@ -76,7 +76,7 @@ def forget_set(examples: ExampleSource | Iterable[ForgetExample | Mapping[str, A
 
 
 class AuditInputs(NamedTuple):
-    """The examples that are measured."""
+    """The examples to measure."""
 
     forget: ForgetSet  # the forget set, or a sample of it
     control: ForgetSet | None  # facts that should have been kept, or a sample of them; None without a control
@@ -89,7 +89,7 @@ class AuditInputs(NamedTuple):
 
 
 def audit_inputs(examples: ExamplesLike, control: ExamplesLike | None, config: AuditConfig) -> AuditInputs:
-    """Read both sets and check them before a model is opened; `config.limit` applies to each of them."""
+    """Read both sets and check them before a model is opened; `config.limit` applies to each set."""
     forget = forget_set(examples, config)
     if control is None:
         return AuditInputs(forget, None, _drawn(forget.examples, (), config))
@@ -120,12 +120,12 @@ class Source:
     """A model whose states are patched into `full`."""
 
     role: Literal["retain", "unlearned"]  # its role in the audit
-    index: int  # its number among several models of that role, from 1; 0 if it is the only one
+    index: int  # number among the models in that role, from 1; 0 if it is the only one
     model: ModelSource  # where to open it from
 
     @property
     def name(self) -> str:
-        """Its role as named in results and messages.
+        """The role as it appears in results and messages.
 
         >>> Source("retain", 0, "ckpt/a").name, Source("retain", 2, "ckpt/b").name
         ('retain', 'retain 2')
@@ -143,7 +143,7 @@ def sources_of(role: Literal["retain", "unlearned"], models: ModelSource | Seque
 
 
 def retain_sources(retain: RetainSource | None, config: AuditConfig) -> list[Source]:
-    """Make the sources for the retain models; empty if counterfactuals of `full` stand in for them."""
+    """Make the sources for the retain models; empty if counterfactuals replace them."""
     if config.stand_in == "counterfactual":
         if retain is None:
             return []
@@ -167,24 +167,24 @@ class Plan:
     pad_token_id: int | None  # padding token; masked everywhere
     control: Encoded | None = None  # control facts: encoded and skipped rows; None without a control
     protocol: Protocol = "raw"  # how the prompts were written
-    prompts: str = "raw"  # the same in words, with the text that a chat template puts before each question
+    prompts: str = "raw"  # the same in words, including the text that a chat template puts before each question
     opened: tuple[str, str] | None = (
-        None  # how a template opens an answer, and how it writes a given one, if these differ
+        None  # how the chat template starts a generated and a given answer, if these differ
     )
     packed: bool = False  # whether all models run on packed rows (see `uds_lens.patching._packing`)
     counterfactual: CounterfactualPlan | None = (
-        None  # counterfactual rows that replace a retain model; None if there is one
+        None  # rows that replace a retain model; None if there is a retain model
     )
-    # Tensors made so far, shared by all models: making them again took 6% of the time of an audit with a recording.
+    # Batches made so far, shared by all models. Making them again took 6% of the time of an audit with a recording.
     _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
-    # How models of each kind are read, decided once.
+    # The engine that reads each kind of model, chosen once per kind.
     _readings: dict[tuple[object, ...], Engine] = field(default_factory=dict, repr=False)
     # Models for which the fast engine failed after it was chosen, in order.
     fallen: list[str] = field(default_factory=list, repr=False)
 
     @cached_property
     def rows(self) -> list[TokenRow]:
-        """All rows to run, those of the forget set first; batches index these."""
+        """All rows to run, forget set first; batches contain indices into this list."""
         return [*self.encoded.rows, *(self.control.rows if self.control else ())]
 
     @cached_property
@@ -193,10 +193,10 @@ class Plan:
         return [len(row.ids) for row in self.rows]
 
     def reading(self, model: HookedModel, weights: str, *, site: Site, packed: bool, engine: Engine) -> Engine:
-        """Return the engine that reads the model's states; if `engine` is `auto`, two rows are tried first.
+        """Return the engine that reads the model's states; `auto` tests the fast one on two rows first.
 
-        The trial is run once for each kind of model, and not at all if these `weights` (a fingerprint) have already
-        passed it in this process.
+        The test runs once per kind of model. It is skipped if these `weights` (a fingerprint) have already passed it in
+        this process.
         """
         if engine != "auto" or site != "resid_post" or not self.rows or not model.is_resident:
             return "naive" if engine == "naive" else "wavefront"
@@ -208,26 +208,26 @@ class Plan:
         return self._readings[kind]
 
     def read_plainly(self, model: HookedModel, why: Exception, *, packed: bool) -> Engine:
-        """Read models of this kind with the plain engine from now on, because the fast one failed, and warn."""
+        """Warn that the fast engine failed, and read models of this kind with the plain engine from now on."""
         self._readings[kind_of(model, packed)] = engine = fall_back(model, why)
         self.fallen.append(model.name)
         return engine
 
     def batches_for(self, model: HookedModel) -> list[list[int]]:
-        """Return the rows of each batch, split if the model's rows give different numbers together than alone."""
+        """Return the rows of each batch, split where batching would change the model's numbers."""
         return row_layout(model).split(self.batches, self.lengths)
 
     def batch_to_try(self, model: HookedModel, rows: Sequence[int]) -> TokenBatch:
-        """Make tensors from those of the given rows that may be batched with the first."""
+        """Make a batch of the given rows, leaving out those that cannot be batched with the first."""
         layout = row_layout(model)
         return self.batch_of(layout.split([rows], self.lengths)[0], layout.padding_side)
 
     def batch(self, number: int) -> TokenBatch:
-        """Make the tensors of one batch."""
+        """Make one of the planned batches."""
         return self.batch_of(self.batches[number])
 
     def batch_of(self, rows: Sequence[int], side: PaddingSide = "left") -> TokenBatch:
-        """Make the tensors of some rows, padded on one side."""
+        """Make a batch of some rows, padded on one side."""
         key = (side, tuple(rows))
         if key not in self._made:
             self._made[key] = make_batch(self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side=side)
@@ -238,13 +238,13 @@ class Plan:
         require_embedded(model.hf, ((row.example.question, row.ids) for row in self.rows), name=model.name)
 
     def require_finite(self, finite: Bool[Tensor, "batch"], rows: Sequence[int], name: str, what: str) -> None:
-        """Raise an error unless all rows are finite."""
+        """Raise `ModelError` if a row is marked as not finite."""
         if bool(finite.all()):
             return
         example = self.rows[rows[int((~finite).nonzero()[0, 0])]].example
         raise ModelError(
             f"{name!r} gives NaN or infinite {what}, first for example {example.id!r} ({example.question[:60]!r}): "
-            "its weights are broken, or its dtype overflows. Check the checkpoint, or use ",
+            "either its weights are broken or its dtype overflows. Check the checkpoint, or use ",
             Setting("dtype", "float32"),
             ".",
         )
@@ -264,16 +264,16 @@ def where_of(options: RunOptions) -> dict[str, Any]:
 class CounterfactualPlan:
     """Counterfactual rows, which `full` reads in place of a retain model."""
 
-    plan: Plan  # their tokens and batches, followed by the control facts, which are unchanged
-    places: list[list[int]]  # for each row of the audit, the indices of its rows here
+    plan: Plan  # tokens and batches of the counterfactuals, followed by the unchanged control facts
+    places: list[list[int]]  # for each row of the audit, the indices of its counterfactuals in `plan`
 
     @property
     def draws(self) -> int:
-        """The largest number of rows of one example; 1 if there are none."""
+        """The largest number of counterfactuals of any example; 1 if there are no examples."""
         return max(map(len, self.places), default=1)
 
     def fingerprint(self, full: str) -> str:
-        """Hash of what the states depend on: the weights of `full`, the tokens, and which rows belong together."""
+        """Hash of what the states depend on: the weights of `full`, the tokens, and which example each row is for."""
         parts = [full, self.plan.encoded.ids_hash, str(self.places)]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
@@ -326,7 +326,7 @@ def make_plan(
     costs = ModelCosts.of(full.config, pick_device(options.device))
 
     readings: dict[tuple[object, ...], Engine] = {}
-    fallen: list[str] = []  # shared with the plan: counterfactuals are read like all other rows
+    fallen: list[str] = []  # shared by both plans: counterfactuals are read like all other rows
 
     def plan_of(encoded: Encoded, counterfactual: CounterfactualPlan | None = None) -> Plan:
         rows = [*encoded.rows, *(facts.rows if facts else ())]
@@ -355,25 +355,25 @@ def make_plan(
 
 
 def _tell_of_bfloat16(shape: Any, config: AuditConfig, options: RunOptions) -> None:
-    """Tell the user if float32, the default, is slow for a large model on this CPU."""
+    """Log a hint if bfloat16 would be much faster than the default float32 for a large model on this CPU."""
     weights = 12 * shape.num_hidden_layers * shape.hidden_size**2
     if config.dtype != "float32" or weights < 1e8 or options.device_map or pick_device(options.device) != "cpu":
         return
     if (gain := bfloat16_gain("cpu")) >= FASTER:
         tell(
             f"products in bfloat16 are {gain:.1f} times as fast as in float32 on this CPU: dtype bfloat16 is enough "
-            "for a first look, and moves scores in the third decimal"
+            "for a first look (scores change in the third decimal)"
         )
 
 
 def _with_draws(
     encoded: Encoded, drawn: Mapping[int, Drawn], as_tokens: Callable[[Sequence[ForgetExample]], Encoded]
 ) -> tuple[Encoded, list[list[TokenRow]]]:
-    """Tokenise the counterfactuals of each row; rows are skipped if none keeps the entity's tokens."""
+    """Tokenise the counterfactuals of each row; skip rows without one that keeps the entity's tokens."""
     rows, skipped, kept = [], list(encoded.skipped), []
     for row in encoded.rows:
         draws = drawn[id(row.example)]
-        reason = draws if isinstance(draws, str) else "No counterfactual keeps the tokens of the entity."
+        reason = draws if isinstance(draws, str) else "No counterfactual keeps the entity's tokens."
         same = [] if isinstance(draws, str) else [r for r in as_tokens(draws).rows if r.targets == row.targets]
         if same:
             rows.append(row)

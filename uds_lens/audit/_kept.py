@@ -1,8 +1,8 @@
 """Keep the states of streamed sources on disk, so that an interrupted audit can be resumed.
 
-Each source has a directory inside the temporary directory, named by a hash of everything its states depend on. A lock
-shows that an audit is using the directory; the lock ends with the process, so a killed audit leaves its states behind,
-free for the next audit. A finished audit removes its states.
+Each source has a directory inside the temporary directory, named after a hash of everything that its states depend on.
+An audit locks the directories it uses. A lock ends with its process, so the next audit can use the states left by a
+killed one. A finished audit removes its states.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _held: ContextVar[dict[Path, BaseFileLock] | None] = ContextVar("uds_lens_kept_s
 
 @contextmanager
 def states_kept() -> Iterator[None]:
-    """Keep the states of streamed sources until the outermost such block ends without an error, then remove them."""
+    """Keep states of streamed sources until the outermost `with` block of this kind ends without an error."""
     if _held.get() is not None:
         yield
         return
@@ -53,7 +53,7 @@ def states_kept() -> Iterator[None]:
         yield
         for place in held:
             shutil.rmtree(place, ignore_errors=True)
-            with suppress(OSError):  # it holds the states of other audits
+            with suppress(OSError):  # not empty: other audits have states there
                 place.parent.rmdir()
     finally:
         _held.reset(token)
@@ -71,7 +71,7 @@ def _key(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, option
 
 
 def kept_place(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, options: RunOptions) -> Path | None:
-    """Return the directory for a source's states, perhaps filled by an interrupted audit; None if they are not kept.
+    """Return the directory for a source's states, which an earlier audit may have filled; None if they are not kept.
 
     Warns if the states cannot be kept.
     """
@@ -88,7 +88,7 @@ def kept_place(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, 
         if top.is_symlink() or getattr(top.stat(), "st_uid", user) != user:
             raise PermissionError(errno.EPERM, "it belongs to another user")
         for other in top.iterdir():
-            with suppress(OSError):  # an audit has removed them
+            with suppress(OSError):  # another audit has just removed it
                 forgotten = time.time() - other.stat().st_mtime > _FORGOTTEN
                 if forgotten and (old := hold(other / _LOCK, timeout=0)) is not None:
                     shutil.rmtree(other, ignore_errors=True)
@@ -103,8 +103,8 @@ def kept_place(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, 
 def load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
     """Load the states that were kept; None if there are none, or if a file is missing, truncated or altered.
 
-    Temporary directories are cleaned file by file, and a power failure can leave gaps in files, so states are used only
-    if every byte is as it was written.
+    A cleaned temporary directory may lack some of the files, and a power failure can leave gaps in them, so states are
+    used only if every file matches its recorded hash.
     """
     from safetensors import SafetensorError
 
@@ -135,7 +135,7 @@ def keep_record(folder: Path | None, states: SourceStates) -> None:
 
 @contextmanager
 def keeping(place: Path | None) -> Iterator[Path | None]:
-    """Yield the directory to write to, which appears atomically; None, with a warning, if it cannot be written."""
+    """Yield a directory to write to, moved to `place` at the end; None, with a warning, if it cannot be written."""
     with ExitStack() as stack:
         folder = None
         if place is not None:
@@ -148,8 +148,8 @@ def keeping(place: Path | None) -> Iterator[Path | None]:
 
 @contextmanager
 def _warned() -> Iterator[None]:
-    """Warn instead of failing if the disk refuses states that are kept only for resuming."""
+    """Warn instead of failing if states that are kept only for resuming cannot be written."""
     try:
         yield
-    except (StorageError, NotImplementedError) as error:  # the latter on file systems without locks
+    except (StorageError, NotImplementedError) as error:  # NotImplementedError on file systems without locks
         warn_once(f"states are not kept, so this audit would start from scratch if it is stopped: {error}")

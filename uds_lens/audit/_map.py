@@ -1,4 +1,4 @@
-"""Locate a difference between two models: patches by layer, position and site, not only at the entity."""
+"""Locate where two models differ: patch by layer, position and site, not only at the entity."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class MapCell(NamedTuple):
     position: MapPosition
     """Positions in the text."""
     head: int | None = None
-    """One attention head; None: all of them, or a site without heads."""
+    """A single attention head; None for all heads, or at a site without heads."""
 
     @property
     def label(self) -> str:
@@ -66,7 +66,7 @@ class MapCell(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class DepthMap:
-    """Log-probability that answers lose when another model's states are patched into `full`; made by `depth_map`."""
+    """Log-probability that answers lose when another model's states are patched into `full`; see `depth_map`."""
 
     models: Mapping[str, ModelRecord]
     """The records of `full` and `source`."""
@@ -75,19 +75,19 @@ class DepthMap:
     """The scored examples, in input order."""
 
     cells: tuple[MapCell, ...]
-    """What was patched at each layer."""
+    """The patches tried at each layer."""
 
     lost_by_token: Float[Tensor, "example layer cell token"]
-    """Log-probability lost by each token of the entity, in order, in nats; NaN if the text has no such position (its
-    subject is not named), and after the entity's last token."""
+    """Log-probability lost by each token of the entity, in order, in nats. NaN if the text does not have the patched
+    position (because it does not name its subject), and after the last token of a shorter entity."""
 
     config: AuditConfig
-    """How it was measured; site and scope are those of the cells, and the last layer is patched in its residual
-    stream."""
+    """Settings of the measurement. Site and scope do not apply (see `cells`), and the last layer is patched in its
+    residual stream."""
 
     @cached_property
     def lost(self) -> Float[Tensor, "example layer cell"]:
-        """Log-probability lost in nats per token, the mean over the entity's tokens; NaN if there is none."""
+        """Log-probability lost, in nats per token: mean over the entity's tokens; NaN if no position was patched."""
         return self.lost_by_token.nanmean(-1)
 
     def __repr__(self) -> str:
@@ -103,7 +103,7 @@ class DepthMap:
         return self.lost[:, :, self.cells.index(MapCell(site, position, head))]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per example, layer and cell: `lost`."""
+        """Return one row per example, layer and cell, with the log-probability lost (`lost`)."""
         import pandas as pd
 
         index = pd.MultiIndex.from_product(
@@ -116,7 +116,7 @@ class DepthMap:
         return frame[["example_id", "layer", "site", "position", "head", "label", "lost"]]
 
     def cells_frame(self) -> pd.DataFrame:
-        """Return one row per layer and cell: mean loss, interval and p-value (sign flips over subjects; Holm's)."""
+        """Return one row per layer and cell: mean loss, interval, p-value (sign-flip test over subjects) and Holm p."""
         import pandas as pd
 
         groups = cluster_codes([row.subject for row in self.examples])
@@ -130,7 +130,7 @@ class DepthMap:
         return frame
 
     def tokens_frame(self) -> pd.DataFrame:
-        """Return one row per layer, cell and output position (from 0): mean loss, over the `n` answers that have it."""
+        """Return one row per layer, cell and entity token (from 0): mean loss over the `n` entities that long."""
         import pandas as pd
 
         rows = []
@@ -141,11 +141,12 @@ class DepthMap:
         return pd.DataFrame(rows, columns=["layer", "site", "position", "head", "label", "token", "lost", "n"])
 
     def bypass_frame(self) -> pd.DataFrame:
-        """Return one row per layer and site: loss at all positions and at the entity alone, and the share bypassing it.
+        """Return one row per layer and site: loss from patching all positions or only the entity, and the difference.
 
         `bypass = 1 - entity / all` is the share of the loss at this layer that reaches the answer through earlier
-        positions, which a depth score does not patch. It is NaN if the loss at all positions is at most `tau`, and
-        below 0 if the entity's positions alone lose more. The interval is a bootstrap over subjects.
+        positions, which a depth score does not patch. It is NaN if patching all positions loses at most `tau`, and
+        negative if patching only the entity loses more than patching all positions. The interval (of `past = all -
+        entity`) is bootstrapped over subjects.
         """
         import pandas as pd
 
@@ -169,7 +170,7 @@ class DepthMap:
 
         Raises:
             ResultFormatError: `path` holds something else.
-            StorageError: The file system refuses.
+            StorageError: The directory cannot be written.
         """
         Result(
             _SAVED,
@@ -185,7 +186,7 @@ class DepthMap:
         """Read a map written by `save`.
 
         Raises:
-            ResultFormatError: A file is missing, altered, or of another version.
+            ResultFormatError: A file is missing or altered, or has an unsupported version.
         """
         saved = Result.load(path, _SAVED)
         examples, cells = examples_of(saved), saved.values.cells
@@ -226,7 +227,7 @@ class _Values(NamedTuple):
 
 
 _SAVED = Kind("DepthMap", settings=AuditConfig, values=_Values, model=ModelRecord, tables={"examples": EXAMPLES})
-"""How a map is stored."""
+"""Storage format of a map."""
 
 
 def depth_map(
@@ -240,17 +241,17 @@ def depth_map(
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
 ) -> DepthMap:
-    """Patch another model's states into `full`, by layer, position and site, and measure what the answers lose.
+    """Patch another model's states into `full`, by layer, position and site, and measure the log-probability lost.
 
     Args:
         full: The model that is patched.
-        source: The model whose states are patched in: retain, unlearned, edited.
+        source: The model whose states are patched in, such as retain or an unlearned or edited model.
         examples: Examples with entity spans.
-        sites: Points in a block: in its residual stream, or in its attention heads (`z`, `q`, `k`, `v`).
-        positions: "entity", as in a score; "subject", all mentions of the example's subject; "prompt", everything
-            before the entity's positions; "all".
-        heads: Patch each head on its own, at sites that have heads.
-        config: Prompts, dtype, sample, and the resampling; default `AuditConfig()`.
+        sites: Points in a block, in the residual stream or the attention heads (`z`, `q`, `k`, `v`).
+        positions: "entity", as for a score; "subject", all mentions of the example's subject; "prompt", everything
+            before the entity; or "all".
+        heads: Whether to also patch each head separately, at sites that have heads.
+        config: Prompts, dtype, sample and resampling; default `AuditConfig()`.
         options: How to run it; default `RunOptions()`.
 
     Returns:
@@ -258,9 +259,9 @@ def depth_map(
 
     Raises:
         IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
-        ConfigError: A site or a position is not one of the words above.
+        ConfigError: A site or position is not among those above.
         DataError: No examples.
-        ModelError: A model gives NaN, or has no embedding for a token.
+        ModelError: A model produces NaN, or has no embedding for a token.
 
     Example:
         >>> import uds_lens as ul
@@ -277,7 +278,7 @@ def depth_map(
         check_choice("positions", position, MapPosition)
     config = replace(as_settings(AuditConfig, config, name="config"), last_layer="resid_post")
     options = replace(as_settings(RunOptions, options, name="options"), stream=False)
-    # At sites inside a block, rows are padded, and every position lies in the window.
+    # The settings for sites inside a block, with all positions in the window, make the plan pad its rows.
     whole = replace(config, scope="all", site="mlp_out", stand_in=None, counterfactual="no_question", draws=3)
     chosen = forget_set(examples, config).examples
     plan = make_plan({"full": full, "source": source}, chosen, config=whole, options=options)
@@ -301,7 +302,7 @@ def depth_map(
 def _read(
     source: ModelSource, plan: Plan, sites: Sequence[HookSite], *, config: AuditConfig, options: RunOptions
 ) -> tuple[ModelRecord, dict[HookSite, SourceStates]]:
-    """Read the source's states of whole rows at every site."""
+    """Read the source's states on whole rows at every site."""
     with opened(source, config, options) as model:
         record, side = ModelRecord.of(model), row_layout(model).padding_side
         require_finite_head(model)
@@ -331,7 +332,7 @@ def _n_heads(model: HookedModel, plan: Plan, site: HookSite) -> int:
 def _patch_cells(
     model: HookedModel, plan: Plan, cells: Sequence[MapCell], read: dict[HookSite, SourceStates], options: RunOptions
 ) -> Float[Tensor, "example layer cell token"]:
-    """Patch every cell of every batch of `full`, and return the log-probability that each token of the entity loses."""
+    """Patch every cell in every batch of `full`; return the log-probability that each token of the entity loses."""
     longest = max((len(row.scored) for row in plan.rows), default=0)
     lost = torch.full((len(plan.rows), model.n_layers, len(cells), longest), torch.nan, dtype=torch.float64)
     side = row_layout(model).padding_side
@@ -372,7 +373,7 @@ def _patch_cells(
 
 
 def _where(batch: TokenBatch, plan: Plan, model: HookedModel, position: MapPosition) -> Bool[Tensor, "batch win"]:
-    """Mark the window positions that a position name stands for."""
+    """Mark the window positions that belong to a `MapPosition`."""
     if position in ("all", "entity"):
         return batch.patched_mask if position == "all" else batch.scored_mask
     if position == "prompt":

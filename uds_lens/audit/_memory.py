@@ -1,4 +1,4 @@
-"""Halve batches when memory runs out, and estimate before a run how much it needs."""
+"""Estimate the memory that an audit needs, and halve batches when memory runs out."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ GIB = 1 << 30
 T = TypeVar("T")
 
 _PROGRAM = 150_000_000
-"""Bytes of CPU memory needed on top of what is counted, such as library code and matrix-product buffers."""
+"""CPU memory not covered by the other estimates, such as library code and matrix-product buffers, in bytes."""
 
 
 def run_halving(
     items: Sequence[T], work: Callable[[list[T]], None], *, relieve: Callable[[], bool] | None = None, about: str = ""
 ) -> list[list[T]]:
-    """Run `work` on rows or batches; if memory runs out, run it on each half (of a single batch, if need be)."""
+    """Run `work` on rows or batches; if memory runs out, run it on each half instead (a single batch is split)."""
     try:
         work(list(items))
         return [list(items)]
@@ -63,7 +63,7 @@ def run_halving(
     if again:
         return run_halving(items, work, relieve=relieve, about=about)
     warn_once(
-        "memory ran out on a batch, so batches are halved; results do not change. A lower ",
+        "memory ran out on a batch, so batches are halved, which does not change results. A lower ",
         Setting("token_budget", of="RunOptions"),
         " avoids the failed attempts.",
         key=f"halving {about}",
@@ -87,13 +87,13 @@ def _halves(items: list[Any]) -> list[list[Any]]:
 class MemoryEstimate:
     """Peak memory of an audit, in bytes."""
 
-    weights: int  # the one model in memory; streamed: two of its blocks, or its head if that is larger
-    states: int  # of all sources at the windows, and recordings that are kept; streamed: all states waiting for a block
+    weights: int  # the model in memory; streamed: two of its blocks, or its head if that is larger
+    states: int  # window states of all sources, and kept recordings; streamed: all states waiting for a block
     batch: int  # the largest batch: recorded keys and values, activations, logits
-    available: int  # memory of the device that is free now
-    program: int = 0  # what running models on the CPU needs in addition
+    available: int  # free memory of the device
+    program: int = 0  # additional memory for running models on the CPU
     streamed: bool = False  # whether the model is read a block at a time
-    parts: tuple[tuple[int, ...], ...] = ()  # streamed: groups of batches that share one reading of the files
+    parts: tuple[tuple[int, ...], ...] = ()  # streamed: groups of batches; the files are read once per group
     in_files: int = 0  # weights of one model as stored in its files
 
     @property
@@ -112,7 +112,7 @@ class MemoryEstimate:
         return f"needs about {self.total / GIB:.2f} GiB ({shares}) of {self.available / GIB:.2f} GiB free"
 
     def require(self, more: str = "") -> None:
-        """Raise an error unless it fits; `more` is a sentence placed before the advice."""
+        """Raise `ModelError` if memory is not sufficient; `more` is a sentence to put before the advice."""
         if not self.fits:
             way = ", streamed," if self.streamed else ""
             raise ModelError(
@@ -144,11 +144,11 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate from a transformers config, without loading weights: weights, states, and room for one batch.
 
-    The estimate is rough. If it is too low, a GPU runs out of memory, and batches are halved.
+    The estimate is rough. If it is too low and a GPU runs out of memory, batches are halved.
     """
     text = config.get_text_config()
     size = torch.empty(0, dtype=getattr(torch, dtype)).element_size()
-    sizes = weight_sizes(config, size, trust_remote_code)  # raises an error that says what a model must have
+    sizes = weight_sizes(config, size, trust_remote_code)  # first, because its error says what a model must have
     width, layers = int(text.hidden_size), int(text.num_hidden_layers)
     heads = largest_entry(text, "num_attention_heads") or max(1, width // 64)
     keys = 2 * (largest_entry(text, "head_dim") or width // heads)
@@ -160,13 +160,12 @@ def estimate_memory(
     for batch in plan.batches:
         length, variants = max(len(rows[i].ids) for i in batch), layers * max(len(rows[i].window) for i in batch)
         tokens, resumed = len(batch) * length, len(batch) * variants
-        together = int(min(resumed, max(variants, at_once)))  # rows are resumed in groups
+        together = int(min(resumed, max(variants, at_once)))  # rows are resumed a group at a time
         scores = max(heads * tokens * length, min(heads * together * (length + variants), SCORES_AT_ONCE))
         in_block = max(tokens, together) * (2 * width + 3 * inner + keys) + 3 * scores
         kept = 0 if streamed else tokens * layers * keys + resumed * (2 * width + length + variants)  # with masks
         recorded, batch_room = recorded + kept, max(batch_room, in_block + kept)
-        # Add a quarter for masks and positions, which are held along with the states of `full` and of each source's
-        # variants.
+        # Add a quarter for the masks and positions that are held with the states of `full` and of the variants.
         waiting.append((tokens + (1 + n_sources) * resumed) * width * size * 5 // 4)
     windows = layers * sum(len(row.window) for row in rows)
     logits = 3 * min(logits_at_once(torch.device(device)), windows * int(text.vocab_size)) * 4
@@ -174,9 +173,9 @@ def estimate_memory(
     program = 0 if torch.device(device).type == "cuda" else _PROGRAM
     weights, states = sizes.whole, min(states_budget, n_sources * windows * width * size)
     parts: tuple[tuple[int, ...], ...] = ()
-    if streamed:  # a block and the stored bytes of the next (on a GPU, both as weights), and later only the head
+    if streamed:  # a block and the stored bytes of the next one (on a GPU, its weights); at the end, only the head
         beside = size if torch.device(device).type == "cuda" else _stored_size(config, size)
-        # a tied head is the embedding, and stays in memory
+        # a tied head is also the embedding, so it always stays in memory
         always, head = (sizes.head, 0) if sizes.tied else (0, sizes.head)
         weights = max(sizes.block * (size + beside) // size, head) + sizes.around + always
         parts = _parts_that_fit(waiting, available - weights - states - room - program)
@@ -188,14 +187,14 @@ def estimate_memory(
 
 
 def _stored_size(config: Any, size: int) -> int:
-    """Return the bytes per number in the checkpoint's files, or in memory if its config does not give the dtype."""
+    """Return the bytes per number in the checkpoint's files (by default `size`), from the dtype in its config."""
     stored = getattr(config, "dtype", None)
     stored = getattr(torch, stored, None) if isinstance(stored, str) else stored
     return stored.itemsize if isinstance(stored, torch.dtype) else size
 
 
 def _parts_that_fit(sizes: Sequence[int], room: int) -> tuple[tuple[int, ...], ...]:
-    """Split batches into groups that fit into memory together (or are a single batch).
+    """Group batches so that each group fits into memory; a batch that is too large forms its own group.
 
     >>> _parts_that_fit([3, 3, 3, 9, 1], 6)
     ((0, 1), (2,), (3,), (4,))
@@ -259,14 +258,14 @@ def settled(
     Args:
         full: The target.
         plan: Rows and batches.
-        n_sources: Models whose states are kept at once.
+        n_sources: Number of models whose states are kept at the same time.
         config: What is measured.
-        options: How it is run.
-        keep: Whether recordings of `full` are kept, which is impossible with a streamed model.
-        report: Log the estimate.
+        options: How the audit is run.
+        keep: Whether recordings of `full` are kept, which rules out streaming.
+        report: Whether to log the estimate.
 
     Returns:
-        The options with `stream` True or False.
+        The options, with `stream` set to True or False.
 
     Raises:
         ModelError: There is not enough memory, or the model cannot be streamed.
@@ -288,12 +287,12 @@ def settled(
     streamed = memory_of_audit(full, plan, streamed=True, **sizes)
     if streamed is not None and estimate is not None:
         if not streamed.fits:
-            estimate.require(f"Read a block at a time, it {streamed}. ")
+            estimate.require(f"Even if read one block at a time, it {streamed}. ")
         weights = f"{streamed.in_files / GIB:.1f} GiB"
         warn_once(
-            f"the audit {estimate}: models are read a block at a time, which takes about {streamed.total / GIB:.2f} "
-            f"GiB. Each audit reads the weights of each model ({weights}) from disk {_times(streamed)}; the numbers "
-            "are the same.",
+            f"the audit {estimate}: models are read one block at a time, which takes about {streamed.total / GIB:.2f} "
+            f"GiB. Each audit reads the weights of each model ({weights}) from disk {_times(streamed)}. The results do "
+            "not change.",
             key=f"streamed {full}",
         )
     if streamed is not None:
@@ -308,12 +307,12 @@ def settled(
 
 
 def _times(estimate: MemoryEstimate) -> str:
-    """Say how often a streamed audit reads the weights."""
+    """Return how often a streamed audit reads the weights, in words."""
     return "once" if len(estimate.parts) < 2 else f"{len(estimate.parts)} times"
 
 
 def _why_not(full: ModelSource, config: AuditConfig, options: RunOptions, keep: bool) -> str | None:
-    """Say why an audit cannot be streamed; None if it can."""
+    """Return the reason why an audit cannot be streamed; None if it can."""
     if keep:
         return "it must stay open, with its activations recorded, for several models"
     if config.site != "resid_post":
@@ -323,7 +322,7 @@ def _why_not(full: ModelSource, config: AuditConfig, options: RunOptions, keep: 
     if options.device_map is not None:
         return "device_map places whole models"
     if options.trust_remote_code:
-        return "a checkpoint's own code is run on whole models"
+        return "a checkpoint's own code runs whole models"
     return why_not_streamed(full, revision=options.revision, offline=options.offline)
 
 
@@ -341,7 +340,7 @@ class WeightSizes(NamedTuple):
     """Sizes of a model's weights, in bytes."""
 
     whole: int
-    """All weights; tied ones count once."""
+    """All weights; tied weights are counted once."""
 
     block: int
     """The largest block."""
@@ -357,12 +356,12 @@ class WeightSizes(NamedTuple):
 
 
 def weight_sizes(config: Any, size: int, trust_remote_code: bool = False) -> WeightSizes:
-    """Count the weights of a model that is built without storage.
+    """Measure the weights of a model by building it without storage.
 
     Args:
-        config: Its transformers config.
+        config: The model's transformers config.
         size: Bytes per number.
-        trust_remote_code: Build it from the checkpoint's own code.
+        trust_remote_code: Whether to build it from the checkpoint's own code.
     """
     import copy
 

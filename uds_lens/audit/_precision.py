@@ -25,25 +25,25 @@ def limit_for(
 ) -> int:
     """Return how many examples, spread over the subjects, are enough for a first look.
 
-    More rows about the same subjects add little, because the interval covers other subjects. Samples of two rows per
-    subject (at least 16 rows), doubled each time, are audited until the sampling error of UDS is at most `precision`
-    times the width of its interval. The last sample costs as much as all earlier ones together. For a published score,
-    use all rows.
+    More rows about the same subjects add little, because the interval mostly reflects variation between subjects. The
+    function audits samples of increasing size, starting at two rows per subject (at least 16 rows) and doubling, until
+    the sampling error of UDS is at most `precision` times the width of its interval. The last sample costs as much as
+    all earlier ones together. For a published score, use all rows.
 
     Args:
-        full: As in `DepthAudit.run`; so are `retain`, `unlearned`, `examples` and `options`.
+        full: As in `DepthAudit.run`, like `retain`, `unlearned`, `examples` and `options`.
         retain: The model that never saw the forget set.
         unlearned: The model whose scores are used.
         examples: The forget set.
-        precision: Largest sampling error as a share of the interval's width, above 0.
-        config: What is measured; its `limit` is not used.
+        precision: Largest acceptable sampling error, as a fraction of the interval's width; above 0.
+        config: What to measure; its `limit` is ignored.
         options: How to run it.
 
     Returns:
-        A `limit` for `AuditConfig`, at most the number of examples. It is that number if no score or error is defined.
+        A `limit` for `AuditConfig`, at most the number of examples (which is returned if no score or error is defined).
 
     Raises:
-        ConfigError: `precision` is not above 0, or the settings take the first rows in place of a random sample.
+        ConfigError: `precision` is not above 0, or the settings take the first rows instead of a random sample.
         DataError: No examples.
 
     Example:

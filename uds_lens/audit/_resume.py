@@ -1,4 +1,4 @@
-"""Audits of one or many models in a folder: kept if they answer the same question, otherwise measured."""
+"""Audits of one or several models in a folder; finished ones with the same inputs and settings are reused."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from uds_lens.results import AuditConfig, RunOptions
 
 
-BASELINE = "baseline"  # directory of stage 1, next to those of the audits
+BASELINE = "baseline"  # directory of stage 1, next to the directories of the audits
 TABLE = "table.csv"  # name of the table of a folder
 
 OnSaved = Callable[[str, DepthAudit], None]  # called with each model's name and audit as soon as it is saved
 
-Result = TypeVar("Result", DepthAudit, Baseline)  # any result that an earlier run may have left
+Result = TypeVar("Result", DepthAudit, Baseline)  # a result that an earlier run may have saved
 
 
 @dataclass(frozen=True)
 class Question:
     """Models, examples and settings of an audit. Weights are compared by fingerprint, never by name or date."""
 
-    full: str  # model that was trained on everything
-    retain: str | Sequence[str] | None  # model that never saw the forget set, or several; None with counterfactuals
+    full: str  # the model trained on everything
+    retain: str | Sequence[str] | None  # the model (or models) that never saw the forget set; None with counterfactuals
     examples: Sequence[ForgetExample]  # the forget set
     config: AuditConfig  # what is measured
     options: RunOptions  # how models are opened and run
@@ -53,28 +53,28 @@ class Question:
     _fingerprints: dict[str, str] = field(default_factory=dict)
 
     def audit_at(self, place: Path, unlearned: str) -> DepthAudit | None:
-        """Load the audit of this model from a directory; None if there is none, or, with a warning, if it is broken."""
+        """Load this model's audit from a directory; None if there is none that matches, or it is broken (warns)."""
         return self._same(_loaded(DepthAudit, place), {"unlearned": unlearned})
 
     def other_at(self, place: Path, unlearned: str) -> str | None:
-        """Describe the finished audit in a directory if it answers another question, whichever release measured it."""
+        """Describe the finished audit in a directory (of any release) if it has other inputs or settings."""
         earlier = _loaded(DepthAudit, place)
         if earlier is None or (other := self._difference(earlier, {"unlearned": unlearned})) is None:
             return None
         return f"{earlier.models['unlearned'].name[-80:]!r} with other {other}"
 
     def baseline_at(self, place: Path) -> Baseline | None:
-        """Load stage 1 from a directory, like `audit_at`; settings applied afterwards (tau) may differ."""
+        """Load stage 1 from a directory, like `audit_at`; settings that are applied afterwards (tau) may differ."""
         return self._same(self._applied(_loaded(Baseline, place)), {})
 
     def other_baseline_at(self, place: Path) -> str | None:
-        """Describe stage 1 in a directory if it answers another question, like `other_at`."""
+        """Describe stage 1 in a directory if it has other inputs or settings, like `other_at`."""
         earlier = self._applied(_loaded(Baseline, place))
         other = None if earlier is None else self._difference(earlier, {})
         return None if other is None else f"stage 1 of other {other}"
 
     def _applied(self, saved: Baseline | None) -> Baseline | None:
-        """Return stage 1 with those settings of this question that are applied afterwards."""
+        """Return stage 1 with the settings that are applied afterwards taken from this question."""
         if saved is None:
             return None
         stage_1 = {name: getattr(saved.config, name) for name in STAGE_1_SETTINGS}
@@ -82,11 +82,11 @@ class Question:
 
     @property
     def how(self) -> dict[str, Any]:
-        """Control, settings and options, in the form that `DepthAudit.run` and `Baseline.measure` take."""
+        """Control, settings and options, as keyword arguments of `DepthAudit.run` and `Baseline.measure`."""
         return {"control": self.control, "config": self.config, "options": self.options}
 
     def _same(self, result: Result | None, others: Mapping[str, str]) -> Result | None:
-        """Return `result` if everything it depends on matches this question; cheap comparisons come first."""
+        """Return `result` if its inputs and settings match, else None; cheap comparisons come first."""
         if result is None:
             return None
         origin = result.provenance
@@ -99,8 +99,8 @@ class Question:
         return result if self._difference(result, others) is None else None
 
     def _difference(self, result: DepthAudit | Baseline, others: Mapping[str, str]) -> str | None:
-        """Name the part of a result's question that differs from this one."""
-        open_prompts = self.config.protocol == "auto"  # resolved from the models; the tokens are compared below
+        """Name the inputs or settings in which a result differs from this question; None if it does not."""
+        open_prompts = self.config.protocol == "auto"  # the models decide the protocol; the tokens are compared below
         expected = replace(self.config, protocol=result.config.protocol) if open_prompts else self.config
         if result.config != expected:
             return "settings"
@@ -139,7 +139,7 @@ class Question:
             drawn=inputs.drawn,
             config=self.config,
             options=self.options,
-            report=False,  # the measurement itself logs its prompts
+            report=False,  # the measurement logs them
         )
 
     @cached_property
@@ -174,29 +174,29 @@ def _of(sample: Mapping[str, Any] | None) -> int | None:
 
 
 def _loaded(kind: type[Result], place: Path) -> Result | None:
-    """Load a result; None if there is none, or, with a warning, if it cannot be read."""
+    """Load a result; None if there is none, or it cannot be read (with a warning)."""
     if not (place / "manifest.json").is_file():
         return None
     try:
         return kind.load(place)
     except ResultFormatError as error:
         warn_once(
-            f"{str(place)[-120:]!r} holds a result that cannot be read, and is measured again: {str(error)[:300]}"
+            f"{str(place)[-120:]!r} contains a result that cannot be read, so it is measured again: {str(error)[:300]}"
         )
         return None
 
 
 def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Return where the audits of these models go: a single one into `out` itself, several into its subdirectories."""
+    """Return the directory of each audit: `out` itself for a single model, subdirectories of `out` for several."""
     if len(names) > 1:
         if is_audit(out):
             raise ConfigError(
-                f"{str(out)!r} holds one audit; several need a directory of their own: choose another place."
+                f"{str(out)!r} contains a single audit, but several need their own directory: choose another one."
             )
         return {name: out / name for name in names}
     if not is_audit(out) and audits_in(out, depth=1):
         raise ConfigError(
-            f"{str(out)!r} holds audits of several models: choose another place, or a subdirectory of it."
+            f"{str(out)!r} contains audits of several models: choose another directory, or a subdirectory of it."
         )
     return {names[0]: out}
 
@@ -210,7 +210,7 @@ def require_places(places: Iterable[Path], *, baseline: Path | None = None) -> N
 
 
 def check_models(question: Question, models: Mapping[str, str]) -> None:
-    """Read the configs and tokenizers of all models (no weights), and compare each with those of `full`."""
+    """Read the configs and tokenizers of all models (no weights), and compare them with those of `full`."""
     run = question.options
     where = {"offline": run.offline, "trust_remote_code": run.trust_remote_code}
     full = read_checkpoint_info(question.full, revision=run.revision, **where)
@@ -230,7 +230,7 @@ def found_in(question: Question, models: Mapping[str, str], places: Mapping[str,
 def audit_alone(
     question: Question, models: Mapping[str, str], place: Path, *, on_saved: OnSaved | None = None
 ) -> dict[str, DepthAudit]:
-    """Measure both stages of one model in one run, saved in `place` itself; nothing if `models` is empty."""
+    """Measure both stages of one model in one run, and save the audit in `place`; do nothing if `models` is empty."""
 
     def measured(model: str) -> DepthAudit:
         return DepthAudit.run(question.full, question.retain, model, question.examples, **question.how)
@@ -248,7 +248,7 @@ def audit_many(
     keep_full: bool = False,
     on_saved: OnSaved | None = None,
 ) -> dict[str, DepthAudit]:
-    """Measure stage 1 once, then one model after the other, saving each at once in a subdirectory of `out`."""
+    """Measure stage 1 once, then each model in turn; save each audit in a subdirectory of `out` right away."""
     baseline = None if redo else question.baseline_at(out / BASELINE)
     if baseline is None:
         if not redo and (other := question.other_baseline_at(out / BASELINE)) is not None:
@@ -293,14 +293,14 @@ def require_table(folder: Path) -> None:
 def write_folder_table(folder: Path, audits: Mapping[str, DepthAudit]) -> Path:
     """Write the table of `audits` and of all other audits saved in subdirectories of `folder`.
 
-    If they were not measured in the same way, a last column `conditions` holds the differences, as JSON.
+    If the audits were measured under different conditions, a last column `conditions` gives the differences as JSON.
     """
     import pandas as pd
 
     known = dict(audits)
     for place in audits_in(folder, depth=1):
         if place.name not in audits:
-            with suppress(ResultFormatError):  # the warning is given where they are loaded for use
+            with suppress(ResultFormatError):  # the warning is given when they are loaded for use
                 known[place.name] = DepthAudit.load(place)
     rows = [
         {"model": name, **{k: v for k, v in audit.summary().items() if isinstance(v, int | float)}}

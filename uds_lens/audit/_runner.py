@@ -1,8 +1,8 @@
-"""Run an audit's passes: batches, spilling to disk, halving when memory runs out, falling back to the plain engine.
+"""Run an audit's passes, with batching, spilling to disk, halving of batches, and fallback to the plain engine.
 
-The measurement itself is in `_two_stage.py`, the states of sources are in `_states.py`. This file has `read_sources`,
-and `Target`, which keeps `full` open. For models larger than memory, the blocks are read one after the other, each for
-all batches at once.
+`read_sources` reads the sources, and `Target` keeps `full` open. `_two_stage.py` contains the measurement, and
+`_states.py` the states of sources. If a model is larger than memory, its blocks are read one at a time, and each block
+is run on all batches.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ Patched: TypeAlias = Float[Tensor, "batch layer win"]
 
 
 class _MeasureAgain(Exception):  # noqa: N818 - a signal, not an error
-    """Raised in the middle of a pass whose engine was replaced, so that the whole pass is repeated."""
+    """Raised in a pass whose engine has been replaced, so that the whole pass is repeated."""
 
 
 def read_sources(
     sources: Sequence[Source], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> list[SourceStates]:
-    """Read all sources, one open at a time; if the fast engine fails on one, read all again with the plain engine."""
+    """Read all sources, opening one at a time; if the fast engine fails on one, reread all with the plain engine."""
     share = len(sources) + (plan.counterfactual is not None)
-    if options.stream is True:  # checked first: otherwise a source would be refused only after others were read
+    if options.stream is True:  # checked first, so that no source is rejected after others have been read
         require_streamable([source.model for source in sources], options)
     while True:
         n_fallen, states = len(plan.fallen), []
@@ -93,7 +93,7 @@ def read_source(
     For a streamed source, states kept by an interrupted audit are used instead.
 
     Raises:
-        ModelError: It cannot be opened or read, or produces states that are NaN or infinite.
+        ModelError: The source cannot be opened or read, or produces states that are NaN or infinite.
     """
     place = kept_place(source, plan, config, options) if is_streamed(source, options) else None
     if (kept := load_kept(place, config)) is not None:
@@ -101,7 +101,7 @@ def read_source(
         return kept
     own_logprobs = own_logprobs or place is not None
     with opened(source, config, options) as model, keeping(place) as folder:
-        # Hash before the first pass: on a CPU, it makes bitsandbytes repack 4-bit weights. Streamed models are hashed
+        # Hash before the first pass, in which bitsandbytes repacks 4-bit weights on a CPU. Streamed models are hashed
         # as they are read.
         record = ModelRecord.of(model) if model.is_resident else None
         if model.is_resident:
@@ -111,7 +111,7 @@ def read_source(
         weights = "" if record is None else record.fingerprint
         engine = plan.reading(model, weights, site=config.site, packed=packed, engine=options.engine)
         s_source = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
-        store: StateStore  # outlives the model; a new store for each attempt
+        store: StateStore  # outlives the model; created anew for each attempt
 
         def read(part: list[list[int]]) -> None:
             nonlocal engine
@@ -123,7 +123,7 @@ def read_source(
                 with model.head():
                     if not model.is_resident:
                         require_finite_head(model)
-                    # the head reads the residual stream, whichever site is patched
+                    # the head reads the residual stream, even if another site is patched
                     residual = caches if not own_logprobs or config.site == "resid_post" else states_at()
                     for rows, batch, cache in zip(part, batches, residual, strict=True) if own_logprobs else ():
                         s_source[rows] = mean_over_tokens(logprobs_of(model, batch, cache), batch)
@@ -140,7 +140,7 @@ def read_source(
             for rows, batch, cache in zip(part, batches, caches, strict=True):
                 states = cache.states
                 plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
-                # a copy in memory or on disk: the states on the device are freed after this batch
+                # copies to memory or disk: the states on the device are freed after this batch
                 store.put(batch, states)
 
         parts = parts_of(model, plan, 0, config, options)
@@ -150,7 +150,7 @@ def read_source(
                 for part in shown(parts, model, f"reading {role}", options):
                     run_halving(part, read, about=f"read {model.name} {options.token_budget}")
                 break
-            except _MeasureAgain:  # all rows are read by the same engine
+            except _MeasureAgain:  # all rows must be read by the same engine
                 continue
         own = s_source if own_logprobs else None
         states = SourceStates(record or ModelRecord.of(model), store, config.site, config.last_layer, logprobs=own)
@@ -163,9 +163,9 @@ def read_source(
 def parts_of(
     model: HookedModel, plan: Plan, n_sources: int, config: AuditConfig, options: RunOptions
 ) -> list[list[list[int]]]:
-    """Return the batches that run through the blocks together: one at a time, or, when streaming, all whose states fit.
+    """Return groups of batches that run through the blocks together: single batches, or when streaming, as many as fit.
 
-    For a streamed model, the weights before the blocks are read here.
+    This also reads the weights that a streamed model needs before its blocks.
     """
     batches, side = plan.batches_for(model), row_layout(model).padding_side
     if model.is_resident:
@@ -178,12 +178,12 @@ def parts_of(
 
 
 def shown(parts: Sequence[T], model: HookedModel, desc: str, options: RunOptions) -> Iterable[T]:
-    """Iterate over parts with a progress bar; when streaming, the bar is on the loop over blocks instead."""
+    """Iterate over parts with a progress bar; when streaming, the loop over blocks shows the bar instead."""
     return progress(parts, desc=desc, unit="batch", enabled=options.progress) if model.is_resident else parts
 
 
 def runs_packed(model: HookedModel, plan: Plan) -> bool:
-    """Return whether a model runs on packed rows, as planned; warn if it cannot."""
+    """Return whether a model runs on packed rows; warn if the plan has packed rows but the model cannot use them."""
     if plan.packed and not packable(model):
         warn_once(
             f"{model.name!r} has hooks or is a Bridge, so it runs on padded rows, while the other models of this "
@@ -196,7 +196,7 @@ def runs_packed(model: HookedModel, plan: Plan) -> bool:
 
 
 def is_streamed(source: ModelSource, options: RunOptions) -> TypeGuard[str | os.PathLike[str]]:
-    """Return whether a source is streamed: the options say so, and it is not open already."""
+    """Return whether a source is streamed: the options require it, and the source is not an open model."""
     return options.stream is True and isinstance(source, str | os.PathLike)
 
 
@@ -210,7 +210,7 @@ def require_streamable(sources: Sequence[object], options: RunOptions) -> None:
 
 
 def opened(source: ModelSource, config: AuditConfig, options: RunOptions) -> AbstractContextManager[HookedModel]:
-    """Open a checkpoint as the audit requires; a model that the caller has open stays open."""
+    """Open a checkpoint with the settings of the audit; a model that the caller opened stays open."""
     if is_streamed(source, options):
         dtype, device = getattr(torch, config.dtype), pick_device(options.device)
         where = {"revision": options.revision, "offline": options.offline}
@@ -228,15 +228,15 @@ def opened(source: ModelSource, config: AuditConfig, options: RunOptions) -> Abs
             Setting("attention", config.attention), f": {model.name!r} is open with {own!r}. Pass its directory."
         )
     model.keeps_weights = model.keeps_weights or opened_here
-    return model.held() if model is source else model  # another thread's hooks would be seen on the model
+    return model.held() if model is source else model  # another thread's hooks would affect the model
 
 
 class Target:
-    """The open model `full`, with an engine chosen; use it in a `with` block.
+    """The open model `full` and the engine chosen for it; to be used in a `with` block.
 
-    With `keep`, recordings of batches stay in memory up to `RunOptions.memory_gib`, so that each further source costs
-    only its patched variants; other batches are recorded again. When streaming, all batches and sources pass through
-    each block together.
+    With `keep`, up to `RunOptions.memory_gib` of recorded batches stay in memory, so that each further source costs
+    only its patched variants; other batches are recorded again. When streaming, all batches and sources pass through a
+    block while it is loaded.
     """
 
     def __init__(
@@ -261,19 +261,19 @@ class Target:
 
     @property
     def record(self) -> ModelRecord:
-        """The record of the model; weights not read yet are read for its fingerprint."""
+        """The record of the model. Its fingerprint requires reading any weights that have not been read yet."""
         if self._record is None:
             self._record = ModelRecord.of(self.model)
         return self._record
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the current weights: the caller may have trained a live model since it was opened."""
+        """Fingerprint of the current weights (the caller may have trained a live model since it was opened)."""
         return self.model.fingerprint if self._live else self.record.fingerprint
 
     @property
     def rows(self) -> str:
-        """How its rows are batched, for the provenance."""
+        """How rows are batched, for the provenance."""
         return self.layout.described(packed=self.packed)
 
     def __enter__(self) -> Target:
@@ -296,12 +296,12 @@ class Target:
     ) -> None:
         """Call `work(engine, rows, patched)` on every batch, recorded or ready to run.
 
-        If memory runs out, batches are halved; if the fast engine fails, all batches are run again with the plain one,
+        If memory runs out, batches are halved. If the fast engine fails, all batches are run again with the plain one,
         so that a single engine measures everything.
 
         Args:
-            work: Measures the rows of a batch; may be called on the same rows again. When streaming, `patched` has the
-                result of each source; otherwise it is None, and `work` does the patching.
+            work: Measures the rows of a batch; may be called on the same rows again. When streaming, `patched` contains
+                the result for each source. Otherwise it contains None, and `work` patches in the states itself.
             sources: The states to patch in.
             knowledge: The layers to measure for each example; None for all.
         """
@@ -311,8 +311,8 @@ class Target:
                 for (engine, patched), rows in zip(self._engines_on(part, sources, knowledge), part, strict=True):
                     work(engine, rows, patched)
             except Exception as error:
-                # The fast engine failed: this is not a lack of memory or a broken model, and the engine was not chosen
-                # explicitly.
+                # Fall back only if the engine was not chosen explicitly and the cause is not a lack of memory or a
+                # broken model.
                 fast = self.engine == "wavefront" and self.options.engine == "auto" and self.model.is_resident
                 if not fast or isinstance(error, ModelError) or is_out_of_memory(error):
                     raise
@@ -370,7 +370,7 @@ class Target:
         return engine
 
     def _give_back(self) -> bool:
-        """Drop kept recordings, or, without any, hold fewer attention scores; return whether there were any."""
+        """Drop kept recordings and return True; without any, hold fewer attention scores and return False."""
         kept = bool(self._kept)
         self._kept.clear()
         self._left = 0
@@ -379,7 +379,7 @@ class Target:
         return kept
 
     def _choose(self) -> Engine:
-        """Return an engine that passes the self-check on two rows."""
+        """Return an engine that passes a self-check on two rows."""
         if not self.plan.rows or not self.model.is_resident:
             return "wavefront"
         if self.reading == "naive" and not self.model.runs_hooks:

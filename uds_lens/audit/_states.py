@@ -1,4 +1,4 @@
-"""States of sources, in CPU memory or (beyond a budget) on disk; their similarity, and checks of their models."""
+"""States of sources, in CPU memory or (beyond a budget) on disk; their closeness to those of `full`; model checks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from uds_lens.results._records import ModelRecord
 
 
 class StateStore:
-    """States by row, each cut to its own window; beyond a memory budget, they are written to safetensors files.
+    """States by row, each cut to its own window. Those beyond a memory budget are written to safetensors files.
 
     The files are in a temporary directory that is removed with the store, or by the next run if this one is killed.
-    With `kept_in`, all rows are written to that directory, which is kept.
+    With `kept_in`, all rows are written to that directory instead, which is not removed.
     """
 
     def __init__(self, *, budget: int, kept_in: Path | None = None) -> None:
@@ -33,7 +33,7 @@ class StateStore:
         self._folder: SpillFolder | None = None
         self._kept_in = kept_in
         self.keeps_files = kept_in is not None
-        """Whether every row stored so far is in a file of the `kept_in` directory."""
+        """Whether all rows stored so far are in files in the `kept_in` directory."""
 
     @property
     def spilled(self) -> int:
@@ -41,7 +41,7 @@ class StateStore:
         return len(self._files)
 
     def put(self, batch: TokenBatch, states: Float[Tensor, "batch layer win d_model"]) -> None:
-        """Keep the states of a batch's rows."""
+        """Store the states of a batch's rows."""
         widths = batch.window_mask.sum(1).tolist()
         # Copies are needed: a view would keep the whole padded batch in memory.
         parts = {
@@ -73,13 +73,13 @@ class StateStore:
         self._files.update(dict.fromkeys(parts, file))
 
     def moved_to(self, folder: Path) -> None:
-        """Record that the kept files have moved to another directory; temporary files stay where they are."""
+        """Record that the kept files were moved to another directory; temporary files were not."""
         spilled = None if self._folder is None else self._folder.path
         self._files = {row: file if file.parent == spilled else folder / file.name for row, file in self._files.items()}
 
     @classmethod
     def of_folder(cls, folder: Path) -> StateStore:
-        """Adopt the files that an earlier run kept in a directory."""
+        """Make a store of the files that an earlier run kept in a directory."""
         from safetensors import safe_open
 
         store = cls(budget=0)
@@ -89,7 +89,7 @@ class StateStore:
         return store
 
     def get(self, row: int, layers: slice = slice(None)) -> Float[Tensor, "layer win d_model"]:
-        """Return the states of one row at all layers, or at some.
+        """Return the states of one row at all or some layers.
 
         Raises:
             DataError: The row was never stored.
@@ -97,7 +97,7 @@ class StateStore:
         if row in self._rows:
             return self._rows[row][layers]
         if row not in self._files:
-            raise DataError(f"no states for row {row}: read the source with the same plan.")
+            raise DataError(f"there are no states for row {row}: read the source with the same plan.")
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -105,9 +105,9 @@ class StateStore:
                 return file.get_slice(str(row))[layers]
         except (OSError, SafetensorError) as error:
             raise StorageError(
-                f"states of a model, written to {str(self._files[row])[-200:]!r} while this audit runs, can no "
-                f"longer be read: something cleans that directory, or its disk is failing. Set TMPDIR to another "
-                f"directory, and run the audit again."
+                f"a model's states, which this audit wrote to {str(self._files[row])[-200:]!r}, can no longer be read: "
+                "either something cleans that directory or its disk is failing. Set TMPDIR to another directory, and "
+                "run the audit again."
             ) from error
 
 
@@ -116,23 +116,23 @@ class SourceStates:
     """One source's states on every row of a plan, on the CPU."""
 
     record: ModelRecord
-    """The model they come from."""
+    """The model that the states come from."""
 
     store: StateStore
     """The states, by row."""
 
     site: HookSite = "resid_post"
-    """Point in the block where they were read."""
+    """Point in the block where the states were read."""
 
     last_layer: LastLayer = "resid_post"
     """The state used for the last layer."""
 
     rows: Sequence[int] | None = None
-    """The row of the store for each row of the plan; None if they are the same."""
+    """For each row of the plan, its row number in the store; None if the numbers are the same."""
 
     logprobs: Float[Tensor, "row"] | None = None
-    """Mean log-probability that the source itself gives the entity's tokens, in nats per token, for each row of the
-    plan (on the rows that it read); None if not read."""
+    """Mean log-probability of the entity's tokens under the source itself, in nats per token, by row; None if not
+    measured."""
 
     def cache(self, batch: TokenBatch, layers: slice = slice(None)) -> SpanCache:
         """Return the states of a batch's rows, padded to its window by repeating each row's last position."""
@@ -149,17 +149,17 @@ class SourceStates:
 
 
 def mean_over_tokens(values: Tensor, batch: TokenBatch) -> Tensor:
-    """Average over the scored window positions (last axis), ignoring the others; float64, on the CPU."""
+    """Average over the scored window positions (last axis) in float64 on the CPU."""
     scored, values = batch.scored_mask.cpu(), values.cpu().double()
     count = scored.sum(-1).reshape(-1, *[1] * (values.ndim - 2))
     return torch.where(scored if values.ndim == 2 else scored[:, None], values, 0.0).sum(-1) / count
 
 
 def require_finite_head(model: HookedModel) -> None:
-    """Raise an error if the final norm or head holds NaN: states are read upstream of both and would not reveal it.
+    """Raise an error if the final norm or head contains NaN, which the states (read before both) would not reveal.
 
     Raises:
-        ModelError: Naming the part.
+        ModelError: Names the broken part.
     """
     for what, part in (("final norm", model.anatomy.final_norm), ("head", model.hf.get_output_embeddings())):
         weights = [] if part is None else part.parameters()
@@ -169,8 +169,8 @@ def require_finite_head(model: HookedModel) -> None:
             if weight.is_floating_point() and not weight.is_meta
         ):
             raise ModelError(
-                f"the {what} of {model.name!r} holds NaN or infinite weights, so the model is broken even if its "
-                f"inner states look fine. Check the checkpoint."
+                f"the {what} of {model.name!r} holds NaN or infinite weights, so the model is broken even if "
+                "its hidden states look fine. Check the checkpoint."
             )
 
 
@@ -196,7 +196,7 @@ def closeness(
         return torch.where(patched, torch.stack(values, dim=1), 0.0).sum(-1).cpu().double() / count
 
     ratios, cosines = [], []
-    # layer by layer: float32 copies of all of them would be the peak of an audit's memory
+    # one layer at a time, because float32 copies of all layers would set an audit's peak memory
     for layer in range(source.shape[1]):
         here, there = source[:, layer].float(), replaced[:, layer].float()
         ratios.append(here.norm(dim=-1) / there.norm(dim=-1))

@@ -1,8 +1,8 @@
 """The two stages of an audit: read each source's states, patch them into `full`, measure the log-probability lost.
 
-Stage 1 patches the retain models, stage 2 the unlearned ones. A source is opened, its states at the windows are copied
-to the CPU or to disk (`read_sources`), and it is closed; then `full` is opened (`Target`), and the states of every
-source are patched into every batch of it. Both stages in one run cost one pass over `full`.
+Stage 1 patches in the retain models, stage 2 the unlearned ones. Each source is opened, its window states are copied to
+the CPU or to disk (`read_sources`), and it is closed. Then `full` is opened (`Target`), and the states of every source
+are patched into every batch. Running both stages together costs a single pass over `full`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def measure_stages(
             states = with_draws(states, full, sources, plan, config=config, options=options)
             n_retains = draws.draws
         retains = [source.record for source in states[:n_retains]]
-        # If the unlearned model is a retain model, stage 2 is not needed: it scores exactly 1.
+        # If the unlearned model is one of the retain models, stage 2 is not needed: the score is exactly 1.
         of_retains = {record.fingerprint for record in retains}
         new = [source for source in states[n_retains:] if source.record.fingerprint not in of_retains]
         with Target(full, plan, config=config, options=options) as target:
@@ -88,15 +88,15 @@ def _mean_logprobs(retains: Sequence[SourceStates], plan: Plan) -> Float[Tensor,
 
 
 def _only_knowledge(options: RunOptions, plan: Plan) -> bool:
-    """Return whether stage 2 is measured only at knowledge-encoding layers; with a control, damage needs all layers."""
+    """Return whether stage 2 needs only the knowledge-encoding layers; damage to control facts needs all layers."""
     return options.stage_2 == "knowledge" and plan.control is None
 
 
 def _require_all_layers(options: RunOptions) -> None:
-    """Raise an error if `full` is streamed for both stages at once but stage 2 depends on the result of stage 1."""
+    """Raise an error if both stages are streamed together but stage 2 depends on the result of stage 1."""
     if options.stream:
         raise ModelError(
-            "a streamed model is patched for both stages at once, before stage 1 shows which layers encode the "
+            "both stages of a streamed audit are measured together, before stage 1 shows which layers encode the "
             "knowledge. Measure stage 1 first (Baseline.measure, then audit), or use ",
             Setting("stage_2", "all", of="RunOptions"),
             ".",
@@ -126,10 +126,10 @@ class PatchScores:
 
     # Log-probability lost, nats per token, float64: mean over the entity's tokens.
     delta: Float[Tensor, "example layer"]
-    # Norm of the patched-in state over that of the state it replaces, mean over patched positions.
+    # Norm of the patched-in state divided by that of the replaced state, mean over patched positions.
     norm_ratio: Float[Tensor, "example layer"]
-    cosine: Float[Tensor, "example layer"]  # cosine between these two states, mean over patched positions
-    engine: Engine  # the engine that measured it
+    cosine: Float[Tensor, "example layer"]  # cosine similarity of these two states, mean over patched positions
+    engine: Engine  # the engine that was used
 
 
 def patch_sources(
@@ -143,10 +143,10 @@ def patch_sources(
 
     Args:
         target: `full`.
-        sources: Their states.
+        sources: The states to patch in.
         knowledge: The layers to measure for each example; None for all.
-        n_stage_1: Number of leading sources to measure at all layers; the others are measured only where these find
-            knowledge.
+        n_stage_1: Number of leading sources that are measured at all layers. The remaining sources are measured only
+            where the leading ones find knowledge.
 
     Returns:
         Mean log-probability of the entity's tokens under `full` (nats per token), and the scores of each source.
@@ -171,8 +171,8 @@ def patch_sources(
                 if place == n_stage_1 > 0:
                     knowledge[rows] = ke_mask(mean_stage_1(deltas[:place, rows], rows, target.plan), config.tau)
                 wanted = knowledge[rows]
-            # A source with the weights of `full` has the same states (except in a last layer read after the final
-            # norm): patch nothing.
+            # If a source has the weights of `full`, it has the same states, so patching changes nothing (except in a
+            # last layer read after the final norm).
             exact = config.exact_noop and config.last_layer == "resid_post"
             if exact and source.record.fingerprint == target.record.fingerprint:
                 delta[rows], norm[rows], cosine[rows] = 0.0, 1.0, 1.0
@@ -200,7 +200,8 @@ def lost_logprob(
 ) -> Float[Tensor, "batch layer"]:
     """Return the nats per token lost by patching each layer; with `exact_noop`, exactly 0 if the patch changes nothing.
 
-    NaN at layers not `wanted`. `patched` has the log-probabilities with each layer patched, if already known.
+    NaN at layers not `wanted`. `patched` contains the log-probabilities with each layer patched, if they are already
+    known.
     """
     same = cache.same_as(replaced, engine.batch.patched_mask).cpu() & exact_noop
     changing = ~same if wanted is None else ~same & wanted
@@ -209,8 +210,8 @@ def lost_logprob(
     if layers:
         if patched is None:
             patched = engine.patched(cache, layers=layers, wanted=wanted)
-        # Both numbers are float32, and most digits may cancel, so their difference is taken in float64, on the CPU
-        # because Apple's GPUs lack float64.
+        # Most digits of the two float32 numbers may cancel, so subtract in float64 (on the CPU, because Apple GPUs do
+        # not support float64).
         difference = engine.logprobs.cpu().double()[:, None] - patched[:, layers].cpu().double()
         lost[:, layers] = mean_over_tokens(difference, engine.batch)
     lost = lost.masked_fill(same, 0.0)
