@@ -91,12 +91,12 @@ def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     findings = examine_inputs(same, str(file), config=half, options=ul.RunOptions(device="cpu"))
     found = by_name(findings)
     assert found["roles"].verdict == "problem"
-    assert found["roles"].found.startswith("full and retain and unlearned are one checkpoint")
+    assert found["roles"].found.startswith("full and retain and unlearned are the same checkpoint")
     assert "as in float32 on cpu" in found["speed"].found
-    (quoted,) = [each.found for each in findings if each.what == "entities" and "quote" in each.found]
-    assert quoted.startswith("2 directly after a quote or another mark, where prompts add a space: 0, 1")
+    (quoted,) = [each.found for each in findings if each.what == "entities" and "quotation" in each.found]
+    assert quoted.startswith("2 directly follow a quotation mark or similar, where prompts would add a space: 0, 1")
     assert [each.found for each in findings if "copy them" in each.found] == [
-        "1 already occur in their question, or in the answer before them, so a model can copy them"
+        "1 already occur in the question or earlier in the answer, so a model can copy them"
     ]
     assert "roles" not in by_name(examine_inputs(TRIO))
 
@@ -191,7 +191,7 @@ def test_pickled_cut_and_missing_weights_are_reported(tmp_path: Path, trio) -> N
     weights.write_bytes(content[:-10])
     assert verdict(folder)[0] == "problem"
     weights.unlink()
-    assert verdict(folder) == ("problem", f"{folder} holds no weights")
+    assert verdict(folder) == ("problem", f"{folder} contains no weights")
     torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
     assert verdict(folder) == ("note", "pytorch_model.bin is pickled; only its tensors are read")
     torch.save({"a": Touch(tmp_path / "ran")}, folder / "pytorch_model.bin")

@@ -24,7 +24,7 @@ def test_the_histogram_counts_each_pool_and_marks_the_cuts():
     ticks = [trace for trace in figure.data if trace.type == "scatter"]
     assert sorted(x for trace in ticks for x in trace.x) == sorted(frame["x"][2:])
     assert [(shape.x0, shape.line.dash) for shape in figure.layout.shapes] == [(0.5, "dash"), (0.52, "dot")]
-    assert "No model of the pools" in plots.pool_histogram(frame, "nowhere").layout.annotations[0].text
+    assert "No model in the pools" in plots.pool_histogram(frame, "nowhere").layout.annotations[0].text
 
 
 def test_the_forest_has_the_intervals_of_the_frame():

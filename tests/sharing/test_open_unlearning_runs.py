@@ -65,10 +65,10 @@ def test_a_run_says_what_to_audit(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_no_run(tmp_path: Path) -> None:
-    with pytest.raises(ResultFormatError, match="of a training in"):
+    with pytest.raises(ResultFormatError, match="of a training run in"):
         open_unlearning_run(tmp_path)
     write_config(tmp_path, {"mode": "eval"})
-    with pytest.raises(ResultFormatError, match="of a training in"):
+    with pytest.raises(ResultFormatError, match="of a training run in"):
         open_unlearning_run(tmp_path)
     write_config(tmp_path, training_config(BASE, "forget10", "NPO"))
     with pytest.raises(ResultFormatError, match="no weights in"):
@@ -128,7 +128,7 @@ def test_what_the_record_does_not_answer_is_asked_for(tmp_path: Path, uds_lens) 
     shutil.rmtree(tmp_path / "saves" / "finetune")
     write_config(task, training_config("Phi-9", "forget05", "NPO"))
     for words, message in (
-        ((), "is of Phi-9, forget05: give --retain (neither next to it nor published); --examples"),
+        ((), "is of Phi-9, forget05: give --retain (neither next to the run nor published); --examples"),
         (("--model", "x/y"), "leave out --model and --name"),
     ):
         err = uds_lens("audit", "--open-unlearning", task, *words).err

@@ -108,7 +108,7 @@ def test_says_what_cannot_be_compared(trio, tmp_path):
     shutil.copytree(trio("llama").full, broken)
     file = broken / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-8])
-    with pytest.raises(ModelError, match="no whole safetensors weights"):
+    with pytest.raises(ModelError, match="no complete safetensors weights"):
         difference(trio("llama").full, broken)
     (broken / "adapter_config.json").write_text(json.dumps({}))
     with pytest.raises(ModelError, match="is an adapter"):

@@ -1,7 +1,7 @@
 """Check an installation, a machine, models and data before an audit, without loading any weights.
 
-It then compares the two ways of running the audit, in memory and streamed: the memory it takes, the bytes it reads, and
-the time at this machine's rates.
+It also compares an audit in memory with a streamed one: the memory each needs, the bytes the streamed one reads, and
+how long it would take on this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 Verdict: TypeAlias = Literal["ok", "note", "problem"]
-"""In order: all is well, something is worth knowing, something will not work."""
+"""In order: all is well, there is something to know, or something will not work."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ _FOR = {
     "peft": "LoRA: adapters as models, finetune --lora, unlearn --lora, relearn --lora",
     "rouge_score": "elicit; ROUGE and model utility in metrics",
     "sklearn": "membership attacks and the linear probe in metrics",
-    "lm_eval": "tasks of lm-evaluation-harness in metrics",
+    "lm_eval": "lm-evaluation-harness tasks in metrics",
     "kaleido": "figures as PNG, SVG and PDF",
     "spacy": "annotate --by names",
     "submitit": "sweep --slurm",
@@ -71,17 +71,17 @@ _FOR = {
 """Optional packages by import name, and the commands that need them."""
 
 _GIB = 2**30
-_LITTLE = 2.0  # with less free memory or disk space than this, in GiB, a note is given
+_LITTLE = 2.0  # GiB of free memory or disk space below which a note is given
 
 
 def examine_environment(*, place: str | os.PathLike[str] = ".") -> list[Finding]:
     """Check this installation and this machine, without network access.
 
     Args:
-        place: Where results would be written.
+        place: Directory to which results would be written.
 
     Returns:
-        One finding each for packages, devices, disks, memory and the use of the Hub.
+        Findings on packages, devices, memory, disks and access to the Hub.
 
     Example:
         >>> [finding.what for finding in examine_environment()][:2]
@@ -93,7 +93,7 @@ def examine_environment(*, place: str | os.PathLike[str] = ".") -> list[Finding]
 def _packages() -> Iterator[Finding]:
     from packaging.specifiers import SpecifierSet
 
-    yield Finding("uds-lens", "ok", f"{_installed('uds-lens') or 'run from a folder'}")
+    yield Finding("uds-lens", "ok", f"{_installed('uds-lens') or 'run from source'}")
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.platform(terse=True)}")
     wanted = _wanted()
     for module in (*_CORE, *_FOR):
@@ -142,7 +142,7 @@ def _devices() -> Iterator[Finding]:
     import psutil
     import torch
 
-    yield Finding("CPU", "ok", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()}")
+    yield Finding("CPU", "ok", f"{os.cpu_count()} cores; torch uses {torch.get_num_threads()} threads")
     memory = psutil.virtual_memory()
     yield _gib("memory", memory.available, memory.total, "close other programs, or audit a smaller model")
     for number in range(torch.cuda.device_count()):
@@ -159,14 +159,14 @@ def _room(place: Path) -> Iterator[Finding]:
         while not folder.exists():
             folder = folder.parent
         if not os.access(folder, os.W_OK):
-            yield Finding(what, "problem", f"{folder} cannot be written to", "choose another place")
+            yield Finding(what, "problem", f"{folder} cannot be written to", "choose another directory")
             continue
         disk = shutil.disk_usage(folder)
         yield _gib(
             f"{what} in {folder}",
             disk.free,
             disk.total,
-            "free space, or choose another place" + (" with TMPDIR" if what != "results" else ""),
+            "free some space, or choose another directory" + (" with TMPDIR" if what != "results" else ""),
         )
 
 
@@ -185,15 +185,15 @@ def _hub() -> Iterator[Finding]:
     if offline:
         yield Finding("Hub", "note", f"offline ({' and '.join(offline)} set): local files only")
     else:
-        yield Finding("Hub", "ok", "online: missing models and data are downloaded (--offline prevents it)")
+        yield Finding("Hub", "ok", "online: missing models and data are downloaded (--offline prevents this)")
     cache = Path(constants.HF_HUB_CACHE)
     yield Finding("Hub cache", "ok", f"{cache}{'' if cache.is_dir() else ' (does not exist yet)'}")
 
 
 # Models and a forget set.
 
-_LONGEST = 200  # maximum number of characters shown of another package's error
-_LONGEST_OF_OURS = 1000  # the same for an error of this package, whose advice comes last
+_LONGEST = 200  # maximum number of characters quoted from another package's error
+_LONGEST_OF_OURS = 1000  # larger for this package's errors, which end with advice
 
 
 def examine_inputs(
@@ -207,10 +207,10 @@ def examine_inputs(
     """Check models and a forget set as an audit would, stopping before weights are loaded.
 
     Args:
-        models: Directories or Hub ids by role, `full` first; several models with one role are named `retain 1`,
-            `retain 2` ...
+        models: Directories or Hub ids by role, `full` first; several models with the same role are numbered (`retain
+            1`, `retain 2` ...).
         examples: Anything that `load_examples` reads; None checks only the models.
-        control: Facts that should be retained, in any of these forms.
+        control: Facts that should be retained, in the same forms as `examples`.
         config: Settings of the audit; default `AuditConfig()`.
         options: How the audit would run; default `RunOptions()`.
 
@@ -274,7 +274,7 @@ def _weights(what: str, folder: Path) -> Iterator[Finding]:
         yield Finding(what, "problem", _short(error))
         return
     if not files:
-        yield Finding(what, "problem", f"{folder} holds no weights", "expected model*.safetensors in this directory")
+        yield Finding(what, "problem", f"{folder} contains no weights", "expected model*.safetensors in this directory")
     for file in files:
         if file.suffix != ".safetensors":
             yield _pickled(what, file)
@@ -304,7 +304,7 @@ def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
     try:
         tokenizer = check_compatible(infos)
     except UdsLensError as error:
-        yield Finding("together", "problem", _short(error), "choose models of one family with one tokenizer")
+        yield Finding("together", "problem", _short(error), "choose models from one family with the same tokenizer")
         return
     if len(infos) > 1:
         yield Finding("together", "ok", f"{', '.join(infos)} are compatible")
@@ -326,14 +326,14 @@ def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
     roles: dict[tuple[str, ...], list[str]] = {}
     for role, place in places.items():
         roles.setdefault(place, []).append(role)
-    fatal = "an audit of it has a fatal warning: give the model that never saw the forget set as retain"
+    fatal = "an audit would have a fatal warning: give a model that never saw the forget set as retain"
     for same in roles.values():
         if len(same) > 1:
             both = "full" in same and any(_is_retain(role) for role in same)
             yield Finding(
                 "roles",
                 "problem" if both else "note",
-                f"{' and '.join(same)} are one checkpoint, {models[same[0]]}",
+                f"{' and '.join(same)} are the same checkpoint, {models[same[0]]}",
                 fatal if both else _known(same),
             )
 
@@ -343,29 +343,30 @@ def _is_retain(role: str) -> bool:
 
 
 def _known(same: Sequence[str]) -> str:
-    """Say what follows if one checkpoint fills these roles."""
+    """Return advice for a checkpoint that fills these roles."""
     if all(map(_is_retain, same)):
-        return "give retain models of several seeds"
+        return "give retain models trained with different seeds"
     return "its score is known in advance" if any(not role.startswith("unlearned") for role in same) else "give it once"
 
 
 _SLOWER = 4.0
-"""A dtype this many times slower than float32 is a poor choice."""
+"""A note is given if the requested dtype is more than this many times slower than float32."""
 
 
 def _speed(config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
-    """Time matrix products in the requested dtype and another: not all CPUs have instructions for bfloat16."""
+    """Time matrix products in the requested dtype and another, because not every CPU has bfloat16 instructions."""
     from uds_lens.models._hooked import pick_device
     from uds_lens.patching._costs import FASTER, bfloat16_gain, product_rate
 
     device = pick_device(options.device)
     if config.dtype == "float32":
         if (gain := bfloat16_gain(device)) >= FASTER:
-            words = f"a product in bfloat16 is {gain:.1f} times as fast as in float32 on {device}"
-            yield Finding("speed", "note", words, "--dtype bfloat16 for a first look: scores move in the third decimal")
+            words = f"a matrix product in bfloat16 is {gain:.1f} times as fast as in float32 on {device}"
+            fix = "--dtype bfloat16 for a first look: scores change in the third decimal place"
+            yield Finding("speed", "note", words, fix)
         return
     factor = product_rate("float32", device) / product_rate(config.dtype, device)
-    words = f"a product in {config.dtype} takes {factor:.1f} times as long as in float32 on {device}"
+    words = f"a matrix product in {config.dtype} takes {factor:.1f} times as long as in float32 on {device}"
     if factor > _SLOWER:
         yield Finding("speed", "note", words, "--dtype float32 is faster here, and exact")
     else:
@@ -402,7 +403,7 @@ def _fatal_rows(
             "sample",
             "problem",
             f"only the first {sample['limit']} of {sample['of']}. {about_first_rows(sample['sorted_by'])}",
-            "an audit of them has a fatal warning: leave out --sample first",
+            "an audit of these rows would have a fatal warning: omit --sample first",
         )
 
 
@@ -447,12 +448,12 @@ def _entities(
     left = "; ".join(f"{reason} ({count})" for reason, count in reasons)
     yield Finding("entities", "note" if skipped else "ok", f"{words}{f'; skipped: {left}' if left else ''}")
     if copied := sum(given_away(row.example) for row in plan.encoded.rows):
-        words = f"{copied} already occur in their question, or in the answer before them, so a model can copy them"
-        yield Finding("entities", "note", words, "choose other words as the entity, or leave these rows out")
+        words = f"{copied} already occur in the question or earlier in the answer, so a model can copy them"
+        yield Finding("entities", "note", words, "choose other words as entities, or leave these rows out")
     if quoted := spaces_added((row.example for row in plan.encoded.rows), config.entity_space):
         some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
         fix = "use --entity-space answer, unless you want to reproduce the paper's numbers"
-        words = f"{len(quoted)} directly after a quote or another mark, where prompts add a space: {some}"
+        words = f"{len(quoted)} directly follow a quotation mark or similar, where prompts would add a space: {some}"
         yield Finding("entities", "note", words, fix)
     if plan.control is not None:
         found, left_out = len(plan.control.rows), len(plan.control.skipped)
@@ -467,7 +468,7 @@ def _short(error: UdsLensError) -> str:
 
 
 def _as_option(setting: Setting) -> str:
-    """Write a setting as a command-line option, as all advice here does."""
+    """Write a setting as a command-line option."""
     flag = f"--{setting.name.replace('_', '-')}"
     return f"{flag} {setting.value}" if setting.has_value and not isinstance(setting.value, bool) else flag
 
@@ -487,7 +488,7 @@ def ways_to_run(
     sizes: dict[str, Any] = {"n_sources": max(1, len(models) - 1), "config": config, "options": options}
     try:
         whole = memory_of_audit(full, plan, **sizes)
-    except ModelError as error:  # of a kind that cannot be audited
+    except ModelError as error:  # an architecture that cannot be audited
         yield Finding("audit", "problem", _short(error))
         return
     if whole is None:
@@ -500,7 +501,7 @@ def ways_to_run(
     if whole.fits:
         yield Finding("audit", "ok", str(whole))
     elif why is None and by_block.fits:
-        yield Finding("audit", "note", str(whole), "nothing: models are streamed, as below")
+        yield Finding("audit", "note", str(whole), "no action needed: models are streamed, as described below")
     else:
         yield Finding(
             "audit",
@@ -521,9 +522,9 @@ def ways_to_run(
 def _costs(
     models: Mapping[str, str], turns: Mapping[str, int], plan: Plan, config: AuditConfig, options: RunOptions
 ) -> str:
-    """Say how much is read, and how long reading and computing take at the rates of this disk and device.
+    """Estimate how much is read, and how long reading and computing take on this disk and device.
 
-    `turns` says how often each model is read, once for each group of rows.
+    `turns` gives the number of times each model is read: once for each group of rows.
     """
     from uds_lens.models._by_block import weight_files_of
     from uds_lens.models._hooked import pick_device
@@ -548,7 +549,7 @@ def _costs(
 
 
 def _work(full: str, plan: Plan, n_models: int) -> float:
-    """Count floating-point operations: two per weight and token, for rows in every model, variants in `full`."""
+    """Count floating-point operations: two per weight and token, for rows in each model and variants in `full`."""
     from uds_lens.audit._memory import weight_sizes
     from uds_lens.models._checkpoint import load_config
 
@@ -560,7 +561,7 @@ def _work(full: str, plan: Plan, n_models: int) -> float:
 
 
 def disk_rate(file: Path) -> float:
-    """Measure a disk's speed in bytes per second by reading an uncached part of a file (if the system can tell)."""
+    """Measure a disk's read speed in bytes per second, bypassing the page cache where the system allows it."""
     with open(file, "rb", buffering=0) as opened:
         length = min(_TRIED, os.fstat(opened.fileno()).st_size)
         if hasattr(os, "posix_fadvise"):

@@ -1,4 +1,4 @@
-"""Elicitation: scores by probe, depth against extracted answers, and extraction against the number of queries."""
+"""Figures of an elicitation: scores by probe, depth against recall, and recall against the number of samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RECALL = "ROUGE-L recall by probe"
 def elicited_scores(
     summary: pd.DataFrame, *, decoding: str = "greedy", statistic: str = "mean", **look: Unpack[Look]
 ) -> go.Figure:
-    """Plot the scores of full, retain and the unlearned model under every probe, one row per probe.
+    """Plot the scores of the full, retain and unlearned models, one row per probe.
 
     Args:
         summary: `ElicitationResults.summary()`.
@@ -29,7 +29,7 @@ def elicited_scores(
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; the line spans retain's score plus the interval of the difference, unlearned minus retain.
+        The figure. In each row, a line spans retain's score plus the interval of unlearned minus retain.
 
     Raises:
         DataError: A column is missing.
@@ -87,14 +87,14 @@ def elicited_scores(
     return style(
         figure,
         _RECALL,
-        "To the right of retain, the probe extracts more than from retain. Full: the most it can extract.",
+        "Marks to the right of retain: the probe extracts more than from retain. Full: the most it can extract.",
         tall=200 + 34 * len(rows),
         **look,
     )
 
 
 def depth_elicited(depth: pd.DataFrame, *, probe: str, decoding: str = "greedy", **look: Unpack[Look]) -> go.Figure:
-    """Plot the UDS of each example against its score beyond retain under one probe.
+    """Plot each example's recall beyond retain's under one probe against its UDS.
 
     Args:
         depth: `ElicitationResults.with_depth(audit)`.
@@ -103,7 +103,7 @@ def depth_elicited(depth: pd.DataFrame, *, probe: str, decoding: str = "greedy",
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; points are jittered (seeded).
+        The figure; points are jittered with a fixed seed.
 
     Raises:
         DataError: A column is missing.
@@ -147,7 +147,7 @@ def depth_elicited(depth: pd.DataFrame, *, probe: str, decoding: str = "greedy",
 def query_budget(
     budget: pd.DataFrame, *, probe: str, value: Literal["best_of_k", "leak_at_k"] = "best_of_k", **look: Unpack[Look]
 ) -> go.Figure:
-    """Plot extraction against the number of samples, one curve per model.
+    """Plot how much is extracted against the number of samples, one curve per model.
 
     Args:
         budget: `ElicitationResults.budget_frame()`.

@@ -1,4 +1,4 @@
-"""Scores of single examples: heat map, histogram, means by entity type and by length, clipping, threshold."""
+"""Figures of example scores: heat map, histogram, means by entity type and length, clipping, thresholds."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Order: TypeAlias = Literal["input", "uds", "cluster"]
-"""Order of rows: as in the data, by score (unmeasurable ones last), or clustered by similarity."""
+"""Order of the rows: as in the data, by score (unmeasurable examples last), or clustered by similarity."""
 
 _ORDER_WORDS = {"input": "in input order", "uds": "by UDS, lowest on top", "cluster": "clustered by similarity"}
 _HEATMAP = "LER by example and layer"
 _NAMED_ROWS = 50
 _GROUPS = 1000
-"""Largest number of rows that are clustered individually. With more rows, half this number are clustered and every
-other row joins the most similar of them, because all pairs of 20,000 rows would take 3 GB."""
+"""Maximum number of rows that are clustered individually. If there are more, half this number are clustered, and each
+remaining row joins the most similar one; all pairs of 20,000 rows would take 3 GB."""
 
-MOST_POINTS = 2000  # at most this many examples are drawn in a scatter plot, sampled at random if there are more
+MOST_POINTS = 2000  # in a scatter plot; if there are more examples, a random sample is drawn
 
 
 def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "uds", **look: Unpack[Look]) -> go.Figure:
-    """Plot LER of each example (row) at each layer (column).
+    """Plot the LER of each example (row) at each layer (column).
 
     Args:
         long: `audit.to_frame()`.
@@ -58,12 +58,12 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure: 0 means as in full, 1 as in retain. NaN cells (no knowledge encoded at that layer) are grey, a
-        colour that the scale does not contain; hovering shows entity, question and deltas.
+        The figure: 0 means as in full, 1 as in retain. NaN cells (no knowledge encoded at that layer) are grey, which
+        is not on the colour scale. Hovering shows entity, question and deltas.
 
     Raises:
         DataError: A column is missing, or the two frames do not belong together.
-        ConfigError: No such order or theme.
+        ConfigError: `order` or `theme` is not a valid choice.
     """
     require(long, ["layer", "s1_delta", "s2_delta", "ler"], source="audit.to_frame()")
     require(examples, ["example_id", "question", "entity", "uds"], source="audit.examples_frame()")
@@ -114,7 +114,7 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
         f"UDS {'not measurable' if row.uds != row.uds else f'{row.uds:.2f}'}"
         for row in shown_examples.itertuples()
     ]
-    # hidden tick texts are used for the hover; a second axis names the rows if there is room
+    # hidden tick labels serve the hover labels; if there is room, a second axis names the rows
     side, places = {"range": [n - 0.5, -0.5], "showgrid": False}, list(range(n))
     named = n <= _NAMED_ROWS and not narrow(look)
     figure.update_layout(
@@ -187,14 +187,14 @@ def row_names(examples: pd.DataFrame) -> list[str]:
 
 
 def uds_distribution(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot a histogram of UDS over measurable examples, with the mean; it reveals clusters that the mean hides.
+    """Plot a histogram of UDS over measurable examples, with the mean, to show clusters that the mean hides.
 
     Args:
         examples: `audit.examples_frame()`.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure: 20 bins from 0 (intact) to 1 (erased).
+        The figure, with 20 bins from 0 (intact) to 1 (erased).
 
     Raises:
         DataError: A column is missing.
@@ -247,15 +247,15 @@ def uds_distribution(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
 
 
 def type_bars(types: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot mean UDS per entity type with its bootstrap interval and its number of measured examples.
+    """Plot mean UDS per entity type, with bootstrap interval and number of measured examples.
 
     Args:
         types: `audit.types_frame()`.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, lowest UDS on top. A type without a bar is not measurable; one without an interval has fewer than
-        two measurable examples.
+        The figure, lowest UDS on top. A type without a bar has no measurable example; a bar without an interval has
+        fewer than two.
 
     Raises:
         DataError: A column is missing.
@@ -320,8 +320,8 @@ def length_scatter(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; points are jittered (seeded), and if there are more than 2,000, a random sample is drawn. A mean
-        needs at least 3 examples of that length.
+        The figure; points are jittered with a fixed seed. If there are more than 2,000, a random sample is drawn. The
+        mean is drawn for lengths with at least 3 examples.
 
     Raises:
         DataError: A column is missing.
@@ -385,7 +385,7 @@ def rank_correlation(examples: pd.DataFrame) -> float:
 
 
 def clip_bars(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot by layer the share of KE examples that are affected by clipping LER to [0, 1].
+    """Plot, for each layer, the share of KE examples whose LER is clipped to [0, 1].
 
     Where raw LER is above 1 (bars upwards), the unlearned state costs more than retain's (over-erasure). Where it is
     below 0 (bars downwards), the unlearned state helps `full` recall.
@@ -395,7 +395,7 @@ def clip_bars(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; no bar where no example has knowledge at the layer.
+        The figure; layers where no example has knowledge have no bars.
 
     Raises:
         DataError: A column is missing.
@@ -440,11 +440,11 @@ def clip_bars(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
 
 
 def tau_curve(sweep: pd.DataFrame, *, tau: float | int | None = None, **look: Unpack[Look]) -> go.Figure:
-    """Plot UDS, KE layers per example (mean, smallest to largest) and measurable examples against the threshold.
+    """Plot UDS, KE layers per example (mean and range) and number of measurable examples against the threshold.
 
     Args:
         sweep: `audit.tau_sweep()`.
-        tau: The audit's threshold in nats per token, marked by a line; None draws no line.
+        tau: The audit's threshold in nats per token, drawn as a line; None draws no line.
         **look: Theme, title, width, height (`Look`).
 
     Returns:

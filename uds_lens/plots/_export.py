@@ -1,4 +1,4 @@
-"""Save figures as files: a page that opens offline, or a picture."""
+"""Save figures as HTML pages that open offline, or as images."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def save_figure(
     scale: float | int = 2,
     overwrite: bool = False,
 ) -> Path:
-    """Write a figure as `.html` (self-contained), or as a picture (`.png`, `.svg`, `.pdf`, `.jpeg`, `.webp`).
+    """Write a figure as a self-contained `.html` page or as an image (`.png`, `.svg`, `.pdf`, `.jpeg`, `.webp`).
 
     Args:
         figure: Any plotly figure.
-        path: File to write; the suffix chooses the format.
-        width: Width of a picture in pixels; None uses the figure's own width, or else 860.
-        height: Height of a picture in pixels; None uses the figure's own height.
-        scale: Resolution of bitmaps: image pixels per pixel of width or height.
-        overwrite: Replace an existing picture. Pages written by this function are replaced anyway.
+        path: File to write; its suffix determines the format.
+        width: Width of an image in pixels; None uses the figure's own width, or 860 if it has none.
+        height: Height of an image in pixels; None uses the figure's own height.
+        scale: Resolution of bitmap images: image pixels per pixel of width or height.
+        overwrite: Replace an existing image. Pages written by this function are always replaced.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: Unknown format.
-        MissingDependencyError: A picture needs kaleido, and kaleido needs Chrome or Chromium.
+        ConfigError: The format is unknown.
+        MissingDependencyError: An image needs kaleido, which needs Chrome or Chromium.
         ResultFormatError: The file exists and must not be replaced.
-        StorageError: The system refuses to write.
+        StorageError: The file cannot be written.
     """
     path = located(path)
     kind = path.suffix.lower().removeprefix(".").replace("jpg", "jpeg")

@@ -31,7 +31,7 @@ _HOVER_WORDS = ("", "runs as clusters: ", "one variant left out: ", "new variant
 
 
 def faithfulness_forest(faithful: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot faithfulness F of each metric with its intervals, highest on top; metrics without F come last.
+    """Plot the faithfulness F of each metric with its intervals, highest on top; metrics without F come last.
 
     Args:
         faithful: `uds_lens.meta.faithfulness(...)`: `metric`, `auc`, `low`, `high`, and, where present, `cluster_low`,
@@ -90,7 +90,7 @@ def faithfulness_forest(faithful: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
             if before in there and not math.isnan(row[f"{before}low"]):
                 lines.append(f"{words}{row[f'{before}low']:.3f} to {row[f'{before}high']:.3f}")
         if "n_p" in row.index:
-            lines.append(f"{row['n_p']:.0f} models that know, {row['n_n']:.0f} that do not")
+            lines.append(f"{row['n_p']:.0f} models with the knowledge, {row['n_n']:.0f} without")
         hover.append("<br>".join(lines))
     for place in ordered.index[ordered["auc"].isna()]:
         figure.add_annotation(text="no F", x=0.5, xanchor="left", y=place, xshift=6)
@@ -106,7 +106,7 @@ def faithfulness_forest(faithful: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
     drawn = ordered[["auc", *(f"{before}low" for before in _HOVER if before in there)]]
     least = min([0.5, *drawn.to_numpy(dtype=float)[drawn.notna().to_numpy()]])
     figure.update_xaxes(
-        title_text="F: probability that a model that knows ranks above one that does not",
+        title_text="F: probability that a model with the knowledge ranks above one without",
         range=[max(-0.02, least - 0.04), 1.015],
         dtick=0.1,
         tickformat=".1f",
@@ -116,7 +116,7 @@ def faithfulness_forest(faithful: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
     figure.add_shape(
         type="line", x0=0.5, x1=0.5, yref="paper", y0=0, y1=1, line={"color": colours.faint, "width": 1, "dash": "dot"}
     )
-    subtitle = "Dot: area under the ROC curve; dotted line: chance. Intervals hold for these variants only"
+    subtitle = "Dot: area under the ROC curve; dotted line: chance. Intervals cover only these variants"
     return style(
         figure,
         "Faithfulness (F) by metric",
@@ -142,21 +142,20 @@ _ROBUSTNESS_AXIS = {"q": "Q (quantisation)", "r": "R (relearning)", "rob": "Rob 
 
 
 def filter_dots(robust: pd.DataFrame, *, value: Robustness = "rob", **look: Unpack[Look]) -> go.Figure:
-    """Plot robustness under every filter, one metric per row; a long line means that the choice of models matters.
+    """Plot robustness under every filter, one metric per row; a long line shows that the choice of models matters.
 
     Args:
-        robust: `uds_lens.meta.robustness(...)`: `metric`, `filter`, `n`, the column `value`; rows with `models` other
-            than "own" are left out.
-        value: What is drawn.
+        robust: `uds_lens.meta.robustness(...)`: `metric`, `filter`, `n`, and the column named by `value`; rows with
+            `models` other than "own" are left out.
+        value: Which robustness to draw.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, with the metric that is highest under the last filter on top; where a mark is missing, the value is
-        undefined.
+        The figure, sorted by the last filter, highest on top; undefined values have no mark.
 
     Raises:
         DataError: A column is missing, or a filter is unknown.
-        ConfigError: No such value.
+        ConfigError: `value` is not a valid choice.
 
     Example:
         >>> import pandas as pd
@@ -206,7 +205,7 @@ def filter_dots(robust: pd.DataFrame, *, value: Robustness = "rob", **look: Unpa
     return style(
         figure,
         f"{_ROBUSTNESS[value]} of each metric by filter",
-        "Each mark stands for one filter, which decides the models that are counted.",
+        "Each mark is one filter, which decides which models count.",
         tall=150 + 24 * max(len(places), 3),
         note=None if places else "No metrics.",
         **look,
@@ -222,7 +221,7 @@ def method_dumbbell(ranking: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, best without depth on top; methods without a score come last.
+        The figure, sorted by the score without depth, best on top; methods without a score come last.
 
     Raises:
         DataError: A column is missing.
@@ -355,13 +354,12 @@ def pair_matrix(pairs: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, 
     Args:
         pairs: `uds_lens.meta.compare_all(...)`: `one`, `other`, `auc_one`, `auc_other`, `difference`, `low`, `high`,
             and the column `p`.
-        p: The p-value that decides: `p_holm`, or `cluster_p_holm` where runs are clusters.
-        level: Significance level of the star.
+        p: Column of the p-value to compare with `level`: `p_holm`, or `cluster_p_holm` where runs are clusters.
+        level: Significance level.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, with the metrics in order of F. An empty cell means that there was no test, or that it is the metric
-        itself.
+        The figure, with the metrics in order of F. A cell is empty on the diagonal and where there was no test.
 
     Raises:
         DataError: A column is missing.
@@ -381,7 +379,7 @@ def pair_matrix(pairs: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, 
     return difference_matrix(pairs, "auc", p=p, level=level, **look)
 
 
-State: TypeAlias = Literal["quantised", "relearned"]  # what was done to the models
+State: TypeAlias = Literal["quantised", "relearned"]  # perturbation of the models
 
 
 def perturbation_scatter(
@@ -407,11 +405,11 @@ def perturbation_scatter(
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure. Models that the filters leave out are faint, and do not count among those above and below the line.
+        The figure. Models that fail the filters are faint, and are not counted above or below the line.
 
     Raises:
         DataError: A column is missing.
-        ConfigError: No such state.
+        ConfigError: `state` is not a valid choice.
     """
     check_choice("state", state, State)
     require(points, ["model", "metric", "before", state, "kept"], source="the points of uds_lens.meta.robustness(...)")
@@ -479,7 +477,7 @@ def perturbation_scatter(
     return style(
         figure,
         f"{shown(metric, limit=40)} before and after {'quantisation' if state == 'quantised' else 'relearning'}",
-        f"{count(int(is_kept.sum()), 'model')} after filtering, counted above and below the line.",
+        f"{count(int(is_kept.sum()), 'model')} after filtering; the corners count those above and below the line.",
         tall=440,
         note=None if len(rows) else "No model has both values.",
         **look,
@@ -494,14 +492,14 @@ def pool_histogram(
     thresholds: pd.DataFrame | None = None,
     **look: Unpack[Look],
 ) -> go.Figure:
-    """Plot the values of a metric for models that know the data and models that never saw it, with the cuts.
+    """Plot a metric's histogram for models that know the data and models that never saw it, with the thresholds.
 
     Args:
-        models: One row per model: `metric`, `label`, and optionally `model` for the names.
-        metric: Column that is drawn, on its own scale.
-        label: Column with the pool: true, false, or missing (not drawn).
-        thresholds: `uds_lens.meta.thresholds(...)`: `metric`, `value`, `chosen`; the chosen cut is a dashed line,
-            tied ones are dotted.
+        models: One row per model: `metric`, `label`, and optionally `model`, the names.
+        metric: Column to draw, on its own scale.
+        label: Column that says whether a model knows the data; rows without a value are not drawn.
+        thresholds: `uds_lens.meta.thresholds(...)`: `metric`, `value`, `chosen`; the chosen threshold is a dashed line,
+            equally good ones are dotted.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
@@ -565,16 +563,16 @@ def pool_histogram(
     figure.update_layout(barmode="overlay", bargap=0.04)
     return style(
         figure,
-        f"{shown(metric, limit=40)} of models that know and that do not",
+        f"{shown(metric, limit=40)} of models with and without the knowledge",
         " and ".join(f"{len(rows)} models that {name}" for name, rows, _ in pools) + ".",
         tall=340,
-        note=None if len(values) else "No model of the pools has a value.",
+        note=None if len(values) else "No model in the pools has a value.",
         **look,
     )
 
 
 def _bin_edges(values: np.ndarray) -> np.ndarray:
-    """Return the edges of bins from 0 to 1, or over the range of the values where that suits them better."""
+    """Return the edges of bins from 0 to 1 or, if the values are narrow or outside [0, 1], over their range."""
     if not len(values):
         return np.linspace(0.0, 1.0, 21)
     low, high = float(values.min()), float(values.max())
@@ -593,10 +591,10 @@ def rank_probabilities(ranks: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, best expected place on top; ties share the better place, so rows sum to 1, but columns may not.
+        The figure, best expected rank on top. Tied methods share the better rank, so rows sum to 1 but columns may not.
 
     Raises:
-        DataError: A column is missing, or a method has a rank twice: choose one view.
+        DataError: A column is missing, or a method has the same rank twice (rows of several views).
 
     Example:
         >>> import pandas as pd

@@ -1,6 +1,6 @@
 """Figures by layer: knowledge and erasure, one example, patch sites, retained facts, Logit Lens, several models.
 
-Also heat maps of patching grids: the loss by layer and position, or by layer and head.
+There are also heat maps of patching grids: the loss by layer and position, or by layer and head.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _S1, _S2 = "S1: retain's state", "S2: unlearned state"
 
 
 def layer_profile(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot S1 and S2 at the top, LER below, and at the bottom the share of answers encoded at each layer.
+    """Plot S1 and S2 (top), LER (middle) and the share of answers encoded at each layer (bottom).
 
     Args:
         layers: `audit.layers_frame()`.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, with deltas in nats per token; bands are the intervals of the means, clustered by subject where
-        examples share one. A gap in LER means that no example has knowledge at that layer.
+        The figure, with deltas in nats per token. Bands are intervals of the means, clustered by subject where examples
+        share one. A gap in LER means that no example has knowledge at that layer.
 
     Raises:
         DataError: A column is missing.
@@ -123,7 +123,7 @@ def layer_profile(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         uniformtext={"minsize": 9, "mode": "hide"},
         **_UNIFIED,
     )
-    subtitle = "Mean and its interval over examples. LER = S2/S1 clipped to [0, 1], on knowledge-encoding layers."
+    subtitle = "Means over examples with intervals. LER = S2/S1 clipped to [0, 1], on knowledge-encoding layers."
     if layers["s2_mean"].isna().any() and layers["s1_mean"].notna().any():
         subtitle += f" {_PARTLY}"
     return style(figure, "S1, S2 and LER by layer", subtitle, tall=580, **look)
@@ -132,16 +132,16 @@ def layer_profile(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
 def example_profile(
     layers: pd.DataFrame, *, tau: float | int | None = None, question: str | None = None, **look: Unpack[Look]
 ) -> go.Figure:
-    """Plot S1 and S2 of one example above, its LER below.
+    """Plot S1 and S2 (top) and LER (bottom) of one example.
 
     Args:
         layers: The rows of `audit.to_frame()` for one example.
-        tau: Threshold in nats per token, drawn as a line; None draws none.
-        question: Shown under the heading.
+        tau: Threshold in nats per token, drawn as a line; None draws no line.
+        question: Text to show under the heading.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; no LER bar where the layer encodes nothing (S1 at most tau).
+        The figure; layers that encode nothing (S1 at most tau) have no LER bar.
 
     Raises:
         DataError: A column is missing.
@@ -184,7 +184,7 @@ def example_profile(
 
 
 def _score(layers: pd.DataFrame, prefix: str = "") -> float:
-    """Return the mean of LER over KE layers, weighted by S1; NaN without a KE layer."""
+    """Return the mean LER over KE layers, weighted by S1; NaN without a KE layer."""
     ler = layers[f"{prefix}ler"]
     weights = layers[f"{prefix}s1_delta"].where(ler.notna())
     total = weights.sum()
@@ -203,7 +203,7 @@ def component_profile(sites: Mapping[str, pd.DataFrame], **look: Unpack[Look]) -
         The figure, in nats per token.
 
     Raises:
-        DataError: No site, or a column is missing.
+        DataError: There is no site, or a column is missing.
     """
     if not sites:
         raise DataError("expected at least one patch site with its layers_frame(); got none.")
@@ -243,7 +243,7 @@ def component_profile(sites: Mapping[str, pd.DataFrame], **look: Unpack[Look]) -
         figure.add_trace(bar, **second)
     layer_axis(figure, max(map(len, sites.values())))
     figure.update_yaxes(title_text="S1 (nats/token)", rangemode="tozero", row=1, col=1)
-    # the range of the bars (`layer_axis` set one for all axes), with room for the numbers at their ends
+    # `layer_axis` set every x axis; the bars need their own range, with room for the numbers at their ends
     low, high = min(0.0, *means.values()), max(0.0, *means.values())
     room = 0.25 * ((high - low) or 1.0)
     ends = [low - (room if low < 0 else 0), high + room]
@@ -256,22 +256,22 @@ def component_profile(sites: Mapping[str, pd.DataFrame], **look: Unpack[Look]) -
     return style(
         figure,
         "S1 by layer and patch site",
-        "Log-probability lost with retain's state at each site; band: ±1 SD over examples. Bars: its mean.",
+        "Log-probability lost with retain's state patched in at each site; band: ±1 SD over examples. Bars: means over layers.",
         tall=570 if narrow(look) else 390,
         **look,
     )
 
 
 def forget_and_kept(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot S2 by layer on forget facts and on retained facts: erasure next to damage.
+    """Plot S2 by layer on forget facts (erasure) and on retained facts (damage).
 
     Args:
         layers: `audit.control_layers_frame()`.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, in nats per token with intervals. Without damage, the curve for retained facts coincides with that
-        for retain's states, near 0.
+        The figure, in nats per token with intervals. Without damage, the curve for retained facts coincides with the
+        curve for retain's states, near 0.
 
     Raises:
         DataError: A column is missing.
@@ -318,16 +318,16 @@ _VIEWS = (("uds", "UDS {}: states patched in"), ("lens", "Logit Lens {}: states 
 def lens_against_uds(
     layers: pd.DataFrame, *, tau: float | int | None = None, question: str | None = None, **look: Unpack[Look]
 ) -> go.Figure:
-    """Plot S1 and S2 (above) and LER (below) of one example, by patching on the left and by Logit Lens on the right.
+    """Plot S1 and S2 (top) and LER (bottom) of one example, by patching (left) and by Logit Lens (right).
 
-    Logit Lens shows what a layer's state says when decoded directly; patching shows what the rest of the model makes of
-    it. Where the two differ, knowledge is encoded but cannot be decoded yet.
+    Logit Lens shows what a layer's state yields when decoded directly; patching shows what the later layers make of it.
+    Where the two differ, knowledge is encoded but cannot yet be decoded.
 
     Args:
-        layers: `metrics.compare_logit_lens(audit, example).to_frame()`: one row per layer, deltas in nats per token,
-            NaN in LER where the layer encodes nothing.
-        tau: Threshold in nats per token, drawn as a line; None draws none.
-        question: Shown under the heading.
+        layers: `metrics.compare_logit_lens(audit, example).to_frame()`: one row per layer, with deltas in
+            nats per token, and NaN in LER where the layer encodes nothing.
+        tau: Threshold in nats per token, drawn as a line; None draws no line.
+        question: Text to show under the heading.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
@@ -363,7 +363,7 @@ def lens_against_uds(
         yaxis4=share,
         **_UNIFIED,
     )
-    gap = "A gap in LER: S1 ≤ tau, nothing to erase."
+    gap = "Gap in LER: S1 ≤ tau, so there is nothing to erase."
     subtitle = gap if question is None else shown(question, limit=110)
     figure.update_annotations(font={"size": 13, "color": colours.text}, yshift=4)
     figure.update_layout(legend_y=1.09)
@@ -372,15 +372,15 @@ def lens_against_uds(
 
 Value: TypeAlias = Literal["ler", "s2"]  # what is compared: LER, or S2 in nats per token
 
-_PARTLY = "A gap in S2: some examples were not measured there, because the layer does not count in their score."
+_PARTLY = "Gap in S2: some examples were not measured there, because the layer does not count in their score."
 
 _VALUE_WORDS = {
     "ler": ("mean LER", "Mean LER over the examples whose answer is encoded at the layer; 0 intact, 1 erased."),
     "s2": ("mean S2 (nats/token)", "Mean S2 over all examples."),
 }
 _LINES, _BEHIND = 8, 24
-"""The largest number of models that share one panel, and the largest number whose lines are drawn behind the curve of a
-panel (with more, only their range is drawn)."""
+"""Maximum number of models in one panel, and maximum number whose lines are drawn behind the curve in a panel (beyond
+that, only their range is drawn)."""
 
 
 def compare_layers(
@@ -393,14 +393,14 @@ def compare_layers(
 ) -> go.Figure:
     """Plot mean LER (or mean S2) by layer: a labelled curve per model or, with more than 8 models, a panel per model.
 
-    Behind the curve of a panel are the curves of the other models or, above 24 models, their range.
+    In each panel, the curves of the other models (above 24 models, their range) are drawn in the background.
 
     Args:
         models: A mapping from name to `layers_frame()`; with `_low` and `_high` columns, hovering shows the interval of
-            a mean.
+            the mean.
         value: `ler`, or `s2` in nats per token.
-        chosen: Model drawn boldly, with the others light; None draws all alike.
-        references: Models for comparison (`full`, `retain`): grey and dotted.
+        chosen: Model to emphasise; None draws all alike.
+        references: Models drawn in grey and dotted, for comparison (`full`, `retain`).
         **look: Theme, title, width, height (`Look`).
 
     Returns:
@@ -408,8 +408,8 @@ def compare_layers(
         examples.
 
     Raises:
-        DataError: No model, a column is missing, or `chosen` or a reference is not one of the models.
-        ConfigError: No such value or theme.
+        DataError: There is no model, a column is missing, or `chosen` or a reference is not one of the models.
+        ConfigError: `value` or `theme` is not a valid choice.
     """
     check_choice("value", value, Value)
     if not models:
@@ -461,7 +461,7 @@ def compare_layers(
         )
         line.line.width, line.marker.size = width, 6 if chosen is None else size
         line.zorder = int(name == chosen)
-        # identifies a curve's model, for pages that highlight another one
+        # identifies the curve's model, so that a page can highlight it
         line.meta = {"place": place, "reference": name in references}
         figure.add_trace(line)
     layer_axis(figure, max(map(len, models.values())))
@@ -483,7 +483,7 @@ def _mean(values: list[float]) -> float:
     return sum(defined) / len(defined) if defined else -np.inf
 
 
-_COLUMNS, _FEW_COLUMNS = 4, 2  # panels per row, in a figure of ordinary width and in a narrow one
+_COLUMNS, _FEW_COLUMNS = 4, 2  # panels per row in a figure of ordinary width, and in a narrow one
 
 _TITLE, _PANEL, _GAP, _BELOW = 22, 92, 26, 52
 """Heights in pixels: the name above a row, its plot, the ticks below it, and the axis title below the last row."""
@@ -600,7 +600,7 @@ def _grid(n: int, columns: int, axis_title: str) -> tuple[dict[str, Any], int]:
 
 
 def weight_profile(weights: pd.DataFrame, layers: pd.DataFrame | None = None, **look: Unpack[Look]) -> go.Figure:
-    """Plot the relative change in the weights of each layer, with LER above.
+    """Plot LER (top) and the relative change in each layer's weights (bottom).
 
     Args:
         weights: `difference.layers_frame()` of a `uds_lens.weights.WeightDifference`.
@@ -618,7 +618,7 @@ def weight_profile(weights: pd.DataFrame, layers: pd.DataFrame | None = None, **
         >>> names = ("relative_norm", "attention_relative_norm", "mlp_relative_norm")
         >>> figure = weight_profile(pd.DataFrame({"layer": [0, 1], **dict.fromkeys(names, [0.0, 0.2])}))
         >>> figure.layout.title.text
-        'Change of the weights by layer'
+        'Change in the weights by layer'
     """
     parts = (("mlp_relative_norm", "MLP"), ("attention_relative_norm", "attention"), ("relative_norm", "whole layer"))
     require(weights, ["layer", *(key for key, _ in parts)], source="difference.layers_frame()")
@@ -651,8 +651,8 @@ def weight_profile(weights: pd.DataFrame, layers: pd.DataFrame | None = None, **
     figure.update_layout({"yaxis" if row == 1 else "yaxis2": axis}, **_UNIFIED)
     return style(
         figure,
-        "Change of the weights by layer",
-        "Norm of the difference from full over the norm of full's weights.",
+        "Change in the weights by layer",
+        "Norm of the difference from full, divided by the norm of full's weights.",
         tall=320 if row == 1 else 460,
         **look,
     )
@@ -665,10 +665,10 @@ def patch_heatmap(
 
     Args:
         grid: `uds_lens.patching.patch_grid(...)`: a grid of heads (the mean over its rows is drawn), or of the
-            positions of one row. It may instead have a text column `cell`, in whose order the rows are drawn
+            positions of one row. Alternatively, a text column `cell` names the rows and gives their order
             (`DepthMap.plot_map`).
-        tokens: Texts of all tokens of that row, to label positions.
-        unit: Unit of `lost`, which is that of the grid's score.
+        tokens: Text of every token in that row, to label positions.
+        unit: Unit of `lost` (and of the grid's score).
         **look: Theme, title, width, height (`Look`).
 
     Returns:
@@ -686,12 +686,12 @@ def patch_heatmap(
     require(grid, ["layer", "lost"], source="uds_lens.patching.patch_grid(...)")
     down = next((name for name in ("position", "head", "cell") if name in grid.columns), None)
     if down is None or not len(grid):
-        raise DataError("the grid has no positions and no heads: make it with by='position' or by='head'.")
+        raise DataError("the grid has neither positions nor heads: make it with by='position' or by='head'.")
     one_text = "row" not in grid.columns or grid["row"].nunique() == 1
     if down == "position" and (not one_text or grid.duplicated(["layer", "position"]).any()):
         raise DataError(
-            "the grid has positions of several texts, where one number means different words: pass one row, "
-            'grid[grid["row"] == 0], or give the positions names of your own in a column `cell` in place of `position`.'
+            "the grid has positions from several texts, where one number stands for different words: pass one row, "
+            'grid[grid["row"] == 0], or replace `position` by a column `cell` with names of your own.'
         )
     table = grid.pivot_table(index=down, columns="layer", values="lost", aggfunc="mean", sort=down != "cell")
     table = table.reindex(columns=range(int(table.columns.min()), int(table.columns.max()) + 1))

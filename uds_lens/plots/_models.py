@@ -1,6 +1,6 @@
 """Several unlearned models: scores with intervals, pairwise differences, depth against utility.
 
-Also the checkpoints of one training run: depth, damage and utility by step.
+There are also curves for the checkpoints of a training run: depth, damage and utility by step.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 def ranking(models: pd.DataFrame, *, references: Collection[str] = (), **look: Unpack[Look]) -> go.Figure:
-    """Plot UDS with its interval per model, highest on top.
+    """Plot each model's UDS with its interval, highest on top.
 
     Args:
-        models: `uds_lens.results.models_frame(audits)`: `model`, `uds`, `uds_low`, `uds_high`, `n_measured`. Where
-            there is a column `reading` and it says "withheld", the dot is hollow.
+        models: `uds_lens.results.models_frame(audits)`: `model`, `uds`, `uds_low`, `uds_high`, `n_measured`. The dot is
+            hollow where an optional column `reading` says "withheld".
         references: Models drawn in grey, for comparison.
         **look: Theme, title, width, height (`Look`).
 
@@ -101,13 +101,13 @@ def audit_differences(
     Args:
         differences: `uds_lens.results.compare_all(...)`: `one`, `other`, `uds_one`, `uds_other`, `difference`, `low`,
             `high`, and the column `p`.
-        p: The p-value that decides: `p_holm`, or `p` for the unadjusted one.
-        level: Significance level of the star.
+        p: Column of the p-value to compare with `level`: `p_holm`, or `p` (unadjusted).
+        level: Significance level.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, highest UDS first. An empty cell is a pair that is not comparable, or an audit with itself. There is
-        no star where the column `fatal`, if present, says that an audit has a fatal warning.
+        The figure, highest UDS first. A cell is empty on the diagonal and where a pair is not comparable. There is no
+        star where an optional column `fatal` names a fatal warning.
 
     Raises:
         DataError: A column is missing.
@@ -128,7 +128,7 @@ def audit_differences(
 
 
 def difference_matrix(pairs: pd.DataFrame, score: str, *, p: str, level: float, **look: Unpack[Look]) -> go.Figure:
-    """Plot one cell per pair and one for its mirror image, for `audit_differences` and `pair_matrix`."""
+    """Plot each pair and its mirror image as cells, for `audit_differences` and `pair_matrix`."""
     colours, names = palette(look.get("theme", "light")), by_score(pairs, score)
     adjusted = "p" if p == "p" else "adjusted p"
     cells: dict[tuple[str, str], tuple[float, str, str]] = {}
@@ -151,7 +151,7 @@ def difference_matrix(pairs: pd.DataFrame, score: str, *, p: str, level: float, 
             cells[str(one), str(other)] = value, text, "<br>".join(lines)
     table = [[cells.get((one, other), (None, "", "")) for other in names] for one in names]
     largest = max([0.1, *(abs(cell[0]) for cell in cells.values())])
-    roomy = 30 * len(names) <= (look.get("width") or WIDTH) - 200  # enough room for numbers; otherwise only stars
+    roomy = 30 * len(names) <= (look.get("width") or WIDTH) - 200  # otherwise there is room only for stars
     places, labels = list(range(len(names))), [shown(name, limit=24) for name in names]
     figure = go.Figure()
     figure.add_heatmap(
@@ -179,7 +179,7 @@ def difference_matrix(pairs: pd.DataFrame, score: str, *, p: str, level: float, 
         figure,
         f"Differences in {label} by pair",
         f"{label} of the row minus {label} of the column. Star: {adjusted} below {level:g}; "
-        "without a star, the order is undecided.",
+        "without a star, the order is uncertain.",
         tall=190 + 27 * max(len(names), 4),
         legend=False,
         note=None if names else "No pairs.",
@@ -188,7 +188,7 @@ def difference_matrix(pairs: pd.DataFrame, score: str, *, p: str, level: float, 
 
 
 def by_score(pairs: pd.DataFrame, score: str) -> list[str]:
-    """Order names by mean score (`SCORE_one`, `SCORE_other`) over their pairs; names without a score come last."""
+    """Sort names by mean score over their pairs (`SCORE_one`, `SCORE_other`); names without a score come last."""
     scores: dict[str, list[float]] = {}
     for side in ("one", "other"):
         for name, value in zip(pairs[side], pairs[f"{score}_{side}"], strict=True):
@@ -212,9 +212,10 @@ def utility_frontier(
 
     Args:
         models: One row per model: `model`, `method`, and the columns named by `depth` and `utility`.
-        depth: Column of erasure; higher means deeper.
-        utility: Column of utility, where 1 is that of full.
-        references: `full`, `retain`: the same columns without `method`; drawn as stars, not part of the frontier.
+        depth: Column with the depth of erasure; higher means deeper.
+        utility: Column with utility relative to full (1 is full's own).
+        references: Rows for `full` and `retain`, with the same columns except `method`; drawn as stars and not part of
+            the frontier.
         min_utility: Minimum utility, drawn as a dotted line.
         **look: Theme, title, width, height (`Look`).
 
@@ -302,7 +303,7 @@ def utility_frontier(
 
 
 def frontier(across: np.ndarray, up: np.ndarray) -> list[int]:
-    """Return the points that no other beats in both values, sorted by `across`; equal points are all kept.
+    """Return the indices of the points on the Pareto frontier, sorted by `across`; equal points are all kept.
 
     >>> frontier(np.array([1.0, 0.5, 0.8, 1.0]), np.array([0.2, 0.9, 0.1, 0.2]))
     [1, 0, 3]
@@ -326,12 +327,12 @@ def depth_utility(
     Args:
         models: One row per model: `model`, `utility`, `uds`, and, if there are intervals, `uds_low`, `uds_high`.
         label: Title of the utility axis.
-        chosen: Model drawn boldly, with the others light; None draws all alike.
-        references: Models drawn as grey stars, not part of the frontier.
+        chosen: Model to emphasise; None draws all alike.
+        references: Models drawn as grey stars; they are not part of the frontier.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; models without both values are counted below the title.
+        The figure; the subtitle counts models that lack a value.
 
     Raises:
         DataError: A column is missing.
@@ -415,7 +416,7 @@ def depth_utility(
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return the limits of the axis, at least 0.12 apart so that small differences look small.
+    """Return axis limits that are at least 0.12 apart, so that small differences look small.
 
     >>> _limits([0.9, 0.9])
     (0.8328, 0.9672)
@@ -427,7 +428,7 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _name_sides(across: Sequence[float], up: Sequence[float], names: Sequence[str], width: int = 640) -> list[str]:
-    """Choose for each name the first side of its point on which it covers nothing (coordinates are shares of the plot).
+    """Put each name on the first side of its point where it covers nothing (coordinates are shares of the plot).
 
     >>> _name_sides([0.5, 0.52], [0.5, 0.5], ["npo", "rmu"])
     ['middle left', 'middle right']
@@ -460,7 +461,7 @@ _VERDICTS = (("agrees", "erased", "circle"), ("differs as expected", "faint", "d
 
 
 def differences_by_metric(compared: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot measured minus published values, a row per metric and a mark per model.
+    """Plot measured minus published values, with one row per metric and one mark per model.
 
     Args:
         compared: `uds_lens.published.compare(run).frame`: `model`, `metric`, `measured`, `published`, `difference`,
@@ -468,7 +469,7 @@ def differences_by_metric(compared: pd.DataFrame, **look: Unpack[Look]) -> go.Fi
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; a bar behind each row is the margin within which values agree.
+        The figure; the bar behind each row is the margin within which values agree.
 
     Raises:
         DataError: A column is missing.
@@ -499,9 +500,9 @@ def differences_by_metric(compared: pd.DataFrame, **look: Unpack[Look]) -> go.Fi
             line={"width": 0},
             layer="below",
         )
-    steps = defined.groupby("metric", sort=False).cumcount()  # models in a row are drawn next to each other
+    steps = defined.groupby("metric", sort=False).cumcount()  # spread the models of a row vertically
     sizes = defined.groupby("metric", sort=False)["metric"].transform("size")
-    rows = defined["metric"].map(metrics.index).astype(float)  # a map over no rows returns no number type
+    rows = defined["metric"].map(metrics.index).astype(float)  # without rows, `map` does not return numbers
     defined = defined.assign(row=rows + 0.6 * ((steps + 0.5) / sizes.astype(float) - 0.5))
     for verdict, colour, symbol in _VERDICTS:
         marks = defined[defined["verdict"] == verdict]
@@ -535,16 +536,16 @@ def differences_by_metric(compared: pd.DataFrame, **look: Unpack[Look]) -> go.Fi
 
 
 def depth_by_step(steps: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot depth, damage and (if measured) utility and forget answers by training step.
+    """Plot depth, damage and, if measured, utility and the probability of the forget answers by training step.
 
     Args:
         steps: `curve.to_frame()` of a `uds_lens.training.DepthCurve`: `step`, `uds`, `damage`; `utility` and `answers`
-            (probability of the forget answers), both in [0, 1], are also drawn. With a column `model`, there is a panel
-            for each model.
+            (probability of the forget answers), both in [0, 1], are also drawn. If there is a column `model`, each
+            model has a panel.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure. A gap means that the value is NaN there.
+        The figure; NaN leaves a gap.
 
     Raises:
         DataError: A column is missing.

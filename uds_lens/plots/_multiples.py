@@ -1,4 +1,4 @@
-"""Several figures of one kind as panels of one figure."""
+"""Combine several figures of one kind into one figure."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from uds_lens.plots._style import Look, narrow, palette, shown, style
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_PANEL, _HEAD, _FOOT = 130, 24, 34  # heights in pixels of a panel: plot, name above, ticks below
+_PANEL, _HEAD, _FOOT = 130, 24, 34  # heights in pixels: a panel's plot, the name above it, the ticks below it
 
 
 def small_multiples(figures: Mapping[str, go.Figure], *, columns: int = 4, **look: Unpack[Look]) -> go.Figure:
-    """Draw several figures as panels of one, with one legend: all metrics, all models.
+    """Draw several figures as panels of one figure with a shared legend, for example all metrics or all models.
 
     Args:
         figures: A mapping from the name of a panel to its figure; each has one pair of axes, no colour bar and the same
             theme.
-        columns: Panels per row; at most two where the figure is narrow.
+        columns: Panels per row; at most two if the figure is narrow.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure. Axis titles that all panels share are written at the left and at the bottom; others are left out.
+        The figure. Axis titles shared by all panels are written at the left and bottom; other titles are left out.
         Every panel keeps its own range.
 
     Raises:
-        DataError: There is no figure, or one has several pairs of axes or a colour bar.
+        DataError: There is no figure, or a figure has several pairs of axes or a colour bar.
 
     Example:
         >>> import pandas as pd
@@ -99,7 +99,7 @@ def _axis(axis: Any, title: str) -> dict[str, Any]:
 
 
 def _moved(part: dict[str, Any], number: str) -> dict[str, Any]:
-    """Move a shape or note to its panel, mapping paper coordinates to the panel's domain."""
+    """Move a shape or annotation to its panel, mapping paper coordinates to the panel's domain."""
     for side in ("x", "y"):
         ref = part.get(f"{side}ref", side)
         part[f"{side}ref"] = f"{side}{number}" if ref == side else f"{side}{number} domain"

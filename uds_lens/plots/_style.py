@@ -1,4 +1,4 @@
-"""The look of every figure, and the parts that figures share: palettes, template, panels, labels, axes."""
+"""The look of all figures and their common parts: palettes, template, panels, labels, axes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from uds_lens._types import check_choice
 from uds_lens.errors import DataError
 
 Theme: TypeAlias = Literal["light", "dark"]
-"""Colours for light or for dark surroundings."""
+"""Colours for a light or a dark background."""
 
 
 class Look(TypedDict, total=False):
-    """Options that every figure takes in addition to its table."""
+    """Options that every figure accepts."""
 
-    theme: Theme  # colours for light (default) or for dark surroundings
+    theme: Theme  # colours for a light background (default) or a dark one
     title: str | None  # replaces the default heading; None leaves it out
-    width: int | None  # in pixels; None fills the page (as a picture: 860)
-    height: int | None  # in pixels; None fits the content
+    width: int | None  # in pixels; None fills the page (860 in a saved image)
+    height: int | None  # in pixels; None adapts to the content
 
 
 @dataclass(frozen=True, kw_only=True)
 class Palette:
-    """Colours, safe for colour-blind readers and distinct in grey.
+    """Colours that colour-blind readers can tell apart, also in greyscale.
 
-    No colour occurs twice, so the colours of one palette map to those of the other.
+    No colour occurs twice, so each colour of one palette maps to one colour of the other.
     """
 
     paper: str
@@ -43,22 +43,22 @@ class Palette:
     grid: str
     missing: str  # cells without a value
     share: str  # bars beneath a curve
-    other: str  # models behind the chosen one
+    other: str  # models drawn in the background
     retain: str  # stage 1
     retain_band: str
     unlearned: str  # stage 2
     unlearned_band: str
     erased: str  # LER and UDS
     erased_band: str
-    below: str  # ends of scales around 0, with numbers printed on them
+    below: str  # ends of colour scales around 0, light enough to print numbers on
     above: str
-    hover: str  # background of hover texts
+    hover: str  # background of hover labels
     series: tuple[str, ...]  # colours for any number of equivalent items
-    scale: tuple[str, ...]  # 0 (intact) to 1 (erased), evenly spaced, lightness rising
+    scale: tuple[str, ...]  # from 0 (intact) to 1 (erased), evenly spaced, increasing in lightness
 
     @property
     def around_zero(self) -> list[list[Any]]:
-        """A plotly colour scale from negative values through the paper colour at 0 to positive ones."""
+        """A plotly colour scale for negative and positive values, with the paper colour at 0."""
         return [[0, self.below], [0.5, self.paper], [1, self.above]]
 
     @property
@@ -67,7 +67,7 @@ class Palette:
         return [[i / (len(self.scale) - 1), colour] for i, colour in enumerate(self.scale)]
 
 
-_COLOURS: dict[str, tuple[Any, Any]] = {  # in light and in dark surroundings
+_COLOURS: dict[str, tuple[Any, Any]] = {  # for a light and a dark background
     "paper": ("#ffffff", "#14171c"),
     "ink": ("#16191f", "#f1f3f6"),
     "text": ("#454b57", "#bcc3ce"),
@@ -117,11 +117,11 @@ def recolouring() -> dict[str, str]:
 
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"  # font stack; nothing is downloaded
 _TITLE_LINE, _SUBTITLE_LINE, _TITLE_PAD, _BARE_TOP = 22, 18, 13, 14  # in pixels
-WIDTH, _NARROW = 860, 520  # default width of a picture; narrower figures make room for their labels
+WIDTH, _NARROW = 860, 520  # default width of an image; figures narrower than the second value wrap their labels
 
 
 def template(theme: Theme = "light") -> go.layout.Template:
-    """Return a new plotly template for a theme; it is passed to each figure, so plotly's global one stays as it is."""
+    """Return a new plotly template for a theme; it is set per figure, so plotly's global template is unchanged."""
     colours = palette(theme)
     axis = {
         "gridcolor": colours.grid,
@@ -162,11 +162,11 @@ def template(theme: Theme = "light") -> go.layout.Template:
         "annotationdefaults": {"font": {"size": 12.5, "color": colours.faint}, "showarrow": False},
         "hoversubplots": "axis",
     }
-    # marks on the edge of a plot are not clipped
+    # do not clip marks at the edge of the plot
     return go.layout.Template(layout=layout, data={"scatter": [{"cliponaxis": False}]})
 
 
-_template = functools.cache(template)  # figures copy the template they are given
+_template = functools.cache(template)  # shared, since figures copy their template
 
 
 def style(
@@ -183,16 +183,16 @@ def style(
     width: int | None = None,
     height: int | None = None,
 ) -> go.Figure:
-    """Give a figure its look, heading and size, in place, and return it.
+    """Set a figure's look, heading and size in place, and return it.
 
     Args:
         figure: The figure.
-        heading: What it shows, in a few words.
-        subtitle: What its marks mean.
-        tall: Height in pixels with one line each of title, subtitle and legend; further lines are added to it.
+        heading: What the figure shows, in a few words.
+        subtitle: What the marks mean.
+        tall: Height in pixels if title, subtitle and legend take one line each; further lines add to it.
         legend: Whether the figure has a legend.
-        room: Pixels above the plot, for names of panels.
-        note: Sentence in the middle of the plot that says why it is empty; None for a plot with marks.
+        room: Pixels above the plot for panel names.
+        note: Sentence in the middle of an empty plot that says why it is empty; None otherwise.
         theme: See `Look`, as `title`, `width` and `height`.
         title: Replaces the heading; None leaves out heading and subtitle.
         width: Pixels.
@@ -226,18 +226,18 @@ def style(
             if name in trace and hasattr(trace[name], "tolist"):
                 # plotly writes arrays as base64, which older plotly.js (VS Code) cannot read
                 values = trace[name].tolist()
-                trace[name] = None  # otherwise plotly would ignore an equal value
+                trace[name] = None  # plotly ignores an assignment of equal values
                 trace[name] = values
     return figure
 
 
 def narrow(look: Look) -> bool:
-    """Return whether a figure is as narrow as a phone."""
+    """Return whether a figure is narrow, as on a phone."""
     return (look.get("width") or WIDTH) < _NARROW
 
 
 def _lines(text: str, letters: float) -> list[str]:
-    # a title with markup is the caller's, and may have a space within a tag
+    # do not wrap titles with markup, which may contain spaces within tags
     return [text] if "<" in text else textwrap.wrap(text, int(letters), break_long_words=False)
 
 
@@ -275,7 +275,7 @@ def legend_height(figure: go.Figure, width: int) -> int:
     widths = [45 + 6 * len(name) for name in entries]
     if sum(widths) <= width:
         return _LEGEND_ROW
-    if not any(entries.values()):  # in columns of equal width
+    if not any(entries.values()):  # plotly then uses columns of equal width
         return _LEGEND_ROW + 20 * (-(-len(widths) // max(1, width // max(widths))) - 1)
     rows, used = 1, 0
     for entry in widths:
@@ -297,7 +297,7 @@ ONLY_COUNTING = "S2 was measured only where S1 is above tau."  # for audits with
 
 
 def layer_axis(figure: go.Figure, n_layers: int) -> None:
-    """Set every x axis to layers: integer ticks, and "layer 3" above a hover label of all curves."""
+    """Label every x axis with layers: integer ticks, and "layer 3" as the head of hover labels."""
     n = max(n_layers, 1)
     figure.update_xaxes(
         range=[-0.5, n - 0.5], dtick=max(1, -(-n // 16)), tick0=0, tickformat="d", hoverformat="d", title_text="layer"
@@ -306,7 +306,7 @@ def layer_axis(figure: go.Figure, n_layers: int) -> None:
 
 
 def hover_head(figure: go.Figure, text: str) -> None:
-    """Set the first line of a hover label that lists all curves at one x (plotly before 6.3 shows x alone)."""
+    """Set the first line of hover labels that list all curves at one x (plotly before 6.3 shows only x)."""
     if "unifiedhovertitle" in figure.layout.xaxis:
         figure.update_xaxes(unifiedhovertitle_text=text)
 
@@ -318,13 +318,13 @@ def row_axis(figure: go.Figure, names: Sequence[str]) -> None:
     )
 
 
-# Plotly reads a little HTML and (with MathJax) LaTeX in every string.
+# Plotly interprets some HTML and (with MathJax) LaTeX in every string.
 
 _ENTITIES = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "{": "&#123;", "\u2028": " ", "\u2029": " "}
 )
 
-# Members of every JavaScript object: plotly caches text sizes in an object and would take these for cached sizes.
+# Properties of every JavaScript object: plotly caches text sizes in an object, and would mistake these for entries.
 _OF_OBJECTS = {
     *("__proto__", "constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable"),
     *("toLocaleString", "toString", "valueOf"),
@@ -349,12 +349,12 @@ def shown(text: object, *, width: int | None = None, limit: int = 300) -> str:
 
 
 def short(text: object, limit: int = 24) -> str:
-    """Cut a name to fit a heading; it is not escaped."""
+    """Shorten a name for a heading, without escaping it."""
     return html.unescape(shown(text, limit=limit)).replace("\u200b", "")
 
 
 def number(value: float, digits: int = 2) -> str:
-    """Write a number with a true minus sign; NaN in words.
+    """Format a number with a true minus sign; NaN becomes "undefined".
 
     >>> number(-0.123), number(float("nan"))
     ('−0.12', 'undefined')
@@ -363,7 +363,7 @@ def number(value: float, digits: int = 2) -> str:
 
 
 def count(n: int, thing: str) -> str:
-    """Write a number with its noun.
+    """Write a count with its noun.
 
     >>> count(1, "model"), count(3, "model")
     ('1 model', '3 models')
@@ -385,13 +385,13 @@ def row_labels(frame: Any, *, name: str = "metric", limit: int = 28) -> list[str
     ]
 
 
-# Marks: a mean as a line over a shaded band that stops where values are missing.
+# Marks: means are lines over shaded bands, with gaps where values are missing.
 
 
 def outline(
     x: Sequence[float | int], low: Sequence[float | int], high: Sequence[float | int]
 ) -> tuple[list[float | int | None], list[float | int | None]]:
-    """Draw a closed polygon around each unbroken run of values, separated by None; a single point becomes a narrow box.
+    """Return a closed polygon around each unbroken run of values, separated by None; a single point becomes a box.
 
     >>> outline([0, 1, 2], [0, 0, float("nan")], [1, 2, 2])
     ([0, 1, 1, 0, None], [0, 0, 2, 1, None])
@@ -420,7 +420,7 @@ def band(x: Any, low: Any, high: Any, *, colour: str, group: str) -> go.Scatter:
 def curve(
     x: Any, y: Any, *, name: str, colour: str, hover: str, dash: str = "solid", customdata: Any = None
 ) -> go.Scatter:
-    """Draw a line with markers; gaps stay gaps."""
+    """Draw a line with markers and with gaps at NaN."""
     return go.Scatter(
         x=x,
         y=y,
@@ -436,7 +436,7 @@ def curve(
 
 
 def hover_interval(frame: Any, name: str) -> tuple[str, list[str] | None]:
-    """Return what a hover label adds to a mean, " (low to high)", and its values; nothing without the columns.
+    """Return a template and texts that add " (low to high)" to a hover label; nothing if the columns are missing.
 
     >>> import pandas as pd
     >>> hover_interval(pd.DataFrame({"s1_low": [0.1, float("nan")], "s1_high": [0.2, 0.3]}), "s1")
@@ -448,12 +448,12 @@ def hover_interval(frame: Any, name: str) -> tuple[str, list[str] | None]:
     return "%{customdata}", ["" if np.isnan(low) else f" ({low:.3f} to {high:.3f})" for low, high in ends]
 
 
-# Stacked panels share one x axis, so that hovering shows the values of all. With `plotly.subplots`, each panel would
-# have its own x axis, and hover labels would stop at its border.
+# Stacked panels share one x axis, so that hovering shows the values in all of them. With `plotly.subplots`, each panel
+# would have its own x axis and its own hover label.
 
 
 def panels(heights: Sequence[float], *, columns: int = 1, gap: float = 0.08, space: float = 0.06) -> go.Figure:
-    """Return an empty figure of panels; a column shares its x axis, a row the range of its y axes.
+    """Return an empty figure of panels that share an x axis in each column and a y range in each row.
 
     Example:
         >>> figure = panels([1, 1], gap=0.2)
@@ -509,22 +509,22 @@ def level(figure: go.Figure, value: float | int, *, row: int, column: int = 1, c
 
 
 def panel_heading(figure: go.Figure, text: str, *, column: int, row: int = 1) -> None:
-    """Write a text above a panel, by default the top one of a column."""
+    """Write a text above a panel, by default the top panel of a column."""
     x, y = _panel(figure, row, column)
     figure.add_annotation(text=text, x=0, xref=f"{x} domain", xanchor="left", y=1, yref=f"{y} domain", yanchor="bottom")
 
 
-# Names at the ends of lines, moved apart where lines end close to each other.
+# Names at the ends of lines, moved apart where they would overlap.
 
 LABEL_HEIGHT = 16  # pixels from one name to the next
 
 
 LEADER = {"xanchor": "left", "showarrow": True, "arrowhead": 0, "arrowwidth": 1}
-"""A thin line from the end of a curve to its name, which may have been moved."""
+"""A thin line from the end of a curve to its name."""
 
 
 def label_room(names: Iterable[str], letters: int) -> int:
-    """Width in pixels of the names to the right of the plot."""
+    """Return the width in pixels of the names to the right of the plot."""
     return 34 + 7 * max((min(len(name), letters) for name in names), default=0)
 
 
@@ -536,7 +536,7 @@ def end_labels(
     plot_height: float,
     colours: Mapping[str, str] | None = None,
 ) -> None:
-    """Write each trace's name where its line ends, joined to it by a thin line where the name had to move."""
+    """Write each trace's name at the end of its line; a thin line connects the two if the name had to move."""
     ends = []
     for trace in figure.data:
         defined = [(x, y) for x, y in zip(trace.x, trace.y, strict=True) if y == y]
@@ -565,7 +565,7 @@ def end_labels(
 
 
 def apart(values: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Move values as little as possible (least squares) to be at least `gap` apart, in order, within the limits.
+    """Move values as little as possible (least squares) so that they are in order, `gap` apart and within the limits.
 
     >>> [round(x, 3) for x in apart([0.5, 0.5, 0.9], gap=0.25, low=0.0, high=1.0)]
     [0.375, 0.625, 0.9]
@@ -585,7 +585,7 @@ def apart(values: Sequence[float], *, gap: float, low: float, high: float) -> li
 
 
 def require(frame: Any, columns: Iterable[str], *, source: str) -> None:
-    """Raise `DataError` unless `frame` has all `columns`; `source` names what makes such a frame.
+    """Raise `DataError` unless `frame` has all `columns`; `source` names the code that makes such a frame.
 
     >>> import pandas as pd
     >>> require(pd.DataFrame({"layer": []}), ["layer", "ler_mean"], source="audit.layers_frame()")

@@ -1,4 +1,4 @@
-"""Transplants: output depth and host depth by model, and the loss undone by each band of blocks."""
+"""Figures of transplants: output depth and host depth by model, and the loss undone by each band of blocks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **look: Unpack[Look]) -> go.Figure:
-    """Draw an arrow per model from output depth to host depth; models that hide a lot have long arrows pointing left.
+    """Draw each model's output depth and host depth as an arrow; a long arrow to the left means much hidden knowledge.
 
     Args:
-        models: `model`, `output_depth`, `host_depth`, `host_depth_low`, `host_depth_high`; NaN draws no arrow.
+        models: `model`, `output_depth`, `host_depth`, `host_depth_low`, `host_depth_high`; rows with NaN have no arrow.
         references: Models drawn in grey for comparison: retain models, or models that never saw some of the facts.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, the longest arrow on top.
+        The figure, with the longest arrow on top.
 
     Raises:
         DataError: A column is missing.
@@ -67,7 +67,7 @@ def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **loo
     return style(
         figure,
         "Output depth and host depth by model",
-        "Host depth: what stays lost with blocks of retain in the model; band: bootstrap interval over subjects.",
+        "Host depth: what stays lost with retain's blocks in the model; band: bootstrap interval over subjects.",
         tall=140 + 32 * max(len(ordered), 3),
         legend=False,
         note=None if len(ordered) else "No models.",
@@ -76,7 +76,7 @@ def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **loo
 
 
 def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Draw the share of the loss undone by each band of `full`'s blocks (a row per width), and by its attention.
+    """Draw the share of the loss undone by each band of `full`'s blocks, one colour per width, and by its attention.
 
     Args:
         candidates: `Transplant.candidates_frame()`: `donor`, `blocks`, `first`, `last`, `width`, `attention`,
@@ -84,7 +84,7 @@ def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure: blocks on the x axis, the share of the loss that each band brings back on the y axis.
+        The figure, with blocks on the x axis and the share that each band undoes on the y axis.
 
     Raises:
         DataError: A column is missing.
@@ -131,7 +131,7 @@ def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figu
     return style(
         figure,
         "What comes back, by band of blocks",
-        "Blocks of full put into the unlearned model, mean over examples.",
+        "Blocks of full transplanted into the unlearned model; means over examples.",
         note=None if len(of_full) else "Nothing was lost.",
         **look,
     )

@@ -1,4 +1,4 @@
-"""Export elicitations as inspect_ai logs, one per model, probe and decoding, for its viewer and data frames."""
+"""Export elicitations as logs for inspect_ai's viewer and data frames, one per model, probe and decoding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from uds_lens.elicitation._saving import Part
 
 _LOG_VERSION = 2
-"""The version of the log format that is written."""
+"""Version of the log format."""
 
 _SCORER = "rouge_l_recall"
 
@@ -28,11 +28,11 @@ _SCORER = "rouge_l_recall"
 def write_inspect_logs(
     results: ElicitationResults, folder: str | os.PathLike[str], *, dataset: str = "forget set"
 ) -> list[Path]:
-    """Write the texts of an elicitation as logs of inspect_ai (`inspect view --log-dir FOLDER`).
+    """Write the generated texts of an elicitation as inspect_ai logs (`inspect view --log-dir FOLDER`).
 
-    Each log holds one model under one probe and decoding, with a sample per row and an epoch per text, scored by
-    ROUGE-L recall of the reference (and of the entity, where the row has one). Logs contain no comparisons between
-    models; retain has its own logs.
+    Each log is for one model, probe and decoding, with a sample per row and an epoch per text. Scores are ROUGE-L
+    recall of the reference and, where the row has one, of the entity. Logs do not compare models; retain has its own
+    logs.
 
     Args:
         results: The elicitation.
@@ -43,7 +43,7 @@ def write_inspect_logs(
         The files.
 
     Raises:
-        ResultFormatError: Another file of the same name exists.
+        ResultFormatError: A file of the same name that this function did not write exists.
 
     References:
         https://inspect.aisi.org.uk/eval-logs.html
@@ -90,7 +90,7 @@ def _log(results: ElicitationResults, part: Part, dataset: str) -> dict[str, Any
                 "decoding": part.decoding,
                 "protocol": results.protocol,
                 "weights": record.fingerprint,
-                "control": "the log of the same probe and decoding with the role retain",
+                "control": "the log with the same probe and decoding and the role retain",
             },
         },
         "plan": {"name": "plan", "steps": [{"solver": f"uds_lens/{part.probe}", "params": {}}]},

@@ -1,4 +1,4 @@
-"""Runs of Open-Unlearning: find the models to audit in Hydra's record of the training, and write results."""
+"""Open-Unlearning runs: find the models to audit in Hydra's record of the training, and write results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
 
 _WEIGHTS = ("config.json", "adapter_config.json")
-"""Names of config files, one of which accompanies weights."""
+"""A folder with weights contains one of these files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class UnlearningRun:
     """The parts of an Open-Unlearning run that an audit needs."""
 
     task: Path
-    """Its folder, such as `saves/unlearn/TASK`."""
+    """The run's folder, such as `saves/unlearn/TASK`."""
 
     checkpoints: Mapping[str, Path]
     """Folders with weights, by name: `checkpoint-N` in order of steps, then the final weights under the task's name."""
@@ -42,11 +42,11 @@ class UnlearningRun:
     """The forget split."""
 
     full: str | None
-    """The model that was trained: directory or Hub id."""
+    """The model before unlearning: directory or Hub id."""
 
     retain: str | None
-    """The retain model of this base model and split: one trained next to the run, or else the published one; None if
-    there is neither."""
+    """The retain model for this base model and split: one trained next to the run or, failing that, the published one;
+    None if there is neither."""
 
     examples: str | None
     """Source of the published forget set with entities, for `load_examples`; None if there is none."""
@@ -55,33 +55,33 @@ class UnlearningRun:
     """The prompt protocol of the run; None if it used a format other than the tokenizer's template."""
 
     chat: ChatStyle
-    """System turn and date of the run's prompts."""
+    """System prompt and date in the run's prompts."""
 
 
 def open_unlearning_run(task: str | os.PathLike[str]) -> UnlearningRun:
     """Read the models and prompts of an Open-Unlearning run from `.hydra/config.yaml` in its folder.
 
     Args:
-        task: The output folder of the training, `saves/unlearn/TASK`.
+        task: Output folder of the training run, such as `saves/unlearn/TASK`.
 
     Returns:
-        The run. `retain` is a folder `saves/finetune/tofu_BASE_retain90` (MUSE: `muse_BASE_News_retrain`) next to it,
-        else the published model of that base and split.
+        The run. `retain` is the neighbouring folder `saves/finetune/tofu_BASE_retain90` (MUSE:
+        `muse_BASE_News_retrain`) or, failing that, the published model for that base model and split.
 
     Raises:
-        ResultFormatError: There is no record of a training, or no folder with weights.
+        ResultFormatError: There is no record of a training run, or no folder with weights.
 
     Example:
         >>> open_unlearning_run("nowhere")
         Traceback (most recent call last):
             ...
-        uds_lens.errors.ResultFormatError: no .hydra/config.yaml of a training in 'nowhere': name the folder of a run...
+        uds_lens.errors.ResultFormatError: no .hydra/config.yaml of a training run in 'nowhere': name the folder of...
     """
     folder = Path(task)
     config = hydra.read_config(folder)
     if config is None or hydra.value(config, "mode") == "eval":
         raise ResultFormatError(
-            f"no .hydra/config.yaml of a training in {str(folder)!r}: name the folder of a run, such as "
+            f"no .hydra/config.yaml of a training run in {str(folder)!r}: name the folder of a run, such as "
             "saves/unlearn/TASK."
         )
     steps = sorted(
@@ -93,7 +93,7 @@ def open_unlearning_run(task: str | os.PathLike[str]) -> UnlearningRun:
         checkpoints[folder.resolve().name] = folder
     if not checkpoints:
         raise ResultFormatError(
-            f"no weights in {str(folder)!r}, neither there nor in checkpoint-*: expected config.json next to them."
+            f"no weights in {str(folder)!r}, nor in its checkpoint-* folders: expected config.json next to them."
         )
     base, split = recorded_setup(config)
     full = hydra.text(config, "model.model_args.pretrained_model_name_or_path")
@@ -132,7 +132,7 @@ def _local(name: str, task: Path) -> str:
 
 
 def _retain(config: hydra.Config, base: str | None, split: str | None, task: Path) -> str | None:
-    """Return the retain model: a folder among the trained ones next to the run, else the published one."""
+    """Return the retain model: the one trained next to the run or, failing that, the published one."""
     from uds_lens.published import find
 
     if base is None or split is None:
@@ -157,18 +157,18 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
     """Write `UDS_EVAL.json` and `UDS_SUMMARY.json` in the layout of Open-Unlearning's evaluations.
 
     Each entry has `agg_value`, and `uds` also has `value_by_index`, keyed by the examples' ids. The entries are `uds`,
-    `uds_low`, `uds_high` (its interval), and `damage` where control facts were measured. An audit whose verdict is
-    withheld has null instead of a score, and the reason.
+    `uds_low` and `uds_high` (its interval), `output_depth`, and `damage` if control facts were measured. If the verdict
+    is withheld, scores are null, and the warnings give the reason.
 
     Args:
         audit: The audit.
-        folder: Folder of the run's other results, such as `saves/unlearn/TASK/evals`; created if needed.
+        folder: Folder for the run's results, such as `saves/unlearn/TASK/evals`; created if needed.
 
     Returns:
         The two files.
 
     Raises:
-        ResultFormatError: A file with one of these names exists that was not written by this function.
+        ResultFormatError: A file with one of these names exists that this function did not write.
 
     Example:
         >>> import uds_lens as ul
@@ -213,16 +213,16 @@ def write_uds_eval(audit: DepthAudit, folder: str | os.PathLike[str]) -> tuple[P
 
 
 def require_answers(run: UnlearningRun, *, full: str | None, retain: str | None, examples: str | None) -> None:
-    """Raise `ConfigError` naming the options that a run's record does not provide."""
+    """Raise a `ConfigError` that names the options missing from a run's record."""
     given = {"full": full or run.full, "retain": retain or run.retain, "examples": examples or run.examples}
     absent = [name for name, value in given.items() if value is None]
     if not absent:
         return
     what = f"{run.base or 'base model not known'}, {run.split or 'split not known'}"
     why = {
-        "full": "its record names no model",
-        "retain": "neither next to it nor published",
-        "examples": "no forget set with entities is published for it (uds-lens annotate marks them)",
+        "full": "the run's record names no model",
+        "retain": "neither next to the run nor published",
+        "examples": "no forget set with entities is published for this split (uds-lens annotate marks entities)",
     }
     parts: list[str | Setting] = []
     for name in absent:

@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 _LAYER = re.compile(r"\.(\d+)\.(.+)")
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
 _EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings)\.weight$")
-"""Names of the head and of the input embedding, stored only once if they are tied."""
+"""Names of the head and of the input embedding; tied models store only the latter."""
 _EXACT = 512
-"""All singular values are computed if a matrix's smaller side is at most this."""
+"""Size of a matrix's smaller side up to which all singular values are computed."""
 _PLAIN, _NO_WEIGHTS = ("F64", "F32", "F16", "BF16"), ("I64", "BOOL")
-"""Dtypes of unquantised weights in safetensors files, and those of masks and positions, which are not compared."""
+"""Dtypes of unquantised weights in safetensors files, and of masks and positions, which are not compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorDifference:
-    """The difference of one tensor, other minus full."""
+    """The difference between two versions of a tensor, other minus full."""
 
     layer: int | None
-    """Block it belongs to, from 0; None for embeddings, final norm and head."""
+    """The tensor's block, counted from 0; None for embeddings, final norm and head."""
 
     component: str
-    """Its name within the block, such as `mlp.down_proj`; outside the blocks its whole name."""
+    """The tensor's name within its block, such as `mlp.down_proj`, or its full name if it is in no block."""
 
     n_weights: int
     """Number of entries."""
@@ -76,29 +76,29 @@ class TensorDifference:
 
     @property
     def cosine(self) -> float:
-        """Cosine with retain's change, in [-1, 1]; NaN where either did not change, or without a retain model."""
+        """Cosine with retain minus full, in [-1, 1]; NaN if either difference is 0, or without a retain model."""
         product = self.difference_norm * self.retain_norm
         return self.dot / product if product else math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightDifference:
-    """Changes of the weights between two checkpoints; made by `difference`."""
+    """Differences between the weights of two checkpoints, as returned by `difference`."""
 
     full: str
-    """The checkpoint that changes are measured from."""
+    """The checkpoint that is subtracted."""
 
     other: str
-    """The checkpoint that was compared."""
+    """The checkpoint compared with `full`."""
 
     retain: str | None
-    """The checkpoint whose change the cosines refer to; None if there is none."""
+    """The checkpoint whose difference from `full` the cosines refer to; None if there is none."""
 
     tensors: tuple[TensorDifference, ...]
-    """In the order of the layers; tensors outside the blocks come first."""
+    """Ordered by layer; tensors outside the blocks come first."""
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per tensor: layer, component, relative norm, spectral norm, stable rank, cosine, parts."""
+        """Return one row per tensor: layer, component, number of weights, norms, stable rank, cosine."""
         import pandas as pd
 
         derived = ("relative_norm", "stable_rank", "cosine")
@@ -108,7 +108,7 @@ class WeightDifference:
     def layers_frame(self) -> pd.DataFrame:
         """Return one row per block: relative norm and cosine of all its weights, of attention, and of the MLP.
 
-        The norm of several tensors is that of their entries taken together.
+        Several tensors are treated as one vector of all their entries.
         """
         import pandas as pd
 
@@ -125,10 +125,10 @@ class WeightDifference:
         return pd.DataFrame(rows)
 
     def plot(self, layers: pd.DataFrame | None = None, **look: Unpack[Look]) -> go.Figure:
-        """Draw the change of the weights by layer, under the curve of LER (see `uds_lens.plots.weight_profile`).
+        """Draw the change in the weights by layer, below the LER curve (see `uds_lens.plots.weight_profile`).
 
         Args:
-            layers: `audit.layers_frame()` of an audit of the same model; None leaves LER out.
+            layers: `audit.layers_frame()` of an audit of the same model; None omits LER.
             **look: Theme, title, width, height (`uds_lens.plots.Look`).
         """
         from uds_lens import plots
@@ -137,7 +137,7 @@ class WeightDifference:
 
 
 def together(tensors: Sequence[TensorDifference]) -> TensorDifference:
-    """Treat several tensors as one vector, whose spectral norm is its norm."""
+    """Treat several tensors as one vector; its spectral norm is its Frobenius norm."""
 
     def root(name: str) -> float:
         return math.sqrt(sum(getattr(t, name) ** 2 for t in tensors))
@@ -165,18 +165,19 @@ def difference(
     """Compare the weights of two checkpoints, tensor by tensor.
 
     With the difference D = other - full of a tensor W: relative norm |D|_F / |W|_F, spectral norm |D|_2, stable rank
-    |D|_F^2 / |D|_2^2 (at most the rank: that of a LoRA is at most r), and the cosine between D and retain - full, taken
-    as vectors. `full` is first rounded to the dtype of the other checkpoint, so that untrained weights differ by 0.
+    |D|_F^2 / |D|_2^2 (at most the rank, which for LoRA is at most r), and the cosine between D and retain - full, taken
+    as vectors. `full` is first rounded to the dtype of the other checkpoint, so that untrained weights have no
+    difference.
 
-    Files are read one tensor at a time; no model is built. A stack of matrices (experts in one tensor) counts as one
-    matrix, its first axes joined. A checkpoint that ties its head to its input embedding stores no head: the embedding
-    is then compared with the head of a model that does not tie the two.
+    Files are read one tensor at a time; no model is built. A stack of matrices (experts in one tensor) is treated as
+    one matrix by joining its leading axes. A checkpoint with tied embeddings stores no head; its input embedding is
+    then compared with the other checkpoint's head.
 
     Args:
-        full: The model before: a directory of safetensors files, or a Hub id that was downloaded.
-        other: The model after.
-        retain: A model that never saw the forget set, for the cosines; None leaves them NaN.
-        show_progress: Show a bar; None shows it in terminals and notebooks.
+        full: The model before training: a directory of safetensors files, or the id of a downloaded Hub model.
+        other: The model after training, in the same form.
+        retain: A model that never saw the forget set, for the cosines; with None, they are NaN.
+        show_progress: Show a progress bar; None shows it in terminals and notebooks.
 
     Returns:
         The differences.
@@ -225,7 +226,7 @@ def difference(
 
 
 def spectral_norm(matrix: Float[Tensor, "*shape"]) -> float:
-    """Return the largest singular value, or the norm of a vector. Large matrices take Lanczos steps (ARPACK).
+    """Return the largest singular value, or the norm of a vector. Large matrices use Lanczos iteration (ARPACK).
 
     >>> spectral_norm(torch.diag(torch.tensor([3.0, -4.0])))
     4.0
@@ -251,7 +252,7 @@ def _norm(tensor: Tensor) -> float:
 
 
 def _place(name: str) -> tuple[int | None, str]:
-    """Split a name into block and component.
+    """Split a tensor name into block and component.
 
     >>> _place("model.layers.3.mlp.down_proj.weight"), _place("lm_head.weight")
     ((3, 'mlp.down_proj'), (None, 'lm_head'))
@@ -262,7 +263,7 @@ def _place(name: str) -> tuple[int | None, str]:
 
 
 class _Weights:
-    """The safetensors files of a checkpoint, open for as long as the stack is."""
+    """The safetensors files of a checkpoint, kept open until `stack` closes."""
 
     def __init__(self, source: str | os.PathLike[str], stack: ExitStack) -> None:
         from safetensors import SafetensorError, safe_open
@@ -270,25 +271,25 @@ class _Weights:
         self.name = os.fspath(source)
         folder = _folder(self.name)
         if (folder / "adapter_config.json").is_file():
-            raise ModelError(f"{self.name!r} is an adapter: merge it into its model, and compare that.")
+            raise ModelError(f"{self.name!r} is an adapter: merge it into its base model, and compare the result.")
         files = weight_files(folder, self.name) or [folder / ALONE]
         try:
             opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
-            raise ModelError(f"{self.name!r} has no whole safetensors weights to compare: {error}") from error
+            raise ModelError(f"{self.name!r} has no complete safetensors weights to compare: {error}") from error
         self._files = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 - no mapping
         for name, file in self._files.items():
             dtype = file.get_slice(name).get_dtype()
-            if dtype not in (*_PLAIN, *_NO_WEIGHTS) and not name.endswith(".bias"):  # masks of old GPTs are bytes
+            if dtype not in (*_PLAIN, *_NO_WEIGHTS) and not name.endswith(".bias"):  # byte masks of old GPTs
                 raise ModelError(
                     f"{self.name!r} is quantised ({name!r} is stored as {dtype}): compare the model it was made from."
                 )
         self._stored_as: dict[str, str] = {}
-        """Names of tensors in the files that replace tensors of other names."""
+        """Stored names of tensors that are read under another name."""
         self.names = sorted(self._files)
 
     def tie(self, head: str) -> None:
-        """Use the input embedding as the head if only another checkpoint stores a head."""
+        """Use the input embedding as the head if this checkpoint stores no head."""
         embeddings = [name for name in self.names if _EMBEDDING.search(name)]
         if head not in self._files and len(embeddings) == 1:
             self._stored_as[head] = embeddings[0]
@@ -305,7 +306,7 @@ class _Weights:
 
 
 def _folder(source: str) -> Path:
-    """Return the directory of a checkpoint; a Hub id is looked up among downloaded models."""
+    """Return the directory of a checkpoint, looking up a Hub id among downloaded models."""
     path = Path(source).expanduser()
     if path.is_dir():
         return path
@@ -315,12 +316,12 @@ def _folder(source: str) -> Path:
         return Path(snapshot_download(source, local_files_only=True))
     except Exception as error:
         raise ModelError(
-            f"there is no directory {source!r} here and no downloaded copy: hf download {source}"
+            f"there is no directory {source!r} here and no downloaded copy: run hf download {source}"
         ) from error
 
 
 def _shared_names(sources: Sequence[_Weights]) -> list[str]:
-    """Return the names of all tensors; where a checkpoint stores no head, its input embedding serves as one."""
+    """Return the names of all tensors; if a checkpoint stores no head, its input embedding serves as the head."""
     full, *others = sources
     for head in {name for source in sources for name in source.names if _HEAD.search(name)}:
         for source in sources:
