@@ -7,7 +7,7 @@ examples: the report of one audit of as many examples of 16 layers, with 9999 re
 page. subjects: the same with 10 examples of each of as many subjects.
 
 models: everything `uds-lens meta` computes for a table of 20 metrics of as many pool models and unlearned models, each
-quantised and relearned: intervals of F, cuts, all pairs of four metrics, Q and R under every filter, tied cuts; and a
+quantised and relearned: intervals of F, cuts, all pairs of four metrics, Q and R under every filter; and a
 ranking with its stability over configurations.
 
 Each row is a process of its own; `CPU s` and `MiB` are its time and its peak memory beyond an empty one. Prints a table
@@ -98,11 +98,9 @@ def models(count: int) -> Callable[[], object]:
             retain_relearned=again,
             thresholds=cuts,
             faithful=faithful,
-            pools=pools,
         )
         ul.meta.summary(faithful, ul.meta.robustness(tables))
         ul.meta.robustness_by_filter(tables)
-        ul.meta.tied_cuts(tables)
         ul.meta.rank(before)
         ul.meta.stability(before)
 

@@ -15,7 +15,6 @@ were in the study: it goes to `uds_lens/metrics`.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -47,7 +46,6 @@ FEW = {
     "r": "R",
     "rob": "Rob",
     "overall": "Overall",
-    "p_first": "first by Overall",
     "n": "n",
     "threshold": "threshold",
     "tied_share": "ties",
@@ -65,9 +63,9 @@ clusters there is none.
 
 **What was decided after the results were seen.** The intervals for new kinds; those of Q and R (single models had
 been drawn, which makes them too narrow); to judge claims e and f as `claims.md` has them before judging them under
-both filters; the share of resamples in which a metric is first by Overall; the tables of tied cuts; and the second
-rule of the library, which warns of a metric whose F in its worst pair of kinds (last table) is at or below 0.5. It was
-made for an interval that reaches 0.5, which 19 of the 20 metrics have with five runs a side, and narrowed later.
+both filters; and the second rule of the library, which warns of a metric whose F in its worst pair of kinds (last
+table) is at or below 0.5. It was made for an interval that reaches 0.5, which 19 of the 20 metrics have with five runs
+a side, and narrowed later.
 
 **What the history shows of the order of things.** Claims, plan and verdicts were committed before any measurement
 was. The first rule of the library (an F below 0.75 or not surely above chance) was committed when 16 measurements, 6
@@ -90,8 +88,8 @@ def judged(
     rules: tuple[Rule, ...] = ("without", "with")
     faithful = ul.meta.faithfulness(frames.pools, metrics=metrics, n_resamples=resamples)
     cuts = ul.meta.thresholds(frames.pools, metrics=metrics, models=frames.before)
-    states = frames.tables(thresholds=cuts, faithful=faithful, pools=frames.pools)
-    robust = ul.meta.robustness_by_filter(states, metrics=metrics, n_resamples=resamples)
+    states = frames.tables(thresholds=cuts, faithful=faithful)
+    robust = ul.meta.robustness_by_filter(states, metrics=metrics)
     own = robust[robust["models"] == "own"]
     overall = {name: ul.meta.summary(faithful, own[own["filter"] == name]) for name in FILTERS}
     ranked = {rule: ul.meta.rank(frames.before, select_by=rule) for rule in rules}
@@ -125,9 +123,6 @@ def judged(
     tables["variants"] = ul.meta.variant_table(frames.pools, metrics=metrics)
     tables["pairs"] = ul.meta.compare_all(frames.pools, metrics=metrics, against="uds", n_resamples=resamples)
     tables["overall"] = _by_overall(faithful, own)
-    runs = ul.meta.robustness_by_filter(replace(states, cluster=("run",)), metrics=metrics, n_resamples=resamples)
-    tables["first"] = _first_by_overall(own, runs[runs["models"] == "own"])
-    tables["tied cuts"] = ul.meta.tied_cuts(states, metrics=metrics)
     tables |= {f"predictors of {each}": predictors(found, each).reset_index(names="metric") for each in OUTCOMES}
     tables["places"] = pd.concat(each.ranks.assign(chosen=rule) for rule, each in stable.items())
     return found, tables
@@ -140,17 +135,6 @@ def _by_overall(faithful: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
         for name in dict.fromkeys(own["filter"])
     }
     return pd.DataFrame(found).sort_values("none", ascending=False).reset_index()
-
-
-def _first_by_overall(own: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Shares of resamples, methods or runs drawn as a whole, one column for each filter."""
-    parts = {
-        f"{name}, {drawn} drawn": table[table["filter"] == name].set_index("metric")["p_first"]
-        for name in dict.fromkeys(own["filter"])
-        for drawn, table in (("methods", own), ("runs", runs))
-    }
-    found = pd.DataFrame(parts)
-    return found[(found > 0).any(axis=1)].reset_index()
 
 
 def trust_table(found: Judged, variants: pd.DataFrame) -> pd.DataFrame:
@@ -261,7 +245,7 @@ def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], t
         "",
         "## Every filter",
         "",
-        _markdown(tables["robustness"][[*kept, "p_first", "interval_reason", "q_reason", "r_reason", "caution"]]),
+        _markdown(tables["robustness"][[*kept, "interval_reason", "q_reason", "r_reason", "caution"]]),
     ]
     for name in ("methods, chosen without depth", "methods, chosen with depth"):
         shown = ["method", "rank", "model", "score_without", "score_with", "rank_without", "rank_with", "n_eligible"]
@@ -270,8 +254,6 @@ def page(found: Judged, ruled: list[Verdict], tables: dict[str, pd.DataFrame], t
         ("places", "Places of methods over resamples"),
         ("pairs", "Differences of F"),
         ("overall", "Order by Overall under each filter"),
-        ("first", "Share of resamples in which a metric is first by Overall"),
-        ("tied cuts", "Cuts that separate the pools equally well, and the place of the metric with each"),
         *((f"predictors of {each}", f"Rank correlation with {each} after relearning") for each in OUTCOMES),
         ("variants", "F by variant"),
     ):

@@ -68,12 +68,9 @@ def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
     tables = meta.Tables(before=before, thresholds=cuts, **frames)
     expected = meta.robustness_by_filter(tables, metrics=["uds", "es"])
     assert [row["q"] for row in told["robust"]] == pytest.approx([None if math.isnan(q) else q for q in expected["q"]])
-    assert told["robust"][0]["p_first"] is None  # the other metric has no R: nobody to be before
     printed = uds_lens(*words)
     said = " ".join(printed.out.split())
     assert printed.code == 0 and "Rob, all" in said and "utility and threshold" in said
-    ties = [row for row in told["ties"] if not row["chosen"] and row["filter"] == "utility+threshold"]
-    assert said.count("with the equally good threshold") == len(ties)
     assert "models treated as independent, because the table has no column 'method' or 'run'" in said
     one = json.loads(uds_lens(*words, "--one-directional", "--json").out)
     assert [row["q"] for row in one["robust"]] != [row["q"] for row in told["robust"]]

@@ -61,9 +61,10 @@ def test_wilson_where_nothing_is_misordered():
 
 def test_bootstrap_of_independent_models_agrees_with_delong(pools, ways):
     table = meta.faithfulness(pools, direction=ways, n_resamples=2).set_index("metric")
+    alone = split_pools(pools.assign(variant="all", run=np.arange(len(pools))), "knows", ("variant", "run"))
     for name, points in ways.items():
         m = meta.oriented(pools[name], points).to_numpy()
-        draws = PoolBootstrap(split_pools(pools, "knows", ()), 4000, 0).independent(~np.isnan(m))
+        draws = PoolBootstrap(alone, 4000, 0).clustered(~np.isnan(m))
         known = pools["knows"].to_numpy(dtype=bool)
         spread = draws.aucs(Placements.of(m[known], m[~known])).std()
         assert spread == pytest.approx(table.loc[name, "standard_error"], rel=0.1)
@@ -87,7 +88,7 @@ def test_memory_grows_with_models_and_not_with_their_pairs():
     assert peak_mib(lambda: meta.thresholds(frame, direction=ways)) < 5
     models = frame.assign(model=[f"m{i}" for i in range(2 * n)], x=rng.uniform(size=2 * n))
     tables = meta.Tables(before=models, quantised=models.assign(x=models["x"] ** 1.1))
-    given = {"direction": KNOWS, "min_utility": None, "n_resamples": 2}
+    given = {"direction": KNOWS, "min_utility": None}
     assert peak_mib(lambda: meta.robustness(tables, **given)) < 12  # all pairs: 69
 
 

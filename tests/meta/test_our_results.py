@@ -26,7 +26,8 @@ from uds_lens.meta import (
 from uds_lens.meta._tables import conditions_in
 from uds_lens.metrics import METRICS, MetricValue
 from uds_lens.metrics._results import metrics_by_model
-from uds_lens.report._dashboard import render_dashboard
+from uds_lens.report._dashboard import page_of
+from uds_lens.report._dashboard_tables import gather
 from uds_lens.results import AuditConfig, TransplantEvidence
 from uds_lens.results._comparing import why_not_comparable
 from uds_lens.results._conditions import mixed
@@ -159,7 +160,7 @@ def test_audits_that_compare_refuses_share_no_column_without_a_word(change, cond
     with pytest.raises(DataError, match=f"not comparable: audit's {condition} "):
         rank(joined.frame, parts=parts)
     with pytest.raises(DataError, match="not comparable"):
-        render_dashboard(joined)
+        page_of(gather(joined))
     pools = pd.concat([table.frame] * 3).assign(knows=[True, False] * 3)
     with pytest.raises(DataError, match="not comparable"):
         faithfulness(pools, metrics=["uds"])

@@ -108,7 +108,7 @@ def test_bootstrap_over_configurations():
     swap = found.swaps.set_index(["view", "above", "below"])["probability"]
     assert swap["with", "a", "b"] == pytest.approx(p0 + p1 / 2, abs=0.03)
     assert swap["with", "a", "b"] + swap["with", "b", "a"] == pytest.approx(1)
-    assert swap["with", "a", "c"] == 1 and found.split_half.empty and set(found.fixed) == {"x", "y", "s", "d"}
+    assert swap["with", "a", "c"] == 1 and set(found.fixed) == {"x", "y", "s", "d"}
     rows = found.scores.set_index(["view", "method"])
     chosen = rows["p_chosen"]["with"]
     assert chosen[["a", "b"]].tolist() == pytest.approx([p0, p0], abs=0.03)  # b is a tie of what is drawn
@@ -145,10 +145,6 @@ def test_bootstrap_over_examples():
     row = of_examples(found).loc["a"]
     assert row["low"] < row["score"] < row["high"]
     assert row["score"] == pytest.approx(score_models(frame, **ASK)["score_without"][:4].max())
-    # b's four are equal but for noise: choosing the best of them on the same examples flatters.
-    half = found.split_half.set_index(["view", "method"])
-    assert half.loc[("with", "b"), "optimism"] > 0 and 0 < half.loc[("with", "b"), "same"] < 1
-    assert abs(half.loc[("with", "c"), "optimism"]) < half.loc[("with", "b"), "optimism"]
 
 
 def test_the_width_is_that_of_the_mean_over_examples_or_subjects():

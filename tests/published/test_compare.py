@@ -11,7 +11,8 @@ from uds_lens import published, study
 from uds_lens._cli import main
 from uds_lens.errors import DataError
 from uds_lens.published import beside, compare, find, models, values
-from uds_lens.report._dashboard import render_dashboard
+from uds_lens.report._dashboard import page_of
+from uds_lens.report._dashboard_tables import gather
 from uds_lens.study._folder import Row
 from uds_lens.study._measuring import Measured
 from uds_lens.study._plan import as_mapping
@@ -236,5 +237,5 @@ def test_rank_and_dashboard_take_a_run_beside_the_published_values(tmp_path, toy
             main(["rank", str(table), "--measured", str(run), "--resamples", "0"])
         out, err = capsys.readouterr()
         assert (done.value.code or 0, told in out + err) == (code, True), err
-    page = render_dashboard(beside(run), options=ul.report.DashboardOptions(n_resamples=0))
+    page = page_of(gather(beside(run), options=ul.report.DashboardOptions(n_resamples=0)))
     assert "npo (measured)" in page and "full (measured)" in page

@@ -83,8 +83,5 @@ def study(n: int = 64) -> Study:
         thresholds=cuts,
     )
     return Study(
-        models=before,
-        pools=pools,
-        robust=meta.robustness_by_filter(tables, n_resamples=50),
-        points=meta.perturbation_points(tables),
+        models=before, pools=pools, robust=meta.robustness_by_filter(tables), points=meta.perturbation_points(tables)
     )

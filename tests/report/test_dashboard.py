@@ -9,7 +9,7 @@ import pytest
 from uds_lens import meta
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.report import DashboardOptions, dashboard
-from uds_lens.report._dashboard import context, payload, render_dashboard
+from uds_lens.report._dashboard import context, page_of, payload
 from uds_lens.report._dashboard_tables import cautions, gather, method_name
 from uds_lens.unlearning import METHODS
 
@@ -75,7 +75,7 @@ def test_own_values_are_judged_and_ranked(own, figures):
     assert "(Holm-adjusted p < 0.05)" in " ".join(cautions(own))
     assert "cover only further models of the variants (kinds of training) in the pools" in " ".join(cautions(own))
     assert all("new_variants_low" in row for row in data["metrics"])
-    assert {"q_runs_low", "p_first", "clusters"} <= set(data["robust"]["none own"]["uds"])
+    assert {"q_runs_low", "clusters"} <= set(data["robust"]["none own"]["uds"])
 
 
 def test_host_depth_has_a_column_where_there_is_one():
@@ -95,7 +95,7 @@ def test_what_is_missing_is_told_on_the_page_and_the_rest_is_there():
         (frame, {"pools": pools[pools["knows"]]}, "both pools need models"),
     ):
         assert any(gap in told for told in tables(models, **given).gaps)
-    page = render_dashboard(frame.drop(columns="es"), options=QUICK)
+    page = page_of(gather(frame.drop(columns="es"), options=QUICK))
     assert "lacks the column" in page and 'id="model-table"' in page and 'id="rank-table"' not in page
 
 
@@ -113,18 +113,18 @@ def test_pools_and_references_among_the_models_are_found_and_robustness_needs_no
 def test_readers_reasons_are_listed():
     frame = made.models(16)
     reasons = pd.DataFrame({"model": [frame["model"][0]], "metric": ["uds"], "reason": ["nobody measured it"]})
-    page = render_dashboard(meta.ModelTable(frame=frame, reasons=reasons, source="here"), options=QUICK)
+    page = page_of(gather(meta.ModelTable(frame=frame, reasons=reasons, source="here"), options=QUICK))
     assert "nobody measured it" in page and "1 value is missing" in page
 
 
 def test_the_title_asks_what_the_tables_answer():
     study = made.study(16)
-    both = render_dashboard(study.models, robust=study.robust, options=QUICK)
+    both = page_of(gather(study.models, robust=study.robust, options=QUICK))
     assert "<h1>Which metrics can be trusted, and which methods forget?</h1>" in both
     assert "F: faithfulness, the probability that" in both.split("<h2>Metrics</h2>")[1]
-    methods = render_dashboard(study.models, options=QUICK)
+    methods = page_of(gather(study.models, options=QUICK))
     assert "<h1>Which methods forget?</h1>" in methods and "trusted" not in methods.split("<main>")[0][-2000:]
-    assert "<h1>Mine</h1>" in render_dashboard(study.models, options=replace(QUICK, title="Mine"))
+    assert "<h1>Mine</h1>" in page_of(gather(study.models, options=replace(QUICK, title="Mine")))
 
 
 def test_methods_of_open_unlearning_have_their_names():

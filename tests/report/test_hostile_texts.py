@@ -9,7 +9,8 @@ from hypothesis import Phase, given, settings, strategies as st
 
 from uds_lens.annotation._annotations import Annotations, Finding, review_page
 from uds_lens.report import DashboardOptions, render
-from uds_lens.report._dashboard import render_dashboard
+from uds_lens.report._dashboard import page_of
+from uds_lens.report._dashboard_tables import gather
 from uds_lens.results import DepthAudit
 
 from . import model_tables as made
@@ -104,8 +105,8 @@ def test_no_name_of_a_model_becomes_markup(texts: list[str], title: str) -> None
     plain = frame.assign(method="mine", config="set", model=[f"model {n}" for n in range(12)])
     hostile = frame.assign(method=f"m{texts[0]}", config=f"c{texts[1]}", model=[f"{texts[2]} {n}" for n in range(12)])
     page = same_elements(
-        render_dashboard(hostile, options=DashboardOptions(title=title, n_resamples=5)),
-        render_dashboard(plain, options=DashboardOptions(title="title", n_resamples=5)),
+        page_of(gather(hostile, options=DashboardOptions(title=title, n_resamples=5))),
+        page_of(gather(plain, options=DashboardOptions(title="title", n_resamples=5))),
     )
     data = page.data
     column = data["models"]["fields"].index("model")

@@ -41,11 +41,11 @@ def test_the_tables_fit_the_functions_that_judge(done):
     assert found.pools["knows"].tolist().count(True) == 4 and len(found.pools) == 6
     judged = meta.faithfulness(found.pools, metrics=["es"], n_resamples=20)
     assert judged["auc"].between(0, 1).all()
-    robust = meta.robustness(found.tables(), metrics=["uds"], n_resamples=20)
+    robust = meta.robustness(found.tables(), metrics=["uds"])
     assert robust["n"].tolist() == [3]
-    states = vars(found.tables(pools=found.pools))
+    states = vars(found.tables())
     shared = set(states) & set(vars(found))
-    assert len(shared) == 6 and all(states[name] is getattr(found, name) for name in shared)
+    assert len(shared) == 5 and all(states[name] is getattr(found, name) for name in shared)
     assert len(found.retain_relearned) == 3 and len(found.relearned) == 3
     assert set(found.reasons["model"]) == {"retain"}
 

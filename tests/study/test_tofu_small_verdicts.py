@@ -100,7 +100,6 @@ def test_a_world_in_which_uds_is_best(judge, best, metrics, tmp_path):
     assert "What was decided after the results were seen" in text
     trust = judge.trust_table(found, tables["variants"]).set_index("metric")
     assert trust.loc["uds", "new_low"] < trust.loc["uds", "low"] and trust["worst_pair"].notna().all()
-    assert tables["first"].set_index("metric").loc["uds"].dropna().gt(0.9).all()
     judge.figures(found, tables, tmp_path)
     assert len(list(tmp_path.glob("*.html"))) == 5
 

@@ -109,7 +109,7 @@ def meta(
     if result.faithful is not None:
         _print_faithful(result.faithful, result.pairs)
     if result.robust is not None:
-        _print_robust(result.robust, result.ties)
+        _print_robust(result.robust)
     if out is not None:
         echo(f"\nSaved in {out}")
 
@@ -212,9 +212,7 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
     )
 
 
-def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
-    from uds_lens.results._other_cautions import about_other_cut
-
+def _print_robust(robust: pd.DataFrame) -> None:
     each_alone = robust[robust["models"] == "own"]
     filters = ("utility+threshold", "threshold", "utility", "none")
     chosen = next(name for name in filters if name in set(each_alone["filter"]))
@@ -228,16 +226,12 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
         "R, 95%": ("r_low", "r_high"),
         "R over shift": ("r_shift_low", "r_shift_high"),
         "Rob": "rob",
-        "first": lambda row: _percent(row["p_first"], ""),
         "models": "n:0",
         "Rob, all models": lambda row: number(free.get(row["metric"])),
     }
     echo("")
     print_frame(main.reset_index().sort_values("rob", ascending=False, na_position="last"), columns)
     _print_reasons(main.reset_index(), "q_reason", "r_reason", "interval_reason", "caution")
-    for row in [] if ties is None else ties[ties["filter"] == chosen].to_dict("records"):
-        if not row["chosen"]:
-            print_wrapped(f"! {about_other_cut(row)}")
     clusters = main["clusters"].iloc[0]
     drawn = {
         "method": "clustered by method, so they extend to other methods",
@@ -246,7 +240,7 @@ def _print_robust(robust: pd.DataFrame, ties: pd.DataFrame | None) -> None:
     }.get(clusters, f"the column {clusters!r} as clusters")
     print_wrapped(
         f"\nQ, R, Rob: over models that pass the filters ({chosen.replace('+', ' and ')}); the last column uses no "
-        f"filters. Intervals: {drawn}. first: share of resamples in which the metric has the highest Overall."
+        f"filters. Intervals: {drawn}."
     )
 
 
@@ -285,8 +279,8 @@ def _published(values: ul.meta.Published, out: Path | None, *, as_json: bool) ->
     )
 
 
-def _percent(share: float, space: str = " ") -> str:
-    return "-" if share != share else f"{100 * share:.0f}{space}%"
+def _percent(share: float) -> str:
+    return "-" if share != share else f"{100 * share:.0f} %"
 
 
 def _print_reasons(frame: pd.DataFrame, *columns: str) -> None:

@@ -258,7 +258,6 @@ class Judged(NamedTuple):
     pairs: pd.DataFrame | None = None
     robust: pd.DataFrame | None = None
     points: pd.DataFrame | None = None
-    ties: pd.DataFrame | None = None
 
 
 def judged(
@@ -275,7 +274,7 @@ def judged(
     in_pool = frame["knows"].notna() if "knows" in frame.columns else frame["model"].isna()
     if pools is None and in_pool.any():
         pools = frame[in_pool].reset_index(drop=True)
-    faithful = cuts = differences = robust = points = ties = None
+    faithful = cuts = differences = robust = points = None
     if pools is not None:
         faithful, cuts = ul.meta.faithfulness(pools, **given), ul.meta.thresholds(pools, **given)
         if pairs and len(faithful) > 1:
@@ -289,11 +288,10 @@ def judged(
         if min_utility is None and "utility_rel" in before.columns:
             min_utility = USEFUL
         tables: Any = {"thresholds": cuts, "faithful": faithful, **perturbed.frames()}
-        tables = ul.meta.Tables(before=before, pools=pools, **tables)
+        tables = ul.meta.Tables(before=before, **tables)
         given |= {"min_utility": min_utility, "symmetric": symmetric}
         robust, points = ul.meta.robustness_by_filter(tables, **given), ul.meta.perturbation_points(tables, **given)
-        ties = None if faithful is None else ul.meta.tied_cuts(tables, **given)
-    return Judged(faithful, cuts, differences, robust, points, ties)
+    return Judged(faithful, cuts, differences, robust, points)
 
 
 def require_parts(frame: pd.DataFrame, parts: ul.meta.ScoreParts, reasons: pd.DataFrame) -> None:

@@ -23,7 +23,6 @@ from ._robustness import (
     robustness as robustness,
     robustness_by_filter as robustness_by_filter,
     summary as summary,
-    tied_cuts as tied_cuts,
 )
 from ._stability import Stability as Stability, stability as stability
 from ._tables import (

@@ -153,7 +153,6 @@ ROBUSTNESS = {
     "shift_high": "upper end",
     "n_shift": "relearnings of retain",
     "rob": "harmonic mean of q and r",
-    "p_first": "share of resamples in which the metric has the highest Overall of this setting; NaN without pools",
     "clusters": "unit of the intervals and of resampling: method, run, or model (without such columns)",
     "n_clusters": "clusters among the models that pass",
     "interval_reason": "why q and r have no interval",
@@ -178,7 +177,6 @@ SUMMARY = {
     "rob": "harmonic mean of q and r",
     "overall": "harmonic mean of auc and rob",
     "n": "models over which Q and R are averaged",
-    "p_first": "share of resamples in which the metric has the highest overall; NaN where that was not computed",
     "rank_auc": "rank by F, 1 is best; ties share the better rank",
     "rank_rob": "rank by Rob",
     "rank_overall": "rank by Overall",
@@ -221,23 +219,6 @@ SHIFTS = {
 }
 """Columns of `shifts`."""
 
-TIED_CUTS = {
-    "metric": "name",
-    "filter": "threshold or utility+threshold",
-    "threshold": "one of the cuts on m that separate the pools equally well",
-    "chosen": "whether this is the cut in use, which is the lowest",
-    "n_best": "number of cuts that separate the pools equally well",
-    "n": "models that pass with this cut",
-    "q": "mean Q of these models",
-    "r": "mean R of these models",
-    "rob": "harmonic mean of q and r",
-    "overall": "harmonic mean of F and rob",
-    "rank_overall": "rank by Overall if this metric used this cut, and every other metric its own lowest one",
-    "first": "the metric that would then be first by Overall",
-    "reason": "why there is no Overall",
-}
-"""Columns of `tied_cuts`."""
-
 STABILITY = {
     "method": "unlearning method",
     "resampled": "configurations or examples",
@@ -268,16 +249,6 @@ SWAPS = {
     "probability": "share of resamples in which `above` has the higher score than `below`; ties count half",
 }
 """Columns of `Stability.swaps`."""
-
-SPLIT_HALF = {
-    "method": "unlearning method",
-    "view": "score without or with depth",
-    "selected": "mean score of the chosen configuration on the half it was chosen on",
-    "fresh": "mean score of the same configuration on the other half",
-    "optimism": "selected - fresh: the bias of choosing the best",
-    "same": "share of splits in which both halves choose the same configuration",
-}
-"""Columns of `Stability.split_half`."""
 
 PUBLISHED = {
     "metric": "name",
@@ -311,11 +282,9 @@ COLUMNS = {
     "summary": SUMMARY,
     "ranking": RANKING,
     "shifts": SHIFTS,
-    "tied_cuts": TIED_CUTS,
     "stability": STABILITY,
     "scores": SCORES,
     "swaps": SWAPS,
-    "split_half": SPLIT_HALF,
     "published": PUBLISHED,
 }
 """The columns of each table, by its name."""

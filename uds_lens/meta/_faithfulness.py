@@ -18,6 +18,7 @@ from uds_lens.meta._pools import (
     Placements,
     PoolBootstrap,
     Pools,
+    check_confidence,
     check_resampling,
     clustered_interval,
     delong_covariance,
@@ -181,7 +182,7 @@ def variant_table(
         >>> variant_table(frame, direction={"x": "knowledge"})["auc"].tolist()
         [1.0, 0.5]
     """
-    check_resampling(confidence, 2)
+    check_confidence(confidence)
     ways = directions(frame, metrics, direction)
     pools, variants = _pools_with_variants(frame, label, variant)
     runs = split_pools(frame, label, (variant, run)).clusters

@@ -74,10 +74,15 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
     return Pools(rows, knows, np.array(strata, dtype=object), run, None)
 
 
-def check_resampling(confidence: float, n_resamples: int) -> None:
-    """Raise `ConfigError` for settings that allow no interval."""
+def check_confidence(confidence: float) -> None:
+    """Raise `ConfigError` for a level that allows no interval."""
     if not 0 < confidence < 1:
         raise ConfigError(f"confidence must lie between 0 and 1; got {confidence!r}.")
+
+
+def check_resampling(confidence: float, n_resamples: int) -> None:
+    """Raise `ConfigError` for settings that allow no interval."""
+    check_confidence(confidence)
     if n_resamples < 2:
         raise ConfigError(f"n_resamples must be at least 2; got {n_resamples!r}.")
 
@@ -220,25 +225,21 @@ class PoolBootstrap:
     pools: Pools
     n_resamples: int
     seed: int
-    _cache: dict[tuple[bool, bytes], Draws] = field(default_factory=dict)
-
-    def independent(self, measured: np.ndarray) -> Draws:
-        """Draw single models within pools; `measured` marks the models with a value."""
-        strata = np.where(self.pools.knows, "P", "N").astype(object)
-        return self._draw(False, measured, strata, np.arange(len(strata)))
+    _cache: dict[bytes, Draws] = field(default_factory=dict)
 
     def clustered(self, measured: np.ndarray) -> Draws | None:
-        """Draw whole runs within pool and variant; None if the table does not name runs and variants."""
+        """Draw whole runs within pool and variant; None if the table does not name runs and variants.
+
+        `measured` marks the models with a value.
+        """
         if self.pools.strata is None or self.pools.clusters is None:
             return None
-        return self._draw(True, measured, self.pools.strata, self.pools.clusters)
-
-    def _draw(self, by_run: bool, measured: np.ndarray, strata: np.ndarray, clusters: np.ndarray) -> Draws:
-        key = (by_run, measured.tobytes())
+        key = measured.tobytes()
         if key not in self._cache:
             if len(self._cache) == 4:  # most metrics share their models, and a set of resamples is large
                 del self._cache[next(iter(self._cache))]
-            strata, clusters, knows = strata[measured], clusters[measured], self.pools.knows[measured]
+            strata, clusters = self.pools.strata[measured], self.pools.clusters[measured]
+            knows = self.pools.knows[measured]
             rng = np.random.default_rng(self.seed)
             weights = cluster_weights(strata, clusters, n_resamples=self.n_resamples, rng=rng)
             runs = {stratum: len(set(clusters[rows])) for stratum, rows in rows_by_label(strata).items()}

@@ -6,7 +6,6 @@ table that combines faithfulness and robustness.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from uds_lens.errors import ConfigError, DataError
-from uds_lens.meta._columns import POINTS, ROBUSTNESS, SUMMARY, TIED_CUTS
+from uds_lens.meta._columns import POINTS, ROBUSTNESS, SUMMARY
 from uds_lens.meta._direction import Points, check_numbers, directions, oriented, oriented_columns
 from uds_lens.meta._perturbation import (
     EPSILON,
@@ -26,7 +25,7 @@ from uds_lens.meta._perturbation import (
     retain_shift,
     symmetric_quantisation,
 )
-from uds_lens.meta._pools import Placements, PoolBootstrap, check_resampling, clustered_mean, dominated_by, split_pools
+from uds_lens.meta._pools import check_confidence, clustered_mean, dominated_by
 from uds_lens.meta._ranking import places
 from uds_lens.meta._tables import harmonic_means, require_same_conditions
 from uds_lens.results._other_cautions import about_dominated, about_robustness
@@ -97,11 +96,7 @@ class Tables:
     turns the filter off."""
 
     faithful: pd.DataFrame | None = None
-    """Result of `faithfulness`, which `relative_move` and the Overall of `tied_cuts` need."""
-
-    pools: pd.DataFrame | None = None
-    """Models that know and models that do not, as in `faithfulness`; they add `p_first`. Resampling draws whole runs of
-    the pools, whole clusters of the unlearned models, and relearnings of retain; the filters stay the same."""
+    """Result of `faithfulness`, which `relative_move` needs."""
 
     cluster: Sequence[str] = ("method", "run")
     """Columns of `before` that define clusters of models, outermost first; missing ones are ignored. Empty if all
@@ -116,8 +111,6 @@ def robustness(
     min_utility: float | None = 0.8,
     symmetric: bool = True,
     confidence: float = 0.95,
-    n_resamples: int = 2000,
-    seed: int = 0,
 ) -> pd.DataFrame:
     """Compute Q, R and robustness of every metric over the models that pass the filters.
 
@@ -147,8 +140,6 @@ def robustness(
         symmetric: Penalise changes in both directions, as in the UDS paper; False penalises only knowledge that comes
             back.
         confidence: Confidence level of the intervals.
-        n_resamples: Number of resamples for `p_first`.
-        seed: Seed of these resamples.
 
     Returns:
         One row per metric, columns as in `COLUMNS["robustness"]`.
@@ -171,14 +162,12 @@ def robustness(
     References:
         Lee, Kim and Jo (2026), arXiv 2605.24614; Dorna et al. (2025), OpenUnlearning.
     """
-    check_resampling(confidence, n_resamples)
+    check_confidence(confidence)
     ways = directions(tables.before, metrics, direction)
     states = _states(tables, ways, min_utility, symmetric, confidence)
-    aucs = _resampled_aucs(tables.pools, ways, n_resamples, seed)
     used = (min_utility is not None, tables.thresholds is not None)
     setting = next(name for name, filters in _FILTERS.items() if filters == used)
     rows = [_row(state, setting, confidence) for state in states]
-    _add_p_first(rows, states, aucs, seed)
     return pd.DataFrame(rows, columns=list(ROBUSTNESS))
 
 
@@ -190,8 +179,6 @@ def robustness_by_filter(
     min_utility: float | None = 0.8,
     symmetric: bool = True,
     confidence: float = 0.95,
-    n_resamples: int = 2000,
-    seed: int = 0,
 ) -> pd.DataFrame:
     """Compute robustness under every filter setting, on each metric's own models and on common ones.
 
@@ -212,9 +199,8 @@ def robustness_by_filter(
         >>> found[found["models"] == "own"].set_index("filter")["n"].to_dict()
         {'none': 2, 'utility': 2, 'threshold': 1, 'utility+threshold': 1}
     """
-    check_resampling(confidence, n_resamples)
+    check_confidence(confidence)
     ways = directions(tables.before, metrics, direction)
-    aucs = _resampled_aucs(tables.pools, ways, n_resamples, seed)
     filtered = _states(tables, ways, min_utility, symmetric, confidence)
     rows: list[dict[str, Any]] = []
     for setting, (by_utility, by_threshold) in _FILTERS.items():
@@ -229,7 +215,6 @@ def robustness_by_filter(
                 why = _why_none_common(states)
                 for state, row in zip(states, judged, strict=True):
                     row |= {"q_reason": why, "r_reason": why} if state.takes_part else {}
-            _add_p_first(judged, chosen, aucs, seed)
             rows += judged
     return pd.DataFrame(rows, columns=list(ROBUSTNESS))
 
@@ -263,60 +248,6 @@ def perturbation_points(
         for state in _states(tables, ways, min_utility, symmetric, confidence=0.95)
     ]
     return pd.concat(parts, ignore_index=True)[list(POINTS)]
-
-
-def tied_cuts(
-    tables: Tables,
-    *,
-    metrics: Sequence[str] | None = None,
-    direction: Mapping[str, Points] | None = None,
-    min_utility: float | None = 0.8,
-    symmetric: bool = True,
-) -> pd.DataFrame:
-    """Judge every metric at each of its best thresholds, while all other metrics keep their own threshold.
-
-    Youden's J often has its maximum at several cuts, of which the lowest is used by convention. With another cut, a
-    metric may call different models unlearned, and therefore have a different Q, R and rank. Arguments and errors are
-    those of `robustness`; `tables` needs `faithful`, and `thresholds` with all cuts, as `thresholds` returns them.
-
-    Returns:
-        One row per filter setting with a threshold, metric with several best cuts, and cut; columns as in
-        `COLUMNS["tied_cuts"]`.
-
-    Example:
-        >>> import pandas as pd
-        >>> from uds_lens.meta import faithfulness, thresholds
-        >>> pools = pd.DataFrame({"knows": [1, 1, 1, 0, 0, 0], "x": [0.9, 0.8, 0.3, 0.4, 0.2, 0.1]})
-        >>> ways = {"x": "knowledge"}
-        >>> before = pd.DataFrame({"model": ["a", "b"], "x": [0.2, 0.5]})
-        >>> tables = Tables(before=before, quantised=before, thresholds=thresholds(pools, direction=ways),
-        ...                 faithful=faithfulness(pools, direction=ways))
-        >>> found = tied_cuts(tables, min_utility=None, direction=ways)
-        >>> found[["threshold", "chosen", "n"]].round(2).values.tolist()
-        [[0.25, True, 1], [0.6, False, 2]]
-    """
-    cuts, faithful = tables.thresholds, tables.faithful
-    if not isinstance(cuts, pd.DataFrame) or faithful is None:
-        raise DataError("tied cuts need the results of thresholds(...) and faithfulness(...) in the tables.")
-    tables = replace(tables, pools=None)
-    rows: list[dict[str, Any]] = []
-    for least in dict.fromkeys((None, min_utility)):
-        given: dict[str, Any] = {"direction": direction, "min_utility": least, "symmetric": symmetric}
-        base = robustness(tables, metrics=metrics, **given)
-        tied = cuts[cuts["metric"].isin(base["metric"]) & (cuts["n_best"] > 1)]
-        for cut in tied.to_dict("records"):
-            metric = str(cut["metric"])
-            at_cut = replace(tables, thresholds={metric: float(cut["threshold"])})
-            row_at_cut = robustness(at_cut, metrics=[metric], **given)
-            table = summary(faithful, pd.concat([base[base["metric"] != metric], row_at_cut]))
-            row = table.set_index("metric").loc[metric]
-            leader = table.loc[table["rank_overall"] == 1, "metric"]
-            rows.append(
-                {name: cut[name] for name in ("metric", "threshold", "chosen", "n_best")}
-                | {name: row[name] for name in ("n", "q", "r", "rob", "overall", "rank_overall", "reason")}
-                | {"filter": row_at_cut["filter"].iloc[0], "first": leader.iloc[0] if len(leader) else None}
-            )
-    return pd.DataFrame(rows, columns=list(TIED_CUTS))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -471,7 +402,7 @@ def _clusters(
 
 
 def _row(states: _States, setting: str, confidence: float) -> dict[str, Any]:
-    """Judge one metric under one filter setting: a row as in `COLUMNS["robustness"]`, without `p_first`."""
+    """Judge one metric under one filter setting: a row as in `COLUMNS["robustness"]`."""
     kept = states.only(states.kept)
     n, outer = len(kept.models), next(iter(kept.clusters))
     row: dict[str, Any] = {**dict.fromkeys(ROBUSTNESS, math.nan), "metric": states.metric, "filter": setting}
@@ -597,76 +528,6 @@ def _why_none_common(states: Sequence[_States]) -> str:
     return f"no model is common to all metrics: none passes the filters of {named}"
 
 
-def _resampled_aucs(
-    pools: pd.DataFrame | None, ways: Mapping[str, Points], n_resamples: int, seed: int
-) -> dict[str, np.ndarray]:
-    """Return F of each metric in every resample of the pools: of whole runs or, if runs are not known, of models."""
-    if pools is None:
-        return {}
-    split = split_pools(pools, "knows", ("variant", "run"))
-    bootstrap = PoolBootstrap(split, n_resamples, seed)
-    aucs = {}
-    for name, m in oriented_columns(split.frame, {k: v for k, v in ways.items() if k in split.frame.columns}).items():
-        measured = ~np.isnan(m)
-        p, n = m[split.knows & measured], m[~split.knows & measured]
-        if not len(p) or not len(n):
-            aucs[name] = np.full(n_resamples, np.nan)
-            continue
-        draws = bootstrap.clustered(measured)
-        if draws is None or draws.problem is not None:
-            draws = bootstrap.independent(measured)
-        aucs[name] = draws.aucs(Placements.of(p, n))
-    return aucs
-
-
-def _add_p_first(
-    rows: Sequence[dict[str, Any]], states: Sequence[_States], aucs: Mapping[str, np.ndarray], seed: int
-) -> None:
-    """Add the share of resamples in which each metric has the highest Overall; ties are split.
-
-    Clusters of models and relearnings are drawn, and are the same for all metrics. The share is NaN for a metric
-    without Q, R or F, and for all metrics if only one has these values.
-    """
-    ranked = [at for at, row in enumerate(rows) if row["metric"] in aucs and not math.isnan(row["rob"])]
-    if len(ranked) < 2:
-        return
-    n_resamples = len(aucs[states[ranked[0]].metric])
-    outer = next(iter(states[0].clusters))
-    codes = np.unique(states[0][f"in {outer}"], return_inverse=True)[1]
-    n_clusters = int(codes.max()) + 1
-    rng = np.random.default_rng(seed)
-    drawn = rng.multinomial(n_clusters, [1 / n_clusters] * n_clusters, size=n_resamples).astype(float)
-    overall = np.stack(
-        [_overall(states[at], codes, drawn, aucs[states[at].metric], rng=copy.deepcopy(rng)) for at in ranked]
-    )
-    best = overall.max(0)
-    first = (overall == best) & (best >= 0)
-    for at, share in zip(ranked, (first / np.maximum(first.sum(0), 1)).mean(1), strict=True):
-        rows[at]["p_first"] = float(share)
-
-
-def _overall(
-    states: _States, codes: np.ndarray, drawn: np.ndarray, aucs: np.ndarray, *, rng: np.random.Generator
-) -> np.ndarray:
-    """Return Overall in every resample of clusters (`drawn`) and of relearnings; -1 where no kept model was drawn."""
-
-    def means(values: np.ndarray, which: np.ndarray | None = None) -> np.ndarray:
-        """Average Q or R over models, weighted by how often each is drawn; `which` gives the row for each resample."""
-        measured = states.kept & ~np.isnan(values[0])
-        n_clusters = drawn.shape[1]
-        sums = np.stack([np.bincount(codes[measured], row[measured], n_clusters) for row in values])
-        total = drawn @ np.bincount(codes[measured], minlength=n_clusters)
-        summed = drawn @ sums[0] if which is None else (drawn * sums[which]).sum(1)
-        return np.divide(summed, total, out=np.full(len(drawn), np.nan), where=total > 0)
-
-    moved = np.array(states.shift.shifts)
-    shifts = moved[rng.integers(len(moved), size=(len(drawn), len(moved)))].mean(1)
-    distinct, which = np.unique(shifts, return_inverse=True)  # few relearnings have few distinct means
-    rob = harmonic_means(np.stack([means(states["q"][None]), means(states.r_over(distinct), which)], axis=1))
-    overall = harmonic_means(np.stack([np.clip(aucs, 0, 1), rob], axis=1))
-    return np.where(np.isnan(overall), -1.0, overall)
-
-
 def summary(faithful: pd.DataFrame, robust: pd.DataFrame | None = None) -> pd.DataFrame:
     """Combine F, Q and R of every metric into robustness and Overall, and rank the metrics.
 
@@ -674,7 +535,7 @@ def summary(faithful: pd.DataFrame, robust: pd.DataFrame | None = None) -> pd.Da
 
     Args:
         faithful: `metric` and `auc`, from `faithfulness` or `read_published(...).metrics`.
-        robust: `metric`, `q`, `r` and perhaps `n` and `p_first`, from `robustness` at one filter setting; None if
+        robust: `metric`, `q`, `r` and perhaps `n`, from `robustness` at one filter setting; None if
             `faithful` has these columns.
 
     Returns:
@@ -698,8 +559,7 @@ def summary(faithful: pd.DataFrame, robust: pd.DataFrame | None = None) -> pd.Da
         raise DataError("F, Q and R must be >= 0; the tables hold a negative number.")
     table["rob"] = harmonic_means(table[["q", "r"]].to_numpy())
     table["overall"] = harmonic_means(table[["auc", "rob"]].to_numpy())
-    for name in ("n", "p_first"):
-        table[name] = right[name] if name in right.columns else np.nan
+    table["n"] = right["n"] if "n" in right.columns else np.nan
     for name in ("auc", "rob", "overall"):
         table[f"rank_{name}"] = places(table[name].to_numpy())
     table["reason"] = [_reason(left.loc[name], right.loc[name]) for name in table.index]

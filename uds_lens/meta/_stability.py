@@ -12,7 +12,7 @@ import pandas as pd
 
 from uds_lens._types import check_choice
 from uds_lens.errors import DataError
-from uds_lens.meta._columns import SCORES, SPLIT_HALF, STABILITY, SWAPS
+from uds_lens.meta._columns import SCORES, STABILITY, SWAPS
 from uds_lens.meta._direction import directions
 from uds_lens.meta._pools import check_resampling
 from uds_lens.meta._ranking import (
@@ -142,14 +142,6 @@ class ExampleValues:
             weights[:, rows] = rng.multinomial(n, [1 / n] * n, size=n_resamples)[:, codes]
         return weights
 
-    def halves(self, n_splits: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw random halves of both sets, as weights 0 and 1: split x example, twice."""
-        first = np.zeros((n_splits, len(self.holdout)))
-        for rows in self._sets():
-            order = rng.random((n_splits, len(rows))).argsort(1)
-            first[:, rows] = order < (len(rows) + 1) // 2
-        return first, 1 - first
-
     def _sets(self) -> list[np.ndarray]:
         return [rows for rows in map(np.flatnonzero, (~self.holdout, self.holdout)) if len(rows)]
 
@@ -205,8 +197,6 @@ def _declared(names: Mapping[str, np.ndarray]) -> dict[str, str]:
     return {name: METRICS[name].uses[0] for name in names if name in METRICS and len(METRICS[name].uses) == 1}
 
 
-_SPLITS = 200  # number of random halves: fewer than resamples, since only means over the halves are reported
-
 _VIEWS: tuple[View, View] = ("without", "with")
 
 
@@ -222,10 +212,6 @@ class Stability:
 
     swaps: pd.DataFrame
     """Probability that one method is above another: columns of `COLUMNS["swaps"]`."""
-
-    split_half: pd.DataFrame
-    """The optimism of choosing and scoring on the same examples: columns of `COLUMNS["split_half"]`; empty
-    without examples."""
 
     reordered: Mapping[str, float]
     """Share of resamples, of configurations and of examples, in which the methods' ranks change when depth joins the
@@ -278,7 +264,7 @@ def stability(
         min_utility: As in `rank`.
         parts: Columns of the score; default those of the UDS paper.
         confidence: Confidence level of the percentile intervals.
-        n_resamples: Number of resamples and, up to 200, of random halves.
+        n_resamples: Number of resamples.
         seed: Seed of the resampling.
 
     Returns:
@@ -316,7 +302,7 @@ def stability(
     varies = {method: len(rows) > 1 for method, rows in candidates.items()}
     best = {name: _best(whole[:, None, :], drawn[name], False, chosen[name], by) for name in candidates}
     tables = [_tables("configurations", best, chosen, whole, varies, confidence)]
-    halves, fixed = [], parts.metrics
+    fixed = parts.metrics
     if examples is not None:
         values = ExampleValues.of(frame, examples, parts)
         fixed = tuple(values.constant)
@@ -324,13 +310,10 @@ def stability(
         varies = dict.fromkeys(candidates, set(fixed) != set(parts.metrics))
         best = {name: _best(scores, rows[None], True, chosen[name], by) for name, rows in candidates.items()}
         tables.append(_tables("examples", best, chosen, whole, varies, confidence))
-        one, other = values.halves(min(n_resamples, _SPLITS), rng)
-        halves = _split_half((values.scores(one, parts), values.scores(other, parts)), candidates, by)
     return Stability(
         ranks=pd.DataFrame([row for ranks, *_ in tables for row in ranks], columns=list(STABILITY)),
         scores=pd.DataFrame([row for _, scores, *_ in tables for row in scores], columns=list(SCORES)),
         swaps=pd.DataFrame([row for _, _, swaps, _ in tables for row in swaps], columns=list(SWAPS)),
-        split_half=pd.DataFrame(halves, columns=list(SPLIT_HALF)),
         reordered={rows[0]["resampled"]: share for rows, _, _, share in tables},
         fixed=fixed,
         cautions=tuple(
@@ -410,20 +393,3 @@ def _tables(
                 probability = share(over, varies[method] or varies[other])
                 swaps.append({**key, "above": method, "below": other, "probability": probability})
     return ranks, table, swaps, share((places[0] != places[1]).any(0), any_varies)
-
-
-def _split_half(
-    pair: tuple[np.ndarray, np.ndarray], candidates: Mapping[str, np.ndarray], by: int
-) -> list[dict[str, Any]]:
-    """Choose on one half of the examples and score on the other, both ways."""
-    rows = []
-    one, other = pair
-    at = np.arange(one.shape[1])
-    for method, of_method in candidates.items():
-        first, second = (of_method[half[by][:, of_method].argmax(1)] for half in pair)
-        for view, name in enumerate(_VIEWS):
-            selected = (one[view][at, first] + other[view][at, second]) / 2
-            fresh = (other[view][at, first] + one[view][at, second]) / 2
-            means = {"selected": selected, "fresh": fresh, "optimism": selected - fresh, "same": first == second}
-            rows.append({"method": method, "view": name, **{key: float(x.mean()) for key, x in means.items()}})
-    return rows

@@ -142,7 +142,6 @@ _ROBUST = (
     "q_runs_high",
     "r_runs_low",
     "r_runs_high",
-    "p_first",
     "clusters",
     "interval_reason",
     "shift",
@@ -468,23 +467,12 @@ def write_dashboard(
         raise ConfigError(f"a dashboard is an HTML file, for example dashboard.html; got {str(path)!r}.")
     check_writable(path, directory=False)
     tables = gather(models, **given)
-    atomic_write_text(path, _page(tables))
+    atomic_write_text(path, page_of(tables))
     return path, tables.gaps
 
 
-def render_dashboard(
-    models: pd.DataFrame | ModelTable,
-    *,
-    pools: pd.DataFrame | None = None,
-    robust: pd.DataFrame | None = None,
-    points: pd.DataFrame | None = None,
-    options: DashboardOptions | None = None,
-) -> str:
-    """Return the page of `dashboard` as text; arguments and errors are those of `dashboard`."""
-    return _page(gather(models, pools=pools, robust=robust, points=points, options=options))
-
-
-def _page(tables: Tables) -> str:
+def page_of(tables: Tables) -> str:
+    """Return the page as text, from the tables of `gather`."""
     tell(f"drawing {count(len(tables.models), 'model')}")
     return fill(
         "dashboard.html.j2",

@@ -330,15 +330,6 @@ def about_dominated(name: str, share: float, end: int, cluster: str, which: str,
     )
 
 
-def about_other_cut(row: Mapping[str, Any]) -> str:
-    """Say what another, equally good threshold would change: a row of `uds_lens.meta.COLUMNS["tied_cuts"]`."""
-    place = f", rank {row['rank_overall']:.0f} by Overall" if row["overall"] == row["overall"] else ""
-    return (
-        f"{row['metric']}: with the equally good threshold {row['threshold']:.3g}: {row['n']:.0f} models, Q "
-        f"{_number(row['q'])}, R {_number(row['r'])}{place}; {row['first']} would be first"
-    )
-
-
 # Methods that are ranked.
 
 

@@ -198,22 +198,17 @@ class StudyFrames:
     """Why values are NaN: `model`, `state`, `metric`, `reason`."""
 
     def tables(
-        self,
-        *,
-        thresholds: pd.DataFrame | Mapping[str, float] | None = None,
-        faithful: pd.DataFrame | None = None,
-        pools: pd.DataFrame | None = None,
+        self, *, thresholds: pd.DataFrame | Mapping[str, float] | None = None, faithful: pd.DataFrame | None = None
     ) -> Tables:
         """Return the unlearned models and retain in all states, as `uds_lens.meta.robustness` takes them.
 
         Args:
             thresholds: As in `uds_lens.meta.Tables`.
             faithful: As in `uds_lens.meta.Tables`.
-            pools: As in `uds_lens.meta.Tables`; `frames.pools` adds the share of resamples in which a metric is first.
         """
         states = ("before", "quantised", "relearned", "retain_before", "retain_relearned")
         measured = {name: getattr(self, name) for name in states}
-        return Tables(**measured, thresholds=thresholds, faithful=faithful, pools=pools)
+        return Tables(**measured, thresholds=thresholds, faithful=faithful)
 
 
 def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: Any = None) -> StudyFrames:

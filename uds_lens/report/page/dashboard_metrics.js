@@ -49,7 +49,6 @@ function metricFacts(row) {
     [`interval of Q, ${drawn}`, range(row.q_low, row.q_high)], [`interval of R, ${drawn}`, range(row.r_low, row.r_high)],
     ["interval of Q, runs as clusters", twoLevels ? range(row.q_runs_low, row.q_runs_high) : null],
     ["interval of R, runs as clusters", twoLevels ? range(row.r_runs_low, row.r_runs_high) : null],
-    ["first by Overall, share of resamples", share(row.p_first)],
     ["range of R over the interval of retain's shift", range(row.r_shift_low, row.r_shift_high)],
     ["shift of retain", known(row.shift) ? `${number(row.shift)}${known(row.shift_low) ? ` (${range(row.shift_low, row.shift_high)})` : ""}` : null],
     ["models whose value does not change (Q, R)", known(row.unmoved_q) ? `${row.unmoved_q}, ${number(row.unmoved_r, 0)}` : null],
