@@ -171,13 +171,13 @@ def test_files_that_are_something_else(tmp_path, summary, evaluation, message):
 
 
 def test_folders_without_runs(unchecked, tmp_path):
-    with pytest.raises(ResultFormatError, match="name a run"):
+    with pytest.raises(ResultFormatError, match="give an Open-Unlearning run"):
         read_open_unlearning(tmp_path)
     write(tmp_path / "a", SUMMARY)
     write(tmp_path / "b", SUMMARY)
     with pytest.raises(ResultFormatError, match=r"retain=.* holds 2 runs"):
         read_open_unlearning(tmp_path / "a", retain=tmp_path)
-    with pytest.raises(ResultFormatError, match="other than those of retain"):
+    with pytest.raises(ResultFormatError, match="except those of retain"):
         read_open_unlearning(tmp_path / "a", retain=tmp_path / "a")
     with pytest.raises(ConfigError, match="utility must be one of"):
         inspect.unwrap(read_open_unlearning)(tmp_path, utility="all")  # past the type checker of the tests

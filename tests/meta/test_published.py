@@ -182,5 +182,5 @@ def test_intervals_from_pool_sizes_alone():
     assert hanley_mcneil(1, 30, 20).high == 1 and hanley_mcneil(1, 30, 20).low < 0.9
     assert all(map(math.isnan, (*hanley_mcneil(math.nan, 3, 3), *hanley_mcneil(0.5, 0, 3))))
     assert np.ptp(hanley_mcneil(0.8, 30, 30, confidence=0.5)) < np.ptp(hanley_mcneil(0.8, 30, 30))
-    with pytest.raises(ConfigError, match="within 0 and 1"):
+    with pytest.raises(ConfigError, match="between 0 and 1"):
         hanley_mcneil(1.2, 3, 3)

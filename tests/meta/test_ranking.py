@@ -79,7 +79,7 @@ def test_ties_are_named_and_broken_by_what_is_not_0():
         (models(method=["a", None, "b"]), "empty in 1 rows"),
         (models().drop(columns="s"), "'s'"),
         (models().drop(columns="utility_rel"), "'utility_rel'"),
-        (models(x=1.5), "within 0 and 1"),
+        (models(x=1.5), "between 0 and 1"),
         (models(utility_rel=-1.0), ">= 0"),
     ],
 )

@@ -322,7 +322,7 @@ def test_seeds_of_a_model_are_averaged_and_missing_ones_are_told():
         ({"quantised": QUANTISED.drop(columns="model")}, "quantised lacks the column 'model'"),
         ({"before": BEFORE.drop(columns="utility_rel")}, "min_utility=None"),
         ({"before": BEFORE.assign(model="m0")}, "twice"),
-        ({"retain_before": RETAIN.iloc[:0]}, "no row"),
+        ({"retain_before": RETAIN.iloc[:0]}, "is empty"),
     ],
 )
 def test_tables_that_do_not_fit(changes, message):

@@ -1,4 +1,4 @@
-"""The columns of every table that this package takes or returns: names and meanings, in order."""
+"""Names and meanings of the columns in every table that this package takes or returns, in order."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ MODELS = {
     "variant": "kind of training within the pool",
     "run": "training run; checkpoints of one run are not independent",
     "method": "unlearning method; empty for references",
-    "config": "its configuration, as text",
+    "config": "configuration of the method, as text",
     "base": "base model, if a table has several; models of different base models are never ranked together",
     "split": "forget split, if a table has several",
     "lr": "learning rate",
     "epochs": "epochs",
     "utility_rel": "utility relative to full, uncapped",
-    "conditions": "everything besides the model itself that the numbers depend on (settings, questions, full, retain), "
-    "as JSON; models that differ in it are neither ranked nor judged together",
+    "conditions": "everything the numbers depend on apart from the model itself (settings, questions, full, retain), "
+    "as JSON; models with different conditions are neither ranked nor judged together",
 }
 """Columns of a table of models, apart from its metrics; one row per model. Only `model` is always required."""
 
 BESIDE = {
-    "output_depth": "output depth: the unpatched answers on the scale of UDS",
-    "host_depth": "host depth: share that stays lost with blocks of retain in the model, if a transplant was measured",
+    "output_depth": "output depth: depth of the unpatched answers, on the scale of UDS",
+    "host_depth": "host depth: share still lost with blocks of retain in the model, if a transplant was measured",
     "hidden": "output_depth - host_depth",
 }
-"""Columns next to UDS, from audits and their transplants; not part of a score."""
+"""Columns shown next to UDS, from audits and their transplants; they are not part of a score."""
 
 REASONS = {
     "model": "name of the model",
@@ -35,25 +35,26 @@ REASONS = {
 
 FAITHFULNESS = {
     "metric": "name",
-    "direction": "meaning of a higher value: knowledge or erasure",
-    "auc": "F: probability that a model that knows is ranked above one that does not (ties count half); 0.5 is chance",
-    "standard_error": "DeLong's, of `auc`",
+    "direction": "what a higher value means: knowledge or erasure",
+    "auc": "F: probability that a model that knows ranks above one that does not (ties count half); 0.5 is chance",
+    "standard_error": "DeLong's standard error of `auc`",
     "low": "lower end of the interval: DeLong on the logit scale; Wilson's at F = 0 or 1",
     "high": "upper end",
-    "interval": "kind of the interval from low to high: delong or wilson",
-    "cluster_low": "lower end of the interval for these variants only: bootstrap within pool and variant, in which "
-    "the models of a run stay together",
+    "interval": "kind of interval from low to high: delong or wilson",
+    "cluster_low": "lower end of the interval for these variants only: bootstrap within pool and variant that keeps "
+    "the models of a run together",
     "cluster_high": "upper end",
     "variants_low": "lowest F with one variant left out",
     "variants_high": "highest F with one variant left out",
-    "new_variants_low": "lower end of the interval for new variants: whole variants as clusters, t on the logit scale",
+    "new_variants_low": "lower end of the interval for new variants: t on the logit scale, with whole variants as "
+    "clusters",
     "new_variants_high": "upper end",
     "mean_p": "mean value over P, on the metric's own scale",
     "mean_n": "mean value over N",
-    "n_p": "models of P with a value",
-    "n_n": "models of N with a value",
-    "n_missing": "models of the pools without a value",
-    "n_runs": "clusters of the cluster bootstrap",
+    "n_p": "number of models in P with a value",
+    "n_n": "number of models in N with a value",
+    "n_missing": "number of models in the pools without a value",
+    "n_runs": "number of clusters in the cluster bootstrap",
     "tied_share": "share of P-N pairs with equal values",
     "share_at_0": "share of models with a value of 0",
     "share_at_1": "share of models with a value of 1",
@@ -65,23 +66,23 @@ FAITHFULNESS = {
 PAIRS = {
     "one": "first metric",
     "other": "second metric",
-    "auc_one": "F of the first metric, over the models that have both values",
-    "auc_other": "F of the second metric, over the same models",
+    "auc_one": "F of the first metric, on the models with both values",
+    "auc_other": "F of the second metric, on the same models",
     "difference": "auc_one - auc_other",
-    "correlation": "correlation of the two F under DeLong",
-    "standard_error": "DeLong's, of the difference",
-    "low": "lower end of DeLong's interval of the difference",
+    "correlation": "correlation between the two F values, by DeLong's method",
+    "standard_error": "DeLong's standard error of the difference",
+    "low": "lower end of DeLong's interval for the difference",
     "high": "upper end",
     "p": "DeLong's two-sided p value for no difference",
-    "p_holm": "p, Holm-adjusted over the pairs of the table",
-    "cluster_standard_error": "standard error of the difference by the cluster bootstrap",
-    "cluster_low": "lower end of the interval by the cluster bootstrap",
+    "p_holm": "p, Holm-adjusted over the pairs in the table",
+    "cluster_standard_error": "standard error of the difference, from the cluster bootstrap",
+    "cluster_low": "lower end of the interval from the cluster bootstrap",
     "cluster_high": "upper end",
-    "cluster_p": "p value by the cluster bootstrap",
-    "cluster_p_holm": "cluster_p, Holm-adjusted over the pairs of the table",
-    "detectable": "smallest difference detected with probability 0.8 at this standard error, unadjusted",
-    "n_p": "models of P with both values",
-    "n_n": "models of N with both values",
+    "cluster_p": "p value from the cluster bootstrap",
+    "cluster_p_holm": "cluster_p, Holm-adjusted over the pairs in the table",
+    "detectable": "smallest difference that is detected with probability 0.8 at this standard error, unadjusted",
+    "n_p": "number of models in P with both values",
+    "n_n": "number of models in N with both values",
     "reason": "why there is no test",
     "cluster_reason": "why there is no cluster test",
 }
@@ -92,10 +93,10 @@ VARIANTS = {
     "variant_p": "variant of P",
     "variant_n": "variant of N",
     "auc": "F between these two variants",
-    "low": "lower end of its interval for more runs of these two variants, with runs as clusters",
+    "low": "lower end of the interval of F for more runs of these two variants, with runs as clusters",
     "high": "upper end",
-    "n_p": "models of P",
-    "n_n": "models of N",
+    "n_p": "number of models in P",
+    "n_n": "number of models in N",
     "tied_share": "share of tied pairs",
 }
 """Columns of `variant_table`."""
@@ -105,11 +106,11 @@ THRESHOLDS = {
     "threshold": "threshold on m (m = value, or 1 - value for erasure metrics): unlearned means m <= threshold",
     "value": "the threshold on the metric's own scale",
     "chosen": "True for the lowest of the best cuts",
-    "youden": "J: share of P above the cut - share of N above it",
+    "youden": "J: share of P above the cut minus share of N above the cut",
     "n_best": "number of cuts that reach this J",
-    "n_p_below": "models of P at or below the cut: wrongly called unlearned",
-    "n_n_below": "models of N at or below the cut",
-    "n_models": "unlearned models (argument `models`) at or below the cut; missing if none were given",
+    "n_p_below": "number of models in P at or below the cut: wrongly called unlearned",
+    "n_n_below": "number of models in N at or below the cut",
+    "n_models": "number of unlearned models (argument `models`) at or below the cut; missing if none were given",
     "reason": "why there is no cut",
 }
 """Columns of `thresholds`."""
@@ -124,8 +125,8 @@ POINTS = {
     "shift": "change of retain (Dr), mean over its relearnings",
     "q": "Q of this model",
     "r": "R of this model at `shift`",
-    "useful": "utility_rel >= min_utility; True if that filter is off",
-    "forgot": "before <= threshold; True if that filter is off",
+    "useful": "utility_rel >= min_utility; True if this filter is off",
+    "forgot": "before <= threshold; True if this filter is off",
     "kept": "whether the model passes both filters",
 }
 """Columns of `perturbation_points`."""
@@ -133,14 +134,14 @@ POINTS = {
 ROBUSTNESS = {
     "metric": "name",
     "filter": "none, utility, threshold, utility+threshold",
-    "models": "own (each metric's own models) or common (those that pass for all metrics)",
-    "n": "models that pass and have a value before",
+    "models": "own (each metric's own models) or common (models that pass for all metrics)",
+    "n": "number of models that pass and have a value before the perturbation",
     "q": "mean Q; NaN with a reason where undefined",
-    "q_low": "lower end of the interval of q, t on the logit scale, with the clusters named in `clusters`",
+    "q_low": "lower end of the t interval of q on the logit scale, with the clusters named in `clusters`",
     "q_high": "upper end",
-    "q_runs_low": "lower end of the interval of q with runs as clusters: for more runs of these methods",
+    "q_runs_low": "lower end of the interval of q with runs as clusters, for more runs of the same methods",
     "q_runs_high": "upper end",
-    "r": "mean R; NaN with a reason where undefined, also where the interval of the shift of retain contains 0",
+    "r": "mean R; NaN with a reason where undefined, for example if the interval of retain's shift contains 0",
     "r_low": "lower end of the interval of r at the mean shift, computed as for q",
     "r_high": "upper end",
     "r_runs_low": "lower end of the interval of r with runs as clusters",
@@ -148,20 +149,20 @@ ROBUSTNESS = {
     "r_at_shift": "mean R at the mean shift, even if the interval of the shift contains 0",
     "r_shift_low": "smallest mean R for a shift within its interval",
     "r_shift_high": "largest",
-    "shift": "Dr: mean shift of retain by relearning",
+    "shift": "Dr: mean shift of retain under relearning",
     "shift_low": "lower end of its interval; NaN with a single relearning",
     "shift_high": "upper end",
-    "n_shift": "relearnings of retain",
+    "n_shift": "number of relearnings of retain",
     "rob": "harmonic mean of q and r",
-    "clusters": "unit of the intervals and of resampling: method, run, or model (without such columns)",
-    "n_clusters": "clusters among the models that pass",
+    "clusters": "unit of the intervals and of resampling: method, run or, without these columns, model",
+    "n_clusters": "number of clusters among the models that pass",
     "interval_reason": "why q and r have no interval",
     "n_q": "models in q",
     "n_r": "models in r",
-    "threshold": "cut that was used; NaN if there is none",
-    "unmoved_q": "models whose value quantisation does not change, and which therefore have Q = 1",
-    "unmoved_r": "models whose value relearning does not change",
-    "above_r": "models whose m rises by more than that of retain",
+    "threshold": "cut in use; NaN if there is none",
+    "unmoved_q": "number of models whose value quantisation does not change, so that their Q is 1",
+    "unmoved_r": "number of models whose value relearning does not change",
+    "above_r": "number of models whose m rises more than retain's",
     "relative_move": "mean |m' - m| under quantisation divided by |mean_P - mean_N|; NaN without pools",
     "q_reason": "why q is NaN",
     "r_reason": "why r is NaN",
@@ -176,7 +177,7 @@ SUMMARY = {
     "r": "R",
     "rob": "harmonic mean of q and r",
     "overall": "harmonic mean of auc and rob",
-    "n": "models over which Q and R are averaged",
+    "n": "number of models that Q and R are averaged over",
     "rank_auc": "rank by F, 1 is best; ties share the better rank",
     "rank_rob": "rank by Rob",
     "rank_overall": "rank by Overall",
@@ -187,7 +188,7 @@ SUMMARY = {
 RANKING = {
     "method": "unlearning method",
     "rank": "rank by `score`; ties share the better rank",
-    "n_tied_rank": "methods that share this rank",
+    "n_tied_rank": "number of methods that share this rank",
     "model": "configuration that represents the method",
     "score": "score_with or score_without, as requested",
     "score_without": "harmonic mean of memorization, mia and utility",
@@ -199,11 +200,11 @@ RANKING = {
     "depth": "the depth metric (UDS)",
     "utility": "utility_rel, capped at 1",
     "utility_rel": "uncapped",
-    "n_configs": "configurations of the method",
-    "n_eligible": "configurations that are complete and keep enough utility",
-    "n_tied": "configurations that reach the same selection score as the chosen one (1: no tie)",
-    "tied": "their names, joined by a space",
-    "margin": "selection score of the chosen one minus that of the next (0 in a tie)",
+    "n_configs": "number of configurations of the method",
+    "n_eligible": "number of configurations that are complete and keep enough utility",
+    "n_tied": "number of configurations with the same selection score as the chosen one (1: no tie)",
+    "tied": "names of these configurations, joined by spaces",
+    "margin": "selection score of the chosen configuration minus that of the next best (0 in a tie)",
     "reason": "why there is no score, or how a tie was broken",
 }
 """Columns of `rank`."""
@@ -212,7 +213,7 @@ SHIFTS = {
     "method": "unlearning method",
     "model_without": "configuration chosen without depth",
     "model_with": "configuration chosen with depth",
-    "moved": "whether they differ",
+    "moved": "whether the two configurations differ",
     "depth_without": "depth of the configuration chosen without depth",
     "depth_with": "depth of the configuration chosen with depth",
     "depth_change": "depth_with - depth_without",
@@ -223,7 +224,7 @@ STABILITY = {
     "method": "unlearning method",
     "resampled": "configurations or examples",
     "view": "score without or with depth",
-    "rank": "rank; ties share the better one",
+    "rank": "rank; ties share the better rank",
     "probability": "share of resamples in which the method has this rank",
 }
 """Columns of `Stability.ranks`."""
@@ -235,9 +236,9 @@ SCORES = {
     "score": "score on all data",
     "low": "lower end of the percentile interval",
     "high": "upper end",
-    "p_best": "share of resamples in first place",
-    "n_chosen": "different configurations that were chosen",
-    "p_chosen": "share of resamples that choose the same configuration as all data",
+    "p_best": "share of resamples in which the method is first",
+    "n_chosen": "number of different configurations chosen in the resamples",
+    "p_chosen": "share of resamples that choose the configuration chosen on all data",
 }
 """Columns of `Stability.scores`."""
 
@@ -254,16 +255,16 @@ PUBLISHED = {
     "metric": "name",
     "label": "display name",
     "category": "the paper's family",
-    "tags": "letters, joined: O output, R needs retain, I internal",
+    "tags": "letters: O output, R needs retain, I internal",
     "auc": "F",
     "mean_p": "mean over P, on the metric's own scale",
     "mean_n": "mean over N, on the metric's own scale",
     "q": "Q under both filters",
     "r": "R under both filters",
     "rob": "robustness, as in the file",
-    "n": "models over which q and r are averaged, as printed on the repository's figures",
-    "threshold": "cut on m, as printed on these figures",
-    "q_utility": "Q under the utility filter alone (124 models), as printed on these figures",
+    "n": "number of models that q and r are averaged over, as printed in the repository's figures",
+    "threshold": "cut on m, as printed in these figures",
+    "q_utility": "Q under the utility filter alone (124 models), as printed in these figures",
     "r_utility": "R under the utility filter alone",
     "rob_printed": "robustness in the paper's table, three decimals",
     "overall_printed": "Overall in the paper's table",
@@ -287,4 +288,4 @@ COLUMNS = {
     "swaps": SWAPS,
     "published": PUBLISHED,
 }
-"""The columns of each table, by its name."""
+"""The columns of each table, by table name."""

@@ -1,4 +1,4 @@
-"""Directions of metrics, declared or given, and values oriented so that more means more knowledge."""
+"""Directions of metrics (declared or given), and values oriented so that higher means more knowledge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from uds_lens.errors import ConfigError, DataError, Setting
 from uds_lens.metrics import METRICS
 
 Points: TypeAlias = Literal["knowledge", "erasure"]
-"""Meaning of a higher value of a metric."""
+"""What a higher value of a metric means."""
 
 JUDGED = ("memorization", "generation", "membership", "representation")
 """Groups of metrics that are judged by default: all except utility and the aggregates."""
@@ -23,22 +23,23 @@ JUDGED = ("memorization", "generation", "membership", "representation")
 def directions(
     frame: pd.DataFrame, metrics: Sequence[str] | None = None, direction: Mapping[str, Points] | None = None
 ) -> dict[str, Points]:
-    """Find the metrics of a table, and what a higher value of each means.
+    """Find the metrics in a table, and what a higher value of each one means.
 
-    A metric's declaration (`uds_lens.metrics.METRICS`) gives its direction; `direction` adds metrics that are not
-    declared and overrides those that are. No metric is ever reversed because of the data.
+    A metric's declaration (`uds_lens.metrics.METRICS`) gives its direction; `direction` adds directions of undeclared
+    metrics and overrides declared ones. The data never reverse a metric.
 
     Args:
         frame: One row per model, metrics as columns.
-        metrics: Columns to judge. None means those in `direction` or, without it, all declared metrics of forgetting.
-        direction: Meaning of a higher value by column, `{"my_metric": "knowledge"}` or `"erasure"`.
+        metrics: Columns to judge. None means the metrics in `direction` or, without it, all declared metrics of
+            forgetting.
+        direction: What a higher value means, by column: `{"my_metric": "knowledge"}` or `"erasure"`.
 
     Returns:
-        Direction by name, in the order of `metrics` or, without them, of the columns.
+        Direction of each metric by name, in the order of `metrics` or, if it is None, of the columns.
 
     Raises:
         ConfigError: A direction is neither "knowledge" nor "erasure", or a requested metric has none.
-        DataError: A requested metric is not a column or not numeric, or there is no metric at all.
+        DataError: A requested metric is not a column or not numeric, or there are no metrics at all.
 
     Example:
         >>> import pandas as pd
@@ -102,7 +103,7 @@ def check_numbers(frame: pd.DataFrame, names: Iterable[str]) -> None:
 
 
 def oriented(values: pd.Series, points: Points) -> pd.Series:
-    """Return m as floats: the value for a metric of knowledge, `1 - value` for one of erasure; NaN stays NaN.
+    """Return m as floats: the value for a metric of knowledge, `1 - value` for a metric of erasure; NaN stays NaN.
 
     Example:
         >>> import pandas as pd

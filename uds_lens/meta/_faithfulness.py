@@ -49,27 +49,26 @@ def faithfulness(
     `F = P(m_P > m_N) + 0.5 P(m_P = m_N)`, where m is the value for a metric of knowledge and `1 - value` for a metric
     of erasure. Two intervals hold for more models of the *same* variants: DeLong's on the logit scale (at F = 0 or 1,
     Wilson's with the size of the smaller pool), and a bootstrap within pool and variant that keeps the models of a run
-    together. `variants_low` and `variants_high` are the range of F with one variant left out. `new_variants_low` and
-    `new_variants_high` hold for *new* variants: whole variants are the clusters of a t interval on the logit scale,
-    with the number of variants minus 2 as degrees of freedom (at F = 0 or 1, Wilson's with the smaller number of
-    variants).
+    together. `variants_low` and `variants_high` give the range of F with one variant left out. `new_variants_low` and
+    `new_variants_high` hold for *new* variants: a t interval on the logit scale with whole variants as clusters, whose
+    degrees of freedom are the number of variants minus 2 (at F = 0 or 1, Wilson's with the smaller number of variants).
 
     Args:
-        frame: One row per model: metrics, `label`, and the columns of `cluster`.
+        frame: One row per model, with metrics, `label`, and the columns in `cluster`.
         metrics: As in `directions`.
         direction: As in `directions`.
         label: Column with the pool.
-        cluster: The last column names the run, those before it the variant; empty if all models are independent.
+        cluster: Columns that name the variant and, last, the run; empty if all models are independent.
         confidence: Confidence level of the intervals.
         n_resamples: Number of resamples in the bootstrap.
         seed: Seed of the bootstrap.
 
     Returns:
-        One row per metric, columns as in `COLUMNS["faithfulness"]`. F is NaN, with `reason`, if a pool has no value.
-        There is no interval, with `reason`, if all pairs are tied or a pool has one model.
+        One row per metric, columns as in `COLUMNS["faithfulness"]`. F is NaN, with `reason`, if a pool has no values.
+        There is no interval, with `reason`, if all pairs are tied or a pool has only one model.
 
     Raises:
-        DataError: A column is missing or not numeric; a pool is empty; fewer than five models.
+        DataError: A column is missing or not numeric; a pool is empty; there are fewer than five models.
         ConfigError: A metric has no direction.
 
     Example:
@@ -119,7 +118,7 @@ def _delong_interval(order: Placements, confidence: float) -> dict[str, Any]:
     else:
         low, high = logit_interval(order.auc, error, z)
         if math.isnan(error):
-            reason = "no interval: a pool has one model with a value"
+            reason = "no interval: a pool has only one model with a value"
         elif not error > 0:
             constant = order.tied_share == 1
             reason = "constant: all models have the same value" if constant else "no interval: the variance is 0"
@@ -150,7 +149,7 @@ def _by_runs_and_variants(order: Placements, draws: Draws, confidence: float) ->
         return columns | {"cluster_reason": draws.problem}
     low, high = _resampled(order, draws, student(confidence, draws.freedom))
     if math.isnan(low):
-        return columns | {"cluster_reason": "F is the same in all resamples: they cannot show any spread"}
+        return columns | {"cluster_reason": "F is the same in all resamples, so they show no spread"}
     return columns | {"cluster_low": low, "cluster_high": high}
 
 
@@ -168,9 +167,9 @@ def variant_table(
 
     A high F over all models can hide a variant that a metric misreads. Each F has an interval for more runs of these
     two variants: a t interval on the logit scale with runs as clusters or, if F is 0 or 1, Wilson's with the smaller
-    number of runs. There is no interval if the column `run` is missing or has gaps. The lowest of many F is low partly
-    by chance, and no adjustment is made for that. Arguments and errors are those of `faithfulness`, with the columns
-    `variant` and `run`.
+    number of runs. There is no interval if the column `run` is missing or has gaps. The lowest of many F values is low
+    partly by chance, which is not adjusted for. Arguments and errors are as in `faithfulness`; `variant` and `run` are
+    names of columns.
 
     Returns:
         One row per metric and pair of variants, columns as in `COLUMNS["variants"]`. `auc` is NaN if one of the two
@@ -205,7 +204,7 @@ def _pools_with_variants(frame: pd.DataFrame, label: str, variant: str) -> tuple
     """Return the pools and the variant of each model."""
     pools = split_pools(frame, label, (variant,))
     if pools.problem is not None or pools.clusters is None:
-        raise DataError(f"{pools.problem}, which names the kind of training that a model had.")
+        raise DataError(f"{pools.problem}, which names the kind of training of each model.")
     return pools, pools.clusters
 
 
@@ -217,16 +216,17 @@ def thresholds(
     label: str = "knows",
     models: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Find all thresholds that separate the pools best, judged by Youden's J.
+    """Find all thresholds that separate the pools best, as measured by Youden's J.
 
     `J = share of P above the cut - share of N above it`. Cuts lie midway between neighbouring pool values. If several
-    cuts reach the largest J, the lowest is chosen, which is the most cautious: "unlearned" means `m <= threshold`. The
-    other cuts have rows too, because the number of models called unlearned can differ a lot between them. Arguments and
-    errors are those of `faithfulness`; `models` are unlearned models, which are counted at or below each cut.
+    cuts reach the largest J, the lowest one is chosen. It is the most cautious, because "unlearned" means `m <=
+    threshold`. The other cuts are listed too, because the number of models called unlearned can differ a lot between
+    cuts. Arguments and errors are as in `faithfulness`; `models` holds unlearned models, which are counted at or below
+    each cut.
 
     Returns:
-        One row per metric and best cut, columns as in `COLUMNS["thresholds"]`; a row with NaN and a reason where
-        no cut is better than chance.
+        One row per metric and best cut, columns as in `COLUMNS["thresholds"]`; one row with NaN and a reason if no cut
+        is better than chance.
 
     Example:
         >>> import pandas as pd
@@ -291,12 +291,13 @@ def compare(
 ) -> pd.Series:
     """Compare the faithfulness of two metrics on the models that have both.
 
-    The first test is DeLong's paired one, `z = (F_1 - F_2) / se`, where `se` allows for the covariance of the two F.
-    The second is a t test of the same difference, with its standard error from a bootstrap that draws whole runs within
-    pool and variant. Both hold for more models of the same variants. Arguments and errors are those of `faithfulness`.
+    The first test is DeLong's paired test, `z = (F_1 - F_2) / se`, where `se` accounts for the covariance of the two F
+    values. The second is a t test of the same difference, with its standard error from a bootstrap that draws whole
+    runs within pool and variant. Both tests hold for more models of the same variants. Arguments and errors are as in
+    `faithfulness`.
 
     Returns:
-        A row as in `COLUMNS["pairs"]`; no p value, with a reason, where both metrics order all pairs alike.
+        A row as in `COLUMNS["pairs"]`; the p value is NaN, with a reason, if both metrics order all pairs alike.
 
     Raises:
         ConfigError: `one` is `other`.
@@ -329,13 +330,13 @@ def compare_all(
 ) -> pd.DataFrame:
     """Compare all pairs of metrics, or one metric (`against`) with all others.
 
-    p values are Holm-adjusted over the table; intervals are not adjusted. Arguments and errors are those of `compare`.
+    p values are Holm-adjusted over the table; intervals are not adjusted. Arguments and errors are as in `compare`.
 
     Returns:
         One row per pair, columns as in `COLUMNS["pairs"]`.
 
     Raises:
-        ConfigError: Fewer than two metrics, or one of them twice.
+        ConfigError: There are fewer than two metrics, or a metric is named twice.
 
     Example:
         >>> import pandas as pd
@@ -362,7 +363,7 @@ def compare_all(
 
 
 def _pair(one: np.ndarray, other: np.ndarray, bootstrap: PoolBootstrap, confidence: float) -> dict[str, Any]:
-    """Compare two metrics, given the m of all models."""
+    """Compare two metrics, given m of all models."""
     pools = bootstrap.pools
     measured = ~np.isnan(one) & ~np.isnan(other)
     p, n = pools.knows & measured, ~pools.knows & measured
@@ -377,7 +378,7 @@ def _pair(one: np.ndarray, other: np.ndarray, bootstrap: PoolBootstrap, confiden
     if orders[0].same_order(orders[1]):
         row["reason"] = "both metrics order all pairs alike"
     elif math.isnan(row["p"]):
-        row["reason"] = "the variance of the difference is unknown: too few models, or 0"
+        row["reason"] = "the variance of the difference is 0 or, with too few models, unknown"
     draws = bootstrap.clustered(measured)
     if draws is None:
         return row

@@ -1,4 +1,4 @@
-"""Hydra's record of an Open-Unlearning run: `.hydra/config.yaml` in its folder, or in that of its task."""
+"""Hydra's record of an Open-Unlearning run: `.hydra/config.yaml` in the run's folder or in its task's folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 
 
 def is_within(folder: str) -> bool:
-    """Return whether a folder's name is that of a subfolder of a task (`evals`, `evals_forget10`, `checkpoint-80`).
+    """Return whether a folder has the name of a task's subfolder (`evals`, `evals_forget10`, `checkpoint-80`).
 
     >>> is_within("evals_forget05"), is_within("tofu_X_full")
     (True, False)
@@ -26,7 +26,7 @@ def is_within(folder: str) -> bool:
 
 
 def task_folder(folder: Path) -> Path:
-    """Return the folder of the task that a folder belongs to.
+    """Return the task folder that a folder belongs to.
 
     >>> task_folder(Path("saves/unlearn/task/checkpoint-80/evals")).as_posix()
     'saves/unlearn/task'

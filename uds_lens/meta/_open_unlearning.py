@@ -74,24 +74,24 @@ NAMES = {
     },
     "UDS": {"uds": "uds", "uds_low": "uds_low", "uds_high": "uds_high"},
 }
-"""Open-Unlearning's names of metrics and those of this library, by suite. The value of "gibberish" is the share of
-clean text, which is fluency."""
+"""Open-Unlearning's metric names and this library's names for them, by suite. The value of "gibberish" is the share of
+clean text, that is, fluency."""
 
 ATTACKS = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp")
 
 _NOT_BY_DEFAULT = {"em", "fluency", "para_rouge", *ATTACKS, "mia_reference", "mia_gradnorm"} - {"mia_min_k"}
-"""Not measured by Open-Unlearning unless its configuration is extended."""
+"""Metrics that Open-Unlearning measures only if its configuration is extended."""
 
 _SPELLING = {name.lower(): name for names in NAMES.values() for name in names}  # releases differ in capitalisation
 
 _FILES = {f"{suite}_{part}.json": suite for suite in NAMES for part in ("EVAL", "SUMMARY")}
-_HARNESS = "LMEval_SUMMARY.json"  # Open-Unlearning's summary of results of lm-evaluation-harness
+_HARNESS = "LMEval_SUMMARY.json"  # Open-Unlearning's summary of lm-evaluation-harness results
 
 _RIGHT, _WRONG = "forget_Q_A_PARA_Prob", "forget_Q_A_PERT_Prob"
 _USED = {_WRONG.lower(), "forget_truth_ratio"}  # entries that have no column but are read, or explained by a reason
 
 _OTHER_RATIO = (
-    "forget_truth_ratio of Open-Unlearning is a different quantity; p_c / (p_c + p_w) needs the per-example losses of "
+    "Open-Unlearning's forget_truth_ratio is a different quantity; p_c / (p_c + p_w) needs the per-example losses of "
     f"{_RIGHT} and {_WRONG} in TOFU_EVAL.json"
 )
 
@@ -108,7 +108,7 @@ class _Place(NamedTuple):
 
     @property
     def task(self) -> Path:
-        """The folder of the task that it belongs to."""
+        """The task folder it belongs to."""
         return hydra.task_folder(self.folder)
 
     @property
@@ -141,30 +141,31 @@ def read_open_unlearning(
 ) -> ModelTable:
     """Read what Open-Unlearning wrote about one run or a whole folder of runs.
 
-    Reads `TOFU_EVAL.json`, `MUSE_EVAL.json`, `UDS_EVAL.json` (written by `uds_lens.sharing`) and their `_SUMMARY.json`;
-    also `LMEval_SUMMARY.json` below a run or in a folder of its name, as columns such as `mmlu/acc`.
+    It reads `TOFU_EVAL.json`, `MUSE_EVAL.json`, `UDS_EVAL.json` (written by `uds_lens.sharing`) and their
+    `_SUMMARY.json`. `LMEval_SUMMARY.json`, inside a run or in a folder with the run's name, gives columns such as
+    `mmlu/acc`.
 
     If a run has both an evaluation and its summary, the evaluation is read, because the summary lacks what the Truth
-    Ratio needs. Open-Unlearning's `forget_truth_ratio` says how close the ratio of wrong to right answers is to 1,
+    Ratio needs. Open-Unlearning's `forget_truth_ratio` measures how close the ratio of wrong to right answers is to 1,
     which does not increase with knowledge. Here, the Truth Ratio is `p_c / (p_c + p_w)` from the per-example losses of
     the paraphrased and the perturbed answers; from a summary alone it is NaN. Open-Unlearning has no jailbreak prompts
     and no white-box metrics.
 
-    A folder such as `saves` holds runs of several base models and splits. Base model and split are columns, read from
+    A folder such as `saves` can hold runs of several base models and splits. Both become columns, read from
     `.hydra/config.yaml` next to a run or from the run's name. A run is compared only with references of its own base
-    model and split, and `rank` refuses a mixture (`uds_lens.meta.select` selects one base model or split).
+    model and split, and `rank` refuses a mixed table (`uds_lens.meta.select` picks one base model or split).
 
     Args:
         path: A file, a run's folder, or a folder with runs at any depth.
         retain: File or folder of the retain model's run, which the normalised attacks `s_mia_*` need. In a folder of
-            several runs, those with names such as `..._retain90` are used, and each model takes the one of its base
-            model and split. None looks for such names in `path` and, if that is `saves/unlearn`, in `saves/eval`.
-        full: File or folder of the full model's run, which `utility_rel` needs. In a folder of several runs, those with
-            names such as `..._full` are used, as for `retain`.
+            several runs, the runs with names such as `..._retain90` are used, each for the models with its base model
+            and split. None looks for such names in `path` and, if `path` is `saves/unlearn`, also in `saves/eval`.
+        full: File or folder of the full model's run, which `utility_rel` needs. In a folder of several runs, the runs
+            with names such as `..._full` are used, as for `retain`.
         utility: Parts of `utility` and `utility_rel`. Runs without fluency (`forget_Q_A_gibberish`) have values only
-            with "model_utility". MUSE has no Model Utility, and `retain_knowmem_ROUGE` takes its place.
-        examples: Keep the values per example, for `stability`. The retain model is called "retain" there, followed by
-            base model and split if there are several.
+            with "model_utility". For MUSE, which has no Model Utility, `retain_knowmem_ROUGE` is used.
+        examples: Keep the values per example, for `stability`. Among these, the retain model is called "retain",
+            followed by base model and split if there are several retain models.
         checkpoints: Also keep `checkpoint-*` of runs that have results for the final weights. Such checkpoints are
             intermediate states (the first is the model before unlearning), not configurations to choose from.
 
@@ -172,7 +173,7 @@ def read_open_unlearning(
         One row per run: `model` (the run's folder), `method`, `config`, `lr` and `epochs` if its name or Hydra's record
         of the training has them, `base`, `split`, metrics, `utility`, `utility_rel`. Models with and without the
         knowledge (`pos_tofu_...`, `neg_tofu_...`) have `knows`, `variant` and `run`. `retain` and `full` are in
-        `references`. Every NaN has a reason, and `notes` say what was not read.
+        `references`. Every NaN has a reason, and `notes` lists what was not read.
 
     Raises:
         ResultFormatError: There is no run; a file is broken; or `retain` or `full` holds no such run, or two with the
@@ -192,7 +193,7 @@ def read_open_unlearning(
     taken = {run.place.folder for runs in references.values() for run in runs}
     left = [place for place in places if place.folder not in taken]
     if not left:
-        raise ResultFormatError(f"{str(root)!r} holds no run other than those of retain and full.")
+        raise ResultFormatError(f"{str(root)!r} holds no runs except those of retain and full.")
     if not checkpoints:
         left = _last_of_each(left, notes)
     runs = {place.name: _read_run(place, examples) for place in left}
@@ -248,7 +249,7 @@ def _all_references(
             if role not in references and any(role_in(place.name) == role for place in there):
                 references[role] = _references(role, folder, there, examples)
                 called = _some([_called(run) for run in references[role]])
-                notes.append(f"{role}, a reference and not ranked: {called}")
+                notes.append(f"used as {role} reference, not ranked: {called}")
     return references, notes
 
 
@@ -265,7 +266,7 @@ def _references(role: str, root: Path, places: list[_Place], examples: bool) -> 
         if len(same) > 1:
             raise ResultFormatError(
                 f"{role}={str(root)!r} holds {len(same)} runs of {role} ({setup_name(setup)}): {', '.join(same[:3])}. "
-                "Name the one to use."
+                "Name the run to use."
             )
     return runs
 
@@ -305,7 +306,7 @@ def _origin(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _as_float(value: Any) -> float:
-    """Return a number from a YAML file, in which 1e-5 is text; NaN for anything else."""
+    """Return a number from a YAML file, where 1e-5 is text; NaN for anything else."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -331,7 +332,7 @@ def _unread(root: Path, runs: Collection[_Run], places: Sequence[_Place]) -> lis
     counts = Counter(name for run in runs for name in run.ignored)
     notes = []
     if counts:
-        notes.append(f"entries without a counterpart here, not read: {_some(list(counts))}")
+        notes.append(f"not read, because this library has no such metrics: {_some(list(counts))}")
     if root.is_file():
         return notes
     tasks = {hydra.task_folder(place.parent.parent) for place in root.resolve().glob("**/.hydra/config.yaml")}
@@ -358,7 +359,7 @@ def _harness_results(root: Path, runs: Mapping[str, _Run]) -> tuple[dict[str, di
 
 
 def _owner(folder: Path, runs: Mapping[Path, str]) -> str | None:
-    """Return the run of a folder's results: in it or a parent, in `evals` there, or in a task of the same name."""
+    """Return the run that results belong to: in their folder, a parent or its `evals`, or in a task of that name."""
     for place in (folder, *folder.parents):
         for candidate in (place, place / "evals"):
             if candidate in runs:
@@ -369,7 +370,7 @@ def _owner(folder: Path, runs: Mapping[Path, str]) -> str | None:
 
 
 def holds_runs(place: Path) -> bool:
-    """Return whether a place is a file that Open-Unlearning wrote, or a folder that contains such files.
+    """Return whether a path is a file that Open-Unlearning wrote, or a folder that contains such files.
 
     >>> holds_runs(Path("nowhere"))
     False
@@ -378,7 +379,7 @@ def holds_runs(place: Path) -> bool:
 
 
 def _places(root: Path) -> list[_Place]:
-    """Find the folders with results, or the single file; `evals` is dropped from names unless two would be equal."""
+    """Find the folders with results, or the single file; `evals` is dropped from names that stay unique without it."""
     top = (root.parent if root.is_file() else root).resolve()
     results: dict[Path, tuple[Path, ...]] = {top: (root,)} if root.is_file() else {}
     for place, folders, files in os.walk(root):
@@ -387,8 +388,8 @@ def _places(root: Path) -> list[_Place]:
             results[Path(place).resolve()] = own
     if not results:
         raise ResultFormatError(
-            f"no {', '.join(name for name in _FILES if 'EVAL' in name)} or summary in {str(root)!r}: name a run of "
-            "Open-Unlearning, or a folder with runs."
+            f"no {', '.join(name for name in _FILES if 'EVAL' in name)} or summary in {str(root)!r}: give an "
+            "Open-Unlearning run, or a folder with runs."
         )
     names = []
     for folder in results:
@@ -405,7 +406,7 @@ def _places(root: Path) -> list[_Place]:
 
 
 def _read_run(place: _Place, examples: bool) -> _Run:
-    """Read the files of one run; a number in several files is taken from the first, evaluations before summaries."""
+    """Read the files of one run; a number found in several files is taken from the first (evaluations come first)."""
     suites = dict.fromkeys(_FILES.get(file.name, "TOFU") for file in place.files)
     ours_of = {theirs: ours for suite in reversed(list(suites)) for theirs, ours in NAMES[suite].items()}
     values = dict.fromkeys(ours_of.values(), math.nan)
@@ -456,7 +457,7 @@ def truth_ratios(details: Mapping[str, Mapping[str, Any]], *, where: str) -> tup
         losses.append(_per_example(by_index, ("avg_loss",), where=f"{where}, {name!r}"))
     right, wrong = losses
     if set(right) != set(wrong):
-        return {}, f"{_RIGHT} and {_WRONG} are about different examples"
+        return {}, f"{_RIGHT} and {_WRONG} cover different examples"
     # exp(-right) / (exp(-right) + exp(-wrong)) without overflow
     return {key: float(1 / (1 + np.exp(np.clip(right[key] - wrong[key], -700, 700)))) for key in right}, None
 

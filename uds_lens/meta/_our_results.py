@@ -1,4 +1,4 @@
-"""Read saved metrics and audits of this library as a table of models."""
+"""Read metrics and audits saved by this library as a table of models."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def read_metrics(
     """Read metrics that `uds_lens.metrics.evaluate` measured on several models.
 
     Args:
-        results: `MetricResults`, or files written by `MetricResults.save`, in any mixture; or one folder of such
+        results: `MetricResults` and files written by `MetricResults.save`, in any combination; or one folder of such
             files.
-        names: Names of the models; by default the shortest distinct endings of their paths.
+        names: Names of the models; by default, the shortest distinct endings of their paths.
         examples: Keep the values per example, for `stability`.
         intervals: Add the 95% interval of each metric that has one, as `NAME_low` and `NAME_high`.
 
     Returns:
-        One row per result: `model`, its metrics, and `method`, `config`, `lr` and `epochs` if they follow from the
-        record next to the model, or from the name of the checkpoint or file, provided that this name was made by
-        `uds_lens.unlearning.config_name` or by Open-Unlearning. Otherwise these columns are empty (see `join_methods`).
-        `conditions` contains everything besides the model itself that the numbers depend on; if models differ in it,
-        `notes` says so, and they are neither ranked nor judged together.
+        One row per result: `model`, its metrics, and `method`, `config`, `lr` and `epochs` if they can be read from the
+        record next to the model, or from a name of the checkpoint or file that `uds_lens.unlearning.config_name` or
+        Open-Unlearning made. Otherwise these columns are empty (see `join_methods`). `conditions` contains everything
+        the numbers depend on apart from the model itself; if it differs between models, `notes` says so, and the models
+        are neither ranked nor judged together.
 
     Raises:
         ResultFormatError: A file or the record next to a model is broken, or the folder holds no results.
@@ -91,16 +91,15 @@ def read_audits(
     """Read the UDS of several models from audits.
 
     Args:
-        audits: `DepthAudit`s, or directories written by `DepthAudit.save`, in any mixture; or one folder of such
+        audits: `DepthAudit`s and directories written by `DepthAudit.save`, in any combination; or one folder of such
             directories.
-        names: Names of the models; default the shortest distinct endings of their paths.
+        names: Names of the models; by default, the shortest distinct endings of their paths.
         examples: Keep the values per example, for `stability`.
 
     Returns:
         One row per audit: `model`, `checkpoint` (the unlearned model's path or Hub id), `uds`, `uds_low`, `uds_high`,
-        `output_depth` and, where there are control facts, `damage`, with their intervals, `n_measured`, `conditions`
-        (as in `read_metrics`), and `host_depth` and `hidden` where an audit has a transplant, or one is saved next to
-        it.
+        `output_depth` and, with control facts, `damage`, each with its interval, `n_measured`, `conditions` (as in
+        `read_metrics`), and `host_depth` and `hidden` if a transplant belongs to the audit or is saved next to it.
 
     Raises:
         ResultFormatError: A directory is not a complete audit, or the folder holds no audits.
@@ -159,21 +158,22 @@ def read_audits(
 def join_audits(table: ModelTable, audits: ModelTable, *, pairs: Mapping[str, str] | None = None) -> ModelTable:
     """Add the UDS of audits to the metrics of the same models.
 
-    A model and an audit belong together if they have the same name, or if the last part of the audited
-    checkpoint's path (without a leading "unlearn_", as Open-Unlearning's Hub ids have it) is the last part of the
-    model's name. Models without an audit keep NaN, with the reason.
+    A model and an audit match if they have the same name, or if the last part of the audited checkpoint's path (without
+    the leading "unlearn_" of Open-Unlearning's Hub ids) is the last part of the model's name. Models without an audit
+    keep NaN, with the reason.
 
     Args:
         table: Models, for example from `read_open_unlearning`.
         audits: From `read_audits`.
-        pairs: Names of models, mapped to the names of their audits, where the rule finds no match.
+        pairs: Names of models mapped to the names of their audits, for models that this rule does not match.
 
     Returns:
-        `table` with those of the columns `uds`, `output_depth` and `damage`, their intervals, `host_depth` and `hidden`
-        that the audits have. Values per example of the audits are added if both tables have such values.
+        `table` with the audits' columns: `uds`, `output_depth` and `damage` with their intervals, `host_depth` and
+        `hidden`, as far as the audits have them. Their values per example are added if both tables have values per
+        example.
 
     Raises:
-        DataError: A name in `pairs` does not exist, two audits fit one model, or no audit fits any model.
+        DataError: A name in `pairs` does not exist, two audits match one model, or no audit matches any model.
 
     Example:
         >>> import pandas as pd
@@ -241,7 +241,7 @@ def _partners(table: ModelTable, audits: pd.DataFrame, pairs: Mapping[str, str])
         if not fits and name not in pairs:
             fits = [audit for audit, other in zip(theirs, ends, strict=True) if other == end(name)]
         if len(fits) > 1:
-            raise DataError(f"{len(fits)} audits fit the model {name!r}: say which with pairs={{{name!r}: ...}}.")
+            raise DataError(f"{len(fits)} audits match the model {name!r}: choose one with pairs={{{name!r}: ...}}.")
         if fits:
             partners[name] = fits[0]
     if not partners:

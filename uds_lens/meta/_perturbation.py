@@ -1,4 +1,4 @@
-"""Q and R of every model, and the shift of retain under relearning, the yardstick of R."""
+"""Q and R of every model, and retain's shift under relearning, which R is measured against."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Fl
         shift: Dr, the change of retain's m.
 
     Returns:
-        1 if both change equally, 0 if they change in opposite directions or only one does; NaN if a value is missing.
+        1 if both change equally, 0 if they change in opposite directions or only one changes; NaN if a value is
+        missing.
 
     Example:
         >>> symmetric_relearning(np.array([0.3, 0.1, -0.1]), 0.1).round(3).tolist()
@@ -131,22 +132,22 @@ def retain_shift(
 ) -> RetainShift:
     """Estimate Dr with a t interval over the relearnings of retain.
 
-    With several retain models, the interval is over the means of the models, because the seeds of one model say nothing
-    about another model.
+    With several retain models, the interval is computed from the means of the models, because the seeds of one model
+    say nothing about another model.
 
     Args:
         before: One row per retain model, with the column `metric` and, if there are several rows, `model`.
         relearned: One row per relearning, with the column `metric` and, if there are several retain models, `model`:
             the name of the model that was relearned.
         metric: Name of the metric.
-        direction: Meaning of a higher value.
+        direction: What a higher value means.
         confidence: Confidence level of the interval.
 
     Returns:
-        The shift; NaN with a reason where a value is missing.
+        The shift; NaN with a reason if a value is missing.
 
     Raises:
-        DataError: `before` has no row, or `model` does not identify the retain models.
+        DataError: `before` has no rows, or `model` does not identify the retain models.
 
     Example:
         >>> import pandas as pd
@@ -156,7 +157,7 @@ def retain_shift(
         '0.220 0.170 0.270 3'
     """
     if not len(before):
-        raise DataError("retain_before has no row: it needs the values of retain before relearning.")
+        raise DataError("retain_before is empty: it needs the values of retain before relearning.")
     if metric not in before.columns or metric not in relearned.columns or not len(relearned):
         return RetainShift(reason=f"no relearned retain has a value for {metric!r}")
     models, starts = (pd.Series("", range(len(frame))) for frame in (relearned, before))
@@ -167,7 +168,7 @@ def retain_shift(
     start = dict(zip(starts, oriented(before[metric], direction), strict=True))
     if len(start) < len(before) or not models.isin(list(start)).all():
         raise DataError(
-            "each row of retain_before needs its own name in the column 'model', and each row of retain_relearned one "
+            "each row of retain_before needs a unique name in the column 'model', and each row of retain_relearned one "
             f"of these names; got {', '.join(starts[:6])} and {', '.join(models.unique()[:6])}."
         )
     moved = (oriented(relearned[metric], direction).reset_index(drop=True) - models.map(start)).dropna()

@@ -31,7 +31,7 @@ class Pools:
 
 
 def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pools:
-    """Find the pools by the column `label`; the last column of `cluster` names the run, those before it the variant."""
+    """Find the pools by the column `label`; the last column in `cluster` names the run, the others the variant."""
     columns = [cluster] if isinstance(cluster, str) else list(cluster)
     if label not in frame.columns:
         raise DataError(
@@ -69,7 +69,7 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
     if problem is not None:
         return Pools(rows, knows, None, None, problem)
     *variants, run = (rows[name].astype(str).to_numpy(dtype=object) for name in columns)
-    join = " ".join if len(variants) < 2 else shlex.join  # "a b" and "c" are not "a" and "b c"
+    join = " ".join if len(variants) < 2 else shlex.join  # keeps ("a b", "c") and ("a", "b c") apart
     strata = [join(["P" if k else "N", *names]) for k, *names in zip(knows, *variants, strict=True)]
     return Pools(rows, knows, np.array(strata, dtype=object), run, None)
 
@@ -97,7 +97,7 @@ def rows_by_label(labels: np.ndarray) -> dict[Any, np.ndarray]:
 class Placements:
     """The order of two pools by a metric: for each model, how many models of the other pool lie on the expected side.
 
-    These counts determine the order of all pairs. Sorting finds them in n log n time, and halves add up exactly.
+    These counts determine the order of all pairs. Sorting finds them in O(n log n) time, and halves add up exactly.
     """
 
     p_counts: np.ndarray  # number of models of N below each model of P; ties count half
@@ -171,8 +171,8 @@ def cluster_weights(
     """Draw the weights of rows (resample x row) when whole clusters are resampled within each stratum.
 
     Of the `c` clusters of a stratum, `c - 1` are drawn with replacement and weighted by `c / (c - 1)`: a plain
-    bootstrap of few clusters would give a variance too small by the factor `(c - 1) / c`. A stratum of one cluster
-    keeps its weight of 1, and adds nothing to the spread. Rao and Wu (1988), J. Amer. Stat. Assoc. 83, 231-241.
+    bootstrap of few clusters would give a variance too small by the factor `(c - 1) / c`. A stratum with one cluster
+    keeps its weight of 1 and adds nothing to the spread. Rao and Wu (1988), J. Amer. Stat. Assoc. 83, 231-241.
 
     >>> rng = np.random.default_rng(0)
     >>> weights = cluster_weights(np.array(list("aaaa")), np.array([1, 1, 2, 2]), n_resamples=3, rng=rng)
@@ -236,7 +236,7 @@ class PoolBootstrap:
             return None
         key = measured.tobytes()
         if key not in self._cache:
-            if len(self._cache) == 4:  # most metrics share their models, and a set of resamples is large
+            if len(self._cache) == 4:  # cached, because most metrics share their models and resamples are large
                 del self._cache[next(iter(self._cache))]
             strata, clusters = self.pools.strata[measured], self.pools.clusters[measured]
             knows = self.pools.knows[measured]
@@ -256,9 +256,9 @@ class PoolBootstrap:
 
 
 def clustered_interval(metric: Placements, positives: np.ndarray, negatives: np.ndarray, confidence: float) -> Interval:
-    """Return the interval of an AUC for more clusters like these: t, on the logit scale.
+    """Return the t interval of an AUC on the logit scale, for more clusters like these.
 
-    The variance is that of the mean placement of each pool, from the sums over clusters of the distances to the AUC:
+    The variance is the variance of each pool's mean placement, from sums over clusters of the distances to the AUC:
     `sum_pools G / (G - 1) sum_g (sum_{i in g} (V_i - AUC))^2 / n^2`, with the number of clusters minus 2 as degrees of
     freedom (Obuchowski 1997, Biometrics 53, 567-578). At an AUC of 0 or 1, where no cluster differs, the interval is
     Wilson's with the smaller number of clusters. NaN if a pool has a single cluster, or if no placement differs.
@@ -284,7 +284,7 @@ def normal_quantile(confidence: float) -> float:
 
 
 def logit_interval(auc: float, standard_error: float, quantile: float) -> Interval:
-    """Return `logit(F) ± quantile * se / (F (1 - F))`, back on the scale of F; NaN for F at 0 or 1, or an error of 0.
+    """Return `logit(F) ± quantile * se / (F (1 - F))`, back on the scale of F; NaN if F is 0 or 1 or the error is 0.
 
     >>> [round(end, 4) for end in logit_interval(0.5, 0.1, 1.96)]
     [0.3135, 0.6865]
@@ -318,13 +318,13 @@ def clustered_mean(
 ) -> tuple[Interval, str | None]:
     """Return the interval of a mean of values between 0 and 1, or the reason why there is none.
 
-    The variance is that of the sums of clusters, each corrected for its own weight `h` (`1 / (1 - h)`), and the
-    quantile is that of a t distribution with Satterthwaite's degrees of freedom for that estimator (Bell and McCaffrey
-    2002, Survey Methodology 28, 169-181). They are computed for independent models and for models that are alike within
-    clusters, and the smaller number is used. With clusters of equal size this is the t interval of the cluster means.
-    The interval is symmetric on the logit scale. If all values are 0 or all are 1, the bound is the exact one for a
-    proportion, at a distance of `1 - (alpha / 2)^(1 / G)`. If one cluster dominates (`dominated_by`), the sample may
-    lack other clusters of this kind, which the variance does not reflect.
+    The variance is computed from cluster sums, each corrected for its own weight `h` (`1 / (1 - h)`). The quantile is
+    from a t distribution with Satterthwaite's degrees of freedom for that estimator (Bell and McCaffrey 2002, Survey
+    Methodology 28, 169-181). The degrees of freedom are computed for independent models and for models that are alike
+    within clusters, and the smaller value is used. With clusters of equal size this is the t interval of the cluster
+    means. The interval is symmetric on the logit scale. If all values are 0 or all are 1, the other end is exact for a
+    proportion, at a distance of `1 - (alpha / 2)^(1 / G)`. If one cluster dominates (`dominated_by`), other clusters of
+    its kind may be missing from the sample, which the variance does not reflect.
 
     >>> interval, _ = clustered_mean(np.array([0.5, 0.6, 0.7, 0.8, 0.9]), list("abcde"), 0.95)
     >>> round(interval.low, 3), round(interval.high, 3)
@@ -377,9 +377,9 @@ class Domination(NamedTuple):
 
 
 def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray, confidence: float) -> Domination | None:
-    """Return the cluster that makes up most of the distance of a mean of values between 0 and 1 from the nearer end.
+    """Return the cluster that accounts for most of the distance of a mean (of values in [0, 1]) from the nearer end.
 
-    "Most" is a share above 2.5 / n, but at least 1/3 and at most 1/2: 1/2 for five equal clusters, 1/3 for eight or
+    "Most" means a share above 2.5 / n, but at least 1/3 and at most 1/2: 1/2 for five equal clusters, 1/3 for eight or
     more. Another sample may contain no such cluster, or two, and one sample cannot tell how far off its mean would be.
     In simulations in which most values are 0, the interval of `clustered_mean` covers the truth in 65 to 95% of cases.
     In at least 92% of cases in each cell of `benchmarks/coverage_faithfulness.py` (91.2% in two cells of a wider grid

@@ -85,7 +85,7 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
     """Read the UDS paper's per-model values and its evaluation of metrics.
 
     The files contain no values of pools or perturbed models, so F, Q and R cannot be recomputed from them.
-    `utility_rel` is computed from the utilities, because the one in the files is capped at 1.
+    `utility_rel` is computed from the utilities, because the value in the files is capped at 1.
 
     Args:
         path: Directory with `method_results.json` and `meta_eval.json`; None reads the copy that comes with this
@@ -188,19 +188,19 @@ def _metrics(judged: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def _numbers(entry: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, float]:
-    """Return the numbers in an object under our names; NaN if missing."""
+    """Return the numbers in an object under this library's names; NaN if missing."""
     return {ours: number(entry.get(theirs), where=f"{where}, {theirs!r}") for theirs, ours in columns.items()}
 
 
 def hanley_mcneil(auc: float | int, n_p: int, n_n: int, *, confidence: float | int = 0.95) -> Interval:
-    """Estimate the interval of an AUC that was published without its values, from the sizes of the pools.
+    """Estimate the interval of an AUC from the sizes of the pools, if the values behind it were not published.
 
     `var = (F(1 - F) + (n_P - 1)(Q1 - F^2) + (n_N - 1)(Q2 - F^2)) / (n_P n_N)` with `Q1 = F / (2 - F)` and `Q2 = 2
     F^2 / (1 + F)`, on the logit scale; Wilson's interval with the smaller pool at F = 0 or 1. Checkpoints of one run
     are not independent, so the true interval is wider. NaN without F or with an empty pool.
 
     Raises:
-        ConfigError: F lies outside 0 to 1.
+        ConfigError: F lies outside [0, 1].
 
     Example:
         >>> [round(end, 3) for end in hanley_mcneil(0.971, 30, 30)]
@@ -212,7 +212,7 @@ def hanley_mcneil(auc: float | int, n_p: int, n_n: int, *, confidence: float | i
     if math.isnan(auc) or n_p < 1 or n_n < 1:
         return NO_INTERVAL
     if not 0 <= auc <= 1:
-        raise ConfigError(f"auc must lie within 0 and 1; got {auc!r}.")
+        raise ConfigError(f"auc must lie between 0 and 1; got {auc!r}.")
     z = normal_quantile(confidence)
     if auc in (0, 1):
         return wilson_interval(float(auc), min(n_p, n_n), z)

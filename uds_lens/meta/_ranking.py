@@ -23,13 +23,13 @@ class ScoreParts:
     """The columns that make up a model's score."""
 
     memorization: tuple[str, ...] = ("es", "em", "paraprob", "truth_ratio")
-    """Metrics of the first part: the harmonic mean of `1 - m`, with m oriented so that more means more knowledge."""
+    """Metrics of the first part, the harmonic mean of `1 - m`, with m oriented so that higher means more knowledge."""
 
     membership: tuple[str, ...] = ("s_mia_loss", "s_mia_zlib", "s_mia_min_k", "s_mia_min_kpp")
     """Metrics of the second part, oriented and combined in the same way."""
 
     depth: str = "uds"
-    """The depth metric, which joins the second part; the score is computed with and without depth."""
+    """The depth metric, which can be added to the second part; the score is computed with and without it."""
 
     utility: str = "utility_rel"
     """Column with the utility relative to `full`; capped at 1 here."""
@@ -38,8 +38,8 @@ class ScoreParts:
     """As in `directions`."""
 
     attacks: Mapping[str, str] | None = None
-    """For each normalised attack that is not declared: the metric whose per-example scores it is computed from, for
-    `stability`."""
+    """For `stability`: each normalised attack that is not declared, mapped to the metric whose per-example scores it is
+    computed from."""
 
     def __post_init__(self) -> None:
         if not self.memorization or not self.membership:
@@ -47,9 +47,9 @@ class ScoreParts:
 
     @classmethod
     def preset(cls, name: Literal["open_unlearning", "open_unlearning_muse"]) -> ScoreParts:
-        """Return the score parts available in Open-Unlearning's default configuration of TOFU or MUSE.
+        """Return the score parts available in Open-Unlearning's default configuration for TOFU or MUSE.
 
-        That configuration lacks EM, fluency and three of the four attacks: read it with
+        That configuration lacks EM, fluency and three of the four attacks, so read its results with
         `read_open_unlearning(utility="model_utility")`.
 
         >>> ScoreParts.preset("open_unlearning").memorization
@@ -82,16 +82,16 @@ def score_models(frame: pd.DataFrame, *, parts: ScoreParts | None = None) -> pd.
     is 0.
 
     Args:
-        frame: One row per model: `model`, the columns of `parts`.
-        parts: Columns that make up each part; defaults to those of the UDS paper.
+        frame: One row per model, with `model` and the columns of `parts`.
+        parts: Columns that make up each part; by default as in the UDS paper.
 
     Returns:
         `model`, `memorization`, `mia`, `depth`, `utility`, `utility_rel`, `score_without`, `score_with`, `zeros`
-        (metrics by which nothing is forgotten) and `reason` (which values are missing), with the index of `frame`. NaN
-        where a part is NaN.
+        (metrics by which nothing is forgotten) and `reason` (which values are missing), with the index of `frame`. A
+        score is NaN if one of its parts is NaN.
 
     Raises:
-        DataError: A column is missing, or a value lies outside 0 to 1.
+        DataError: A column is missing, or a value lies outside [0, 1].
         ConfigError: A metric has no direction.
 
     Example:
@@ -140,7 +140,7 @@ def combined(forgotten: Mapping[str, np.ndarray], utility: np.ndarray, parts: Sc
 
 
 def forgotten_shares(frame: pd.DataFrame, parts: ScoreParts) -> dict[str, np.ndarray]:
-    """Return `1 - m` of every metric of the score, after checking that it lies within 0 and 1."""
+    """Return `1 - m` of every metric of the score, after checking that it lies between 0 and 1."""
     ways = directions(frame, parts.metrics, parts.direction)
     return {
         name: checked_share(name, values if ways[name] == "erasure" else 1 - values)
@@ -149,11 +149,11 @@ def forgotten_shares(frame: pd.DataFrame, parts: ScoreParts) -> dict[str, np.nda
 
 
 def checked_share(name: str, forgotten: np.ndarray) -> np.ndarray:
-    """Clip rounding errors beyond 0 and 1, and refuse values further outside."""
+    """Clip rounding errors outside [0, 1], and raise `DataError` for values further outside."""
     outside = (forgotten < -1e-9) | (forgotten > 1 + 1e-9)
     if outside.any():
         raise DataError(
-            f"a part of the score must lie within 0 and 1; {name!r} gives {float(forgotten[outside][0]):g} "
+            f"a part of the score must lie between 0 and 1; {name!r} gives {float(forgotten[outside][0]):g} "
             "(0: known, 1: forgotten). Rescale it, or leave it out of ScoreParts."
         )
     return np.clip(forgotten, 0.0, 1.0)
@@ -172,7 +172,7 @@ def utility_of(frame: pd.DataFrame, parts: ScoreParts) -> np.ndarray:
 
 View: TypeAlias = Literal["without", "with"]  # score without or with the depth metric
 
-TIE = 1e-12  # scores closer than this count as equal
+TIE = 1e-12  # scores closer than this are treated as equal
 
 
 class Choice(NamedTuple):
@@ -193,18 +193,18 @@ def rank(
 ) -> pd.DataFrame:
     """Rank methods by the score of their best configuration.
 
-    The score is `HM(Mem, Privacy, U)`, with `Privacy = MIA` or `HM(MIA, UDS)` (see `score_models`). The configuration
-    may be chosen by either of these two scores, no matter which of them ranks the methods; the paper chooses without
-    UDS. If several configurations reach the same score, all are named. The one shown has the fewest parts at 0 and, if
-    several have as few, the highest harmonic mean of the other parts; the 1e-12 that the paper adds to each denominator
-    has the same effect.
+    The score is `HM(Mem, Privacy, U)`, with `Privacy = MIA` or `HM(MIA, UDS)` (see `score_models`). Either score may
+    choose the configuration, whichever score ranks the methods; the paper chooses without UDS. If several
+    configurations reach the same score, all are named. The configuration shown has the fewest parts at 0 and, among
+    those, the highest harmonic mean of the other parts; the 1e-12 that the paper adds to each denominator has the same
+    effect.
 
     Args:
-        frame: One row per model: `model`, `method`, the columns of `parts`.
+        frame: One row per model, with `model`, `method` and the columns of `parts`.
         with_uds: Rank by the score with the depth metric.
         select_by: Choose the configuration by the score "without" or "with" the depth metric.
-        min_utility: Smallest `utility_rel` of a candidate; None takes all.
-        parts: Columns of the score; default those of the UDS paper.
+        min_utility: Smallest `utility_rel` of a candidate; None admits all models.
+        parts: Columns of the score; by default as in the UDS paper.
 
     Returns:
         One row per method, best first, columns as in `COLUMNS["ranking"]`. A method without an eligible
@@ -212,7 +212,7 @@ def rank(
 
     Raises:
         DataError: A column is missing, a value lies outside its range, or the columns `base` and `split` name several
-            base models or splits (`select` takes those of one).
+            base models or splits (`select` picks one).
         ConfigError: `select_by` is unknown, or a metric has no direction.
 
     Example:
@@ -238,8 +238,8 @@ def rank(
 def shifts(frame: pd.DataFrame, *, min_utility: float | None = None, parts: ScoreParts | None = None) -> pd.DataFrame:
     """Compare the configuration chosen for each method without and with the depth metric.
 
-    The choice does not count as moved if the first configuration is among those tied for the second choice.
-    Arguments and errors are those of `rank`.
+    The choice counts as unchanged if the configuration chosen without depth is tied for best with depth. Arguments and
+    errors are as in `rank`.
 
     Returns:
         One row per method in order of appearance, columns as in `COLUMNS["shifts"]`.
@@ -287,9 +287,9 @@ def places(scores: np.ndarray) -> np.ndarray:
 def configurations(frame: pd.DataFrame) -> dict[str, np.ndarray]:
     """Return the rows of each method, in order of appearance."""
     if "method" not in frame.columns:
-        raise DataError("the table lacks the column 'method': which unlearning method made each model.")
+        raise DataError("the table lacks the column 'method', which names the unlearning method of each model.")
     if count := int(frame["method"].isna().sum()):
-        raise DataError(f"the column 'method' is empty in {count} rows: leave references such as full and retain out.")
+        raise DataError(f"the column 'method' is empty in {count} rows: leave out references such as full and retain.")
     require_one_setup(frame)
     names = frame["method"].astype(str).to_numpy(dtype=object)
     return {name: np.flatnonzero(names == name) for name in dict.fromkeys(names)}
@@ -370,7 +370,7 @@ def reason_of(name: str, frame: pd.DataFrame, reasons: pd.DataFrame | None) -> s
 
 
 def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
-    """List cautions about a ranking: few models, and parts that are the same for all.
+    """List cautions about a ranking: few models, and parts that are the same for all models.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"x": [0.5, 0.5], "s": [0.1, 0.2], "d": [0.3, 0.4], "utility_rel": [1.0, 0.9]})

@@ -1,4 +1,4 @@
-"""Robustness: does a metric withstand quantisation, and does relearning change it as in a model that never knew?
+"""Robustness: does a metric withstand quantisation, and does relearning change it as it does for retain?
 
 The file begins with the filters for unlearned models, by utility and by a metric's own threshold, and ends with the
 table that combines faithfulness and robustness.
@@ -68,7 +68,7 @@ _FILTERS = {
 }
 """Settings of the two filters: whether models are filtered by utility, and by threshold."""
 
-_GRID = 101  # number of shifts, spread over their interval, at which mean R is computed; its turning points are added
+_GRID = 101  # number of shifts in the interval at which mean R is computed, in addition to its turning points
 _TURNS = 200  # maximum number of turning points at which mean R is computed; if there are more, every k-th is used
 
 
@@ -92,8 +92,8 @@ class Tables:
     """One row per relearning of retain; with several retain models, `model` names the one that was relearned."""
 
     thresholds: pd.DataFrame | Mapping[str, float] | None = None
-    """Cut on m per metric (mapping, or the result of `thresholds`): only models with `m <= threshold` count. None
-    turns the filter off."""
+    """Cut on m per metric (mapping, or the result of `thresholds`): only models with `m <= threshold` are included.
+    None turns the filter off."""
 
     faithful: pd.DataFrame | None = None
     """Result of `faithfulness`, which `relative_move` needs."""
@@ -115,28 +115,28 @@ def robustness(
     """Compute Q, R and robustness of every metric over the models that pass the filters.
 
     Symmetric: `Q = 1 - |m' - m| / (|m'| + |m| + 1e-10)` and `R = 1 - |Du - Dr| / (|Du| + |Dr| + 1e-10)`, where Du is
-    the change of the model's m by relearning and Dr that of retain. One-directional: `Q = min(m / m', 1)`, and 1 if
-    `m' <= m`; `R = 1` if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`. Q and R are averaged over models; `Rob = HM(mean
-    Q, mean R)`.
+    the change in the model's m under relearning and Dr the change in retain's m. One-directional: `Q = min(m / m', 1)`,
+    and 1 if `m' <= m`; `R = 1` if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`. Q and R are averaged over models; `Rob =
+    HM(mean Q, mean R)`.
 
-    Dr comes from few relearnings and is shared by all models, so the uncertainty of Dr is carried into R: `r_shift_low`
-    and `r_shift_high` are the extremes of mean R over the interval of Dr. If this interval contains 0, retain may not
-    change at all, and R is undefined; `r_at_shift` still has the value at the mean Dr. A metric with the same value for
-    all models before and after would get Q = 1 only because of the 1e-10, so its Q and R are undefined too. Models
-    that do not change are counted.
+    Dr comes from few relearnings and is shared by all models, so the uncertainty of Dr is propagated to R:
+    `r_shift_low` and `r_shift_high` are the extremes of mean R over the interval of Dr. If this interval contains 0,
+    retain may not change at all, and R is undefined; `r_at_shift` still gives the value at the mean Dr. A metric with
+    the same value for all models before and after would get Q = 1 only because of the 1e-10, so its Q and R are
+    undefined too. `unmoved_q` and `unmoved_r` count the models that do not change.
 
     The intervals of Q and R use whole methods as clusters and hold for other methods. `q_runs_low` and similar columns
     use runs as clusters and hold for more runs of the same methods. Both kinds are t intervals on the logit scale, with
-    Satterthwaite's degrees of freedom, and need at least five clusters. They may be too short if one method makes up
-    most of the distance from 0 or 1; `caution` then names the method, with an interval that allows for any other
+    Satterthwaite's degrees of freedom, and need at least five clusters. They may be too short if one method accounts
+    for most of the distance from 0 or 1; `caution` then names the method, with an interval that allows for any other
     method. All these intervals take the shift of retain as given, so read them together with `r_shift_low` and
     `r_shift_high`.
 
     Args:
-        tables: The models in their states; the threshold filter needs `thresholds`.
+        tables: The models in all states; the threshold filter needs `thresholds`.
         metrics: As in `directions`.
         direction: As in `directions`.
-        min_utility: Smallest `utility_rel` of a model that counts. None turns the filter off.
+        min_utility: Smallest `utility_rel` of the models included. None turns the filter off.
         symmetric: Penalise changes in both directions, as in the UDS paper; False penalises only knowledge that comes
             back.
         confidence: Confidence level of the intervals.
@@ -180,12 +180,11 @@ def robustness_by_filter(
     symmetric: bool = True,
     confidence: float = 0.95,
 ) -> pd.DataFrame:
-    """Compute robustness under every filter setting, on each metric's own models and on common ones.
+    """Compute robustness under every filter setting, on each metric's own models and on common models.
 
-    Arguments and errors are those of `robustness`; without `thresholds` or `min_utility`, the settings with that filter
-    are left out. Common models are those that pass for all metrics and have all values; metrics without a threshold or
-    any value are ignored here. If no model passes for a metric, there are no common models, and the reason names this
-    metric.
+    Arguments and errors are as in `robustness`; without `thresholds` or `min_utility`, settings with that filter are
+    left out. Common models pass for all metrics and have all values; metrics without a threshold or without any values
+    are ignored here. If no model passes for a metric, there are no common models, and the reason names the metric.
 
     Returns:
         One row per filter setting, kind of models (own, common) and metric; columns as in `COLUMNS["robustness"]`.
@@ -227,12 +226,12 @@ def perturbation_points(
     min_utility: float | None = 0.8,
     symmetric: bool = True,
 ) -> pd.DataFrame:
-    """List the values of every metric for every model before and after: the points over which Q and R average.
+    """List the values of every metric and model before and after: the points that Q and R are averaged over.
 
     Arguments and errors are those of `robustness`.
 
     Returns:
-        One row per metric and model, columns as in `COLUMNS["points"]`; NaN where a state was not measured.
+        One row per metric and model, columns as in `COLUMNS["points"]`; NaN if a state was not measured.
 
     Example:
         >>> import pandas as pd
@@ -266,7 +265,7 @@ class _States:
     threshold: float
     # All thresholds that separate the pools equally well, `threshold` included; empty if there is no other.
     tied: tuple[float, ...]
-    lacks_cut: bool  # whether thresholds are used and there is none for this metric
+    lacks_cut: bool  # whether thresholds are used but this metric has none
     symmetric: bool
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -298,7 +297,7 @@ class _States:
         return replace(self, models=models, threshold=math.nan, tied=(), lacks_cut=False)
 
     def only(self, mask: np.ndarray) -> _States:
-        """Return the record for some of the models."""
+        """Return this record for some of the models."""
         return replace(self, models=self.models[mask])
 
     @property
@@ -319,7 +318,7 @@ def _states(
     require_same_conditions(tables.before, *(frame for frame in perturbed if frame is not None))
     names = _models(tables.before, "before")
     if len(set(names)) < len(names):
-        raise DataError("the table before has a model twice: its column 'model' must be unique.")
+        raise DataError("the table 'before' lists a model twice: its column 'model' must be unique.")
     thresholds = tables.thresholds
     cuts = None if thresholds is None else as_cuts(thresholds)
     clusters = _clusters(tables.before, tables.cluster, names)
@@ -365,7 +364,7 @@ def _states(
 
 def _models(frame: pd.DataFrame, role: str) -> list[str]:
     if "model" not in frame.columns:
-        raise DataError(f"the table {role} lacks the column 'model': it says which rows are the same model.")
+        raise DataError(f"the table {role} lacks the column 'model', which says which rows belong to the same model.")
     return [str(name) for name in frame["model"]]
 
 
@@ -518,7 +517,7 @@ def _constant(before: np.ndarray, after: np.ndarray) -> bool:
 
 
 def _why_none_common(states: Sequence[_States]) -> str:
-    """Name the metrics that let no model pass, or say that each lets different ones pass."""
+    """Name the metrics that let no model pass, or say that each metric lets different models pass."""
     if not states[0]["useful"].any():
         return "no model passes the filters"
     blocking = [state.metric for state in states if state.takes_part and not state.complete.any()]
@@ -539,8 +538,8 @@ def summary(faithful: pd.DataFrame, robust: pd.DataFrame | None = None) -> pd.Da
             `faithful` has these columns.
 
     Returns:
-        One row per metric of `faithful`, columns as in `COLUMNS["summary"]`; higher is always better. Only metrics that
-        have a number are ranked by it.
+        One row per metric of `faithful`, columns as in `COLUMNS["summary"]`; higher is always better. Each rank covers
+        only the metrics that have a value.
 
     Raises:
         DataError: A column is missing, a metric occurs twice, or a number is negative.

@@ -68,9 +68,9 @@ class ExampleValues:
     """The parts of the score, with their values per example where available."""
 
     holdout: np.ndarray  # marks the examples, among those of all metrics, that no model was trained on
-    # Metrics that are means: example x model, oriented so that more is forgotten; NaN where there is no value.
+    # Metrics that are means: example x model, oriented so that higher means forgotten; NaN where there is no value.
     means: Mapping[str, np.ndarray]
-    attacks: Mapping[str, ExampleAttack]  # attacks that are normalised by retain, by the name of the normalised one
+    attacks: Mapping[str, ExampleAttack]  # attacks normalised by retain, by the name of the normalised attack
     constant: Mapping[str, np.ndarray]  # metrics that are not resampled: `1 - m` per model
     utility: np.ndarray  # utility per model, capped at 1
     # The subject's number for each example; examples of a subject are drawn together. None draws single examples.
@@ -82,7 +82,7 @@ class ExampleValues:
         if missing := [name for name in ("model", "metric", "example_id", "value") if name not in examples]:
             raise DataError(f"the examples lack the column {', '.join(missing)}.")
         if "model" not in frame.columns:
-            raise DataError("the table lacks the column 'model': the examples name their models.")
+            raise DataError("the table lacks the column 'model', which the examples refer to.")
         names = [str(name) for name in frame["model"]]
         named = examples["model"].astype(str)
         if len(examples) and not named.isin(names).any():
@@ -121,7 +121,7 @@ class ExampleValues:
                 continue  # a model or retain lacks one of the two sets
             attack = ExampleAttack(table[:, : len(names)], table[:, columns.index(RETAIN)], holdout)
             scores_of = (
-                "the attack's scores of the model and of retain. Leave the attack out of the examples otherwise."
+                "the attack's scores of the model and of retain. Otherwise leave the attack out of the examples."
             )
             whole = attack.closeness(np.ones((1, len(ids))))[0]
             _check(frame[name], whole, names, f"examples of {name!r} give", scores_of)
@@ -179,12 +179,13 @@ def _check(column: pd.Series, values: np.ndarray, names: list[str], what: str, e
     if off.any():
         at = int(off.argmax())
         raise DataError(
-            f"the {what} {values[at]:.4g} for {names[at]!r}, the table says {stated[at]:.4g}: they must be {expected}"
+            f"the {what} {values[at]:.4g} for {names[at]!r}, the table says {stated[at]:.4g}: the examples must be "
+            f"{expected}"
         )
 
 
 def _subjects(examples: pd.DataFrame, ids: tuple[str, ...]) -> np.ndarray | None:
-    """Number the subjects of the examples; one without a subject is a subject of its own."""
+    """Number the subjects of the examples; an example without a subject is a subject of its own."""
     if "subject" not in examples.columns:
         return None
     by_example = examples.dropna(subset="subject").drop_duplicates("example_id")
@@ -193,7 +194,7 @@ def _subjects(examples: pd.DataFrame, ids: tuple[str, ...]) -> np.ndarray | None
 
 
 def _declared(names: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return the attack that each normalised one is computed from, according to the metrics' declarations."""
+    """Return the attack that each normalised attack is computed from, according to the metrics' declarations."""
     return {name: METRICS[name].uses[0] for name in names if name in METRICS and len(METRICS[name].uses) == 1}
 
 
@@ -205,7 +206,7 @@ class Stability:
     """A ranking under resampling of configurations and of examples."""
 
     ranks: pd.DataFrame
-    """Probability of each place for each method: columns of `COLUMNS["stability"]`."""
+    """Probability of each rank for each method: columns of `COLUMNS["stability"]`."""
 
     scores: pd.DataFrame
     """Score of each method with its interval: columns of `COLUMNS["scores"]`."""
@@ -244,25 +245,25 @@ def stability(
 ) -> Stability:
     """Repeat the ranking with resampled configurations of each method, and with resampled examples.
 
-    Over configurations: for each method, as many configurations as it has are drawn with replacement, and the best of
-    the drawn ones is chosen. Over examples: forget and holdout examples are drawn separately, with replacement, and
-    are the same for all models and metrics; whole subjects are drawn if a column `subject` names them. Means over
-    examples, and attacks normalised by that of retain (`1 - min(|AUC - AUC_retain| / AUC_retain, 1)`), are computed
-    again, and the configurations are chosen again. A part of the score without values per example for each model is
-    not resampled and is named in `fixed`; the spread is then a lower bound.
+    Over configurations: for each method, as many configurations as it has are drawn with replacement, and the best one
+    drawn is chosen. Over examples: forget and holdout examples are drawn separately, with replacement, and the same
+    ones are used for all models and metrics; whole subjects are drawn if a column `subject` names them. Means over
+    examples, and attacks normalised by retain's AUC (`1 - min(|AUC - AUC_retain| / AUC_retain, 1)`), are recomputed,
+    and the configurations are chosen again. A part of the score without values per example for each model is not
+    resampled and is named in `fixed`; the spread is then a lower bound.
 
     If nothing can vary, there are no probabilities. Over configurations, nothing can vary if each method has only one
     eligible configuration; over examples, if no part of the score has values per example. Ranks, `p_best` and swaps are
     then NaN, as is the interval of a method with one configuration, and `cautions` says so.
 
     Args:
-        frame: One row per model: `model`, `method`, the columns of `parts`.
+        frame: One row per model, with `model`, `method` and the columns of `parts`.
         examples: `model`, `metric`, `example_id`, `value`, as the readers return it (`ModelTable.examples`). Models
             that are not in `frame` are left out, except the model "retain", whose attacks are the reference; without
             it, attacks are not resampled.
         select_by: As in `rank`.
         min_utility: As in `rank`.
-        parts: Columns of the score; default those of the UDS paper.
+        parts: Columns of the score; by default as in the UDS paper.
         confidence: Confidence level of the percentile intervals.
         n_resamples: Number of resamples.
         seed: Seed of the resampling.
@@ -354,7 +355,7 @@ def _tables(
     varies: Mapping[str, bool],
     confidence: float,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]], float]:
-    """Return rows of ranks, scores and swaps of one way of resampling, and how often depth reorders the methods."""
+    """Return rows of ranks, scores and swaps for one way of resampling, and how often depth reorders the methods."""
     any_varies = any(varies.values())
 
     def share(hits: np.ndarray, known: bool) -> float:

@@ -28,8 +28,8 @@ class ModelTable:
     """Models with their metrics, as a reader returns them."""
 
     frame: pd.DataFrame
-    """One row per model: `model`, metrics by their names in `uds_lens.metrics.METRICS`, and the known ones among the
-    other columns of `COLUMNS["models"]`, such as `method`, `config`, `lr`, `epochs` and `utility_rel`."""
+    """One row per model: `model`, metrics by their names in `uds_lens.metrics.METRICS`, and the other columns of
+    `COLUMNS["models"]` as far as known, such as `method`, `config`, `lr`, `epochs` and `utility_rel`."""
 
     reasons: pd.DataFrame
     """Why values are NaN: `model`, `metric`, `reason`."""
@@ -60,7 +60,7 @@ class Published(ModelTable):
     """The paper's judgement of 22 metrics: columns of `COLUMNS["published"]`."""
 
     references: pd.DataFrame
-    """The models `full` and `retain`; `frame` holds the unlearned ones only."""
+    """The models `full` and `retain`; `frame` holds only unlearned models."""
 
 
 Setup: TypeAlias = tuple[str | None, str | None]
@@ -102,8 +102,8 @@ def require_one_setup(frame: pd.DataFrame) -> None:
         more = "; ..." if len(several) > 4 else ""
         shown = "; ".join(map(setup_name, several[:4]))
         raise DataError(
-            f"the models are of {len(several)} base models and splits ({shown}{more}), which cannot be configurations "
-            "of one method. Choose with ",
+            f"the models are of {len(several)} base models and splits ({shown}{more}), so they cannot be "
+            "configurations of one method. Choose with ",
             Setting("base"),
             " and ",
             Setting("split"),
@@ -113,7 +113,7 @@ def require_one_setup(frame: pd.DataFrame) -> None:
 
 
 def require_same_conditions(*frames: pd.DataFrame) -> None:
-    """Raise `DataError` unless all models were measured in the same way, as far as the tables tell."""
+    """Raise `DataError` unless all models were measured in the same way, as far as the tables show."""
     if (difference := mixed(_by_model(*frames))) is not None:
         raise DataError(
             f"the models were not measured in the same way, so their numbers are not comparable: {difference}. "
@@ -178,7 +178,7 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
 
 
 def of_setup(table: ModelTable, setup: Setup) -> ModelTable:
-    """Return the models of exactly one setup, None being a setup too; its retain model is then called "retain"."""
+    """Return the models of exactly one setup (None is a setup too); its retain model is then called "retain"."""
     rows = _rows(table, [of_model == setup for of_model in _setups(table.frame)])
     if rows.examples is None:
         return rows
@@ -215,7 +215,7 @@ _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool:
 
 
 def kind(value: Any) -> str:
-    """Name the type of a JSON value.
+    """Return the name of a JSON value's type.
 
     >>> kind([]), kind(None)
     ('a list', 'null')
@@ -242,7 +242,7 @@ def parse(text: bytes, *, where: str, expected: str) -> Any:
 
 
 def number(value: Any, *, where: str) -> float:
-    """Check a number in a file at the place `where`; null becomes NaN, and other types raise `ResultFormatError`.
+    """Check a number at `where` in a file; null becomes NaN, and other types raise `ResultFormatError`.
 
     >>> number(None, where="x"), number(3, where="x")
     (nan, 3.0)
@@ -273,7 +273,7 @@ def read_csv(path: str | os.PathLike[str]) -> ModelTable:
 
     Args:
         path: The file. It needs a column `model`; `knows`, `variant`, `run`, `method`, `config`, `lr`, `epochs` and
-            `utility_rel` mean what `COLUMNS["models"]` says; other columns of numbers are metrics.
+            `utility_rel` have the meanings in `COLUMNS["models"]`; other numeric columns are metrics.
 
     Returns:
         The table; empty cells of metrics have a reason.
@@ -360,9 +360,9 @@ def pool_in(name: str) -> dict[str, Any] | None:
 
 
 def setup_of(folder: Path, name: str) -> Setup:
-    """Return the base model and the split of a run: by `.hydra/config.yaml` next to it, else by its name.
+    """Return the base model and the split of a run, from `.hydra/config.yaml` next to it or else from its name.
 
-    The file records the run, but the name can be chosen freely: if they differ, the file is used, with a warning.
+    The file records the run, but the name can be chosen freely, so if they differ, the file is used, with a warning.
 
     Example:
         >>> setup_of(Path("nowhere"), "tofu_Llama-3.2-1B-Instruct_retain90")
@@ -411,11 +411,11 @@ def recorded_setup(config: hydra.Config) -> Setup:
 
 
 def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return how a measured model was made, as far as this is certain.
+    """Return how a measured model was made, as far as this is known for certain.
 
-    The first source is `unlearning.json` in the model's directory, if it is about the weights that were measured. The
-    second is the path of the checkpoint, and then `names`: a part of it may be a name that
-    `uds_lens.unlearning.config_name` made, or one of Open-Unlearning's form (`tofu_..._forget10_NPO_...`).
+    The first source is `unlearning.json` in the model's directory, if it describes the weights that were measured. The
+    next sources are the parts of the checkpoint's path, then `names`, if they were made by
+    `uds_lens.unlearning.config_name` or have Open-Unlearning's form (`tofu_..._forget10_NPO_...`).
 
     Example:
         >>> origin("ckpt/npo_lr2e-05_beta0.1_alpha1_epoch10", "0" * 32)["method"]
@@ -438,7 +438,7 @@ def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) ->
         if "_lr" in part:
             try:
                 parsed = parse_name(part)
-            except ConfigError:  # not one of our names
+            except ConfigError:  # not a name from `config_name`
                 pass
             else:
                 config = part.removeprefix(f"{parsed.method}_")
@@ -450,7 +450,7 @@ def origin(checkpoint: str, fingerprint: str, *, names: tuple[str, ...] = ()) ->
 
 
 def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLike[str]) -> ModelTable:
-    """Set the methods of models from a table, in place of those in their records and names.
+    """Set the methods of models from a table, which overrides their records and names.
 
     Args:
         table: Models.
@@ -458,7 +458,7 @@ def join_methods(table: ModelTable, methods: Mapping[str, str] | str | os.PathLi
             known, `config`, `lr` and `epochs`. Models that are not named there stay as they are.
 
     Returns:
-        `table` with the columns that `methods` fills.
+        `table` with the columns filled from `methods`.
 
     Raises:
         DataError: `methods` names a model that is not in the table, or its file lacks a column.
