@@ -1,7 +1,4 @@
-"""The passes of an evaluation: the order of models, the reuse of results, and the cost of each pass.
-
-For streamed models, all passes of one model share a single reading of its files (at the end of this file).
-"""
+"""The passes of an evaluation: the order of models, the reuse of results, and the cost of each pass."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain, groupby
 from typing import Any, TypeAlias
 
 import torch
@@ -27,7 +24,7 @@ from uds_lens.audit._memory import GIB
 from uds_lens.audit._runner import Target, is_streamed, opened, read_source
 from uds_lens.audit._states import SourceStates, StateStore
 from uds_lens.audit._two_stage import PatchScores, patch_sources
-from uds_lens.data import TokenBatch, answer_sequences
+from uds_lens.data import answer_sequences
 from uds_lens.data._prompts import ChatStyle
 from uds_lens.data._tokens import TokenSequence, answer_prompt, prompt_ids
 from uds_lens.errors import ConfigError, Setting
@@ -49,7 +46,7 @@ from uds_lens.patching import row_layout
 from uds_lens.patching._blocks import OwnPass, WholeRows
 from uds_lens.patching._plain import cache_of
 from uds_lens.patching._side_by_side import embed_tokens_of
-from uds_lens.patching._wave import Rider, run_blocks
+from uds_lens.patching._wave import run_blocks
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.results._records import ModelRecord
 from uds_lens.transplants._running import HostScores, run_host
@@ -110,18 +107,13 @@ class MetricCache:
         key = (files, dtype, protocol, chat)
         if model is None:
             return None if files is None else self._known.get(key)
-        identity = ModelRecord.of(model), answer_end_ids(model, protocol=protocol, chat=chat)
+        if not model.is_resident and key in self._known:
+            return self._known[key]
+        ends = answer_end_ids(model, protocol=protocol, chat=chat) if model.is_resident else None
+        identity = ModelRecord.of(model), ends
         if files is not None:
             self._known[key] = identity
         return identity
-
-    def remember_streamed(
-        self, source: str | os.PathLike[str], dtype: str, protocol: Protocol, chat: ChatStyle, record: ModelRecord
-    ) -> None:
-        """Record the fingerprint of a streamed model; `identity` returns it as long as its files do not change."""
-        files = checkpoint_files(*checkpoint_folders(source))
-        if files is not None:
-            self._known.setdefault((files, dtype, protocol, chat), (record, None))
 
 
 _STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -133,6 +125,10 @@ _STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
 """Models in the order in which they are opened, one at a time, and the kinds of passes that run on each. Only
 `transplanted` opens `retain` as well. A stage with nothing to run opens no model. `full` has an early stage only for
 the Fisher masks, which the pass over the model needs."""
+
+
+_TOGETHER = ("answers", "patched")
+"""Kinds of passes that share work when several run at once."""
 
 
 class Session:
@@ -243,118 +239,31 @@ class Session:
             paths = {role for role, source in self.sources.items() if isinstance(source, str | os.PathLike)}
             require_read_once(p for p in wanted if p.role in paths and p.kind != "patched" and not self._at_hand(p))
         for role, kinds in _STAGES:
-            groups: list[list[Pass]] = []
-            for kind in kinds:
-                pending = [p for p in wanted if p.role == role and p.kind == kind and not self._at_hand(p)]
-                together = kind in ("answers", "patched")  # they share work when they run at once
-                groups += [pending] if together and pending else [[p] for p in pending]
-            if not groups:
+            pending = [p for kind in kinds for p in wanted if (p.role, p.kind) == (role, kind) and not self._at_hand(p)]
+            if not pending:
                 continue
-            source = self.sources[role]
-            if is_streamed(source, self.run):
-                self._run_streamed(role, source, [p for group in groups for p in group])
-                continue
-            with self._opened(role) as model:
-                self.device, self.rows = str(model.device), row_layout(model).described()
-                for group in groups:
-                    missing = [p for p in group if not self._at_hand(p)]
-                    if missing:
-                        self._run(missing, model)
+            for groups in _openings(pending, streamed=is_streamed(self.sources[role], self.run)):
+                with self._opened(role) as model:
+                    self.device, self.rows = str(model.device), row_layout(model).described()
+                    for group in groups:
+                        if missing := [p for p in group if not self._at_hand(p)]:
+                            self._run(missing, model)
         for done, result in self.results.items():
             if done.kind == "fisher_spill":
                 result.value.close()
 
     def _run(self, wanted: Sequence[Pass], model: HookedModel) -> None:
-        require_embedded(model.hf, [rows for p in wanted for rows in self._inputs(p)], name=model.name)
+        inputs = [self._inputs(p) for p in wanted]
+        require_embedded(model.hf, chain.from_iterable(inputs), name=model.name)
         start = time.perf_counter()
         with _counted(model) as count, model.running():
             values = self._measure(wanted, model)
         seconds = time.perf_counter() - start
-        weights = [1] * len(wanted)
-        if wanted[0].kind == "answers":  # their cost is divided by tokens
-            weights = [sum(len(row.ids) for row in self.answer_rows(p.what)[1]) for p in wanted]
+        if not model.is_resident:  # its fingerprint is known now
+            self._identify(wanted[0].role, model)
+        weights = [max(1, sum(len(ids) for _, ids in rows)) for rows in inputs]  # passes run together share by tokens
         for p, value, cost in zip(wanted, values, _shares(seconds, count[0], weights), strict=True):
             self._keep(p, PassResult(value, *cost))
-
-    def _run_streamed(self, role: str, source: str | os.PathLike[str], wanted: Sequence[Pass]) -> None:
-        """Run the passes of one model that is read a block at a time."""
-        start = time.perf_counter()
-        read, patched = ([p for p in wanted if (p.kind == "patched") == patches] for patches in (False, True))
-        if read or role not in self.records:
-            inputs = [rows for p in wanted for rows in self._inputs(p)]
-            for p, value in self._read_once(role, source, read, inputs).items():
-                self._keep(p, PassResult(value, 0.0, 1))
-            options = self.options
-            self._cache.remember_streamed(source, options.dtype, self.protocol, options.chat, self.records[role])
-        if patched:
-            sources = [self.results[Pass(p.what, "states")].value for p in patched]  # type: ignore[arg-type]
-            with Target(source, self.plan, config=self.config, options=self.run) as target:
-                _, scores = patch_sources(target, sources)
-            self.results |= {p: PassResult(score, 0.0, 1) for p, score in zip(patched, scores, strict=True)}
-        for p, (seconds, _) in zip(wanted, _shares(time.perf_counter() - start, 1, [1] * len(wanted)), strict=True):
-            self._keep(p, replace(self.results[p], seconds=seconds))
-
-    @torch.no_grad()
-    def _read_once(
-        self,
-        role: str,
-        source: str | os.PathLike[str],
-        wanted: Sequence[Pass],
-        inputs: Sequence[tuple[str, Sequence[int]]],
-    ) -> dict[Pass, Any]:
-        """Read a model once for several passes, and record its fingerprint."""
-        config, run = self.config, self.run
-        values: dict[Pass, Any] = {}
-        with opened(source, config, run) as model:
-            require_embedded(model.hf, inputs, name=model.name)
-            layout = row_layout(model)
-            plans = {p: self.plan_of(p) for p in wanted if p.kind == "states"}
-            windows = {
-                p: [(rows, plan.batch_of(rows, layout.padding_side)) for rows in plan.batches_for(model)]
-                for p, plan in plans.items()
-            }
-            sets: dict[Pass, list[tuple[list[int], TokenBatch]]] = {}
-            for p in wanted:
-                if p.kind == "answers":
-                    _, rows = self.answer_rows(p.what)
-                    parts = whole_batches(model, rows, fitting_rows(model, rows), run.token_budget)
-                    sets[p] = [(part, batch_of(model, rows, part)) for part in parts]
-            if wanted:  # the logit lens alone embeds no token, and takes the final norm, with a tied head
-                everything = [*sets.values(), *windows.values()]
-                embed_tokens_of(model, [batch for read in everything for _, batch in read])
-            at_answers = {p: [(part, WholeRows(model, batch)) for part, batch in sets[p]] for p in sets}
-            how: Any = {"keep_prefix": False, "by_bridge": False}
-            at_windows = {
-                p: [(rows, batch, OwnPass(model, batch, packed=plans[p].packed, **how)) for rows, batch in windows[p]]
-                for p in plans
-            }
-            riders: list[Rider] = [rider for ridden in at_windows.values() for _, _, rider in ridden]
-            riders += [rider for several in at_answers.values() for _, rider in several]
-            if riders:
-                run_blocks(model, riders, desc=f"reading {os.path.basename(os.fspath(source))}", show=run.progress)
-            budget = int(run.memory_gib * GIB / max(1, len(plans)))
-            stores = {p: StateStore(budget=budget) for p in plans}
-            for p, ridden in at_windows.items():
-                for rows_of, batch, rider in ridden:
-                    states = cache_of(model, rider.recording.states, "resid_post", config.last_layer).states
-                    finite = states.isfinite().all(-1).all(-1).all(-1)
-                    plans[p].require_finite(finite, rows_of, model.name, "hidden states")
-                    stores[p].put(batch, states)
-            with model.head():
-                for p, several in at_answers.items():
-                    texts, rows = self.answer_rows(p.what)
-                    read = ((part, rider.normed()[rider.batch.scored_mask]) for part, rider in several)
-                    values[p] = scores_of(model, rows, read, names=[text.question for text in texts])
-                self.records[role] = ModelRecord.of(model)
-                for p, store in stores.items():
-                    values[p] = SourceStates(self.records[role], store, config.site, config.last_layer)
-                for p in wanted:
-                    if p.kind == "lens":
-                        own = Pass(p.what, "states")  # type: ignore[arg-type]
-                        states_of = values[own] if own in values else self.results[own].value
-                        values[p] = self._lens_of(states_of, model)
-            self.device, self.rows = str(model.device), layout.described()
-        return values
 
     def _at_hand(self, wanted: Pass) -> bool:
         if wanted in self.results:
@@ -397,6 +306,10 @@ class Session:
     def _opened(self, role: str) -> Iterator[HookedModel]:
         """Open one model for the length of the block; a model that the caller opened stays open."""
         source = self.sources[role]
+        if is_streamed(source, self.run):
+            with opened(source, self.config, self.run) as streamed:
+                yield streamed
+            return
         if isinstance(source, HookedModel):
             with source.held():
                 handle = source.lent()
@@ -421,10 +334,12 @@ class Session:
 
     def _measure(self, wanted: Sequence[Pass], model: HookedModel) -> list[Any]:
         kind = wanted[0].kind
-        if kind == "answers":
-            return self._answers(wanted, model)
         if kind == "patched":
             return self._patched(wanted, model)
+        if not model.is_resident:
+            return self._in_one_reading(wanted, model)
+        if kind == "answers":
+            return self._answers(wanted, model)
         singly = {
             "generations": self._generations,
             "gradients": self._gradients,
@@ -488,13 +403,14 @@ class Session:
 
         def scored(passes: Sequence[Pass], run: RunOptions) -> list[PatchScores]:
             sources = [self.results[Pass(p.what, "states")].value for p in passes]  # type: ignore[arg-type]
-            with Target(model.lent(), self.plan, config=self.config, options=run) as target:
+            full = model.lent() if model.is_resident else model
+            with Target(full, self.plan, config=self.config, options=run) as target:
                 return patch_sources(target, sources)[1]
 
         roles = ("retain", "model")
         others = [p for role in roles if (p := Pass("full", "patched", role)) in self.results]
         run = self.run
-        if run.engine == "auto" and any(self.results[p].value.engine == "naive" for p in others):
+        if model.is_resident and run.engine == "auto" and any(self.results[p].value.engine == "naive" for p in others):
             run = replace(run, engine="naive")
         scores = scored(wanted, run)
         for p in others:  # measured earlier with the fast engine, which has failed since
@@ -502,6 +418,62 @@ class Session:
                 again = scored([p], replace(run, engine=scores[0].engine))[0]
                 self._keep(p, replace(self.results[p], value=again))
         return scores
+
+    @torch.no_grad()
+    def _in_one_reading(self, wanted: Sequence[Pass], model: HookedModel) -> list[Any]:
+        """Run passes over a streamed model while each of its blocks is loaded once for all of them."""
+        done: dict[Pass, Any] = {}
+        budget = int(self.run.memory_gib * GIB / max(1, sum(p.kind == "states" for p in wanted)))
+        steps: list[Iterator[Any]] = []
+        for p in wanted:
+            if p.kind == "answers":
+                steps.append(self._answers_by_block(p, model))
+            elif p.kind == "states":
+                steps.append(self._states_by_block(p, model, budget))
+            else:
+                steps.append(self._lens_by_block(p, model, done))
+        embed_tokens_of(model, [batch for step in steps for batch in next(step)])
+        riders = [rider for step in steps for rider in next(step)]
+        if riders:  # the logit lens alone needs only the final norm and the head
+            run_blocks(model, riders, desc=f"reading {os.path.basename(model.name)}", show=self.run.progress)
+        with model.head():
+            for p, step in zip(wanted, steps, strict=True):
+                done[p] = next(step)
+        return [done[p] for p in wanted]
+
+    # Each of these yields its batches, then what runs through the blocks, and finally its value.
+
+    def _answers_by_block(self, wanted: Pass, model: HookedModel) -> Iterator[Any]:
+        texts, rows = self.answer_rows(wanted.what)
+        parts = whole_batches(model, rows, fitting_rows(model, rows), self.run.token_budget)
+        batches = [batch_of(model, rows, part) for part in parts]
+        yield batches
+        riders = [WholeRows(model, batch) for batch in batches]
+        yield riders
+        states = (rider.normed()[rider.batch.scored_mask] for rider in riders)
+        names = [text.question for text in texts]
+        yield scores_of(model, rows, zip(parts, states, strict=True), names=names)
+
+    def _states_by_block(self, wanted: Pass, model: HookedModel, budget: int) -> Iterator[Any]:
+        plan, config, side = self.plan_of(wanted), self.config, row_layout(model).padding_side
+        parts = plan.batches_for(model)
+        batches = [plan.batch_of(rows, side) for rows in parts]
+        yield batches
+        how: Any = {"keep_prefix": False, "by_bridge": False, "packed": plan.packed}
+        riders = [OwnPass(model, batch, **how) for batch in batches]
+        yield riders
+        store = StateStore(budget=budget)
+        for rows, batch, rider in zip(parts, batches, riders, strict=True):
+            states = cache_of(model, rider.recording.states, config.site, config.last_layer).states
+            plan.require_finite(states.isfinite().all(-1).all(-1).all(-1), rows, model.name, "hidden states")
+            store.put(batch, states)
+        yield SourceStates(ModelRecord.of(model), store, config.site, config.last_layer)
+
+    def _lens_by_block(self, wanted: Pass, model: HookedModel, done: dict[Pass, Any]) -> Iterator[Any]:
+        own = Pass(wanted.what, "states")  # type: ignore[arg-type]
+        yield []
+        yield []
+        yield self._lens_of(done[own] if own in done else self.results[own].value, model)
 
     def _states(self, wanted: Pass, model: HookedModel) -> SourceStates:
         return read_source(model.lent(), self.plan_of(wanted), role=wanted.role, config=self.config, options=self.run)
@@ -539,6 +511,15 @@ class Session:
             return fisher_masks(model, retain, rows, memory_gb=memory_gb, show=show)
         masks = self.results[Pass("full", "fisher_masks")].value
         return masked_fisher(model, rows, masks, memory_gb=memory_gb, show=show)
+
+
+def _openings(pending: Sequence[Pass], *, streamed: bool) -> list[list[list[Pass]]]:
+    """Divide passes among openings of their model, and those of each into groups that share work when run at once."""
+    if streamed:  # it can be read once each time it is opened
+        groups = [[p for p in pending if (p.kind == "patched") is patched] for patched in (False, True)]
+        return [[group] for group in groups if group]
+    groups = [list(group) for _, group in groupby(pending, key=lambda p: p.kind if p.kind in _TOGETHER else p)]
+    return [groups]
 
 
 def _shares(seconds: float, forwards: int, weights: Sequence[int]) -> list[tuple[float, int]]:
