@@ -222,7 +222,7 @@ def test_a_custom_fluency_scorer_is_recorded_by_name_and_one_that_is_not_there_i
     [
         ({"metrics": 1}, ConfigError, "a list of names"),
         ({"metrics": "em"}, ConfigError, r"write \['em'\]"),
-        ({"metrics": []}, ConfigError, "no metric requested: name some, or pass None for all"),
+        ({"metrics": []}, ConfigError, "no metric was requested: pass names, or None for all"),
         ({"metrics": ["memorisation"]}, ConfigError, "no metric 'memorisation'. Did you mean 'memorization'?"),
         ({"metrics": [1]}, ConfigError, "no metric '1'"),
         ({"data": None}, DataError, "expected a path, .* got NoneType"),

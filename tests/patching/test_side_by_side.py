@@ -80,7 +80,7 @@ def test_rows_that_change_each_other_run_one_at_a_time(all_tried, trio, opened):
     for row, found in zip(rows, together.logprobs, strict=True):
         assert torch.equal(found, score_answers(model, [row], show=False).logprobs[0])
     prompts = [[1, 5, 6], [1, 7], [1, 9, 11, 13]]
-    with pytest.warns(UdsLensWarning, match="processed from the start for each new token"):
+    with pytest.warns(UdsLensWarning, match="processed again for each new token"):
         found = greedy(model, prompts, max_new_tokens=3)
     assert found == [greedy(model, [prompt], max_new_tokens=3)[0] for prompt in prompts]
 

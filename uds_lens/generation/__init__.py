@@ -1,4 +1,4 @@
-"""Greedy and sampled continuations, detecting the end of an answer, and ROUGE."""
+"""Text generation (greedy and sampled), end-of-answer tokens, and ROUGE."""
 
 import lazy_loader
 

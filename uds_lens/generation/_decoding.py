@@ -1,8 +1,9 @@
 """Greedy answers and sampled continuations, generated in batches.
 
-Sampling reads each prompt once, repeats its cache for the samples, and drops finished rows. Every sample has its own
-stream of uniform numbers, each of which selects a token from the cumulative distribution. A text thus depends only on
-seed and prompt, not on the rest of the batch, and two models with the same distribution generate the same text.
+Sampling processes each prompt once, copies its cache for every sample, and drops finished rows. Every sample has its
+own stream of uniform random numbers, and each number selects a token from the cumulative distribution. A text therefore
+depends only on the seed and the prompt, not on the batch, and two models with the same distribution generate the same
+text.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ class GenerationSettings:
     """
 
     max_new_tokens: PositiveInt = 200
-    """Longest answer, in tokens."""
+    """Maximum length of an answer, in tokens."""
 
     rows_at_once: PositiveInt = 64
-    """Answers generated in one batch."""
+    """Answers generated per batch."""
 
     repetition_penalty: PositiveFloat = 1.0
-    """Factor by which the logits of tokens already in the text (prompt included) are divided if positive, and
-    multiplied if negative. 1 means no penalty, whatever the model's generation config says."""
+    """Repetition penalty: positive logits of tokens already in the text (prompt included) are divided by it, negative
+    logits are multiplied. 1 means no penalty, even if the model's generation config sets one."""
 
     progress: bool | None = None
     """Progress bar on, off, or (None) in terminals only."""
@@ -52,18 +53,18 @@ class GenerationSettings:
 
 @dataclass(frozen=True)
 class KnownBeginning:
-    """The first tokens of a greedy answer, and the prompt that they follow."""
+    """The first tokens of a greedy answer, with its prompt."""
 
     prompt: tuple[int, ...]
     """Token ids of the prompt."""
 
     tokens: tuple[int, ...]
-    """Token ids of the answer's beginning."""
+    """Token ids at the beginning of the answer."""
 
     def of(self, prompt: Sequence[int], *, ends: AbstractSet[int], limit: int) -> tuple[list[int], bool]:
-        """Return the known tokens of an answer (at most `limit`), and whether they are complete.
+        """Return the known tokens of the answer to `prompt` (at most `limit`), and whether the answer is complete.
 
-        The end token is left out. For any other prompt, nothing is known.
+        The end token is not included. No tokens are returned if `prompt` is a different prompt.
 
         Example:
             >>> known = KnownBeginning((1, 5), (7, 8, 2))
@@ -78,15 +79,15 @@ class KnownBeginning:
 
 
 def known_beginning(row: TokenSequence, first_choices: Sequence[int]) -> KnownBeginning | None:
-    """Return the beginning of a greedy answer, derived from the model's first choices along a reference.
+    """Derive the beginning of the greedy answer from the model's argmax tokens along a reference.
 
     Args:
-        row: Prompt and reference, with the reference's tokens scored.
-        first_choices: The model's first choices; empty if the row was not run.
+        row: Prompt and reference; the reference tokens are the scored ones.
+        first_choices: The argmax token at each scored position; empty if the row was not run.
 
     Returns:
-        The reference up to the first token to which the model prefers another, followed by the model's choice; None
-        without choices.
+        The reference tokens up to the first position where the argmax differs, followed by the argmax token there; None
+        without `first_choices`.
 
     Example:
         >>> row = TokenSequence(ids=(1, 5, 7, 8), targets=(7, 8, 2), scored=(1, 2, 3), patched=())
@@ -102,7 +103,7 @@ def known_beginning(row: TokenSequence, first_choices: Sequence[int]) -> KnownBe
 
 
 def answer_end_ids(model: HookedModel, *, protocol: Protocol = "raw", chat: ChatStyle | None = None) -> frozenset[int]:
-    """Return the tokens that end an answer: those of the generation config, of the tokenizer and of a chat turn."""
+    """Return the tokens that end an answer, from the generation config, the tokenizer and the chat template."""
     configured = getattr(getattr(model.hf, "generation_config", None), "eos_token_id", None)
     several = configured if isinstance(configured, list | tuple) else [configured]
     ends = () if model.tokenizer is None else answer_ends(model.tokenizer, protocol=protocol, chat=chat)
@@ -121,22 +122,22 @@ def generate_answers(
     settings: GenerationSettings | None = None,
     desc: str = "generate",
 ) -> list[str]:
-    """Answer questions greedily.
+    """Generate greedy answers to questions.
 
-    Prompts are left-padded and run in batches of similar length with a key-value cache; a finished answer leaves its
-    batch. If this would change a model's numbers (`growing_way`), answers are generated one at a time, or the whole
-    text is processed for each token, as it is for texts that grow past the length at which rotary frequencies change
-    ("longrope", "dynamic"). Only the end tokens of the model's generation config are used, not its sampling settings or
-    `repetition_penalty` (`settings` has an option for the latter).
+    Prompts of similar length are left-padded and run in batches with a key-value cache; finished answers leave the
+    batch. If batching or caching would change a model's results (`growing_way`), answers are generated one at a time,
+    or the whole text is processed again for each token. The latter also applies to texts that grow past the length at
+    which rotary frequencies change ("longrope", "dynamic"). From the model's generation config, only the end tokens are
+    used, not the sampling settings or `repetition_penalty` (`settings` has an option for it).
 
     Args:
         model: The model, with its tokenizer.
         questions: The questions.
         protocol: "raw" or "chat".
-        chat: System turn and date of chat prompts; None means `ChatStyle()`.
-        start: Beginning of the answer, as part of the prompt; it is not returned.
-        known: Known beginning of each answer (`known_beginning`), which is not generated again.
-        bare: The questions are texts to be continued as they are, outside of any template.
+        chat: Settings of chat prompts; None means `ChatStyle()`.
+        start: Beginning of the answer, which becomes part of the prompt and is not returned.
+        known: Known beginning of each answer (from `known_beginning`), which need not be generated again.
+        bare: Treat the questions as plain texts to be continued, without a template.
         settings: Answer length and batch size; None means `GenerationSettings()`.
         desc: Label of the progress bar.
 
@@ -144,7 +145,7 @@ def generate_answers(
         The answers in the order of the questions, without special tokens or surrounding white space.
 
     Raises:
-        ModelError: NaN or infinite logits; names the question.
+        ModelError: The model outputs NaN or infinite logits; the message names the question.
     """
     settings = settings or GenerationSettings()
     tokenizer: Any = model.tokenizer
@@ -152,7 +153,7 @@ def generate_answers(
     prompts = [answer_prompt(q, protocol=protocol, tokenizer=tokenizer, chat=chat, start=start) for q in questions]
     ids = prompt_ids(tokenizer, questions if bare else prompts, protocol=protocol)
     ends = answer_end_ids(model, protocol=protocol, chat=chat)
-    if known is None or settings.repetition_penalty != 1.0:  # the known tokens were chosen without a penalty
+    if known is None or settings.repetition_penalty != 1.0:  # known tokens were chosen without a penalty
         known = [None] * len(ids)
     starts = [
         ([], False) if beginning is None else beginning.of(prompt, ends=ends, limit=settings.max_new_tokens)
@@ -194,17 +195,18 @@ def greedy(
     Args:
         model: The model.
         prompts: Token ids, unpadded.
-        max_new_tokens: Longest continuation.
-        begun: First tokens of each continuation, fewer than `max_new_tokens`; they run with the prompt.
+        max_new_tokens: Maximum length of a continuation.
+        begun: Known first tokens of each continuation (fewer than `max_new_tokens`), processed together with the
+            prompt.
         ends: Tokens that end a continuation; None means `answer_end_ids(model)`.
-        names: Names of the rows in errors; default: their numbers.
-        repetition_penalty: As `GenerationSettings` says.
+        names: Names of the rows in error messages; default: row numbers.
+        repetition_penalty: See `GenerationSettings`.
 
     Returns:
         New token ids per prompt, without the end token.
 
     Raises:
-        ModelError: NaN or infinite logits.
+        ModelError: The model outputs NaN or infinite logits.
     """
     ends = answer_end_ids(model) if ends is None else ends
     names = [f"number {row}" for row in range(len(prompts))] if names is None else names
@@ -242,7 +244,7 @@ def _likeliest(
 
 
 class _Repetitions:
-    """The tokens contained in each text, and the penalty on their logits."""
+    """Applies the repetition penalty to tokens that a text already contains."""
 
     def __init__(self, texts: Sequence[Sequence[int]], penalty: float) -> None:
         self._penalty = penalty
@@ -267,37 +269,37 @@ class _Repetitions:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class SamplingSettings(GenerationSettings):
-    """Settings for continuations: number, length and randomness.
+    """Settings for sampled continuations.
 
     Raises:
         ConfigError: A value is outside its range.
     """
 
     rows_at_once: PositiveInt = 256
-    """Continuations in one batch; at least all samples of one prompt."""
+    """Continuations per batch. All samples of one prompt always share a batch."""
 
     samples: PositiveInt = 1
     """Number of continuations per prompt."""
 
     temperature: NonNegativeFloat = 0.0
-    """Logits are divided by it; 0 takes the likeliest token."""
+    """Sampling temperature; 0 selects the most likely token."""
 
     top_k: PositiveInt | None = None
-    """Sample from this many of the likeliest tokens; None samples from all."""
+    """Sample from this many of the most likely tokens; None samples from all tokens."""
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """The new tokens of every prompt and sample."""
+    """New tokens for every prompt and sample."""
 
     tokens: list[list[list[int]]]
     """`[prompt][sample]`: token ids, without the end token."""
 
     prefilled: int
-    """Number of prompt tokens processed; each prompt counts once."""
+    """Number of prompt tokens processed, counting each prompt once."""
 
     steps: int
-    """Number of forward passes, including those of the prompts."""
+    """Number of forward passes, including those for the prompts."""
 
 
 @torch.no_grad()
@@ -311,23 +313,23 @@ def sample_continuations(
     names: Sequence[str] | None = None,
     desc: str = "answers",
 ) -> Continuations:
-    """Continue tokenised prompts, greedily or by sampling from the k likeliest tokens.
+    """Continue tokenised prompts, greedily or by top-k sampling.
 
     Args:
         model: The model.
-        prompts: Token ids, unpadded, none empty.
+        prompts: Token ids without padding; no prompt may be empty.
         ends: Tokens that end a text.
-        settings: Samples, temperature, length; None means `SamplingSettings()`, which is greedy.
-        seeds: One per prompt, for its samples' random numbers; required unless greedy.
-        names: Names of the prompts in errors; default: their numbers.
+        settings: Sampling settings; None means `SamplingSettings()`, which is greedy.
+        seeds: One random seed per prompt; required unless decoding is greedy.
+        names: Names of the prompts in error messages; default: prompt numbers.
         desc: Label of the progress bar.
 
     Returns:
         The continuations, in the order of the prompts.
 
     Raises:
-        ConfigError: The temperature is above 0, but there are no seeds.
-        ModelError: NaN or infinite logits; names the prompt.
+        ConfigError: The temperature is above 0, but no seeds are given.
+        ModelError: The model outputs NaN or infinite logits; the message names the prompt.
     """
     settings = settings or SamplingSettings()
     limit, samples, temperature = settings.max_new_tokens, settings.samples, settings.temperature
@@ -378,13 +380,13 @@ def choose_tokens(
     temperature: float,
     top_k: int | None = None,
 ) -> Int[Tensor, "row"]:
-    """Return the token that each uniform number selects from the k likeliest, in decreasing order of probability.
+    """Select one of the k most likely tokens per row by inverse transform sampling, in order of decreasing probability.
 
     Args:
-        logits: Before the temperature.
-        uniforms: In [0, 1).
-        temperature: Above 0.
-        top_k: Number of tokens to choose from; 1 is greedy, None means all.
+        logits: Logits before dividing by the temperature.
+        uniforms: One number in [0, 1) per row.
+        temperature: Temperature, above 0.
+        top_k: Number of tokens to choose from; 1 is greedy, None means all tokens.
 
     Returns:
         Token ids.
@@ -403,7 +405,7 @@ def choose_tokens(
 
 
 def _uniforms(seed: int, samples: int, steps: int) -> Float[Tensor, "sample step"]:
-    """Draw each sample's numbers; a larger number of samples or steps starts with the same ones."""
+    """Draw each sample's random numbers; asking for more samples or steps does not change earlier numbers."""
     rows = []
     for sample in range(samples):
         generator = torch.Generator().manual_seed((seed + sample * 0x9E3779B97F4A7C15) % (1 << 63))
@@ -414,7 +416,7 @@ def _uniforms(seed: int, samples: int, steps: int) -> Float[Tensor, "sample step
 def _groups(
     model: HookedModel, prompts: Sequence[Sequence[int]], settings: SamplingSettings
 ) -> Iterator[tuple[Way, list[int], slice]]:
-    """Yield prompts of one length (so that no row is padded), how they grow, and which samples to draw."""
+    """Yield batches of prompts of equal length (so that no row is padded), how they grow, and which samples to draw."""
     for way, rows in rows_of_one_length(model, prompts, settings.max_new_tokens):
         if way == "one by one":
             yield from ((way, [row], slice(n, n + 1)) for row in rows for n in range(settings.samples))
@@ -426,7 +428,7 @@ def _groups(
 def rows_of_one_length(
     model: HookedModel, prompts: Sequence[Sequence[int]], new_tokens: int
 ) -> Iterator[tuple[Way, list[int]]]:
-    """Yield the prompts of each length, the shortest first, and how their texts grow."""
+    """Yield the prompts of each length, shortest first, and how their texts grow."""
     by_length: dict[int, list[int]] = {}
     for place, prompt in enumerate(prompts):
         by_length.setdefault(len(prompt), []).append(place)

@@ -1,4 +1,4 @@
-"""Texts that grow token by token: with a cache, or processed as a whole if a cache would change the results."""
+"""Token-by-token generation with a cache, or without one for models whose results a cache would change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from uds_lens.patching._states import at_window
 def padded(
     rows: Sequence[Sequence[int]], device: torch.device, *, side: Literal["left", "right"]
 ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch pos"]]:
-    """Pad token lists to one length; return ids and mask."""
+    """Pad token lists to equal length; return ids and mask."""
     ones = [[1] * len(row) for row in rows]
     return pad_rows(rows, side=side).to(device), pad_rows(ones, side=side).to(device)
 
@@ -37,9 +37,9 @@ def padded(
 def cached_pass(
     model: HookedModel, ids: Int[Tensor, "batch new"], mask: Int[Tensor, "batch pos"] | None, cache: Any = None
 ) -> Any:
-    """Run the decoder on new tokens of every row, extending the `cache` of earlier ones.
+    """Run the decoder on the new tokens of every row, extending the `cache` of earlier tokens.
 
-    The mask is 0 at padding, among both earlier and new tokens; None if there is no padding. The output has
+    The mask covers both earlier and new tokens and is 0 at padding; None means no padding. The output has
     `last_hidden_state` `[batch, new, d_model]` after the final norm, and `past_key_values`.
     """
     if mask is None:
@@ -50,7 +50,7 @@ def cached_pass(
 
 
 def raise_not_finite(name: str, example: str) -> NoReturn:
-    """Raise `ModelError` because the model `name` gives NaN or infinite logits, first for `example`."""
+    """Raise `ModelError` for NaN or infinite logits, which first occur for `example`."""
     raise ModelError(
         f"{name[:100]!r} gives NaN or infinite logits, first for {example[:80]!r}: its weights are broken, or its "
         "dtype overflows. Check the checkpoint, or use ",
@@ -60,34 +60,34 @@ def raise_not_finite(name: str, example: str) -> NoReturn:
 
 
 class TokenScores(NamedTuple):
-    """A model's scores of target tokens."""
+    """A model's scores for target tokens."""
 
     logprobs: Float[Tensor, "row"]
     """Log-probability in nats, float32; NaN if the logits are not finite."""
 
     hits: Bool[Tensor, "row"]
-    """Whether the token is the model's first choice."""
+    """Whether the token is the model's argmax."""
 
     standardised: Float[Tensor, "row"]
-    """`(log p - mu) / sigma`, with mu and sigma the mean and standard deviation of log p over the vocabulary under
-    p."""
+    """`(log p - mu) / sigma`, where mu and sigma are the mean and standard deviation of log p over the vocabulary,
+    weighted by p."""
 
     first_choices: Int[Tensor, "row"]
     """The model's first choice."""
 
 
 def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch win d_model"]:
-    """Return copies of the states after the final norm, at the window positions of a batch, for `Anatomy.unembed`.
+    """Return copies of the states after the final norm at a batch's window positions, for `Anatomy.unembed`.
 
-    Entries beyond a row's own window repeat its last position. Gradients flow if the parameters require them.
+    Entries beyond a row's own window repeat the row's last position. Gradients flow if the parameters require them.
     """
     return at_window(run_decoder(model.anatomy, batch, use_cache=False).last_hidden_state, batch.window)
 
 
 def read_tokens(anatomy: Anatomy, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"]) -> TokenScores:
-    """Score the token that each state after the final norm should predict.
+    """Score the target token of each state after the final norm.
 
-    Logits are computed in chunks; the log-softmax is float32 whatever the model's dtype.
+    Logits are computed in chunks, and the log-softmax in float32 for any model dtype.
     """
     chunk = max(1, logits_at_once(normed.device) // anatomy.d_vocab)
     parts = [
@@ -98,7 +98,7 @@ def read_tokens(anatomy: Anatomy, normed: Float[Tensor, "row d_model"], targets:
 
 
 def _read_chunk(logits: Float[Tensor, "row d_vocab"], targets: Int[Tensor, "row"]) -> TokenScores:
-    """Score with one exponential per logit: with z relative to the largest logit, log p is z minus a constant."""
+    """Score with one exponential per logit: relative to the largest logit, log p is the logit minus a constant."""
     targets = targets.to(logits.device)
     largest, first_choices = logits.max(-1)
     below = logits - largest[:, None]
@@ -110,7 +110,7 @@ def _read_chunk(logits: Float[Tensor, "row d_vocab"], targets: Int[Tensor, "row"
         finite = logits.isfinite().all(-1)
     logprobs = torch.where(finite, target - total.log(), torch.nan)
     mean = torch.linalg.vecdot(mass, below) / total
-    # in place, here and below: a row of the whole vocabulary is the largest tensor in memory
+    # in place, here and below: tensors over the whole vocabulary are the largest in memory
     apart = below.sub_(mean[:, None])
     variance = torch.linalg.vecdot(mass.mul_(apart), apart) / total
     standardised = (target - mean) / variance.clamp(min=1e-6).sqrt()
@@ -118,12 +118,12 @@ def _read_chunk(logits: Float[Tensor, "row d_vocab"], targets: Int[Tensor, "row"
 
 
 Way: TypeAlias = Literal["side by side", "one by one", "whole"]
-"""How texts grow: left-padded with a common cache, whose rows leave when finished; each with its own cache; or
-processed from the first token at each step."""
+"""How texts are generated: in a left-padded batch with a shared cache that finished rows leave; one at a time with a
+cache; or by processing the whole text again at each step."""
 
 
 class CachedTexts:
-    """Texts with a common cache, padded on the left."""
+    """Texts generated with a shared cache, padded on the left."""
 
     states: Float[Tensor, "row d_model"]
     """Final states of the last tokens, which predict the next ones."""
@@ -132,7 +132,8 @@ class CachedTexts:
         self._model, self._n = model, len(texts)
         self._cache: Any = None
         tokens, mask = padded(texts, model.device, side="left")
-        # Other families may count positions differently with a cache (Bamba), so they run as they were tested.
+        # Other families may count positions differently with a cache (Bamba), so they always run with a mask, as
+        # tested.
         unpadded = len(set(map(len, texts))) == 1 and is_tested_family(model.hf)
         self._mask = None if unpadded else mask
         self._read(tokens)
@@ -165,7 +166,7 @@ class CachedTexts:
 
 
 class WholeTexts:
-    """Texts that are processed from their first token at each step, as in scoring."""
+    """Texts that are processed as a whole at each step, as in scoring."""
 
     states: Float[Tensor, "row d_model"]
     """Final states of the last tokens, which predict the next ones."""
@@ -198,7 +199,7 @@ class WholeTexts:
 
 
 def texts_growing(model: HookedModel, texts: Sequence[Sequence[int]], way: Way) -> CachedTexts | WholeTexts:
-    """Process texts that will grow in this way."""
+    """Process texts so that they can grow in the given way."""
     return WholeTexts(model, texts) if way == "whole" else CachedTexts(model, texts)
 
 
@@ -211,7 +212,7 @@ def generate(
     ends: frozenset[int],
     names: Sequence[str],
 ) -> tuple[list[list[int]], int]:
-    """Extend texts until they end; return the new tokens of each, and the number of forward passes."""
+    """Extend texts until they end; return each text's new tokens, and the number of forward passes."""
     generated: list[list[int]] = [[] for _ in limits]
     alive = list(range(len(generated)))
     for step in count():
@@ -236,12 +237,12 @@ _ways: WeakKeyDictionary[nn.Module, Way] = WeakKeyDictionary()
 
 
 def growing_way(model: HookedModel) -> Way:
-    """Return how texts of a model may grow; the first call for a model tests this on a few short texts.
+    """Return how a model's texts may grow. The first call for a model tests this on a few short texts.
 
-    Two texts of different lengths grow in one batch, one of them leaves, and the other continues. If their states
-    differ from those of the same texts processed whole and alone, a single text is tried; if its states differ, too,
-    whole texts are processed for each token. Families covered by the test suite are not tested again, as in
-    `row_layout`.
+    Two texts of different lengths grow in one batch, one text leaves, and the other continues. If their states differ
+    from the states of each text processed alone without a cache, a single text with a cache is tested. If the states
+    still differ, the whole text is processed again for each token. Model families covered by the test suite are not
+    tested here, as in `row_layout`.
     """
     way = _ways.get(model.hf)
     if way is None:
@@ -251,7 +252,7 @@ def growing_way(model: HookedModel) -> Way:
 
 
 def way_of(model: HookedModel, length: int, new_tokens: int) -> Way:
-    """Return how a text of `length` tokens grows by `new_tokens`: as a whole if its rotary frequencies change."""
+    """Return how a text of `length` tokens grows by `new_tokens`: without a cache if rotary frequencies change."""
     layout = row_layout(model)
     return growing_way(model) if layout.kind(length) == layout.kind(length + new_tokens) else "whole"
 
@@ -265,11 +266,11 @@ def _try(model: HookedModel) -> Way:
     slower = (
         "Texts are generated one at a time, which is slower."
         if alone is None
-        else f"Even a single text differs ({alone}), so texts are processed from the start for each new token, which "
-        "is slower."
+        else f"Even a single text with a cache differs ({alone}), so the whole text is processed again for "
+        "each new token, which is slower."
     )
     warn_once(
-        f"{model.name!r} ({model.architecture}): texts generated in a batch differ from each text run alone ({why}). "
+        f"{model.name!r} ({model.architecture}): texts generated in a batch differ from texts generated alone ({why}). "
         f"{slower}",
         key=f"growing {model.architecture} {model.dtype} {way}",
     )
@@ -277,7 +278,7 @@ def _try(model: HookedModel) -> Way:
 
 
 def _difference(model: HookedModel, lengths: Sequence[int]) -> str | None:
-    """Describe how texts that grow with a cache differ from the same texts processed whole; None if they do not."""
+    """Describe how states with a cache differ from states without one; None if they do not differ."""
     vocabulary = min(model.d_vocab, model.anatomy.d_vocab)
     texts = [[(7 * place + n) % vocabulary for place in range(n + 2)] for n in lengths]
     allowed = ROUNDING.get(model.dtype, 1e-3)

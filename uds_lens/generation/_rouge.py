@@ -1,4 +1,4 @@
-"""ROUGE: the share of a reference that an answer recalls."""
+"""ROUGE-L recall and F1."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from uds_lens.errors import Setting, warn_once
 
 
 def rouge_l_recall(references: Sequence[str], answers: Sequence[str], *, words: RougeWords = "ascii") -> list[float]:
-    """Return the ROUGE-L recall of each answer: the share of the reference's words in the longest common subsequence.
+    """Return each answer's ROUGE-L recall: the fraction of reference words in the longest common subsequence.
 
-    Computed by the rouge-score package with its stemmer.
+    ROUGE is computed by the rouge-score package with its stemmer.
 
     Args:
         references: Correct answers.
         answers: The answers to score, in the same order.
-        words: "ascii": words of a-z and 0-9, as in rouge-score and published numbers. "unicode": words of any
-            script, of which those of a-z and 0-9 are stemmed as before; each character is a word in scripts without
-            spaces, such as Chinese, Japanese and Thai.
+        words: "ascii" counts words made of a-z and 0-9, as in rouge-score and published numbers. "unicode" counts words
+            in any script; ASCII words are still stemmed, and in scripts without spaces (such as Chinese, Japanese and
+            Thai) each character is a word.
 
     Returns:
-        In [0, 1]; NaN if a reference has no words, or if its words lack most of its letters and digits.
+        Values in [0, 1]; NaN if a reference has no words, or if the counted words cover less than half of its letters
+        and digits.
 
     Raises:
-        MissingDependencyError: rouge-score is not installed.
+        MissingDependencyError: The package rouge-score is not installed.
 
     References:
         Lin 2004, ROUGE: A Package for Automatic Evaluation of Summaries.
@@ -48,7 +49,7 @@ def rouge_l_recall(references: Sequence[str], answers: Sequence[str], *, words: 
 
 
 def rouge_l_f1(references: Sequence[str], answers: Sequence[str], *, words: RougeWords = "ascii") -> list[float]:
-    """Return the ROUGE-L F1 of each answer, which falls if the answer rambles on; otherwise as `rouge_l_recall`.
+    """Return each answer's ROUGE-L F1, which penalises rambling answers; arguments as for `rouge_l_recall`.
 
     Example:
         >>> rouge_l_f1(["the cat sat down"], ["the dog sat down there"])
@@ -62,7 +63,7 @@ def rouge_l_f1(references: Sequence[str], answers: Sequence[str], *, words: Roug
 
 
 def rouge_scorer(words: RougeWords, *, needed_by: str) -> Any:
-    """Return a scorer of ROUGE-L."""
+    """Return a ROUGE-L scorer."""
     check_choice("rouge_words", words, RougeWords)
     require_package("rouge_score", needed_by=needed_by)
     from rouge_score import rouge_scorer
@@ -71,15 +72,15 @@ def rouge_scorer(words: RougeWords, *, needed_by: str) -> Any:
 
 
 def has_words(reference: str, words: RougeWords) -> bool:
-    """Tell whether the words of a reference cover at least half of its letters and digits; warn if not."""
+    """Return whether the counted words cover at least half of a reference's letters and digits; warn if not."""
     letters = [char for char in reference if char.isalnum()]
     counted = sum(char.isascii() for char in letters) if words == "ascii" else len(letters)
     if letters and 2 * counted < len(letters):
         warn_once(
-            "ROUGE counts only words of a-z and 0-9. It is NaN for references that mostly consist of other "
+            "ROUGE counts only words made of a-z and 0-9, so it is NaN for references that consist mostly of other "
             "characters. ",
             Setting("rouge_words", "unicode"),
-            " counts words of every script.",
+            " counts words in any script.",
             key="rouge of other scripts",
         )
     return bool(letters) and 2 * counted >= len(letters)
@@ -88,10 +89,10 @@ def has_words(reference: str, words: RougeWords) -> bool:
 _UNSPACED = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-"""Characters of scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese."""
+"""Characters in scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese."""
 
 
-@lru_cache(maxsize=1 << 16)  # stemming took most of the time of ROUGE, and texts about one subject repeat their words
+@lru_cache(maxsize=1 << 16)  # stemming dominates ROUGE's run time, and texts about one subject repeat words
 def _stem(word: str) -> str:
     from nltk.stem.porter import PorterStemmer
 
@@ -99,7 +100,7 @@ def _stem(word: str) -> str:
 
 
 class _Ascii:
-    """Split a text into words as rouge-score does by default, with its stemmer."""
+    """A tokenizer for rouge-score that is equivalent to its default with stemming, but caches stems."""
 
     stem = staticmethod(_stem)
 
@@ -110,7 +111,7 @@ class _Ascii:
 
 
 class _AnyScript:
-    """Split a text into words of any script, for use as rouge-score's tokenizer."""
+    """A tokenizer for rouge-score that splits text in any script into words."""
 
     def __init__(self) -> None:
         self._ascii = _Ascii()
@@ -119,7 +120,7 @@ class _AnyScript:
         words, word = list[str](), ""
         for char in [*unicodedata.normalize("NFKC", text).lower(), " "]:
             kind = unicodedata.category(char)[0]
-            if kind == "M" and word:  # accents and vowel signs belong to the letter before them
+            if kind == "M" and word:  # accents and vowel signs belong to the preceding letter
                 word += char
                 continue
             ends = not char.isalnum() or _UNSPACED.match(char) or _UNSPACED.match(word)

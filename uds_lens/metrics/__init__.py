@@ -1,6 +1,6 @@
-"""Twenty-two metrics of unlearning, Utility, the aggregates and custom metrics, all measured by one call: `evaluate`.
+"""Unlearning metrics: twenty-two built-in metrics, Utility, aggregates and custom metrics, all measured by `evaluate`.
 
-Names load on first use, so that reading `METRICS` loads no torch.
+Names are imported lazily, so `METRICS` is available without importing torch.
 """
 
 import lazy_loader

@@ -1,6 +1,6 @@
-"""One teacher-forced pass over a set of answers, from which all likelihood metrics follow.
+"""Teacher-forced scores of a set of answers, from which all likelihood metrics are computed.
 
-A prompt shared by several answers runs once, and each answer reuses the prompt's keys and values.
+A prompt shared by several answers runs once; its keys and values are reused for each answer.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ from uds_lens.models import HookedModel
 from uds_lens.patching import row_layout
 from uds_lens.patching._costs import ModelCosts
 
-_CACHED = 4  # limit of a batch's cached tokens, with prompts repeated for each answer, as a multiple of its budget
+_CACHED = 4  # limit on a batch's cached tokens (prompts repeated for each answer), as a multiple of the token budget
 
-_whole_only: WeakSet[Any] = WeakSet()  # models known to keep more than keys and values
+_whole_only: WeakSet[Any] = WeakSet()  # models found to cache more than keys and values
 
 _States: TypeAlias = tuple[list[int], Tensor]
-"""Indices of some rows, and the states `[token, d_model]` that predict their scored tokens, row after row."""
+"""Row indices, and the states `[token, d_model]` that predict the scored tokens of these rows, concatenated."""
 
 
 @dataclass(frozen=True, eq=False)
 class AnswerScores:
-    """A model's scores of each token of each answer, given the question and the preceding answer tokens.
+    """A model's score for each answer token, given the question and the preceding answer tokens.
 
-    The token axis covers the labelled tokens: the answer and what ends it. Answers too long for the model have no
-    tokens.
+    Each tensor has one entry per labelled token (the answer and its end). Answers that are too long for the model have
+    none.
     """
 
     logprobs: tuple[Float[Tensor, "_"], ...]
-    """Log-probability of each token, nats, float32."""
+    """Log-probability of each token, in nats, as float32."""
 
     hits: tuple[Bool[Tensor, "_"], ...]
-    """Whether the token is the model's first choice."""
+    """Whether the token is the model's argmax."""
 
     standardised: tuple[Float[Tensor, "_"], ...]
     """`(log p - mu) / sigma` over the vocabulary, for Min-K++."""
 
     first_choices: tuple[Int[Tensor, "_"], ...] = ()
-    """The model's first choice at each token."""
+    """The model's argmax token at each position."""
 
     def rows(self, first: int, stop: int) -> AnswerScores:
-        """Return the scores of answers `first` to `stop`."""
+        """Return the scores of answers `first` to `stop - 1`."""
         return AnswerScores(*(getattr(self, field.name)[first:stop] for field in fields(self)))
 
 
@@ -75,21 +75,21 @@ def score_answers(
     desc: str = "answers",
     show: bool | None = None,
 ) -> AnswerScores:
-    """Score answers in one pass; a prompt shared by several of them runs once.
+    """Score answers in one pass; a prompt shared by several answers runs only once.
 
     Args:
         model: The model.
-        rows: The answers' tokens, the `scored` of `uds_lens.data.answer_sequences`.
-        names: Names of the rows in errors, for example their questions; default: their numbers.
-        token_budget: Tokens per batch, padding included.
+        rows: The tokenised answers: `scored` from `uds_lens.data.answer_sequences`.
+        names: Names of the rows in error messages, such as their questions; default: row numbers.
+        token_budget: Tokens per batch, including padding.
         desc: Label of the progress bar.
         show: Progress bar on, off, or (None) in terminals only.
 
     Returns:
-        Scores per token, on the CPU.
+        Scores for each token, on the CPU.
 
     Raises:
-        ModelError: NaN or infinite logits; names the first example.
+        ModelError: The model outputs NaN or infinite logits; the message names the first example.
     """
     fitting = fitting_rows(model, rows)
     batches, total = _batches(model, [rows[i] for i in fitting], token_budget)
@@ -98,7 +98,7 @@ def score_answers(
 
 
 def fitting_rows(model: HookedModel, rows: Sequence[TokenSequence]) -> list[int]:
-    """Return the indices of rows that are not too long for the model."""
+    """Return the indices of the rows that fit the model's context window."""
     longest = longest_text(model.hf.config)
     return [i for i, row in enumerate(rows) if longest is None or len(row.ids) <= longest]
 
@@ -107,7 +107,7 @@ def fitting_rows(model: HookedModel, rows: Sequence[TokenSequence]) -> list[int]
 def scores_of(
     model: HookedModel, rows: Sequence[TokenSequence], batches: Iterable[_States], *, names: Sequence[str] | None = None
 ) -> AnswerScores:
-    """Compute the scores of answers from the states that predict them; see `score_answers`."""
+    """Compute answer scores from the states that predict the answer tokens; see `score_answers`."""
     empty = torch.empty(0)
     scores: list[tuple[Tensor, ...]] = [(empty, empty.bool(), empty, empty.long())] * len(rows)
     broken: list[int] = []
@@ -126,11 +126,11 @@ def scores_of(
 
 
 def _batches(model: HookedModel, rows: Sequence[TokenSequence], token_budget: int) -> tuple[Iterator[_States], int]:
-    """Return an iterator over the states of all rows, and its length."""
+    """Return an iterator over batches of states for all rows, and its length."""
     costs, layout = ModelCosts.of(model.hf.config, model.device), row_layout(model)
     lengths = [len(row.ids) for row in rows]
     prompts = _shared_prompts(rows) if may_share_prompts(model) else {}
-    if layout.limit is not None:  # beyond the limit, a prompt's keys differ from those in the whole text
+    if layout.limit is not None:  # beyond this length, a prompt's keys depend on the length of the whole text
         prompts = {
             prompt: owners
             for prompt, owners in prompts.items()
@@ -160,7 +160,7 @@ def _batches(model: HookedModel, rows: Sequence[TokenSequence], token_budget: in
 def whole_batches(
     model: HookedModel, rows: Sequence[TokenSequence], indices: Sequence[int], token_budget: int
 ) -> list[list[int]]:
-    """Group rows that are each processed as a whole."""
+    """Batch rows that do not share a prompt."""
     costs = ModelCosts.of(model.hf.config, model.device)
     planned = costs.forward_batches([rows[index] for index in indices], token_budget=token_budget)
     batches = [[indices[number] for number in batch] for batch in planned]
@@ -168,27 +168,27 @@ def whole_batches(
 
 
 def batch_of(model: HookedModel, rows: Sequence[TokenSequence], indices: Sequence[int]) -> TokenBatch:
-    """Make a batch of some rows, on the CPU, padded on the side that suits the model."""
+    """Make a batch of the given rows on the CPU, padded on the side that suits the model."""
     pad = model.tokenizer.pad_token_id if model.tokenizer is not None else None
     return make_batch(rows, indices=indices, pad_token_id=pad, padding_side=row_layout(model).padding_side)
 
 
-# Answers that follow a shared prompt.
+# Answers with a shared prompt.
 
 _Prompt: TypeAlias = tuple[int, ...]
 _Chunk: TypeAlias = tuple[list[_Prompt], list[list[int]]]
-"""Prompts of similar length that run together, with batches of the rows that follow them."""
+"""Prompts of similar length that run together, and the rows with these prompts, in batches."""
 
 
 class _NotShared(Exception):  # noqa: N818 - a signal, not an error
-    """Raised if a model keeps more of a prompt than keys and values, so that answers cannot share it."""
+    """Raised if a model caches more than keys and values, so that answers cannot share a prompt."""
 
 
 def may_share_prompts(model: HookedModel) -> bool:
-    """Return whether a model's sequences may be run in two parts.
+    """Return whether a model can run a prompt first and its answers later, from a cache.
 
-    They must run whole if there are user hooks, which expect whole sequences, if blocks have their own positional mask,
-    if layers are recurrent, or if texts cannot grow in one batch (`growing_way`).
+    This is not possible with user hooks, which expect whole sequences, with blocks that build their own positional
+    mask, with recurrent layers, or if texts cannot grow in one batch (`growing_way`).
     """
     if model.hf in _whole_only or model.is_wrapped or model.runs_hooks or model.anatomy.keeps_masks:
         return False
@@ -196,12 +196,12 @@ def may_share_prompts(model: HookedModel) -> bool:
 
 
 def _prompt(row: TokenSequence) -> _Prompt:
-    """Return all tokens up to the first scored position."""
+    """Return a row's tokens up to and including the first scored position."""
     return row.ids[: row.scored[0] + 1]
 
 
 def _shared_prompts(rows: Sequence[TokenSequence]) -> dict[_Prompt, list[int]]:
-    """Return the indices of rows by prompt, for prompts of at least two rows."""
+    """Map each prompt that is shared by at least two rows to the indices of these rows."""
     groups: dict[_Prompt, list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(_prompt(row), []).append(index)
@@ -211,7 +211,7 @@ def _shared_prompts(rows: Sequence[TokenSequence]) -> dict[_Prompt, list[int]]:
 def _chunks(
     rows: Sequence[TokenSequence], prompts: dict[_Prompt, list[int]], costs: ModelCosts, token_budget: int
 ) -> list[_Chunk]:
-    """Group prompts by length, and the answers of each group by answer length; each batch has the full budget."""
+    """Group prompts by length, and the answers in each group by answer length, up to the token budget per batch."""
     at_once = costs.tokens_at_once(token_budget)
     groups: list[list[_Prompt]] = []
     for prompt in sorted(prompts, key=len):
@@ -223,7 +223,7 @@ def _chunks(
         indices = [index for prompt in group for index in prompts[prompt]]
         behind = []
         for row in (rows[index] for index in indices):
-            first = row.scored[0]  # with the prompt's last token, since a sequence is never empty
+            first = row.scored[0]  # keep the prompt's last token, since a sequence must not be empty
             scored = tuple(position - first for position in row.scored)
             behind.append(TokenSequence(ids=row.ids[first:], targets=row.targets, scored=scored, patched=()))
         batches = []
@@ -236,10 +236,10 @@ def _chunks(
 
 
 def _behind_prompts(model: HookedModel, rows: Sequence[TokenSequence], chunk: _Chunk) -> Iterator[_States]:
-    """Run each prompt of a chunk once, and yield the states of the rows that follow, batch by batch.
+    """Run each prompt in a chunk once, then yield the states of its rows batch by batch.
 
-    The prompt's last state predicts an answer's first token; the states of the answer predict the others. Raises
-    `_NotShared` before anything is yielded; `may_share_prompts` is False from then on.
+    The prompt's last state predicts an answer's first token; the answer's states predict the remaining tokens.
+    `_NotShared` is raised before anything is yielded, and `may_share_prompts` then returns False for this model.
     """
     prompts, batches = chunk
     ids, mask = padded(prompts, model.device, side="left")
@@ -250,7 +250,7 @@ def _behind_prompts(model: HookedModel, rows: Sequence[TokenSequence], chunk: _C
     number = {prompt: place for place, prompt in enumerate(prompts)}
     for batch in batches:
         part = [rows[index] for index in batch]
-        owners = torch.tensor([number[_prompt(row)] for row in part])  # on the CPU: layers may be on several devices
+        owners = torch.tensor([number[_prompt(row)] for row in part])  # on the CPU: layers may be on other devices
         states = output.last_hidden_state[:, -1][owners][:, None]
         rests = [row.ids[row.scored[0] + 1 :] for row in part]
         if any(rests):

@@ -1,4 +1,4 @@
-"""All metrics, built-in and custom, and what the library's study found about them. Importing it loads no torch."""
+"""The registry of built-in and custom metrics, and the study's findings about them. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-import uds_lens.metrics._definitions  # noqa: F401 - declares ours
+import uds_lens.metrics._definitions  # noqa: F401 - declares built-in metrics
 from uds_lens._optional_packages import require_package
 from uds_lens._settings import shown
 from uds_lens.errors import ConfigError
-from uds_lens.metrics._declaration import (  # after ours are declared
+from uds_lens.metrics._declaration import (  # after the built-in metrics are declared
     DECLARED,
     MetricSpec,
     metric as metric,
@@ -31,57 +31,60 @@ if TYPE_CHECKING:
     from uds_lens.metrics._options import MetricOptions
 
 METRICS: Mapping[str, MetricSpec] = DECLARED
-"""All metrics by name, each after the metrics it is computed from; custom ones come last."""
+"""All metrics by name. Each metric comes after the metrics from which it is computed; custom metrics come last."""
 
 HOLDS_TOO_LITTLE = 0.75
-"""A metric gets a warning if the whole interval of its F is below this; the UDS paper uses the same value."""
+"""A metric gets a warning if the whole interval of its F lies below this value, which the UDS paper also uses."""
 
-CHANCE = 0.5  # F of a metric at chance
+CHANCE = 0.5  # F of a metric that ranks at random
 
 
 @dataclass(frozen=True)
 class Trust:
-    """Faithfulness and robustness of a metric in the library's study of small TOFU Llamas.
+    """Faithfulness and robustness of a metric, from the library's study of small TOFU Llamas.
 
-    Saved in `trust.csv` by `studies/tofu_small/judge.py`. Two rules trigger a warning about a metric.
+    The values are saved in `trust.csv` by `studies/tofu_small/judge.py`. Two rules trigger a warning about a metric.
     `is_doubtful`, based on F over all models, was fixed before the study was complete. `fails_a_pair`, based on the
-    worst pair of kinds of models, was added after the results had been seen.
+    worst pair of kinds of models, was added after seeing the results.
     """
 
     faithfulness: float
-    """F: probability that the metric ranks a model trained on the forget set above one that was not. 0.5 is chance."""
+    """F: probability that the metric ranks a model trained on the forget set above a model that was not. 0.5 is
+    chance."""
 
     low: float
-    """Lower end of its 95% interval, for further runs of the study's six kinds of models only; Wilson's if F is 1."""
+    """Lower end of the 95% interval of F for new runs of the study's six kinds of models (not new kinds); Wilson
+    interval if F is 1."""
 
     high: float
     """Upper end."""
 
     quantisation: float
-    """Q, over models with enough utility: 1 if quantisation to 4 bits does not change it; NaN if undefined."""
+    """Q, over models with enough utility: 1 if 4-bit quantisation does not change the metric; NaN if undefined."""
 
     relearning: float
-    """R, over the same models: 1 if relearning changes it equally in unlearned and retain models; NaN if undefined."""
+    """R, over the same models: 1 if relearning changes the metric equally in unlearned and retain models; NaN if
+    undefined."""
 
     variants_low: float = math.nan
-    """Lowest F with one of the six kinds left out."""
+    """Lowest F after leaving out one of the six kinds of models."""
 
     variants_high: float = math.nan
-    """Highest F with one of the six kinds left out."""
+    """Highest F after leaving out one of the six kinds of models."""
 
     new_low: float = math.nan
-    """Lower end of the 95% interval of F for new kinds of models, with kinds as clusters; Wilson's for three kinds if F
-    is 1."""
+    """Lower end of the 95% interval of F for new kinds of models, with kinds as clusters; Wilson interval for three
+    kinds if F is 1."""
 
     new_high: float = math.nan
     """Upper end."""
 
     worst: float = math.nan
-    """F in the worst of nine pairs, each of one kind of model that knows the facts and one that does not, 10 models
-    each."""
+    """F in the worst of nine pairs of kinds of models, where one kind knows the facts and the other does not (10 models
+    per pair)."""
 
     worst_low: float = math.nan
-    """Lower end of its 95% interval, over runs; not adjusted for selecting the worst of nine pairs."""
+    """Lower end of the 95% interval of `worst`, over runs; not adjusted for selecting the worst of nine pairs."""
 
     worst_high: float = math.nan
     """Upper end."""
@@ -91,14 +94,15 @@ class Trust:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the interval of F lies below 0.75 or contains 0.5, so that the library warns of the metric."""
+        """Whether the interval of F lies below 0.75 or contains 0.5; the library then warns about the metric."""
         return self.high < HOLDS_TOO_LITTLE or self.low <= CHANCE <= self.high
 
     @property
     def fails_a_pair(self) -> bool:
-        """Whether F in its worst pair is at or below 0.5, in which case the library warns, too.
+        """Whether F in the worst pair is at most 0.5; the library then also warns about the metric.
 
-        The interval is printed but not used: with five runs per side, it reaches 0.5 for 19 of the 20 metrics.
+        The interval is printed but does not affect this rule. With five runs per kind, it reaches 0.5 for 19 of the
+        20 metrics.
         """
         return self.worst <= CHANCE
 
@@ -108,12 +112,12 @@ class Trust:
 
 
 _COLUMNS = {"F": "faithfulness", "Q": "quantisation", "R": "relearning"}
-"""Columns of `trust.csv` that are not fields of `Trust` under the same name."""
+"""Columns of `trust.csv` whose fields in `Trust` have another name."""
 
 
 @cache
 def studied() -> Mapping[str, Trust]:
-    """Return the study's verdict by metric; metrics not in the study are absent.
+    """Return the study's findings by metric; metrics that were not studied are absent.
 
     Example:
         >>> uds = studied()["uds"]
@@ -131,17 +135,17 @@ def studied() -> Mapping[str, Trust]:
 
 
 def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None) -> list[MetricSpec]:
-    """Return metrics together with the metrics they are computed from, in the order of `METRICS`.
+    """Return the named metrics and all metrics from which they are computed, in the order of `METRICS`.
 
     Args:
-        names: Names; None takes all.
-        options: Settings, which determine what CKA and Para. ROUGE read; None means the defaults.
+        names: Names of metrics; None means all metrics.
+        options: Metric settings, which affect the passes of CKA and Para. ROUGE; None means the defaults.
 
     Returns:
-        Specs, each once.
+        The specs, without duplicates.
 
     Raises:
-        ConfigError: There is no metric of that name, or no name is given.
+        ConfigError: A name is unknown, or no name is given.
 
     Example:
         >>> [spec.name for spec in resolve(["s_mia_loss"])]
@@ -150,13 +154,13 @@ def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None
     if names is None:
         return list(METRICS.values())
     if isinstance(names, str):
-        raise ConfigError(f"metrics is a list of names: write [{names[:60]!r}] instead of {names[:60]!r}.")
+        raise ConfigError(f"metrics must be a list of names: write [{names[:60]!r}] instead of {names[:60]!r}.")
     if not isinstance(names, Iterable):
-        raise ConfigError(f"metrics is a list of names, or None for all; got {shown(names)}.")
+        raise ConfigError(f"metrics must be a list of names, or None for all; got {shown(names)}.")
     queue = list(names)
     wanted: set[str] = set()
     if not queue:
-        raise ConfigError("no metric requested: name some, or pass None for all.")
+        raise ConfigError("no metric was requested: pass names, or None for all metrics.")
     while queue:
         name = queue.pop()
         if name not in METRICS:
@@ -178,7 +182,7 @@ def resolve(names: Iterable[str] | None, *, options: MetricOptions | None = None
 
 
 def require_packages(specs: Iterable[MetricSpec]) -> None:
-    """Raise `MissingDependencyError` where metrics need an optional package that is not installed."""
+    """Raise `MissingDependencyError` if a metric needs an optional package that is not installed."""
     users: dict[str, list[str]] = {}
     for spec in specs:
         for package in spec.packages:
@@ -189,16 +193,17 @@ def require_packages(specs: Iterable[MetricSpec]) -> None:
 
 
 def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
-    """Return the registry as a table: one row per metric.
+    """Return the registry as a table with one row per metric.
 
     Args:
-        specs: Which metrics; default all.
+        specs: The metrics to list; default all.
 
     Returns:
-        Columns `name`, `label`, `group`, `needs`, `data` (sets it requires), `direction`, `low`, `high`, `zero`,
-        `one`; and from the library's study (NaN for a metric not in it) `studied_f` with its interval `studied_f_low`,
-        `studied_f_high`, the interval for new kinds of models `studied_f_new_low`, `studied_f_new_high`, and F in the
-        worst pair of kinds `studied_f_worst`, `studied_f_worst_low`, `studied_f_worst_high`.
+        A table with the columns `name`, `label`, `group`, `needs`, `data` (required sets), `direction`, `low`, `high`,
+        `zero` and `one`. Further columns come from the library's study and are NaN for metrics that were not studied:
+        `studied_f` with its interval `studied_f_low`, `studied_f_high`; the interval for new kinds of models
+        `studied_f_new_low`, `studied_f_new_high`; and F in the worst pair of kinds `studied_f_worst`,
+        `studied_f_worst_low`, `studied_f_worst_high`.
     """
     import pandas as pd
 
@@ -227,11 +232,11 @@ def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
 
 
 def all_needs(spec: MetricSpec) -> list[str]:
-    """Return the access that a metric needs, including that of the metrics it is computed from."""
+    """Return the access that a metric needs, including for the metrics from which it is computed."""
     needed = {need for part in resolve([spec.name]) for need in part.needs}
     return [need for need in ("output", "internal", "retain", "full") if need in needed]
 
 
 def data_sets(spec: MetricSpec) -> list[str]:
-    """Return the sets of `MetricData` that a metric requires, including those of the metrics it is computed from."""
+    """Return the `MetricData` sets that a metric requires, including for the metrics from which it is computed."""
     return list(dict.fromkeys(name for part in resolve([spec.name]) for name in part.sets))

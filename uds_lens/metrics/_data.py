@@ -1,4 +1,4 @@
-"""The sets of questions behind the metrics: forget, holdout, retain, real authors, world facts."""
+"""The data sets that metrics use: forget, holdout, retain, real authors, world facts and passages."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from uds_lens.errors import DataError, MissingSplitError, warn_once
 _SETS = {
     "forget": "forget set",
     "holdout": "holdout set (questions of the same kind that no model has seen)",
-    "retain": "retain set (questions about what should be kept)",
+    "retain": "retain set (questions about retained knowledge)",
     "real_authors": "real-authors set",
     "world_facts": "world-facts set",
-    "passages": "set of passages (texts of what is to be forgotten, each in two parts)",
+    "passages": "passages set (texts to be forgotten, each split into two parts)",
 }
 
 PASSAGES = "passages"
-"""The set whose texts are continued as they are, without any template. It is not counted if it is empty."""
+"""The set whose texts are continued without any template. An empty set is not listed in `sizes`."""
 
 _OTHER_ANSWERS = ("paraphrased", "perturbed")
 
@@ -36,10 +36,10 @@ _Examples: TypeAlias = Annotated[Sequence[ForgetExample], PlainValidator(lambda 
 
 @dataclass(frozen=True)
 class AnswerText:
-    """One answer to one question."""
+    """An answer to a question."""
 
     owner: int
-    """Index of the example it belongs to, in its set."""
+    """Index of the example in its set."""
 
     question: str
     """The question."""
@@ -51,9 +51,9 @@ class AnswerText:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class MetricData:
-    """Sets of questions. Metrics that need an absent set are NaN, with the reason.
+    """Data sets for metrics. A metric that needs a missing set is NaN, with the reason.
 
-    A set is a list of examples, or whatever `load_examples` reads: rows as dicts, a table, a path.
+    A set is a list of examples, or anything that `load_examples` reads, such as a list of dicts, a table or a path.
 
     Example:
         >>> one = ForgetExample("0", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey")
@@ -63,13 +63,13 @@ class MetricData:
     """
 
     forget: _Examples
-    """The forget set, with paraphrased and perturbed answers where there are any."""
+    """The forget set, with paraphrased and perturbed answers where available."""
 
     holdout: _Examples = ()
-    """Questions of the same kind that no model has seen, the non-members for membership inference."""
+    """Questions of the same kind that no model has seen; the non-members in membership inference."""
 
     retain: _Examples = ()
-    """Questions about what should be kept, with perturbed answers."""
+    """Questions about retained knowledge, with perturbed answers."""
 
     real_authors: _Examples = ()
     """Related facts from the real world, with wrong options as perturbed answers."""
@@ -78,14 +78,13 @@ class MetricData:
     """Unrelated facts, with wrong options as perturbed answers."""
 
     passages: _Examples = ()
-    """Texts of what is to be forgotten: the beginning as the question, what follows as the answer."""
+    """Texts to be forgotten: the beginning is the question, and the continuation is the answer."""
 
     entities: _Examples | None = None
-    """The forget set with entity spans, for the white-box metrics; None means the rows of `forget` that have
-    entities."""
+    """The forget set with entity spans, for white-box metrics; None uses the rows of `forget` that have entities."""
 
     sample: Mapping[str, Any] | None = None
-    """How `limited` sampled the examples, for the provenance; None if all are used."""
+    """Record of how `limited` sampled the examples; None if all examples are used."""
 
     def __post_init__(self) -> None:
         if not self.forget:
@@ -97,16 +96,16 @@ class MetricData:
 
     @property
     def with_entities(self) -> list[ForgetExample]:
-        """Examples for the white-box metrics."""
+        """Examples for white-box metrics."""
         chosen = self.forget if self.entities is None else self.entities
         return [example for example in chosen if (example.entity or "").strip()]
 
     def examples(self, name: str) -> Sequence[ForgetExample]:
-        """Return the examples of a set; those of "forget" for "forget/paraphrased".
+        """Return the examples of a set; a name such as "forget/paraphrased" returns those of "forget".
 
-        "forget/rephrased" holds the examples that have a paraphrased question, with it in place of the original.
+        "forget/rephrased" holds the examples that have a paraphrased question, which replaces the original question.
         "forget/endings" holds two rows for each example with a perturbed answer: the true answer and the first
-        perturbed one, each as a prefix whose last token predicts what follows.
+        perturbed answer, each as a prefix whose last state is used.
         """
         base, _, kind = name.partition("/")
         rows = getattr(self, base)
@@ -131,7 +130,7 @@ class MetricData:
         ]
 
     def missing(self, name: str) -> str | None:
-        """Return why a set cannot be asked, as a clause; None if it can."""
+        """Return the reason why a set is missing, as a clause; None if it is available."""
         if name == "entities":
             if self.with_entities:
                 return None
@@ -147,10 +146,10 @@ class MetricData:
         return None
 
     def limited(self, n: int | None, *, sample: Sampling = "random", seed: int = 0) -> MetricData:
-        """Return a sample of n examples of every set, so that all metrics of the forget set ask the same questions.
+        """Sample n examples from every set, so that all metrics on the forget set use the same questions.
 
-        Each set is sampled by `uds_lens.data.sample_examples`; `entities` keeps the rows of the questions that were
-        drawn from `forget` (matched by question, else by a custom id), so it may hold fewer than n.
+        Each set is sampled by `uds_lens.data.sample_examples`. `entities` keeps the rows whose questions were drawn
+        from `forget` (matched by question, otherwise by a custom id), so it may hold fewer than n rows.
 
         Args:
             n: Number of examples to keep in every set; None keeps all.
@@ -158,12 +157,12 @@ class MetricData:
             seed: Seed of the random sample.
 
         Returns:
-            The sample. Its field `sample` holds `limit`, `sample` and `seed`; for each set, how many examples there are
-            in all (`of`), and how many of its subjects were drawn, out of how many (`subjects`); and for "first", what
-            the forget set is sorted by. If every set has at most n examples, the same object is returned.
+            The sample, or the same object if every set has at most n examples. Its field `sample` holds `limit`,
+            `sample` and `seed`; for each set, the total number of examples (`of`), and how many of its subjects were
+            drawn, out of how many (`subjects`); and for "first", the sort order of the forget set.
 
         Raises:
-            ConfigError: `n` is not a whole number of at least 1, or `sample` is neither "random" nor "first".
+            ConfigError: `n` is not an integer of at least 1, or `sample` is neither "random" nor "first".
         """
         check_value("limit", n, PositiveInt | None)
         whole = self._sets
@@ -185,12 +184,12 @@ class MetricData:
 
 
 def _first_word(text: str) -> str:
-    """Return a word known to models of this data, to be written after an answer whose last state is read."""
+    """Return a word to append to a text, so that the text's last state has a next token to predict."""
     return text.split()[0] if text else "The"
 
 
 def data_hash(data: MetricData) -> str:
-    """Return a hash of all examples of all sets, regardless of their positions in a file."""
+    """Return a hash of the examples in all sets, ignoring row numbers."""
     left_out = ("sample", *([] if data.passages else [PASSAGES]))
     sets = {each.name: getattr(data, each.name) for each in fields(data) if each.name not in left_out}
     plain = {name: rows and [{**vars(row), "row": None} for row in rows] for name, rows in sets.items()}
@@ -207,27 +206,28 @@ def load_tofu_data(
 ) -> MetricData:
     """Load one forget split of TOFU with its variants, holdout, retain, real authors and world facts.
 
-    The sets are those of Open-Unlearning: `<split>` with `<split>_perturbed`, `holdoutNN`, `retain_perturbed`,
-    `real_authors_perturbed`, `world_facts_perturbed`; and `<split>_filtered` for the entity spans, where it exists.
+    The sets are the same as in Open-Unlearning: `<split>` with `<split>_perturbed`, `holdoutNN`, `retain_perturbed`,
+    `real_authors_perturbed` and `world_facts_perturbed`; and, if it exists, `<split>_filtered` for the entity spans.
 
     Args:
         source: A directory with TOFU files, or a Hub data set such as "locuslab/TOFU".
         split: "forget01", "forget05" or "forget10".
-        limit: Examples of every set; `sample` and `seed` say which (`MetricData.limited`).
+        limit: Number of examples to sample from every set, with `sample` and `seed` (see `MetricData.limited`); None
+            keeps all.
         sample: "random" or "first".
         seed: Seed of the random sample.
 
     Returns:
-        The sets; those that are not there are empty.
+        The data; sets that do not exist are empty.
 
     Raises:
-        DataError: The forget split itself is not there.
+        DataError: The forget split does not exist.
     """
 
     def optional(name: str) -> list[ForgetExample]:
         try:
             return load_tofu(source, name)
-        except MissingSplitError:  # a broken file still raises
+        except MissingSplitError:  # a corrupt file still raises an error
             return []
 
     holdout = split.replace("forget", "holdout")
@@ -253,18 +253,18 @@ def open_metric_data(
     sample: Sampling = "random",
     seed: int = 0,
 ) -> MetricData:
-    """Load data as written on a command line: "tofu:" and a place for `load_tofu_data`, a directory, or a forget set.
+    """Load metric data from a TOFU source ("tofu:SOURCE" or a directory, see `load_tofu_data`) or from a forget set.
 
-    A single file, rows, or anything else that `load_examples` reads provides only the forget set.
+    A single file, rows, or anything else that `load_examples` reads is used as the forget set.
 
     Args:
         source: As above.
-        retain: Facts to retain, as `load_examples` reads them: instead of TOFU's, or in addition to a forget set.
-        holdout: Questions of the same kind that no model has seen, likewise.
-        passages: Texts of what is to be forgotten, each in two parts, likewise.
+        retain: Facts to retain, in any form that `load_examples` reads; replaces TOFU's retain set, if there is one.
+        holdout: Questions of the same kind that no model has seen; replaces TOFU's holdout set, if there is one.
+        passages: Texts to be forgotten, each split into two parts.
         split: Forget split of TOFU.
-        limit: Number of examples of every set; None takes all.
-        sample: "random", spread over the subjects, or "first".
+        limit: Number of examples to sample from every set; None keeps all.
+        sample: "random" (spread over the subjects) or "first".
         seed: Seed of the random sample.
     """
     named = os.fspath(source) if isinstance(source, str | os.PathLike) else None
@@ -285,7 +285,7 @@ def sample_record(
     sample: str,
     seed: int,
 ) -> dict[str, Any]:
-    """Return how sets were sampled, for provenance; see `MetricData.limited`."""
+    """Return the provenance record of the sampling; see `MetricData.limited`."""
 
     def n_subjects(examples: Sequence[ForgetExample]) -> int:
         return len({example.subject for example in examples if example.subject})
@@ -307,10 +307,10 @@ def sample_record(
 def _of_questions(
     drawn: Sequence[ForgetExample], forget: Sequence[ForgetExample], entities: Sequence[ForgetExample]
 ) -> list[ForgetExample] | None:
-    """Return the rows of `entities` that belong to the drawn questions; None if no row belongs to any question."""
+    """Return the rows of `entities` whose questions were drawn; None if no row matches any question of `forget`."""
 
     def keys(row: ForgetExample) -> list[tuple[str, ...]]:
-        # a row number is not an id: row 3 of two files need not be the same question
+        # a row number is not an id: row 3 in two files need not be the same question
         ids = [] if row.id == str(row.row) else [("id", row.id)]
         return [("both", row.question, row.answer), ("question", row.question), *ids]
 
@@ -324,9 +324,9 @@ def _of_questions(
         return None
     if unknown:
         warn_once(
-            f"{unknown} of {len(entities)} rows with entities ask a question that is not in the forget set; a "
-            "sample leaves them out, so that all metrics are measured on the same questions. Give both sets the same "
-            "questions or ids."
+            f"{unknown} of {len(entities)} rows with entities have a question that is not in the forget set. The "
+            "sample leaves them out, so that all metrics use the same questions. Give both sets the same questions "
+            "or ids."
         )
     chosen = {id(row) for row in drawn}
     return [row for row, owner in zip(entities, owners, strict=True) if owner is not None and id(owner) in chosen]
