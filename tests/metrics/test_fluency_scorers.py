@@ -66,7 +66,7 @@ def test_the_top_label_decides(classifier, tmp_path):
 
 
 def test_classifiers_that_are_not_there_or_have_other_labels(classifier, tmp_path):
-    with pytest.raises(ModelError, match=r"download it where .* fluency='heuristic'"):
+    with pytest.raises(ModelError, match=r"download it while online.* fluency='heuristic'"):
         HubFluency(str(tmp_path), offline=True)(["Hello."])
     with pytest.raises(ModelError, match="none of"):
         HubFluency(str(classifier), offline=True, fluent_labels=("fluent",))(["x"])

@@ -97,7 +97,7 @@ def test_0_as_full_and_1_as_retain_in_the_layers_that_tell_them_apart():
 def test_where_it_has_no_value():
     ignorant = planted(0.0, seed=1)
     alike = linear_probe(Planted(full=[planted(1.0)], retain=[planted(1.0)], model=[ignorant]))
-    assert math.isnan(alike.value) and alike.reason.startswith("no layer of full tells true answers from wrong")
+    assert math.isnan(alike.value) and alike.reason.startswith("no layer of full separates true from wrong answers")
     four = [f"subject {number % 4}" for number in range(N)]
     layers = {role: [ignorant] for role in ("full", "retain", "model")}
     with pytest.raises(Undefined, match="needs 5 subjects with wrong answers or more; there are 4"):

@@ -80,7 +80,7 @@ class Trust:
     """Upper end."""
 
     worst: float = math.nan
-    """F in the worst of nine pairs of kinds of models, where one kind knows the facts and the other does not (10 models
+    """F in the worst of nine pairs, each of a kind of model that knows the facts and a kind that does not (10 models
     per pair)."""
 
     worst_low: float = math.nan

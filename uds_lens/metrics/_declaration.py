@@ -1,6 +1,6 @@
-"""Metrics as records: requirements, direction and function, and the decorator that declares one.
+"""Metric specifications (requirements, direction, function), and the decorator that declares a metric.
 
-Nothing here loads torch.
+This module does not import torch.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ if TYPE_CHECKING:
 
 
 class Undefined(Exception):  # noqa: N818 - it is an outcome, not a failure
-    """A metric has no value; the message says why, as a clause."""
+    """Raised if a metric has no value; the message gives the reason, as a clause."""
 
 
 # Means that propagate undefined values.
 
 
 def harmonic_mean(values: Sequence[float]) -> float:
-    """Return the harmonic mean `n / sum(1 / v)` of values >= 0.
+    """Return the harmonic mean `n / sum(1 / v)` of nonnegative values.
 
     Returns:
-        A number between the smallest and the largest value; 0 if any value is 0, NaN if any is NaN or there are none.
+        A number between the smallest and the largest value; 0 if any value is 0, NaN if any value is NaN or `values` is
+        empty.
 
     Raises:
         ValueError: A value is negative.
@@ -56,7 +57,7 @@ def harmonic_mean(values: Sequence[float]) -> float:
 
 
 def mean_of_defined(values: Sequence[float]) -> float:
-    """Return the mean of the values that are not NaN; NaN if there is none.
+    """Return the mean of the values that are not NaN; NaN if all are NaN.
 
     >>> mean_of_defined([1.0, float("nan"), 2.0])
     1.5
@@ -66,7 +67,7 @@ def mean_of_defined(values: Sequence[float]) -> float:
 
 
 def geometric_mean(probabilities: Sequence[float]) -> float:
-    """Return the geometric mean over the answers of one example, such as its paraphrases; NaN if there are none.
+    """Return the geometric mean over an example's answers, such as its paraphrases; NaN without answers.
 
     >>> round(geometric_mean([0.5, 0.125]), 6), geometric_mean([0.5, 0.0])
     (0.25, 0.0)
@@ -79,7 +80,7 @@ def geometric_mean(probabilities: Sequence[float]) -> float:
 
 
 def harmonic_of_parts(parts: Mapping[str, float]) -> float:
-    """Return the harmonic mean of named values; raise `Undefined` with the names of any that are NaN."""
+    """Return the harmonic mean of named values; raise `Undefined` with the names of all NaN values."""
     undefined = [name for name, value in parts.items() if math.isnan(value)]
     if undefined:
         raise Undefined(f"{', '.join(undefined)} has no value")
@@ -104,48 +105,49 @@ Kind: TypeAlias = Literal[
 """What a pass measures."""
 
 OF_TEXTS: tuple[Kind, ...] = ("answers", "generations", "gradients")
-"""Kinds that run over the texts of a set. The other kinds run over spans located in the answers."""
+"""Kinds of passes over the texts of a set. All other kinds run over spans located in the answers."""
 
 Group: TypeAlias = Literal[
     "memorization", "generation", "membership", "representation", "utility", "aggregate", "custom"
 ]
-"""Families of metrics; `custom` is for a user's own."""
+"""Families of metrics; `custom` is for user-defined metrics."""
 
 Direction: TypeAlias = Literal["knowledge", "erasure", "utility"]
-"""Meaning of a higher value: the forget set is still known, it is erased, or the model has more utility."""
+"""What a higher value means: more knowledge of the forget set, more erasure, or more utility."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One measurement: a model run over a set of texts. Metrics that name the same pass share it."""
+    """One measurement: running a model over a set of texts. Metrics that declare the same pass share it."""
 
     role: Role
-    """Model that runs."""
+    """Model to run."""
 
     kind: Kind
-    """What is measured."""
+    """What to measure."""
 
     what: str = ""
-    """Set of texts ("forget/paraphrased"). For `patched` and `lens`: the role whose states are read. For `states`: the
-    set whose answers are read, with the prompts of the output metrics, or empty to read the entities."""
+    """Set of texts, such as "forget/paraphrased". For `patched` and `lens`, the role that provides the states. For
+    `states`, the set whose whole answers are used (with the prompts of the output metrics), or empty to use the
+    entities."""
 
     start: bool = False
-    """For generations only: whether the answer starts with the jailbreak prefix."""
+    """For generations only: whether answers start with the jailbreak prefix."""
 
     optional: bool = field(default=False, compare=False)
-    """The metric works without this pass if the set is empty."""
+    """Skip this pass if the set is empty; the metric works without it."""
 
     measure: Callable[[HookedModel], Any] | None = field(default=None, compare=False)
-    """For `own`: the function that is called with the open model; `what` names the function and its settings."""
+    """For `own`: the function to call with the open model; `what` names the function and its settings."""
 
     @property
     def set_name(self) -> str:
-        """The set of `MetricData` it runs over; empty for `own`."""
+        """The `MetricData` set that the pass runs over; empty for `own`."""
         return "" if self.kind == "own" else (self.what if self.kind in (*OF_TEXTS, "states") else "") or "entities"
 
 
 def needs_answers(*sets: str, role: Role = "model", optional: bool = False) -> tuple[Pass, ...]:
-    """Return passes that score the answers of sets token by token, teacher-forced: `Evidence.answers`.
+    """Return passes that score the answers in the given sets token by token, teacher-forced (`Evidence.answers`).
 
     >>> needs_answers("forget", "forget/paraphrased")[1].what
     'forget/paraphrased'
@@ -154,7 +156,7 @@ def needs_answers(*sets: str, role: Role = "model", optional: bool = False) -> t
 
 
 def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False) -> tuple[Pass, ...]:
-    """Return passes in which a model answers the questions of sets: `Evidence.generations`.
+    """Return passes in which a model answers the questions in the given sets (`Evidence.generations`).
 
     >>> needs_generations("forget", jailbreak=True)[0].start
     True
@@ -163,7 +165,7 @@ def needs_generations(*sets: str, role: Role = "model", jailbreak: bool = False)
 
 
 def needs_gradients(*sets: str, role: Role = "model") -> tuple[Pass, ...]:
-    """Return passes that compute the gradient of the loss for each answer in the sets (`Evidence.gradient_norms`).
+    """Return passes that compute gradients of each answer's loss in the given sets (`Evidence.gradient_norms`).
 
     >>> needs_gradients("forget", "holdout")[1].set_name
     'holdout'
@@ -172,10 +174,10 @@ def needs_gradients(*sets: str, role: Role = "model") -> tuple[Pass, ...]:
 
 
 def needs_states(*roles: Role, answers: str = "") -> tuple[Pass, ...]:
-    """Return passes that collect models' residual streams at the entities: `Evidence.stacked_states`.
+    """Return passes that collect models' residual-stream states at the entities (`Evidence.stacked_states`).
 
-    If `answers` names a set, states are collected over its whole answers instead, with the prompts of the output
-    metrics. "forget/endings" stands for the last token of each true answer and of its first perturbed variant.
+    If `answers` names a set, states are collected over whole answers instead, with the prompts of the output metrics.
+    "forget/endings" selects the last token of each true answer and of its first perturbed answer.
 
     >>> [each.role for each in needs_states("retain", "model")]
     ['retain', 'model']
@@ -191,20 +193,20 @@ class Outcome:
     """The metric; NaN where it is undefined."""
 
     reason: str | None = None
-    """Why it is NaN, as a clause."""
+    """Why the value is NaN, as a clause."""
 
     ids: Sequence[str] = ()
-    """Examples, in the order of `per_example`."""
+    """Ids of the examples, in the order of `per_example`."""
 
     per_example: Sequence[float] = ()
-    """Value of each example; NaN where it has none."""
+    """Value of each example; NaN if an example has no value."""
 
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Further numbers behind the value, for example per layer."""
+    """Further numbers, for example per layer."""
 
 
 def mean_outcome(ids: Sequence[str], per_example: Sequence[float], **details: Any) -> Outcome:
-    """Return the mean over examples that have a value; NaN, with the reason, if none has.
+    """Return the mean over examples that have a value; NaN with a reason if no example has one.
 
     >>> mean_outcome(["a", "b"], [1.0, float("nan")]).value
     1.0
@@ -218,7 +220,7 @@ class Meaning(NamedTuple):
     """Scale of a metric."""
 
     direction: Direction
-    """Meaning of a higher value."""
+    """What a higher value means."""
 
     zero: str
     """Meaning of 0."""
@@ -255,48 +257,48 @@ class MetricSpec:
     """Its scale."""
 
     score: Callable[[Evidence], Outcome]
-    """Function from measurements to the value."""
+    """Function that computes the value from measurements."""
 
     passes: tuple[Pass, ...] = ()
     """Measurements it needs."""
 
     uses: tuple[str, ...] = ()
-    """Metrics it is computed from."""
+    """Metrics from which this metric is computed."""
 
     references: tuple[str, ...] = ()
-    """Sets it compares with, beyond those its passes run over."""
+    """Sets that the metric uses in addition to the sets of its passes."""
 
     packages: tuple[str, ...] = ()
     """Optional packages it requires, by import name."""
 
     @property
     def origin(self) -> str:
-        """Module and name of its function."""
+        """Module and name of the function."""
         score = getattr(self.score, "func", self.score)
         return f"{getattr(score, '__module__', '?')}.{getattr(score, '__qualname__', type(score).__name__)}"
 
     @property
     def is_ours(self) -> bool:
-        """Whether it comes with the library."""
+        """Whether the metric is built in."""
         return self.origin.startswith("uds_lens.metrics._definitions.")
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """Sets of `MetricData` it requires."""
+        """`MetricData` sets that the metric requires."""
         return tuple(
             dict.fromkeys((*(p.set_name for p in self.passes if p.set_name and not p.optional), *self.references))
         )
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Access it needs: "output", "internal", "retain", "full"."""
+        """Access that the metric needs, out of "output", "internal", "retain" and "full"."""
         needed: set[str] = {p.role for p in self.passes if p.role != "model"}
         needed |= {"output" if p.kind in ("answers", "generations", "own") else "internal" for p in self.passes}
         return tuple(need for need in ("output", "internal", "retain", "full") if need in needed)
 
 
 class Evidence:
-    """Everything measured for one model and its references, as seen by the function of a metric."""
+    """Measurements for one model and its reference models, as passed to a metric's function."""
 
     def __init__(self, session: Session, fluency: FluencyScorer) -> None:
         self._session = session
@@ -305,22 +307,22 @@ class Evidence:
         self.options: MetricOptions = session.options
         """The settings."""
         self.fluency = fluency
-        """Scorer that distinguishes language from gibberish."""
+        """The fluency scorer."""
         self.outcomes: dict[str, Outcome] = {}
         """Outcomes of the metrics computed before this one."""
         self.spec: MetricSpec | None = None
-        """The metric being computed; it sees only the passes it declared."""
+        """The metric being computed, which can only access the passes that it declares."""
 
     def ids(self, name: str) -> list[str]:
-        """Ids of a set's examples."""
+        """Ids of the examples in a set."""
         return [example.id for example in self.data.examples(name)]
 
     def texts(self, name: str) -> Sequence[str]:
-        """Answers of a set, in the order of `answers`."""
+        """Answer texts of a set, in the same order as `answers`."""
         return [text.answer for text in self.data.texts(name)]
 
     def answers(self, name: str, role: Role = "model") -> AnswerScores:
-        """Scores of every token of every answer of a set; empty if the set is."""
+        """Token scores for every answer in a set; empty if the set is empty."""
         from uds_lens.metrics._answers import AnswerScores
 
         wanted = self._declared(Pass(role, "answers", name))
@@ -329,26 +331,26 @@ class Evidence:
         return self._value(wanted)
 
     def by_example(self, name: str, values: Sequence[float]) -> list[list[float]]:
-        """Values of a set's answers, listed per example (several if there are paraphrases)."""
+        """Group the values of a set's answers by example (several per example if there are paraphrases)."""
         listed: list[list[float]] = [[] for _ in self.data.examples(name)]
         for text, value in zip(self.data.texts(name) if values else (), values, strict=True):
             listed[text.owner].append(value)
         return listed
 
     def generations(self, name: str, role: Role = "model", *, jailbreak: bool = False) -> tuple[str, ...]:
-        """Greedy answers to a set's questions."""
+        """Greedy answers to the questions in a set."""
         return self._value(Pass(role, "generations", name, start=jailbreak))
 
     def gradient_norms(self, name: str, role: Role = "model") -> list[float]:
-        """Mean over a model's weight tensors of the norm of the gradient of each answer's loss (`gradient_norms`)."""
+        """For each answer, the gradient norm of its loss, averaged over a model's weight tensors (`gradient_norms`)."""
         return self._value(Pass(role, "gradients", name))
 
     def measured(self, own: Pass) -> Any:
-        """What a function of the open model returned (`Pass.measure`)."""
+        """Return value of a pass's own function (`Pass.measure`)."""
         return self._value(own)
 
     def first_tokens(self, text: str, n: int) -> str:
-        """The first n tokens of a text, as the models' tokenizer splits it."""
+        """The first n tokens of a text, using the models' tokenizer."""
         tokenizer: Any = self._session.tokenizer
         places = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         return text if len(places) <= n else text[: places[n - 1][1]]
@@ -356,7 +358,7 @@ class Evidence:
     def stacked_states(
         self, role: Role, layer: int, *, answers: str = "", first: bool = False
     ) -> Float[Tensor, "token d_model"]:
-        """States of one layer at the scored positions of all examples, or at the first of each, float64."""
+        """States of one layer at all scored positions, or at the first scored position of each example, as float64."""
         import torch
 
         wanted = Pass(role, "states", answers)
@@ -365,15 +367,15 @@ class Evidence:
         return torch.cat([source.store.get(n)[layer, places].double() for n, places in enumerate(at)])
 
     def patched_delta(self, role: Role) -> Float[Tensor, "example layer"]:
-        """Log-probability lost by patching a model's states into `full`, nats per token."""
+        """Log-probability lost by patching a model's states into `full`, in nats per token."""
         return self._value(Pass("full", "patched", role)).delta
 
     def lens(self, role: Role) -> Float[Tensor, "example layer"]:
-        """Logit Lens of a model's states through the head of `full`, nats per token."""
+        """Logit Lens of a model's states, read by the head of `full`, in nats per token."""
         return self._value(Pass("full", "lens", role))
 
     def transplanted(self, role: Role) -> HostScores:
-        """Log-probabilities of the entities under a model, both unchanged and with blocks of `retain` in it."""
+        """Log-probabilities of the entities under a model, both unchanged and with blocks from `retain`."""
         return self._value(Pass(role, "transplanted"))
 
     def masks(self) -> FisherMasks:
@@ -381,11 +383,11 @@ class Evidence:
         return self._value(Pass("full", "fisher_masks"))
 
     def fisher(self) -> list[Float[Tensor, "_"]]:
-        """Fisher information of the model at the masked weights: a tensor per layer."""
+        """Fisher information of the model at the masked weights, as one tensor per layer."""
         return self._value(Pass("model", "fisher_sums"))
 
     def state_examples(self, answers: str = "") -> list[ForgetExample]:
-        """The examples that states belong to, in order: those whose spans could be located (`needs_states`)."""
+        """Examples of the states, in order, without those whose spans could not be located (`needs_states`)."""
         return [row.example for row in self._session.plan_of(Pass("model", "states", answers)).encoded.rows]
 
     def entity_ids(self) -> list[str]:
@@ -393,7 +395,7 @@ class Evidence:
         return [example.id for example in self.state_examples()]
 
     def entity_subjects(self) -> list[str | None]:
-        """Their subjects."""
+        """Subjects of the examples used by white-box metrics."""
         return [example.subject for example in self.state_examples()]
 
     def n_skipped(self) -> int:
@@ -409,7 +411,7 @@ class Evidence:
 
         Raises:
             Undefined: The value is NaN; the message gives the reason.
-            ConfigError: The metric being computed does not name this metric in `uses`.
+            ConfigError: The metric being computed does not declare this metric in `uses`.
         """
         if self.spec is not None and name not in self.spec.uses:
             raise ConfigError(f'metric {self.spec.name!r} reads the value of {name!r}: declare uses=("{name}",).')
@@ -430,12 +432,12 @@ class Evidence:
         return self._session.results[self._declared(wanted)].value
 
 
-Score = TypeVar("Score", bound=Callable[..., Outcome])  # function from `Evidence` to the value
+Score = TypeVar("Score", bound=Callable[..., Outcome])  # function from `Evidence` to `Outcome`
 
 _declared: dict[str, MetricSpec] = {}
 
 DECLARED: Mapping[str, MetricSpec] = MappingProxyType(_declared)
-"""Metrics declared so far, in that order; `uds_lens.metrics.METRICS` has all built-in ones loaded."""
+"""Metrics declared so far, in order of declaration; in `uds_lens.metrics.METRICS`, all built-in metrics are loaded."""
 
 
 def metric(
@@ -449,27 +451,27 @@ def metric(
     references: Sequence[str] = (),
     packages: Sequence[str] = (),
 ) -> Callable[[Score], Score]:
-    """Declare a metric: the decorated function turns measurements into its value.
+    """Declare a metric; the decorated function computes its value from measurements.
 
-    The metric then works in `METRICS`, in `evaluate` and, if the module is imported, on the command line. Results are
-    saved with the declaration, so they also load where the metric is unknown.
+    The metric then appears in `METRICS` and can be measured by `evaluate` and, if the module is imported, on the
+    command line. Saved results include the declaration, so they can be loaded even if the metric is not declared.
 
     Args:
-        name: Key in results: lower-case letters, digits, `_` and `.`.
+        name: Key in results; lower-case letters, digits, `_` and `.`.
         label: Name for tables and figures.
-        meaning: Direction, meaning of 0 and 1, smallest and largest value.
+        meaning: Direction, meanings of 0 and 1, smallest and largest value.
         group: Family.
-        passes: Measurements it needs (`needs_answers`, `needs_generations`, `needs_states`).
-        uses: Metrics it is computed from, which must be declared before it.
-        references: Sets it compares with, beyond those its passes run over.
-        packages: Optional packages it requires, by import name.
+        passes: Measurements that the metric needs (`needs_answers`, `needs_generations`, `needs_states`).
+        uses: Metrics from which this metric is computed, which must already be declared.
+        references: Sets that the metric uses in addition to the sets of its passes.
+        packages: Optional packages that the metric requires, by import name.
 
     Returns:
-        A decorator that leaves the function as it is.
+        A decorator that returns the function unchanged.
 
     Raises:
-        ConfigError: The name is invalid or taken, or a metric it uses does not exist. A function of the same name and
-            module may be declared again, as happens when a notebook cell runs twice.
+        ConfigError: The name is invalid or taken, or a metric in `uses` does not exist. A function with the same name
+            and module may be declared again, as happens when a notebook cell is rerun.
 
     Example:
         >>> from uds_lens.metrics import Meaning, withdraw_metric, mean_outcome, metric, needs_answers
@@ -508,7 +510,7 @@ def metric(
 
 
 def add_metric(spec: MetricSpec) -> None:
-    """Declare a metric from its record; the decorator `metric` does this for a function.
+    """Declare a metric from its spec, as the decorator `metric` does for a function.
 
     Raises:
         ConfigError: As for `metric`.
@@ -533,7 +535,7 @@ def withdraw_metric(name: str) -> None:
     """Withdraw a custom metric.
 
     Raises:
-        ConfigError: There is no metric of that name, it is one of the library's, or other metrics use it.
+        ConfigError: The metric does not exist, is built in, or is used by other metrics.
     """
     spec = _declared.get(name)
     if spec is None or spec.is_ours:

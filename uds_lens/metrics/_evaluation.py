@@ -1,4 +1,4 @@
-"""`evaluate`: measure any of the metrics of one model."""
+"""`evaluate`: measure metrics of one model."""
 
 from __future__ import annotations
 
@@ -34,29 +34,31 @@ def evaluate(
     run: RunOptions | None = None,
     cache: MetricCache | None = None,
 ) -> MetricResults:
-    """Measure metrics of one model, with one model in memory at a time.
+    """Measure metrics of one model, with only one model in memory at a time.
 
-    Metrics that need the same pass share it, and each question runs once for all its answers. A metric that cannot be
-    computed is NaN, with the reason; the others still run.
+    Metrics that need the same pass share it, and each question is processed once for all its answers. A metric that
+    cannot be computed is NaN with a reason; all other metrics still run.
 
     Args:
-        model: The model to evaluate: directory, Hub id, transformers model, `TransformerBridge` or `HookedModel`.
-        data: The sets of questions (see `load_tofu_data`), or a forget set alone: examples, rows, a table, a path.
-        metrics: Names from `METRICS`; the metrics they are computed from are measured, too. None measures all.
-        retain: Model that never saw the forget set; for normalised attacks and white-box metrics.
-        full: Model trained on everything; for white-box metrics and relative utility.
-        options: Settings of the metrics; default `MetricOptions()`.
-        run: How to run it; default `RunOptions()`.
-        cache: Measurements of `full` and `retain`: reused from earlier calls, and kept for later ones.
+        model: The model to evaluate, as a directory, Hub id, transformers model, `TransformerBridge` or `HookedModel`.
+        data: A `MetricData` (see `load_tofu_data`), or only a forget set, in any form that `load_examples` reads.
+        metrics: Names from `METRICS`. Metrics from which these are computed are also measured. None measures all
+            metrics.
+        retain: Model that never saw the forget set; needed for normalised attacks and white-box metrics.
+        full: Model trained on all data; needed for white-box metrics and relative utility.
+        options: Metric settings; default `MetricOptions()`.
+        run: Device and memory settings; default `RunOptions()`.
+        cache: Measurements of `full` and `retain`, reused from earlier calls and kept for later calls.
 
     Returns:
-        Values, per-example values, reasons, costs, provenance.
+        The results, including values per example, reasons for NaN, costs and provenance.
 
     Raises:
-        ConfigError: A metric or option does not exist, or no metric is requested.
-        ModelError: A checkpoint cannot be opened, or emits NaN or infinite logits (names the first example).
+        ConfigError: A metric or option does not exist, or no metric was requested.
+        ModelError: A checkpoint cannot be opened, or the model outputs NaN or infinite logits (the message names the
+            first example).
         IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
-        MissingDependencyError: A metric needs a package that is not installed; raised before anything is measured.
+        MissingDependencyError: A metric needs a package that is not installed. Raised before any measurement.
 
     Example:
         >>> import uds_lens as ul
@@ -109,7 +111,7 @@ def evaluate(
 
 
 def _missing(spec: MetricSpec, session: Session) -> str | None:
-    """Return why a metric cannot be measured at all; None if it can."""
+    """Return the reason why a metric cannot be measured; None if it can be."""
     absent = [role for role in spec.needs if role in ("retain", "full") and role not in session.sources]
     if absent:
         return f"no {' and no '.join(absent)} model was given"
@@ -128,7 +130,7 @@ def _score(spec: MetricSpec, evidence: Evidence) -> Outcome:
         return spec.score(evidence)
     except Undefined as why:
         return Outcome(math.nan, str(why))
-    except ModelError as error:  # of a fluency classifier that cannot be loaded
+    except ModelError as error:  # the fluency classifier cannot be loaded
         if spec.group != "utility":
             raise
         return Outcome(math.nan, str(error))
@@ -142,7 +144,7 @@ def _value(spec: MetricSpec, outcome: Outcome, session: Session, cost: Cost) -> 
         group=spec.group,
         **spec.meaning._asdict(),
         value=outcome.value,
-        reason="its formula gives no number here" if outcome.reason is None and no_number else outcome.reason,
+        reason="its formula is undefined for these values" if outcome.reason is None and no_number else outcome.reason,
         ids=tuple(outcome.ids),
         per_example=tuple(outcome.per_example),
         subjects=_subjects(spec, outcome.ids, session.data),
@@ -152,7 +154,7 @@ def _value(spec: MetricSpec, outcome: Outcome, session: Session, cost: Cost) -> 
 
 
 def _subjects(spec: MetricSpec, ids: Sequence[str], data: MetricData) -> tuple[str | None, ...]:
-    """Return the subjects of a metric's examples, from the first set that has all examples; empty without subjects."""
+    """Return the subjects of a metric's examples, from the first set with all examples; empty without subjects."""
     sets = [data.examples(p.set_name) for p in spec.passes if p.set_name not in ("", "entities")]
     for examples in (*sets, data.with_entities):
         subject_of = {example.id: example.subject for example in examples}
@@ -163,7 +165,7 @@ def _subjects(spec: MetricSpec, ids: Sequence[str], data: MetricData) -> tuple[s
 
 
 def _cost(passes: Iterable[Pass], session: Session) -> Cost:
-    """Add up what passes took in this call; a pass that involves the model is repeated for every model."""
+    """Add up the cost of passes in this call; passes that involve the model are repeated for every model."""
     run = [(p.role == "model" or p.what == "model", session.results[p]) for p in passes if p in session.fresh]
     repeated = [result for of_model, result in run if of_model]
     others = [result for of_model, result in run if not of_model]

@@ -1,8 +1,8 @@
-"""Diagonal Fisher information of a model's blocks, masks of weights where `retain` has more, and the erasure there.
+"""Diagonal Fisher information of a model's blocks, masks of weights where `retain` has more, and masked erasure.
 
-Fisher information is the mean over examples of the squared gradient of the mean entity NLL. Gradients of several
-examples come from one forward and one backward pass where the model's blocks allow it, else one at a time. Memory is
-bounded: the squares are held for only as many layers at a time as fit.
+Fisher information is the mean over examples of the squared gradient of the mean entity NLL. If the model's blocks allow
+it, gradients for several examples come from one forward and one backward pass, otherwise from one pass pair per
+example. To bound memory, layers are processed in groups whose squared gradients fit in memory.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from uds_lens.patching._hooks import split_call
 logger = logging.getLogger(__name__)
 
 _GRAPH_BYTES = 1 << 28
-"""Memory for what a forward pass keeps until its backward pass; at least one example runs, however large."""
+"""Memory for activations kept for the backward pass. An example that needs more runs alone."""
 
-_EPSILON = 1e-30  # large enough to divide by, too small to change a quotient even of small squared gradients
+_EPSILON = 1e-30  # avoids division by zero without affecting ratios of even tiny squared gradients
 
 _Take: TypeAlias = Callable[[int, int, Float[Tensor, "weight"]], None]
-"""Called with a layer, the position at which a weight begins among the layer's flattened parameters, and the weight's
-flattened float32 gradient for one example. It must not keep the tensor."""
+"""Callback that gets a layer, a weight's offset in the layer's flattened parameters, and the weight's flattened float32
+gradient for one example. It must not keep the tensor."""
 
 _Starts: TypeAlias = dict[int, dict[str, int]]
-"""Per layer, where each of its weights begins among its flattened parameters."""
+"""Per layer, the offset of each weight in the layer's flattened parameters."""
 
 
 class _NotByToken(Exception):  # noqa: N818 - a signal, not an error
-    """A block has weights whose gradients cannot be separated by token; the message says where."""
+    """Raised if a block has weights whose gradients cannot be separated by token; the message gives the reason."""
 
 
-# Gradients of single examples for the weights of single blocks.
+# Gradients per example for the weights of each block.
 
 
 def _each_gradient(
     model: HookedModel, rows: Sequence[TokenRow], layers: Sequence[int], take: _Take, *, desc: str, show: bool | None
 ) -> None:
-    """Pass the gradient of every example for every weight of some layers to `take`."""
+    """Call `take` with every example's gradient for every weight in the given layers."""
     starts = {layer: _starts(model, layer) for layer in layers}
     try:
         together = _may_run_together(model, rows, min(layers))
@@ -74,13 +74,13 @@ def _each_gradient(
                 _alone(model, rows, index, starts, take)
     except ModelError:
         with torch.no_grad():
-            for index in range(len(rows)):  # batches are ordered by length: find the first example that fails
+            for index in range(len(rows)):  # batches are ordered by length, so find the first failing example
                 _loss(model, rows, _batch(model, rows, [index]))
         raise
 
 
 def _block_parameters(model: HookedModel, layer: int) -> list[tuple[str, nn.Parameter]]:
-    """Return the weights of one block, sorted by name; raise `ModelError` where they are quantised."""
+    """Return the weights of one block, sorted by name; raise `ModelError` if they are quantised."""
     named = sorted(model.anatomy.layers[layer].named_parameters())
     integer = [name for name, parameter in named if not parameter.is_floating_point()]
     if integer:
@@ -101,7 +101,7 @@ def _n_weights(model: HookedModel, layer: int) -> int:
 
 
 def layer_turns(model: HookedModel, memory_gb: float) -> list[list[int]]:
-    """Group layers so that their squares and gradients (float32 each) fit in memory; at least one layer per group."""
+    """Group layers so that each group's squares and gradients (float32) fit in memory; at least one layer per group."""
     turns: list[list[int]] = []
     used = float("inf")
     for layer in range(model.n_layers):
@@ -115,7 +115,7 @@ def layer_turns(model: HookedModel, memory_gb: float) -> list[list[int]]:
 
 
 def _kept_per_token(model: HookedModel, layers: Sequence[int]) -> int:
-    """Estimate the bytes that a pass keeps per token: twice what enters and leaves the linear maps of some layers."""
+    """Estimate the bytes that a pass keeps per token, as twice the inputs and outputs of the layers' linear maps."""
     maps = [m for layer in layers for m in model.anatomy.layers[layer].modules() if isinstance(m, nn.Linear)]
     numbers = sum(m.in_features + m.out_features for m in maps) or model.d_model * 32 * len(layers)
     return 2 * numbers * model.dtype.itemsize
@@ -127,7 +127,7 @@ def _batch(model: HookedModel, rows: Sequence[TokenRow], indices: Sequence[int])
 
 
 def _loss(model: HookedModel, rows: Sequence[TokenRow], batch: TokenBatch) -> Tensor:
-    """Return the sum of the examples' mean entity NLL; each example's gradient is then that of its own mean."""
+    """Return the sum over examples of the mean entity NLL, so that each example contributes its own gradient."""
     states = normed_at_window(model, batch)
     scored = batch.scored_mask.to(states.device)
     logits = model.anatomy.unembed(states[scored]).float()
@@ -141,7 +141,7 @@ def _loss(model: HookedModel, rows: Sequence[TokenRow], batch: TokenBatch) -> Te
 
 
 def _alone(model: HookedModel, rows: Sequence[TokenRow], index: int, starts: _Starts, take: _Take) -> None:
-    """Compute the gradients of one example by autograd."""
+    """Compute the gradients for one example with autograd."""
     batch = _batch(model, rows, [index])
     weights = [(layer, starts[layer][name], p) for layer in starts for name, p in _block_parameters(model, layer)]
     flat = [parameter for _, _, parameter in weights]
@@ -154,7 +154,7 @@ def _alone(model: HookedModel, rows: Sequence[TokenRow], index: int, starts: _St
 
 @contextmanager
 def differentiable(parameters: Sequence[Tensor]) -> Iterator[None]:
-    """Enable gradients of some weights within a `with` block."""
+    """Enable gradients for the given weights within a `with` block."""
     before = [parameter.requires_grad for parameter in parameters]
     try:
         for parameter in parameters:
@@ -177,7 +177,7 @@ def _side_by_side(
 ) -> None:
     """Compute the gradients of a batch; raise `_NotByToken` if a module does not map each token exactly once."""
     batch = _batch(model, rows, indices)
-    places: dict[nn.Module, tuple[int, dict[str, int]]] = {}  # of modules with weights of their own
+    places: dict[nn.Module, tuple[int, dict[str, int]]] = {}  # for modules that own weights
     for layer in starts:
         for path, module in model.anatomy.layers[layer].named_modules():
             prefix = f"{path}." if path else ""
@@ -214,7 +214,7 @@ def _side_by_side(
 
 
 def _graph_from(model: HookedModel, layer: int) -> RemovableHandle:
-    """Within a `with` block, let gradients flow from the input of a layer on; nothing before it is differentiated."""
+    """Within a `with` block, start the autograd graph at the input of a layer."""
 
     def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden, rest, options = split_call(args, kwargs)
@@ -241,7 +241,7 @@ def _keeper(seen: dict[nn.Module, tuple[Tensor, Tensor]], batch: TokenBatch) -> 
 
 
 def _scales_by_token(module: nn.Module, entered: Tensor, back: Tensor) -> list[tuple[str, Tensor]] | None:
-    """Return gradients of a norm's scales for each token of each example; None if a module is not such a norm."""
+    """Return a norm's scale gradients for each token of each example; None if the module is not such a norm."""
     named = list(module.named_parameters(recurse=False))
     if type(module) in (nn.Linear, nn.LayerNorm) or any(p.shape != entered.shape[-1:] for _, p in named):
         return None
@@ -251,13 +251,13 @@ def _scales_by_token(module: nn.Module, entered: Tensor, back: Tensor) -> list[t
         with torch.enable_grad():
             output = torch.func.functional_call(module, scales, (entered,))
     except RuntimeError:
-        return None  # its scales are not applied by broadcasting
+        return None  # the scales are not applied by broadcasting
     grads = torch.autograd.grad(output, list(scales.values()), back, allow_unused=True, materialize_grads=True)
     return list(zip(scales, grads, strict=True))
 
 
 def _module_gradients(module: nn.Module, entered: Tensor, back: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield a module's gradients for one example, from its input and the gradient of its output."""
+    """Yield a module's gradients for one example, from its input and its output's gradient."""
     if type(module) is nn.Linear:
         yield "weight", back.flatten(0, -2).T @ entered.flatten(0, -2)
         if module.bias is not None:
@@ -271,7 +271,7 @@ def _module_gradients(module: nn.Module, entered: Tensor, back: Tensor) -> Itera
 
 
 def _may_run_together(model: HookedModel, rows: Sequence[TokenRow], layer: int) -> bool:
-    """Return whether the shortest and the longest example give the same squares in one layer together as alone."""
+    """Return whether batching the shortest and the longest example leaves their squares in one layer unchanged."""
     if model.runs_hooks or model.is_wrapped or len(rows) < 2:
         return False
     order = sorted(range(len(rows)), key=lambda index: len(rows[index].ids))
@@ -291,8 +291,8 @@ def _may_run_together(model: HookedModel, rows: Sequence[TokenRow], layer: int) 
         return False
     for index in pair:
         _alone(model, rows, index, starts, squares_into(alone))
-    # Compare each weight with its own largest square, not the block's. Gradients that are only rounding (a bias of
-    # keys) are ignored.
+    # Compare each weight relative to its own largest square, not the block's. Gradients that are only rounding error (a
+    # key bias) are ignored.
     tolerance, rounding = (1e-3, 1e-6) if model.dtype == torch.float32 else (0.1, 1e-3)
     least = rounding * float(alone.max())
     begins = sorted(starts[layer].values())
@@ -315,20 +315,21 @@ def diagonal_fisher(
     desc: str = "Fisher",
     show: bool | None = None,
 ) -> dict[int, Float[Tensor, "weight"]]:
-    """Return the mean over examples of the squared gradient of the mean entity NLL, for the weights of some layers.
+    """Return the mean over examples of the squared gradient of the mean entity NLL, for the given layers' weights.
 
     Args:
-        model: The model; 4-bit ones go through `dequantised` first.
-        rows: The examples, in tokens.
-        layers: Which layers, all held in memory.
+        model: The model; a 4-bit model must go through `dequantised` first.
+        rows: The tokenised examples.
+        layers: The layers, whose diagonals are all held in memory.
         desc: Label of the progress bar.
         show: Progress bar on, off, or (None) in terminals only.
 
     Returns:
-        For each layer, the values at its flattened parameters, float32.
+        For each layer, the values for its flattened parameters, as float32.
 
     Raises:
-        ModelError: Quantised weights, or NaN or infinite logits (names the first example).
+        ModelError: Weights are quantised, or the model outputs NaN or infinite logits (the message names the first
+            example).
     """
     sums = {}
     for layer in layers:
@@ -346,7 +347,7 @@ def diagonal_fisher(
 def spill_fisher(
     model: HookedModel, rows: Sequence[TokenRow], *, memory_gb: float, show: bool | None = None
 ) -> SpillFolder:
-    """Write the Fisher diagonal of each layer to a temporary file, as many layers at a time as fit in memory."""
+    """Write each layer's Fisher diagonal to a temporary file, processing as many layers at a time as fit in memory."""
     from safetensors.torch import save_file
 
     folder = SpillFolder()
@@ -357,31 +358,31 @@ def spill_fisher(
     return folder
 
 
-# Weights for which `retain` has more Fisher information than `full`, and how much a model has there.
+# Masks of weights with more Fisher information in `retain` than in `full`, and a model's information there.
 
 
 @dataclass(frozen=True, eq=False)
 class FisherMasks:
-    """For each layer, the weights with more Fisher information in `retain` than in `full`, largest excess first.
+    """For each layer, the weights with more Fisher information in `retain` than in `full`, by decreasing excess.
 
-    The mask of a fraction p is the first `max(1, floor(p n))` entries of a layer of n weights, or fewer if fewer
-    weights have more in `retain`.
+    For a fraction p, the mask of a layer with n weights is the first `max(1, floor(p n))` entries, or all entries if
+    there are fewer.
     """
 
     indices: tuple[Int[Tensor, "_"], ...]
     """Positions in the layer's flattened parameters, one tensor per layer."""
 
     retain: tuple[Float[Tensor, "_"], ...]
-    """Fisher information of `retain` there."""
+    """Fisher information of `retain` at these positions."""
 
     full: tuple[Float[Tensor, "_"], ...]
-    """Fisher information of `full` there."""
+    """Fisher information of `full` at these positions."""
 
     n_weights: tuple[int, ...]
-    """Weights of each layer."""
+    """Number of weights per layer."""
 
     def size(self, layer: int, fraction: float) -> int:
-        """Return the number of entries of a layer's mask."""
+        """Return the number of entries in a layer's mask."""
         return min(mask_size(self.n_weights[layer], fraction), len(self.indices[layer]))
 
     @property
@@ -391,7 +392,7 @@ class FisherMasks:
 
 
 def mask_size(n_weights: int, fraction: float) -> int:
-    """Return the entries of a mask: the fraction of the layer's weights, rounded down, at least one.
+    """Return the size of a mask: the fraction of the layer's weights, rounded down, but at least one.
 
     >>> mask_size(25_000, 0.0001), mask_size(39_960, 0.0001), mask_size(100, 0.0001)
     (2, 3, 1)
@@ -408,7 +409,7 @@ def fisher_masks(
     fractions: Sequence[float] = FRACTIONS,
     show: bool | None = None,
 ) -> FisherMasks:
-    """Return masks of the largest `a_i = max(F_retain - F_full, 0)` of each layer, with both models' values there.
+    """Return each layer's largest entries of `a_i = max(F_retain - F_full, 0)`, with both models' values there.
 
     `retain` is from `spill_fisher`.
     """
@@ -428,7 +429,7 @@ def fisher_masks(
 def masked_fisher(
     model: HookedModel, rows: Sequence[TokenRow], masks: FisherMasks, *, memory_gb: float, show: bool | None = None
 ) -> list[Float[Tensor, "_"]]:
-    """Return the Fisher information of a model at the masked weights; nothing else is kept."""
+    """Return the Fisher information of a model at the masked weights only."""
     sums = [torch.zeros(len(indices), dtype=torch.float64, device=model.device) for indices in masks.indices]
     parts: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
@@ -448,15 +449,15 @@ def masked_fisher(
 def fisher_erasure(
     masks: FisherMasks, model: Sequence[Float[Tensor, "_"]], fraction: float
 ) -> tuple[Float[Tensor, "layer"], Float[Tensor, "layer"]]:
-    """Return erasure and weight of each layer: `1 - clip((F_ret - F_unl) / (e + eps), 0, 1)`, `e = F_ret - F_full`.
+    """Return each layer's erasure, `1 - clip((F_ret - F_unl) / (e + eps), 0, 1)`, and weight `e = F_ret - F_full`.
 
     Args:
         masks: From `fisher_masks`.
         model: From `masked_fisher`.
-        fraction: Size of the mask as a fraction of weights; the means are taken over the entries of this mask.
+        fraction: Size of the mask as a fraction of the weights; F_ret, F_unl and F_full are means over this mask.
 
     Returns:
-        Erasure, 0 = as in `full`, 1 = as in `retain`; and the weights e (0 where a layer has no mask).
+        Erasure per layer (0: as in `full`, 1: as in `retain`), and the weights e (0 for layers without a mask).
 
     Example:
         >>> one = lambda value: (torch.tensor([value]),)
@@ -481,9 +482,10 @@ def fisher_erasure(
 
 
 def dequantised(model: HookedModel) -> HookedModel:
-    """Return a model whose 4-bit layers are plain linear ones, which have gradients; the model itself if none is 4-bit.
+    """Return a model with 4-bit layers replaced by plain linear layers, which have gradients.
 
-    The given model stays as it is; weights that are not quantised are shared.
+    The given model is not changed, and is itself returned if it has no 4-bit layers. Weights that are not quantised are
+    shared.
     """
     if not any(is_4bit_layer(module) for module in model.hf.modules()):
         return model

@@ -1,4 +1,4 @@
-"""Scorers of fluency, one half of Utility; they tell language from gibberish."""
+"""Fluency scorers, which detect gibberish; Fluency is one half of Utility."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from uds_lens.models._checkpoint import LOADING
 def fluency_scorer(
     options: MetricOptions, *, metrics: Iterable[str] | None = None, offline: bool = False
 ) -> FluencyScorer:
-    """Return the scorer that metrics will use; a classifier is loaded at once, before anything else runs.
+    """Return the scorer that metrics will use, loading its classifier immediately if it has one.
 
     Args:
-        options: As for `evaluate`.
-        metrics: Names, as for `evaluate`; if none of them needs fluency, no classifier is loaded.
-        offline: Use only files already downloaded.
+        options: Metric settings, as for `evaluate`.
+        metrics: Names, as for `evaluate`; no classifier is loaded if none of the metrics needs fluency.
+        offline: Use only files that are already downloaded.
 
     Raises:
-        ModelError: A classifier is needed and cannot be loaded.
+        ModelError: A classifier is needed but cannot be loaded.
     """
     scorer = scorer_named(options.fluency, offline=offline)
     if isinstance(scorer, HubFluency) and "fluency" in {spec.name for spec in resolve(metrics, options=options)}:
@@ -35,11 +35,11 @@ def fluency_scorer(
 
 
 def scorer_named(fluency: FluencyScorer | str, *, offline: bool = False) -> FluencyScorer:
-    """Return a scorer by name ("hub", "heuristic", or a classifier), or as given."""
+    """Return the scorer with the given name ("hub", "heuristic", or a classifier), or a given scorer unchanged."""
     return _scorer(fluency, offline) if isinstance(fluency, str) else fluency
 
 
-@cache  # load a classifier only once for all models
+@cache  # load each classifier only once
 def _scorer(name: str, offline: bool) -> FluencyScorer:
     if name == "heuristic":
         return HeuristicFluency()
@@ -47,7 +47,7 @@ def _scorer(name: str, offline: bool) -> FluencyScorer:
 
 
 class HubFluency:
-    """A text classifier from the Hugging Face Hub; a text counts as fluent if its top label says so."""
+    """A text classifier from the Hugging Face Hub; a text is fluent if its top label is one of `fluent_labels`."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class HubFluency:
         return f"{self.model} (top label {' or '.join(self.fluent_labels)})"
 
     def __call__(self, texts: Sequence[str]) -> list[float]:
-        """Return 1 where the classifier's top label is one of `fluent_labels`, else 0; 0 for an empty text.
+        """Return 1 for each text whose top label is one of `fluent_labels`, and 0 for other or empty texts.
 
         Raises:
-            ModelError: The classifier cannot be loaded, or has none of the labels.
+            ModelError: As for `require`.
         """
         self.require()
         filled = [i for i, text in enumerate(texts) if text.strip()]
@@ -82,10 +82,10 @@ class HubFluency:
         return scores
 
     def require(self) -> None:
-        """Load the classifier, if it is not loaded yet.
+        """Load the classifier if it is not loaded yet.
 
         Raises:
-            ModelError: It cannot be loaded, or has none of the labels.
+            ModelError: The classifier cannot be loaded, or has none of `fluent_labels`.
         """
         if self._classifier is not None:
             return
@@ -95,33 +95,33 @@ class HubFluency:
             where = {"local_files_only": self.offline, "trust_remote_code": False}
             with LOADING, asking_the_hub():
                 config = AutoConfig.from_pretrained(self.model, **where)
-                # Seconds of imports, made only where there is a classifier.
+                # These imports take seconds, so they wait until the classifier's config has been found.
                 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-                set_attention(config, "eager")  # the checkpoint may name a kernel on the Hub, which is code
+                set_attention(config, "eager")  # the config may request a kernel (code) from the Hub
                 head = AutoModelForSequenceClassification.from_pretrained(self.model, config=config, **where)
                 words = AutoTokenizer.from_pretrained(self.model, **where)
         except Exception as error:  # the Hub client has no common base class for its errors
-            first = "download it where there is a connection" if self.offline else "check the connection"
+            first = "download it while online" if self.offline else "check the connection"
             raise ModelError(
-                f"the fluency classifier {self.model!r} cannot be loaded ({type(error).__name__}): {first}, or name "
-                "the directory of a local copy, ",
+                f"the fluency classifier {self.model!r} cannot be loaded ({type(error).__name__}): {first}, pass the "
+                "directory of a local copy, use ",
                 Setting("fluency", "heuristic"),
-                " (rules of thumb, no model), or metrics without it.",
+                " (rules of thumb, no model), or choose metrics that do not need it.",
             ) from error
         labels = set(head.config.id2label.values())
         if not labels & set(self.fluent_labels):
-            raise ModelError(f"{self.model!r} has the labels {sorted(labels)}; none of {self.fluent_labels}.")
+            raise ModelError(f"{self.model!r} has the labels {sorted(labels)}, but none of {self.fluent_labels}.")
         self._classifier = pipeline("text-classification", model=head, tokenizer=words, device=self.device)
 
 
 class HeuristicFluency:
-    """Rules of thumb that need no model: offline, instant, and unable to detect word salad.
+    """Rules of thumb that need no model. They work offline and instantly, but cannot detect word salad.
 
-    A text counts as fluent if it has a word, most of its characters are letters, digits, spaces or common
-    punctuation, its words have ordinary lengths, and it does not repeat itself (at least half of its four-word
-    sequences are distinct). Loops, symbol noise and empty answers fail; grammatical nonsense passes. This is good
-    enough to notice a broken model, but not to compare good ones.
+    A text is fluent if it contains a word, consists mostly of letters, digits, spaces and common punctuation, has words
+    of ordinary length, and does not repeat itself (at least half of its four-word sequences are distinct). Loops,
+    symbol noise and empty answers fail; grammatical nonsense passes. This is enough to detect a broken model, but not
+    to compare good models.
     """
 
     name = "heuristic (rules of thumb, no model)"

@@ -1,4 +1,4 @@
-"""The norm of the gradient of one answer's loss: how far a training step on it would move a model."""
+"""Gradient norms of answers' losses, which show how far a training step on an answer would move a model."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ def gradient_norms(
     desc: str = "gradients",
     show: bool | None = None,
 ) -> list[float]:
-    """Return the mean over weight tensors of the 2-norm of the gradient of each answer's mean NLL.
+    """Return the gradient 2-norm of each answer's mean NLL, averaged over weight tensors.
 
-    The loss leaves out the last labelled position, as Open-Unlearning does. Answers run one at a time, and only
-    one tensor's gradient is held.
+    The loss leaves out the last labelled position, as in Open-Unlearning. Answers run one at a time, and only one
+    weight tensor's gradient is held in memory.
 
     Args:
         model: The model; a 4-bit model is differentiated with respect to its dequantised weights.
-        rows: The answers' tokens, the `scored` of `uds_lens.data.answer_sequences`.
-        names: Names of the rows in errors, for example their questions; default: their numbers.
+        rows: The tokenised answers: `scored` from `uds_lens.data.answer_sequences`.
+        names: Names of the rows in error messages, such as their questions; default: row numbers.
         desc: Label of the progress bar.
         show: Progress bar on, off, or (None) in terminals only.
 
     Returns:
-        Numbers >= 0 in nats per unit of weight; NaN for answers of one token, and for those too long for the model.
+        Numbers >= 0, in nats per unit of weight; NaN for answers that have only one token or are too long for the
+        model.
 
     Raises:
-        ModelError: NaN or infinite logits; names the first example.
+        ModelError: The model outputs NaN or infinite logits; the message names the first example.
     """
     model, found = dequantised(model), [math.nan] * len(rows)
     names = [f"number {row}" for row in range(len(rows))] if names is None else names
@@ -73,7 +74,7 @@ def _loss(model: HookedModel, rows: Sequence[TokenSequence], index: int) -> Tens
 
 @contextmanager
 def _norms_of_gradients(module: nn.Module) -> Iterator[list[float]]:
-    """Collect the norm of each gradient that a backward pass makes; each is freed at once. Restore the caller's."""
+    """Collect and free each gradient during backward passes; restore the caller's gradients at the end."""
     weights = [weight for weight in module.parameters() if weight.is_floating_point()]
     norms: list[float] = []
     own = [weight.grad for weight in weights]

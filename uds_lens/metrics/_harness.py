@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness as metrics: the harness asks and scores the model that is already open."""
+"""lm-evaluation-harness tasks as metrics, run on the model that is already open."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ def harness_metric(
     batch_size: int = 8,
     chat: bool = False,
 ) -> str:
-    """Declare a task of lm-evaluation-harness as a custom metric `lm_eval.TASK`, for the rest of the Python session.
+    """Declare an lm-evaluation-harness task as a custom metric `lm_eval.TASK`, for the rest of the Python session.
 
-    On the command line, import a file that calls this function: `--import FILE`. Without the network, the task's data
-    must have been downloaded before (`HF_HUB_OFFLINE=1`).
+    On the command line, import a file that calls this function with `--import FILE`. To work offline
+    (`HF_HUB_OFFLINE=1`), download the task's data beforehand.
 
     Args:
         task: Name of a task or group, such as "mmlu" or "wmdp".
-        score: Which of the task's scores; with a filter other than "none", write "exact_match,strict-match".
-        meaning: Meaning of a higher score; for WMDP, `Meaning("knowledge", "nothing left", "all known")`.
-        tasks: Directory with tasks (YAML) of your own, in place of the harness's.
-        few_shot: Examples before each question; None is the task's own number.
-        limit: Number of questions per task, taken from the start; None asks all.
-        batch_size: Rows side by side.
-        chat: Put the questions into the tokenizer's chat template.
+        score: The task's score to use; for a filter other than "none", append the filter, as in
+            "exact_match,strict-match".
+        meaning: Scale of the score; for WMDP, pass `Meaning("knowledge", "nothing left", "all known")`.
+        tasks: Directory with your own tasks (YAML), which replace the harness's tasks.
+        few_shot: Number of examples before each question; None uses the task's default.
+        limit: Use only the first `limit` questions per task; None uses all.
+        batch_size: Rows per batch.
+        chat: Apply the tokenizer's chat template to the questions.
 
     Returns:
-        Name of the metric. Its details have the standard error, the task's version and the number of questions.
+        Name of the metric. Its details contain the standard error, the task's version and the number of questions.
 
     Raises:
-        ConfigError: The name is taken. When the metric is measured: there is no such task or score.
-        MissingDependencyError: When the metric is measured: the extra `lm-eval` is not installed.
+        ConfigError: The name is taken. Also raised during measurement if there is no such task or score.
+        MissingDependencyError: Raised during measurement if the extra `lm-eval` is not installed.
 
     Example:
         >>> from uds_lens.metrics import METRICS, harness_metric, withdraw_metric
@@ -77,7 +78,7 @@ def harness_metric(
 def _outcome(evidence: Evidence, *, own: Pass, task: str, score: str) -> Outcome:
     found = evidence.measured(own)
     by_task = {**found["results"], **found.get("groups", {})}
-    scores = by_task.get(task, {})  # tags have none
+    scores = by_task.get(task, {})  # tags have no scores
     if score not in scores:
         numbers = ", ".join(name for name in scores if "," in name and "_stderr" not in name)
         parts = ", ".join(name for name in by_task if name != task)
@@ -102,7 +103,7 @@ def run_task(
     chat: bool,
     tasks: str | None,
 ) -> Mapping[str, Any]:
-    """Return the results of `lm_eval.simple_evaluate` for an open model, without resetting the caller's seeds."""
+    """Run `lm_eval.simple_evaluate` on an open model, without resetting the caller's random seeds."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
@@ -111,7 +112,7 @@ def run_task(
     if task not in manager.all_tasks:
         where = f" in {tasks}" if tasks else ""
         raise ConfigError(f"lm-evaluation-harness has no task {task[:60]!r}{where}: `lm-eval ls tasks` lists its own.")
-    tokenizer: Any = copy.deepcopy(model.tokenizer)  # a copy, since the harness sets its padding
+    tokenizer: Any = copy.deepcopy(model.tokenizer)  # the harness changes its padding
     seeds = dict.fromkeys(("random_seed", "numpy_random_seed", "torch_random_seed"))
     found: Mapping[str, Any] = simple_evaluate(
         HFLM(pretrained=model.hf, tokenizer=tokenizer, batch_size=batch_size),

@@ -1,4 +1,4 @@
-"""Logit Lens next to UDS for one example: what a layer seems to encode, and how much of it the model uses."""
+"""Logit Lens and UDS for one example: what each layer seems to encode, and how much of it the model uses."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LensComparison:
-    """The layers of one example under both metrics; deltas in nats per token."""
+    """Both metrics on each layer, for one example; deltas in nats per token."""
 
     example: ForgetExample
     """The example."""
 
     tau: float
-    """Threshold of both metrics' KE layers."""
+    """Threshold for KE layers, the same for both metrics."""
 
     lens_s1: Float[Tensor, "layer"]
-    """Logit Lens of `full` minus that of `retain`."""
+    """Logit Lens of `full` minus Logit Lens of `retain`."""
 
     lens_s2: Float[Tensor, "layer"]
-    """Logit Lens of `full` minus that of the unlearned model."""
+    """Logit Lens of `full` minus Logit Lens of the unlearned model."""
 
     uds_s1: Float[Tensor, "layer"]
     """Log-probability lost by patching `retain` into `full`."""
@@ -50,7 +50,7 @@ class LensComparison:
 
     @property
     def lens_score(self) -> float:
-        """Logit Lens of the example in [0, 1], aggregated like UDS; NaN without a KE layer."""
+        """Logit Lens score of the example in [0, 1], aggregated like UDS; NaN without a KE layer."""
         return self._score(self.lens_s1, self.lens_s2)
 
     @property
@@ -59,7 +59,7 @@ class LensComparison:
         return self._score(self.uds_s1, self.uds_s2)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per layer: delta S1, delta S2, KE and LER of both metrics; LER is NaN off the KE layers."""
+        """Return one row per layer: delta S1, delta S2, KE and LER of both metrics; LER is NaN outside KE layers."""
         import pandas as pd
 
         columns: dict[str, list[float] | list[int]] = {"layer": list(range(len(self.lens_s1)))}
@@ -105,22 +105,22 @@ def compare_logit_lens(
 ) -> LensComparison:
     """Compare Logit Lens with UDS on one example, layer by layer.
 
-    UDS is taken from the finished audit; for Logit Lens the three models are opened again, one at a time.
+    UDS is taken from the finished audit. For Logit Lens, the three models are opened again, one at a time.
 
     Args:
         audit: A finished audit; both metrics use its prompts.
         example: Id of a scored example, or its index.
-        full: Where to open `full`; None opens it by the name in the audit.
-        retain: Where to open `retain`.
-        unlearned: Where to open the unlearned model.
-        run: How to run it; default `RunOptions()`.
+        full: Source of `full`; None uses the name recorded in the audit.
+        retain: Source of `retain`.
+        unlearned: Source of the unlearned model.
+        run: Device and memory settings; default `RunOptions()`.
 
     Returns:
         Both metrics' deltas per layer, and their scores.
 
     Raises:
-        DataError: No scored example has that id or index.
-        ModelError: A model is not the one that was audited.
+        DataError: No scored example has this id or index.
+        ModelError: A model differs from the audited model.
 
     Example:
         >>> import uds_lens as ul
@@ -152,7 +152,7 @@ def compare_logit_lens(
     for role, name in (("full", "full"), ("retain", "retain"), ("unlearned", "model")):
         if session.records[name].fingerprint != audit.models[role].fingerprint:
             raise ModelError(
-                f"{session.records[name].name!r} is not the {role} model of this audit (other weights): pass ",
+                f"{session.records[name].name!r} is not the {role} model of this audit (its weights differ): pass ",
                 Setting(role, ...),
                 ", the checkpoint that was audited.",
             )

@@ -1,4 +1,4 @@
-"""`MetricResults`: every metric of one model, with its scale and cost, and a reason if it has no value."""
+"""`MetricResults`: all metrics of one model, with scales, costs, and reasons for undefined values."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from uds_lens.results._records import fingerprint_of
 if TYPE_CHECKING:
     import pandas as pd
 
-ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ utility"}  # directions as a column of a table
+ARROWS = {"knowledge": "↑ known", "erasure": "↑ erased", "utility": "↑ utility"}  # table labels for directions
 
 _SPEED = ("fisher_memory_gb", "generation_rows")  # options that do not affect the numbers
 
 
 class Cost(NamedTuple):
-    """Cost of the passes behind a metric in this evaluation; passes that metrics share count in each.
+    """Cost of the passes behind a metric in this evaluation; shared passes are counted for every metric.
 
     The cost of passes that ran together (answers to the same questions, several models patched into `full`) is divided
-    among them by their tokens.
+    in proportion to their tokens.
     """
 
     seconds: float = 0.0
-    """Wall time on the model."""
+    """Wall time on the model, in seconds."""
 
     forwards: int = 0
-    """Forward passes of the model: one per batch, and per generated token of a batch."""
+    """Forward passes of the model, counting one per batch, and one per generated token of a batch."""
 
     reference_seconds: float = 0.0
-    """Wall time on `retain` and `full`; 0 if the cache already held their results."""
+    """Wall time on `retain` and `full`, in seconds; 0 if the cache already held their results."""
 
     reference_forwards: int = 0
     """Forward passes of `retain` and `full`."""
@@ -74,7 +74,7 @@ class MetricValue:
     """The metric; NaN where it is undefined."""
 
     direction: Direction
-    """Meaning of a higher value: more "knowledge" left, more "erasure", or more "utility"."""
+    """What a higher value means: more "knowledge" left, more "erasure", or more "utility"."""
 
     low: FloatOrNaN
     """Smallest possible value."""
@@ -92,33 +92,33 @@ class MetricValue:
     """Why the value is NaN."""
 
     ids: tuple[str, ...] = ()
-    """Examples, in the order of `per_example`; empty for metrics of whole sets."""
+    """Ids of the examples, in the order of `per_example`; empty for metrics that have no values per example."""
 
     per_example: tuple[FloatOrNaN, ...] = ()
-    """Value of each example; NaN where it has none."""
+    """Value of each example; NaN if an example has no value."""
 
     subjects: Annotated[Sequence[str | None], AfterValidator(tuple)] = ()
-    """Subject of each of these examples; empty if none has a subject."""
+    """Subject of each example; empty if no example has a subject."""
 
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Further numbers behind the value, for example per layer."""
+    """Further numbers, for example per layer."""
 
     cost: Cost = field(default_factory=Cost)
     """Time and forward passes."""
 
     @property
     def n(self) -> int:
-        """Examples with a value."""
+        """Number of examples with a value."""
         return sum(not math.isnan(value) for value in self.per_example)
 
     @property
     def n_missing(self) -> int:
-        """Examples without a value."""
+        """Number of examples without a value."""
         return len(self.per_example) - self.n
 
     @property
     def interval(self) -> Interval:
-        """95% bootstrap interval, clustered by subject if examples share subjects, otherwise over examples.
+        """95% bootstrap interval, over subjects if examples share subjects, otherwise over examples.
 
         NaN if the metric is not a mean over examples (an AUC, a harmonic mean), or if all examples are about one
         subject.
@@ -131,18 +131,18 @@ class MetricValue:
 
     @property
     def basis(self) -> IntervalBasis | None:
-        """The unit that the interval resamples; None if there is no interval."""
+        """Unit that the interval resamples; None if there is no interval."""
         values = self._averaged
         return None if values is None or not self.subjects else interval_basis(values, self.subjects)
 
     @property
     def n_subjects(self) -> int | None:
-        """Number of subjects that the interval rests on; None if it is over examples, or undefined."""
+        """Number of subjects behind the interval; None if the interval is over examples, or undefined."""
         return self.basis.n if self.basis is not None and self.basis.by == "subject" else None
 
     @property
     def _averaged(self) -> torch.Tensor | None:
-        """The values whose mean is the metric; None if it is not a mean."""
+        """Values whose mean is the metric; None if the metric is not a mean."""
         values = torch.tensor([float(value) for value in self.per_example], dtype=torch.float64)
         is_mean = len(values) and math.isclose(float(values.nanmean()), self.value, rel_tol=1e-6, abs_tol=1e-9)
         return values if is_mean else None
@@ -153,13 +153,13 @@ class MetricValue:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricResults:
-    """Metrics of one model; made by `uds_lens.metrics.evaluate`. `results["es"]` is a `MetricValue`."""
+    """Metrics of one model, as returned by `uds_lens.metrics.evaluate`; `results["es"]` is a `MetricValue`."""
 
     metrics: Mapping[str, MetricValue]
-    """By name, in the order of the registry."""
+    """Values by metric name, in the order of the registry."""
 
     models: Mapping[str, ModelRecord]
-    """Records of `model`, and of `retain` and `full` where they were used."""
+    """Records of `model` and, if used, of `retain` and `full`."""
 
     options: MetricOptions
     """Settings of the metrics."""
@@ -168,13 +168,13 @@ class MetricResults:
     """Number of examples per set."""
 
     generations: Mapping[str, Sequence[str]]
-    """Greedy answers of the model by set ("forget", "forget, jailbreak", "retain", ...), in the set's order."""
+    """The model's greedy answers by set ("forget", "forget, jailbreak", "retain", ...), in the set's order."""
 
     provenance: Mapping[str, Any]
-    """Versions, machine, command, protocol, first prompt, fluency scorer."""
+    """Versions, machine, command, prompt format, first prompt and fluency scorer."""
 
     total: Cost = field(default_factory=Cost)
-    """Cost of the whole evaluation; less than the metrics' sum, because they share passes."""
+    """Cost of the whole evaluation, which is less than the sum over metrics if metrics share passes."""
 
     def __getitem__(self, name: str) -> MetricValue:
         return self.metrics[name]
@@ -187,22 +187,23 @@ class MetricResults:
 
     @property
     def values(self) -> dict[str, float]:
-        """The numbers alone."""
+        """Values by metric name."""
         return {name: metric.value for name, metric in self.metrics.items()}
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why metrics are NaN."""
+        """Reasons for NaN, by metric name."""
         return {name: metric.reason for name, metric in self.metrics.items() if metric.reason is not None}
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """Return what the numbers depend on besides the model, as plain values: see `uds_lens.results._conditions`.
+        """Return everything except the model that the values depend on; see `uds_lens.results._conditions`.
 
-        These are options, prompts, a hash of the questions, and the weights of `retain` and `full` if they were used.
+        These are the options, the prompts, hashes of the questions, and the fingerprints of `retain` and `full` if they
+        were used.
         """
         found = {name: value for name, value in self.options.to_dict().items() if name not in _SPEED}
-        for name in AT_DEFAULT_LEFT_OUT:  # a missing condition would match every value
+        for name in AT_DEFAULT_LEFT_OUT:  # a missing condition would match any value
             found[name] = getattr(self.options, name)
         found |= {role: record.fingerprint for role, record in self.models.items() if role != "model"}
         sets = ", ".join(name for name, size in self.sizes.items() if size)
@@ -210,16 +211,16 @@ class MetricResults:
             "protocol": self.provenance.get("protocol"),
             "questions": self.provenance.get("ids_hash"),
             "questions of uds": self.provenance.get("entity_ids_hash"),
-            f"examples of {sets}": self.provenance.get("data_hash"),  # for other sets, the forget questions count
+            f"examples of {sets}": self.provenance.get("data_hash"),  # compared only on the same sets
         }
         return found | {name: value for name, value in asked.items() if value is not None}
 
     @property
     def sample_errors(self) -> dict[str, SampleError]:
-        """Return each metric's standard error due to sampling, by name; empty if all examples were asked.
+        """Return each metric's standard error due to sampling, by name; empty if all examples were used.
 
-        Only means over examples have one. Their `interval` answers a different question: what other subjects would
-        give.
+        Only means over examples have such an error. Their `interval` answers a different question: how the mean would
+        vary for other subjects.
         """
         sample: dict[str, Any] | None = self.provenance.get("sample")
         errors: dict[str, SampleError] = {}
@@ -244,7 +245,7 @@ class MetricResults:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Cautions to read before quoting the numbers."""
+        """Cautions to read before reporting the numbers."""
         few_subjects: dict[IntervalBasis, list[str]] = {}
         few: dict[int, list[str]] = {}
         trusts: list[tuple[str, Trust]] = []
@@ -270,10 +271,10 @@ class MetricResults:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per metric: value, reason, counts, direction, range, meaning of 0 and 1, cost.
+        """Return one row per metric: value, reason, counts, direction, range, meanings of 0 and 1, cost.
 
-        `sample_standard_error` is the error due to sampling alone (`sample_errors`): 0 if all examples were asked, NaN
-        if the metric has none.
+        `sample_standard_error` is the error due to sampling alone (`sample_errors`): 0 if all examples were used, NaN
+        if it is undefined for the metric.
         """
         import pandas as pd
 
@@ -289,7 +290,7 @@ class MetricResults:
         )
 
     def examples_frame(self) -> pd.DataFrame:
-        """Return a long table: `metric`, `example_id`, `value`, for the metrics that have a value per example."""
+        """Return a long table (`metric`, `example_id`, `value`) of all metrics that have values per example."""
         import pandas as pd
 
         rows = [
@@ -300,11 +301,11 @@ class MetricResults:
         return pd.DataFrame(rows, columns=["metric", "example_id", "value"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one JSON file, atomically; undefined numbers are null.
+        """Write one JSON file, atomically, with undefined numbers as null.
 
         Raises:
             ResultFormatError: The path holds something other than saved results.
-            StorageError: The system refuses to write.
+            StorageError: The file cannot be written.
         """
         Result(
             KIND,
@@ -320,11 +321,11 @@ class MetricResults:
         """Read a file written by `save`.
 
         Raises:
-            ResultFormatError: The file is missing, broken, altered, or of another version.
+            ResultFormatError: The file is missing, corrupted or altered, or has an unsupported version.
         """
         saved = Result.load(path, KIND)
         if "model" not in saved.models:
-            raise ResultFormatError(f"{saved.where} is not complete: it names no model.")
+            raise ResultFormatError(f"{saved.where} is incomplete: it names no model.")
         metrics: dict[str, MetricValue] = {}
         for metric in saved.values.metrics:
             sizes = {len(metric.per_example), len(metric.ids), len(metric.subjects or metric.ids)}
@@ -333,7 +334,7 @@ class MetricResults:
                     f"{saved.where}: the metric {metric.name[:60]!r} occurs twice, or its ids and values differ in "
                     "number."
                 )
-            # an upper bound of null is infinity
+            # an upper bound of null means infinity
             metrics[metric.name] = replace(metric, high=math.inf) if math.isnan(metric.high) else metric
         return cls(
             options=saved.settings,
@@ -348,7 +349,7 @@ class MetricResults:
         return f"MetricResults({self.models['model'].name!r}, {len(self)} metrics: {listed}{more})"
 
     def _repr_html_(self) -> str:
-        """Return a table that is readable in light and dark themes; every text from outside is escaped."""
+        """Return a table that is readable in light and dark themes, with all data escaped."""
         cell = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
 
         def row(tag: str, *texts: str) -> str:
@@ -366,7 +367,7 @@ class MetricResults:
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """What is stored besides options, models and provenance."""
+    """Stored values other than options, models and provenance."""
 
     metrics: tuple[MetricValue, ...]
     sizes: Mapping[str, int]
@@ -375,14 +376,14 @@ class _Values:
 
 
 KIND = Kind("MetricResults", settings=MetricOptions, values=_Values, model=ModelRecord)
-"""How metrics are stored."""
+"""Storage format of metric results."""
 
 
 # Earlier results in a folder, and the table of several models.
 
 
 def results_in(folder: Path) -> dict[str, MetricResults]:
-    """Read the saved metrics in a folder by the names of their files; those that cannot be read are left out."""
+    """Read the saved metrics in a folder, by file name; unreadable files are left out."""
     return {file.stem: saved for file in sorted(folder.glob("*.json")) if (saved := _saved(file)) is not None}
 
 
@@ -403,7 +404,7 @@ def require_nothing_lost(
     options: MetricOptions,
     run: RunOptions,
 ) -> None:
-    """Raise `ConfigError` if a file holds results of another measurement, which would be lost."""
+    """Raise `ConfigError` if a file holds results of another measurement, which would be overwritten."""
     wanted, asked = {spec.name for spec in resolve(metrics, options=options)}, data_hash(data)
     for file, models in files.items():
         if (earlier := _saved(file)) is None:
@@ -429,11 +430,12 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
     """Return the values of several models as a table.
 
     Args:
-        results: Results by the model's name.
+        results: Results by model name.
 
     Returns:
-        A row per model: `model`, then a column per metric that any of them has; NaN where a model has no value. If
-        they were not measured in the same way, a last column `conditions` holds the differences, as JSON.
+        A row per model, with a column `model` and a column for each metric that any model has; NaN where a model has no
+        value. If the models were measured under different conditions, a last column `conditions` holds the differences
+        as JSON.
     """
     import pandas as pd
 
@@ -444,12 +446,12 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
 
 
 def require_metrics_table(file: str | os.PathLike[str]) -> Path:
-    """Return the path of the table of several models, checked before any work is done for it."""
+    """Return the path of the table of several models, after checking that it is writable."""
     return check_writable(file, directory=False)
 
 
 def write_metrics_table(results: Mapping[str, MetricResults], file: str | os.PathLike[str]) -> Path:
-    """Write the table as CSV, for `results` and all results saved in the same folder; empty cells are undefined."""
+    """Write the table of `results` and all results in the same folder as CSV; undefined values are empty cells."""
     place = require_metrics_table(file)
     others = {name: saved for name, saved in results_in(place.parent).items() if name not in results}
     atomic_write_marked(place, csv_text(metrics_by_model({**results, **others})))

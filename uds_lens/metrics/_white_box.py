@@ -1,4 +1,4 @@
-"""Linear CKA between the models' states, layer by layer, the erasure it shows, and Logit Lens."""
+"""Linear CKA between models' states, erasure based on it, and Logit Lens."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from uds_lens.models._anatomy import Anatomy
 from uds_lens.patching import target_logprobs
 
 _EPSILON = 1e-12
-"""Avoids division by zero in layers where `full` and `retain` agree; such layers have no weight."""
+"""Avoids division by zero in layers where `full` and `retain` agree; these layers have weight 0."""
 
 
 def linear_cka(left: Float[Tensor, "token left_dim"], right: Float[Tensor, "token right_dim"]) -> float:
-    """Return linear centred kernel alignment: `||Y' X||_F^2 / (||X' X||_F ||Y' Y||_F)` of column-centred X and Y.
+    """Return linear centred kernel alignment, `||Y' X||_F^2 / (||X' X||_F ||Y' Y||_F)`, of column-centred X and Y.
 
     Args:
-        left: States of one model, tokens of all examples stacked.
-        right: States of another on the same tokens.
+        left: States of one model, stacked over the tokens of all examples.
+        right: States of another model on the same tokens.
 
     Returns:
-        In [0, 1], 1 = equal up to rotation and scale; NaN where a side does not vary. float64 inside.
+        A value in [0, 1], where 1 means equal up to rotation and scale; NaN if a side does not vary. Computed in
+        float64.
 
     References:
         Kornblith et al. 2019, Similarity of Neural Network Representations Revisited.
@@ -50,7 +51,7 @@ def cka_erasure(
         unlearned_retain: CKA of the unlearned model with `retain`.
 
     Returns:
-        0 = as far from `retain` as `full` is, 1 = equal to `retain`.
+        0 if as far from `retain` as `full` is, 1 if equal to `retain`.
 
     Example:
         >>> cka_erasure(torch.tensor([0.5]), torch.tensor([0.75])).round(decimals=6)
@@ -60,7 +61,7 @@ def cka_erasure(
 
 
 def weighted_erasure(erasure: Float[Tensor, "layer"], weights: Float[Tensor, "layer"]) -> float:
-    """Return the weighted mean over layers; NaN where no layer has a positive weight.
+    """Return the weighted mean over layers; NaN if no layer has a positive weight.
 
     >>> weighted_erasure(torch.tensor([1.0, 0.0]), torch.tensor([3.0, 1.0]))
     0.75
@@ -79,19 +80,19 @@ def lens_logprobs(
     targets: Int[Tensor, "batch win"],
     scored: Bool[Tensor, "batch win"],
 ) -> Float[Tensor, "batch layer"]:
-    """Return the mean log-probability of the entity's tokens when the head of `full` reads each layer's state.
+    """Return the mean log-probability of the entity tokens when the head of `full` reads each layer's states.
 
     `k[i, l] = mean_t log softmax(head(norm(state[i, l, t])))[y_t]`, where the state is the true residual stream at
-    every layer, including the last.
+    every layer, also at the last.
 
     Args:
-        anatomy: `full`, whose final norm and unembedding read the states.
+        anatomy: Anatomy of `full`, whose final norm and unembedding are applied to the states.
         states: Residual stream of any of the models.
-        targets: The entity's tokens.
-        scored: The positions that predict them.
+        targets: The entity tokens.
+        scored: Whether a position predicts an entity token.
 
     Returns:
-        Nats per token, at most 0.
+        Log-probabilities in nats per token, at most 0.
     """
     layers = states.shape[1]
     mask = scored[:, None].expand(-1, layers, -1)

@@ -1,7 +1,7 @@
 """Harmonic means of other metrics: Model Utility, Utility, and the aggregates of the published tables.
 
-Model Utility measures what a model should still be able to do, in nine parts on three sets. Fluency measures whether
-the model still writes language. Utility combines the two, also relative to `full`.
+Model Utility measures what a model should still know, as nine scores on three sets. Fluency measures whether the model
+still writes fluent language. Utility combines the two, and is also given relative to `full`.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from uds_lens.metrics._definitions.prob import probabilities
 from uds_lens.metrics._definitions.rouge import rouge
 
 SETS = {"retain": "retain", "ra": "real_authors", "wf": "world_facts"}
-"""Sets of Model Utility by the short names of their metrics."""
+"""Sets of Model Utility, by the prefix of their metrics' names."""
 
-MULTIPLE_CHOICE = ("real_authors", "world_facts")  # sets whose Probability is normalised over the options
+MULTIPLE_CHOICE = ("real_authors", "world_facts")  # sets whose Probability is normalised over the answer options
 
 _SET_LABELS = {"retain": "retain", "ra": "real authors", "wf": "world facts"}
 
 
 def option_probability(answer: float, options: Sequence[float]) -> float:
-    """Return the probability of the answer among the options: `p / (p + sum of the others)`, for multiple-choice sets.
+    """Return the answer's probability relative to all options, `p / (p + sum of the others)`, for multiple-choice sets.
 
     Args:
-        answer: Length-normalised probability of the right answer.
-        options: The same probability for each wrong answer.
+        answer: Length-normalised probability of the correct answer.
+        options: Length-normalised probability of each wrong answer.
 
     Returns:
-        In [0, 1]; NaN if there is no other option, or if all probabilities are 0.
+        A value in [0, 1]; NaN if there is no other option, or if all probabilities are 0.
 
     Example:
         >>> option_probability(0.5, [0.25, 0.25])
@@ -57,11 +57,11 @@ def option_probability(answer: float, options: Sequence[float]) -> float:
 
 
 def kept_truth(correct: Sequence[float], wrong: Sequence[float]) -> float:
-    """Return the Truth Ratio as utility: `max(0, 1 - p_w / p_c)`, geometric means of wrong and right answers.
+    """Return the Truth Ratio as utility: `max(0, 1 - p_w / p_c)`, from geometric means over wrong and correct answers.
 
     Returns:
-        1 = wrong answers are impossible, 0 = they are at least as likely as the truth; NaN if a side is empty or both
-        are 0.
+        1 if wrong answers have probability 0, 0 if they are at least as likely as the truth; NaN if a side is empty or
+        both means are 0.
 
     Example:
         >>> kept_truth([0.5], [0.25]), kept_truth([0.25], [0.5])
@@ -74,7 +74,7 @@ def kept_truth(correct: Sequence[float], wrong: Sequence[float]) -> float:
 
 
 def q_prob(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
-    """Return the probability on a utility set."""
+    """Return Probability on a utility set."""
     values = [p for (p,) in probabilities(evidence, name, role)]
     if name in MULTIPLE_CHOICE:
         options = probabilities(evidence, f"{name}/perturbed", role)
@@ -83,7 +83,7 @@ def q_prob(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
 
 
 def q_truth_ratio(evidence: Evidence, *, name: str, role: Role = "model") -> Outcome:
-    """Return the Truth Ratio on a utility set; right answers are the paraphrases, or else the answer itself."""
+    """Return the Truth Ratio on a utility set; the correct answers are the paraphrases, or else the answer itself."""
     answers = probabilities(evidence, name, role)
     paraphrases = probabilities(evidence, f"{name}/paraphrased", role)
     wrong = probabilities(evidence, f"{name}/perturbed", role)
@@ -96,13 +96,13 @@ _PARTS: dict[str, tuple[str, Callable[..., Outcome]]] = {
     "q_rouge": ("ROUGE", rouge),
     "truth_ratio": ("Truth Ratio", q_truth_ratio),
 }
-"""Parts on each of the three sets: label and function."""
+"""Scores on each of the three sets: label and function."""
 
-PART_NAMES = tuple(f"{short}_{kind}" for short in SETS for kind in _PARTS)  # the nine parts of Model Utility
+PART_NAMES = tuple(f"{short}_{kind}" for short in SETS for kind in _PARTS)  # the nine scores in Model Utility
 
 
 def part_passes(role: Role) -> dict[str, tuple[Pass, ...]]:
-    """Return the passes of each of the nine parts."""
+    """Return the passes for each of the nine scores."""
     passes = {}
     for short, name in SETS.items():
         answers = needs_answers(name, role=role)
@@ -115,7 +115,7 @@ def part_passes(role: Role) -> dict[str, tuple[Pass, ...]]:
 
 
 def utility_of(evidence: Evidence, role: Role) -> float:
-    """Return the Model Utility of a reference model: the harmonic mean of its nine parts."""
+    """Return the Model Utility of a reference model, the harmonic mean of its nine scores."""
     parts = {
         f"{short}_{kind} of {role}": score(evidence, name=name, role=role).value
         for short, name in SETS.items()
@@ -143,7 +143,7 @@ def harmonic_of_metrics(evidence: Evidence, *, names: Sequence[str]) -> Outcome:
 
 
 def _declare_mean(name: str, label: str, group: Group, meaning: Meaning, *, uses: Sequence[str]) -> None:
-    """Declare the harmonic mean of other metrics as a metric."""
+    """Declare a metric that is the harmonic mean of other metrics."""
     metric(name=name, label=label, group=group, meaning=meaning, uses=uses)(partial(harmonic_of_metrics, names=uses))
 
 
@@ -158,7 +158,7 @@ _declare_mean("model_utility", "Model Utility", "utility", USEFUL, uses=PART_NAM
     passes=needs_generations("forget"),
 )
 def fluency(evidence: Evidence, *, role: Role = "model") -> Outcome:
-    """Return the share of fluent answers to the forget questions."""
+    """Return the fraction of fluent answers to the forget questions."""
     values = evidence.fluency(evidence.generations("forget", role))
     return mean_outcome(evidence.ids("forget"), values, scorer=evidence.fluency.name)
 
@@ -178,7 +178,7 @@ _declare_mean("utility", "Utility", "utility", USEFUL, uses=("model_utility", "f
     uses=("utility",),
 )
 def utility_rel(evidence: Evidence) -> Outcome:
-    """Return Utility relative to that of `full`."""
+    """Return Utility relative to the Utility of `full`."""
     model = evidence.value("utility")
     full = harmonic_of_parts(
         {"Model Utility of full": utility_of(evidence, "full"), "Fluency of full": fluency(evidence, role="full").value}

@@ -1,4 +1,4 @@
-"""Extraction Strength and Exact Memorization: which of the answer's tokens are the model's first choice?"""
+"""Extraction Strength and Exact Memorization: which answer tokens does the teacher-forced argmax get right?"""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from uds_lens.metrics._declaration import KNOWN, Evidence, Outcome, mean_outcome
 
 
 def extraction_strength(hits: Sequence[bool], *, strict: bool = False) -> float:
-    """Return Extraction Strength (ES): `1 - k / T`, k being the smallest number after which all tokens are right.
+    """Return Extraction Strength (ES): `1 - k / T`, with the smallest k such that all tokens after token k are right.
 
-    If not even the last token is right, Open-Unlearning stops at k = T - 1 and so gives 1 / T. This is the default
-    here, for comparison with published numbers; `strict` follows the definition, k = T.
+    If not even the last token is right, Open-Unlearning stops at k = T - 1 and gives 1 / T. This is also the default
+    here, for comparison with published numbers; `strict` follows the definition, with k = T.
 
     Args:
-        hits: Whether each labelled token of the answer, including what ends it, is the model's first choice.
-        strict: True gives 0 if nothing can be extracted.
+        hits: Whether each labelled token (the answer and its end) is the model's argmax.
+        strict: Return 0 if nothing can be extracted.
 
     Returns:
-        In [0, 1], computed without the last position; NaN if no other is left.
+        A value in [0, 1], computed without the last position; NaN if no other position is left.
 
     References:
         Carlini et al. 2021, Extracting Training Data from Large Language Models; Dorna et al. 2025, OpenUnlearning.
@@ -47,13 +47,13 @@ def es(evidence: Evidence) -> Outcome:
 
 
 def exact_memorization(hits: Sequence[bool]) -> float:
-    """Return Exact Memorization (EM): the share of answer tokens that the teacher-forced argmax gets right.
+    """Return Exact Memorization (EM): the fraction of answer tokens that the teacher-forced argmax gets right.
 
     Args:
-        hits: Whether each labelled token of the answer, including what ends it, is the model's first choice.
+        hits: Whether each labelled token (the answer and its end) is the model's argmax.
 
     Returns:
-        In [0, 1], computed without the last position; NaN if no other is left.
+        A value in [0, 1], computed without the last position; NaN if no other position is left.
 
     References:
         Tirumala et al. 2022, Memorization Without Overfitting; Dorna et al. 2025, OpenUnlearning.

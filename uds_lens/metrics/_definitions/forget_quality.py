@@ -1,4 +1,4 @@
-"""Forget Quality of TOFU: could the model's Truth Ratios be those of `retain`?"""
+"""TOFU's Forget Quality: could the model's Truth Ratios have come from `retain`?"""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def forget_quality(model: Sequence[float], retain: Sequence[float]) -> float:
     """Return the p-value of a two-sample Kolmogorov-Smirnov test of Truth Ratios.
 
     Args:
-        model: Truth Ratio of each example, in any monotonic form: only their order is used. NaNs are left out.
+        model: Truth Ratio of each example, or any monotonic function of it (only the order matters). NaNs are ignored.
         retain: The same for `retain`.
 
     Returns:
-        In [0, 1]; 1 = distributed as in `retain`. The p-value itself, whereas TOFU plots its logarithm. For a given
-        difference, it falls as the number of examples grows. NaN if a side is empty.
+        The p-value in [0, 1] (TOFU plots its logarithm); 1 means distributed as in `retain`. For a given difference, it
+        falls as the number of examples grows. NaN if a side is empty.
 
     References:
         Maini et al. 2024, TOFU.
@@ -37,7 +37,7 @@ def forget_quality(model: Sequence[float], retain: Sequence[float]) -> float:
 
 
 def log_truth_ratios(evidence: Evidence, role: Role) -> list[float]:
-    """Return `log p_w - log p_c` of each example, which orders Truth Ratios even where they round to 0 or 1."""
+    """Return `log p_w - log p_c` of each example, which keeps the order of Truth Ratios that round to 0 or 1."""
 
     def losses(name: str) -> list[float]:
         values = [mean_nll(row.tolist()) for row in evidence.answers(name, role).logprobs]
@@ -55,7 +55,7 @@ def log_truth_ratios(evidence: Evidence, role: Role) -> list[float]:
     passes=(*needs_answers(*_SETS), *needs_answers(*_SETS, role="retain")),
 )
 def of_truth_ratios(evidence: Evidence) -> Outcome:
-    """Return Forget Quality, and its logarithm to the base 10 in the details."""
+    """Return Forget Quality, with its base-10 logarithm in the details."""
     value = forget_quality(*(log_truth_ratios(evidence, role) for role in ("model", "retain")))
     if math.isnan(value):
         raise Undefined("no example has both a paraphrased and a perturbed answer")

@@ -1,4 +1,4 @@
-"""Host depth: what stays lost after blocks of `retain`, which never saw the facts, are put into the model."""
+"""Host depth: what stays lost after blocks from `retain`, which never saw the facts, replace the model's own blocks?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROLES: tuple[Role, ...] = ("retain", "full", "model")
     passes=tuple(Pass(role, "transplanted") for role in _ROLES),
 )
 def host_depth(evidence: Evidence) -> Outcome:
-    """Return the mean h that `uds_lens.transplant` gives without control facts; the details hold output depth."""
+    """Return the mean h that `uds_lens.transplant` computes without control facts, with output depth in the details."""
     from uds_lens.results import mean_uds, output_depth
     from uds_lens.transplants import _scores as scores
 
@@ -28,7 +28,7 @@ def host_depth(evidence: Evidence) -> Outcome:
     per_example = scores.taken(scores.host_depth(left, cost, of_retain, evidence.options.tau), chosen)
     value, reason = mean_uds(per_example), None
     if math.isnan(value):
-        reason = "no blocks of retain leave full its answers, or retain lacks none of them"
+        reason = "no choice of blocks from retain keeps full's answers intact, or retain knows all of them"
     said = mean_uds(output_depth(full.own, model.own, retain.own, evidence.options.tau))
     details = {
         "n_skipped": evidence.n_skipped(),

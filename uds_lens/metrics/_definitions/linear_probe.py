@@ -1,8 +1,8 @@
-"""A linear probe, trained for each layer: do the states still tell true answers from wrong ones?
+"""Linear probes, one per layer: do the states still separate true from wrong answers?
 
-Each question gives two states, after its true answer and after its first perturbed one. Ridge regression on
-standardised states learns to tell them apart, and is tested on subjects that were held out of training, so memorising
-the training subjects does not help. The same is done with random labels, as a control task.
+Each question provides two states: one after its true answer and one after its first perturbed answer. A ridge
+regression on standardised states learns to separate them and is tested on held-out subjects, so memorising the training
+subjects does not help. Random labels serve as a control task.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Float, Int
 
-CONTROLS = 19  # random labellings: a difference larger than all of theirs has p <= 0.05
-FEWEST = 5  # subjects: from fewer, a probe learns nothing that generalises to others
-_FOLDS = 20  # most probes per layer: with more subjects than this, several are held out at once
+CONTROLS = 19  # random labellings; a difference larger than under all of them has p <= 0.05
+FEWEST = 5  # subjects; with fewer, a probe learns nothing that generalises to other subjects
+_FOLDS = 20  # maximum number of folds; with more subjects, several are held out at once
 _ENDINGS = "forget/endings"
 _ROLES: tuple[Role, ...] = ("retain", "model", "full")
 
@@ -28,18 +28,18 @@ _ROLES: tuple[Role, ...] = ("retain", "model", "full")
 def probe_wins(
     states: Float[np.ndarray, "pair two d_model"], subjects: Sequence[str], labels: Int[np.ndarray, "pair labelling"]
 ) -> Float[np.ndarray, "pair labelling"]:
-    """Return whether a probe that was trained on other subjects scores the state labelled true above its partner.
+    """Return whether a probe trained on other subjects scores the state labelled true above its partner.
 
     The probe is a ridge regression on states standardised over its training subjects. Its penalty is the number of
-    dimensions, which weighs as much as the data in an average direction.
+    dimensions, so that penalty and data have equal weight in an average direction.
 
     Args:
-        states: A state after a true answer and one after a wrong one, for each question.
+        states: For each question, the state after the true answer and the state after the wrong answer.
         subjects: Subject of each question; questions about one subject are held out together.
-        labels: For each labelling, 1 if the first state counts as true, -1 if the second does.
+        labels: For each labelling, 1 if the first state is labelled true, -1 if the second state is.
 
     Returns:
-        1 = right, 0 = wrong, 0.5 = both score alike; 0.5 on average for states without information.
+        1 if the probe is right, 0 if it is wrong, 0.5 for a tie; 0.5 on average for uninformative states.
 
     Raises:
         MissingDependencyError: scikit-learn is not installed.
@@ -76,11 +76,12 @@ def probe_wins(
     packages=("sklearn",),
 )
 def linear_probe(evidence: Evidence) -> Outcome:
-    """Return the mean over layers of how far the probe's accuracy fell from `full`'s towards `retain`'s, in [0, 1].
+    """Return how far the probe's accuracy fell from `full`'s towards `retain`'s, in [0, 1], averaged over layers.
 
-    Each layer is weighted by how far `full` exceeds `retain`. A layer counts only if that difference is larger than any
-    difference, in any layer, under the random labellings. The details contain the accuracy of each layer (0.5 is
-    chance) and, as `controls`, the mean accuracy under random labels; their difference is the selectivity.
+    Each layer is weighted by the difference between the accuracies of `full` and `retain`. A layer is included only if
+    this difference exceeds the largest difference in any layer under the random labellings. The details contain the
+    accuracy of each layer (0.5 is chance) and, as `controls`, the mean accuracy under random labels; the difference
+    between the two is the selectivity.
     """
     import numpy as np
     import torch
@@ -101,7 +102,7 @@ def linear_probe(evidence: Evidence) -> Outcome:
         "n_pairs": len(pairs),
         "n_subjects": len(set(subjects)),
     }
-    reason = "no layer of full tells true answers from wrong ones better than retain, beyond chance"
+    reason = "no layer of full separates true from wrong answers better than retain does, beyond chance"
     return Outcome(value, reason if math.isnan(value) else None, details=details)
 
 
@@ -114,10 +115,10 @@ def linear_probe(evidence: Evidence) -> Outcome:
     packages=("sklearn",),
 )
 def probe_selectivity(evidence: Evidence) -> Outcome:
-    """Return twice the mean over layers of the probe's accuracy on the model minus that with random labels.
+    """Return the model's probe accuracy minus the accuracy with random labels, averaged over layers and doubled.
 
-    It needs neither `full` nor `retain`, so it has a value even where `linear_probe` has none because the states of
-    `retain`, too, tell true answers from wrong ones by their form.
+    This metric needs neither `full` nor `retain`, so it is defined even if `linear_probe` is not because the states of
+    `retain` separate true from wrong answers as well.
     """
     pairs, subjects = _pairs(evidence)
     accuracy = _accuracies(evidence, "model", pairs, subjects)
@@ -127,22 +128,22 @@ def probe_selectivity(evidence: Evidence) -> Outcome:
 
 
 def _pairs(evidence: Evidence) -> tuple[list[list[int]], list[str]]:
-    """Return, for each question, the positions of the states after its true and its wrong answer, and its subject."""
+    """Return, for each question, its subject and the indices of the states after its true and wrong answers."""
     examples = evidence.state_examples(_ENDINGS)
     places: dict[str, list[int]] = {}
     for place, example in enumerate(examples):
         places.setdefault(example.id, []).append(place)
-    pairs = [pair for pair in places.values() if len(pair) == 2]  # one half may be too long for the tokenizer
+    pairs = [pair for pair in places.values() if len(pair) == 2]  # one of the two answers may be too long for the model
     subjects = [examples[first].subject or examples[first].id for first, _ in pairs]
     if (n_subjects := len(set(subjects))) < FEWEST:
-        raise Undefined(f"a probe needs {FEWEST} subjects with wrong answers or more; there are {n_subjects}")
+        raise Undefined(f"a probe needs at least {FEWEST} subjects with wrong answers; there are {n_subjects}")
     return pairs, subjects
 
 
 def _accuracies(
     evidence: Evidence, role: Role, pairs: Sequence[Sequence[int]], subjects: Sequence[str]
 ) -> Float[np.ndarray, "layer labelling"]:
-    """Return the accuracy of each layer's probe, with true labels first, then with random ones."""
+    """Return each layer's probe accuracy, first with the true labels, then with each random labelling."""
     import numpy as np
 
     labels = np.random.default_rng(0).choice([-1, 1], size=(len(pairs), 1 + CONTROLS))

@@ -1,7 +1,7 @@
-"""Membership inference: can the forget set be identified among questions that no model ever saw?
+"""Membership inference: can the forget set be distinguished from questions that no model has seen?
 
-Each attack gives a score per example, higher = less familiar; the metric is the area under the ROC curve with the
-holdout as positives. 0.5 = chance, 1 = forget set fully identifiable.
+Each attack scores every example, where a higher score means less familiar. The metric is the area under the ROC curve
+with the holdout set as positives: 0.5 is chance, and 1 means that the forget set is fully identifiable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from uds_lens.metrics._declaration import Evidence, Meaning, Outcome, Role, Unde
 
 
 def mean_nll(logprobs: Sequence[float]) -> float:
-    """Return MIA-LOSS: the mean negative log-probability of the answer and its end, nats per token; NaN without tokens.
+    """Return MIA-LOSS: the mean NLL of the answer and its end, in nats per token; NaN without tokens.
 
     >>> mean_nll([-1.0, -3.0])
     2.0
@@ -29,14 +29,14 @@ def mean_nll(logprobs: Sequence[float]) -> float:
 
 
 def zlib_score(logprobs: Sequence[float], answer: str) -> float:
-    """Return MIA-ZLib: mean NLL over the compressed length of the answer's text, nats per byte.
+    """Return MIA-ZLib: the mean NLL divided by the compressed length of the answer, in nats per byte.
 
     Args:
-        logprobs: Log-probability of each labelled token of the answer, including what ends it.
-        answer: The answer's text, compressed as UTF-8.
+        logprobs: Log-probability of each labelled token (the answer and its end).
+        answer: The answer's text, which is compressed as UTF-8.
 
     Returns:
-        A number >= 0; NaN if there is no token.
+        A number >= 0; NaN without tokens.
 
     References:
         Carlini et al. 2021, Extracting Training Data from Large Language Models.
@@ -49,22 +49,21 @@ def zlib_score(logprobs: Sequence[float], answer: str) -> float:
 
 
 def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
-    """Return MIA-Min-K: minus the mean of the lowest share k of token scores (at least one token).
+    """Return MIA-Min-K: the negated mean of the lowest fraction k of token scores (at least one token).
 
-    Min-K++ is the same mean of `(log p - mu) / sigma`, where mu and sigma^2 are the mean and variance of log p over the
-    vocabulary under p (`AnswerScores.standardised`).
+    Min-K++ uses `(log p - mu) / sigma` as the token score, where mu and sigma^2 are the mean and variance of log p over
+    the vocabulary, weighted by p (`AnswerScores.standardised`).
 
     Args:
-        logprobs: Log-probability (or standardised log-probability) of each labelled token, including what ends the
-            answer.
-        k: Share of tokens; their number is rounded down.
+        logprobs: Log-probability (or standardised log-probability) of each labelled token (the answer and its end).
+        k: Fraction of tokens; their number is rounded down.
 
     Returns:
-        Higher = less familiar. A score without the last position, as in Open-Unlearning; NaN if no other position is
-        left.
+        The score; higher means less familiar. The last position is left out, as in Open-Unlearning; NaN if no other
+        position is left.
 
     Raises:
-        ConfigError: k is not a share.
+        ConfigError: `k` is outside (0, 1].
 
     References:
         Shi et al. 2024, Detecting Pretraining Data from Large Language Models; Zhang et al. 2024, Min-K%++.
@@ -80,14 +79,14 @@ def min_k_score(logprobs: Sequence[float], *, k: float = 0.4) -> float:
 
 
 def auc(forget: Sequence[float], holdout: Sequence[float]) -> float:
-    """Return the AUC: the chance that a holdout example scores above a forget example, with ties counting half.
+    """Return the AUC: the probability that a holdout example scores above a forget example, with ties counting as half.
 
     Args:
-        forget: Scores of the members; NaNs are left out.
-        holdout: Scores of the non-members; NaNs are left out.
+        forget: Scores of the members; NaNs are ignored.
+        holdout: Scores of the non-members; NaNs are ignored.
 
     Returns:
-        In [0, 1]; NaN if a side is empty.
+        A value in [0, 1]; NaN if a side is empty.
 
     Raises:
         MissingDependencyError: scikit-learn is not installed.
@@ -107,15 +106,15 @@ def auc(forget: Sequence[float], holdout: Sequence[float]) -> float:
 
 
 def normalised_auc(model: float, retain: float) -> float:
-    """Return `s = 1 - min(|AUC_m - AUC_ret| / AUC_ret, 1)`: as hard to attack as a model that never saw the forget set?
+    """Return `s = 1 - min(|AUC_m - AUC_ret| / AUC_ret, 1)`: is the model as hard to attack as `retain`?
 
     Args:
         model: AUC of the model.
         retain: AUC of `retain`.
 
     Returns:
-        1 = equal to `retain`, 0 = differs from it by at least `retain`'s own size; NaN if an input is NaN or `retain`
-        is 0.
+        1 if equal to `retain`, 0 if the difference is at least as large as `retain` itself; NaN if an input is NaN or
+        `retain` is 0.
 
     Example:
         >>> normalised_auc(0.6, 0.5), normalised_auc(0.5, 0.5)
@@ -129,7 +128,8 @@ def normalised_auc(model: float, retain: float) -> float:
 IDENTIFIABLE = Meaning("knowledge", "holdout more familiar", "forget set identifiable (0.5: chance)")
 
 Attack: TypeAlias = Callable[[Evidence, list[float], list[float], str], float]
-"""Scores one answer, given the settings, its log-probabilities, the standardised ones and its text."""
+"""Function that scores one answer, given the evidence, its log-probabilities, its standardised log-probabilities and
+its text."""
 
 ATTACKS: dict[str, tuple[str, Attack]] = {
     "mia_loss": ("LOSS", lambda evidence, logprobs, standardised, text: mean_nll(logprobs)),
@@ -143,13 +143,13 @@ ATTACKS: dict[str, tuple[str, Attack]] = {
         lambda evidence, logprobs, standardised, text: min_k_score(standardised, k=evidence.options.min_k),
     ),
 }
-"""The attacks: name of the metric, label, score of an answer."""
+"""The attacks, by metric name: label and scoring function."""
 
 
 def mia(evidence: Evidence, *, attack: Attack, role: Role = "model") -> Outcome:
     """Return the AUC of an attack.
 
-    Values per example are the attack's scores; ids of the holdout set begin with "holdout/".
+    The values per example are the attack's scores; ids from the holdout set begin with "holdout/".
     """
     scores: dict[str, list[float]] = {}
     for name in ("forget", "holdout"):
@@ -160,7 +160,7 @@ def mia(evidence: Evidence, *, attack: Attack, role: Role = "model") -> Outcome:
 
 
 def auc_outcome(evidence: Evidence, scores: Mapping[str, list[float]]) -> Outcome:
-    """Return the AUC of an attack from its scores of "forget" and "holdout"."""
+    """Return the AUC of an attack from its scores on "forget" and "holdout"."""
     members, others = scores["forget"], scores["holdout"]
     ids = [*evidence.ids("forget"), *(f"holdout/{name}" for name in evidence.ids("holdout"))]
     value = auc(members, others)

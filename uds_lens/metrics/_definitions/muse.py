@@ -1,4 +1,4 @@
-"""The metrics of MUSE: PrivLeak, and memorisation of texts (VerbMem) and of facts (KnowMem) by ROUGE-L F1."""
+"""MUSE metrics: PrivLeak, and memorisation of texts (VerbMem) and facts (KnowMem) measured by ROUGE-L F1."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from uds_lens.metrics._definitions.membership_attacks import ATTACKS, mia
 
 
 def privleak(model: float, retain: float) -> float:
-    """Return `100 ((1 - AUC_m) - (1 - AUC_ret)) / (1 - AUC_ret)`, in percent, where an AUC of 1 means "identifiable".
+    """Return `100 ((1 - AUC_m) - (1 - AUC_ret)) / (1 - AUC_ret)`, in percent; an AUC of 1 means fully identifiable.
 
     Args:
-        model: AUC of the model as the attacks here define it; MUSE's AUC is 1 minus this one.
+        model: AUC of the model, as defined in this library; MUSE's AUC is 1 minus this AUC.
         retain: AUC of `retain`.
 
     Returns:
-        0 = as `retain`; down to -100 if the forget set is still identifiable; above 0, without limit, if the forget set
-        is less familiar to the model than to `retain`. NaN if an input is NaN or `retain` is 1.
+        0 if equal to `retain`; negative, down to -100, if the forget set is still identifiable; positive, without
+        limit, if the forget set is less familiar to the model than to `retain`. NaN if an input is NaN or `retain` is
+        1.
 
     References:
         Shi et al. 2024, MUSE; in the form of Dorna et al. 2025, OpenUnlearning.
@@ -49,7 +50,7 @@ def privleak(model: float, retain: float) -> float:
 @metric(
     name="privleak",
     label="PrivLeak",
-    group="aggregate",  # in percent: not judged next to numbers in [0, 1], of which it is the Min-K attack's
+    group="aggregate",  # in percent, and derived from the Min-K attack, so not listed with the attacks in [0, 1]
     meaning=Meaning("erasure", "as retain", "1% stranger than to retain", low=-100.0, high=math.inf),
     passes=needs_answers("forget", "holdout", role="retain"),
     uses=("mia_min_k",),
@@ -65,11 +66,11 @@ def of_min_k(evidence: Evidence) -> Outcome:
     return Outcome(value, details={"auc_model": model, "auc_retain": retain})
 
 
-_NEXT_QUESTION = re.compile(r"\n\n|\nQuestion|Question:")  # a model never taught where to end an answer keeps writing
+_NEXT_QUESTION = re.compile(r"\n\n|\nQuestion|Question:")  # models not trained to end an answer keep writing
 
 
 def rouge_f1(evidence: Evidence, *, name: str, tokens: int, ends: re.Pattern[str] | None = None) -> Outcome:
-    """Return ROUGE-L F1 of the first tokens of a set's answers (`uds_lens.generation.rouge_l_f1`)."""
+    """Return the ROUGE-L F1 of the first tokens of generated answers (`uds_lens.generation.rouge_l_f1`)."""
     from uds_lens.generation import rouge_l_f1
 
     references = [example.answer for example in evidence.data.examples(name)]

@@ -1,4 +1,4 @@
-"""Length-normalised probability of answer and paraphrases, and the Truth Ratio of true to false answers."""
+"""Length-normalised probability of answers and paraphrases, and the Truth Ratio of true to false answers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def probability(logprobs: Sequence[float]) -> float:
     """Return the length-normalised probability of an answer: `exp(mean log p)`, the geometric mean over its tokens.
 
     Args:
-        logprobs: Log-probability of each labelled token of the answer, including what ends it, in nats.
+        logprobs: Log-probability of each labelled token (the answer and its end), in nats.
 
     Returns:
-        In [0, 1]; NaN if there is no token.
+        A value in [0, 1]; NaN without tokens.
 
     Example:
         >>> round(probability([math.log(0.5), math.log(0.125)]), 6)
@@ -36,7 +36,7 @@ def probability(logprobs: Sequence[float]) -> float:
 
 
 def probabilities(evidence: Evidence, name: str, role: Role = "model") -> list[list[float]]:
-    """Return the length-normalised probability of every answer of a set, listed per example."""
+    """Return the length-normalised probability of every answer in a set, grouped by example."""
     logprobs = evidence.answers(name, role).logprobs
     return evidence.by_example(name, [probability(row.tolist()) for row in logprobs])
 
@@ -55,7 +55,7 @@ def prob(evidence: Evidence) -> Outcome:
     passes=needs_answers("forget/paraphrased"),
 )
 def paraprob(evidence: Evidence) -> Outcome:
-    """Return the probability of the paraphrased forget answers, a geometric mean for each example."""
+    """Return the probability of the paraphrased forget answers, as a geometric mean per example."""
     values = [geometric_mean(values) for values in probabilities(evidence, "forget/paraphrased")]
     return mean_outcome(evidence.ids("forget"), values)
 
@@ -68,7 +68,7 @@ def truth_ratio(correct: Sequence[float], wrong: Sequence[float]) -> float:
         wrong: Probabilities of the perturbed answers; p_w is their geometric mean.
 
     Returns:
-        In [0, 1]; 0.5 = no preference, 1 = only the truth. NaN if a side is empty or both are 0.
+        A value in [0, 1]; 0.5 means no preference, 1 means only the truth. NaN if a side is empty or both means are 0.
 
     References:
         Maini et al. 2024, TOFU; in the form given by Dorna et al. 2025, OpenUnlearning.

@@ -1,4 +1,4 @@
-"""Membership attacks that use more than a model's outputs: the losses of `retain`, or gradients."""
+"""Membership attacks that use more than the model's outputs: the losses of `retain`, or gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIDES = ("forget", "holdout")
     packages=("sklearn",),
 )
 def mia_reference(evidence: Evidence) -> Outcome:
-    """Return the AUC of an answer's mean NLL minus its mean NLL under `retain`; 0.5 for `retain` itself."""
+    """Return the AUC of the mean NLL of each answer minus its mean NLL under `retain`; 0.5 for `retain` itself."""
     scores = {}
     for name in _SIDES:
         model, retain = (
@@ -36,5 +36,5 @@ def mia_reference(evidence: Evidence) -> Outcome:
     packages=("sklearn",),
 )
 def mia_gradnorm(evidence: Evidence) -> Outcome:
-    """Return the AUC of the gradient's norm, which is small where an answer is known (`gradient_norms`)."""
+    """Return the AUC of the gradient norm, which is small for known answers (`gradient_norms`)."""
     return auc_outcome(evidence, {name: evidence.gradient_norms(name) for name in _SIDES})

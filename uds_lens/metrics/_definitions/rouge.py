@@ -1,4 +1,4 @@
-"""ROUGE-L recall of generated answers: to the plain question, against paraphrases, and after a jailbreak prefix."""
+"""ROUGE-L recall of generated answers: plain, against paraphrases, and after a jailbreak prefix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from uds_lens.metrics._declaration import (
     packages=("rouge_score",),
 )
 def rouge(evidence: Evidence, *, name: str = "forget", role: Role = "model", jailbreak: bool = False) -> Outcome:
-    """Return ROUGE-L recall of the answers of a set (`uds_lens.generation.rouge_l_recall`)."""
+    """Return the ROUGE-L recall of generated answers to a set's questions (`uds_lens.generation.rouge_l_recall`)."""
     from uds_lens.generation import rouge_l_recall
 
     references = [example.answer for example in evidence.data.examples(name)]
@@ -43,9 +43,9 @@ def rouge(evidence: Evidence, *, name: str = "forget", role: Role = "model", jai
     references=("forget/paraphrased",),
 )
 def para_rouge(evidence: Evidence) -> Outcome:
-    """Return ROUGE-L recall of the paraphrased forget answers, the mean over the paraphrases of one example.
+    """Return the ROUGE-L recall of the paraphrased forget answers, averaged over each example's paraphrases.
 
-    With `MetricOptions(para_rouge="questions")`, return ROUGE-L recall of the answers to paraphrased questions.
+    With `MetricOptions(para_rouge="questions")`, return the ROUGE-L recall of answers to paraphrased questions.
     """
     from uds_lens.generation import rouge_l_recall
 

@@ -1,4 +1,4 @@
-"""UDS from two kinds of deltas: a layer's state is patched into `full`, or read by `full`'s head (Logit Lens)."""
+"""UDS, and Logit Lens aggregated like UDS: states are patched into `full`, or read by the head of `full`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def depth_of_deltas(
     evidence: Evidence, s1_delta: Float[Tensor, "example layer"], s2_delta: Float[Tensor, "example layer"]
 ) -> Outcome:
-    """Return the UDS of deltas (nats per token), averaged over examples that have a KE layer."""
+    """Compute UDS from deltas (nats per token), averaged over examples that have a KE layer."""
     from uds_lens.results import ke_mask, layer_erasure_ratio, mean_uds, uds_per_example
 
     tau = evidence.options.tau
@@ -40,7 +40,7 @@ def depth_of_deltas(
     ),
 )
 def logit_lens(evidence: Evidence) -> Outcome:
-    """Return Logit Lens, aggregated like UDS; its deltas per example and layer are kept for figures."""
+    """Return Logit Lens, aggregated like UDS; the deltas per example and layer are kept for figures."""
 
     def rounded(deltas: Float[Tensor, "example layer"]) -> list[list[float]]:
         return [[round(value, 6) for value in row] for row in deltas.tolist()]

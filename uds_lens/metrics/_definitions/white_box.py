@@ -1,7 +1,8 @@
-"""Baselines from inside a model: linear CKA of its states, and masked Fisher information of its weights.
+"""White-box baselines: linear CKA of a model's states, and masked Fisher information of its weights.
 
-CKA asks whether the states at the entities have moved from those of `full` towards those of `retain`. Masked Fisher
-asks whether weights that hold the forget set in `full` (less Fisher information than in `retain`) still do so.
+CKA measures whether the states at the entities have moved from the states of `full` towards those of `retain`. Masked
+Fisher measures whether the weights that encode the forget set in `full` (less Fisher information than in `retain`)
+still encode it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from functools import partial
 
 from uds_lens.metrics._declaration import ERASED, Evidence, Outcome, Pass, Undefined, metric, needs_states
 
-_ROUNDING = 1e-9  # how far from 1 rounding in float64 can leave the CKA of equal states
+_ROUNDING = 1e-9  # float64 rounding can move the CKA of equal states this far from 1
 
 
 @metric(name="cka", label="CKA", group="representation", meaning=ERASED, passes=needs_states("retain", "model", "full"))
 def cka(evidence: Evidence) -> Outcome:
     """Return the mean over layers of `cka_erasure`, weighted by `1 - CKA(full, retain)` (`linear_cka`).
 
-    The states are taken at the entities, or over whole answers (`MetricOptions.cka_scope`).
+    States are taken at the entities or over whole answers (`MetricOptions.cka_scope`).
     """
     import torch
 
@@ -40,7 +41,7 @@ def cka(evidence: Evidence) -> Outcome:
     return Outcome(value, details=details)
 
 
-FRACTIONS = (0.0001, 0.001, 0.01)  # shares of a layer's weights that are in the masks
+FRACTIONS = (0.0001, 0.001, 0.01)  # fractions of a layer's weights in the masks
 
 
 def fisher_masked(evidence: Evidence, *, fraction: float) -> Outcome:
