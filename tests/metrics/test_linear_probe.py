@@ -100,7 +100,7 @@ def test_where_it_has_no_value():
     assert math.isnan(alike.value) and alike.reason.startswith("no layer of full separates true from wrong answers")
     four = [f"subject {number % 4}" for number in range(N)]
     layers = {role: [ignorant] for role in ("full", "retain", "model")}
-    with pytest.raises(Undefined, match="needs 5 subjects with wrong answers or more; there are 4"):
+    with pytest.raises(Undefined, match="needs at least 5 subjects with wrong answers; there are 4"):
         linear_probe(Planted(subjects=four, **layers))
     assert linear_probe(Planted(lost=(3, 8), **layers)).details["n_pairs"] == N - 2
     unnamed = linear_probe(Planted(subjects=[None] * N, **layers))

@@ -106,7 +106,7 @@ def test_entities_follow_by_custom_ids_where_the_words_differ():
 
 def test_rows_with_entities_about_other_questions_are_left_out_and_said():
     data = MetricData(forget=facts(30), entities=facts(36, entity="Author"))
-    with pytest.warns(UdsLensWarning, match="6 of 36 rows with entities ask a question that is not in the forget set"):
+    with pytest.warns(UdsLensWarning, match="6 of 36 rows with entities have a question that is not in the forget set"):
         found = data.limited(10)
     assert [e.id for e in found.entities] == [e.id for e in found.forget]
     data = MetricData(forget=facts(30), entities=facts(1, entity="Author"))
