@@ -92,7 +92,7 @@ def test_a_model_that_skips_a_block_is_refused(batch_of):
     model = as_hooked(build_model("llama"))
     model.anatomy.base.config.num_hidden_layers = 3
     model.anatomy.base.layers = model.anatomy.layers[:3]
-    with pytest.raises(PatchError, match=r"3 layers were read in one forward instead of 4\. The model skips"):
+    with pytest.raises(PatchError, match=r"3 layers were read in one forward pass instead of 4\. The model skips"):
         capture(model, batch_of())
 
 

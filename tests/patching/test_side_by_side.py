@@ -58,7 +58,7 @@ def test_what_is_done_about_padding_is_said_once_and_recorded(trio):
     with pytest.warns(UdsLensWarning) as caught:
         audit = DepthAudit.run(*trio("recurrent-gemma"), EXAMPLES[:3], options=RunOptions(device="cpu"))
     (told,) = (str(each.message) for each in caught if "padding a row on the left" in str(each.message))
-    assert re.search(r"changes its states by \d+\.\d% .*Rows are padded on the right", told)
+    assert re.search(r"changes its states by \d+\.\d% .*Rows are padded on the right instead", told)
     assert audit.provenance["rows"] == "padded on the right"
     assert DepthAudit.run(*trio("llama"), EXAMPLES[:3]).provenance["rows"] == "packed"
 

@@ -1,4 +1,4 @@
-"""Hook utilities for reuse: read states of one model, patch them into another, and measure the loss."""
+"""Reusable patching tools: read states from one model, patch them into another, and measure what is lost."""
 
 import lazy_loader
 

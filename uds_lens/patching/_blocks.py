@@ -1,4 +1,4 @@
-"""Blocks of a model, run one at a time: on whole rows, and again at the window with the keys and values before it."""
+"""Run the blocks of a model one at a time, on whole rows, or on the window with recorded keys and values before it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 
 
 class OwnPass:
-    """The model's own pass over whole rows, block by block: padded to one length, or packed end to end.
+    """The model's own pass over whole rows (padded to one length, or packed end to end), block by block.
 
-    On packed rows, tokens that several rows begin with are run only once.
+    If rows are packed, a beginning that several rows share is run only once.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class OwnPass:
             anatomy=anatomy,
             batch=batch,
             entry=window,
-            states=window[:, None],  # unknown until the first block has run: all share the dtype of its output
+            states=window[:, None],  # placeholder until the first block has run, whose output determines the dtype
             calls=calls,
             kept=kept,
             first_column=int(batch.window[:, 0].max()),
@@ -61,13 +61,13 @@ class OwnPass:
 
     @property
     def configs(self) -> list[Any]:
-        """Configurations in which the blocks look up their attention, if rows are packed."""
+        """The configs that name the attention of the blocks; empty unless rows are packed."""
         return self.recording.configs
 
     def run(self, layer: int) -> None:
-        """Run the next block; keep its keys and values, and the window states that leave it, in `recording`.
+        """Run the next block, and store its keys, values and output window states in `recording`.
 
-        In the last block, only the window matters: once its keys and values are recorded, it is resumed on the window.
+        The last block stops once its keys and values are recorded, and is then run on the window only.
         """
         own, window = self.recording, self.recording.batch.window
         try:
@@ -79,7 +79,7 @@ class OwnPass:
             except PatchError as error:
                 if self._packing is not None:
                     raise
-                logger.info("%r: the last block runs over the whole sequence, because %s", self._name, error)
+                logger.info("%r: running the last block on the whole sequence, because %s", self._name, error)
                 own.kept.stop_at_last, own.kept.writes[layer] = False, 0
                 self.run(layer)
             return
@@ -117,7 +117,7 @@ class OwnPass:
         return hidden
 
     def _pack(self, value: Any) -> Any:
-        """Convert an argument of a block from padded rows to the packed row."""
+        """Convert an argument of a block from padded rows to one packed row."""
         length = self.recording.batch.input_ids.shape[1]
         if isinstance(value, tuple | list):
             return type(value)(map(self._pack, value))
@@ -134,7 +134,7 @@ class OwnPass:
 
 
 class WholeRows:
-    """Whole padded rows on their way through the blocks, for when only the last states are needed."""
+    """Whole padded rows passing through the blocks, for callers that need only the final states."""
 
     configs: ClassVar[list[Any]] = []
 
@@ -148,18 +148,19 @@ class WholeRows:
         self.hidden = first_tensor(self.anatomy.layers[layer](self.hidden, *args, **kwargs))
 
     def normed(self) -> Float[Tensor, "batch win d_model"]:
-        """Return the head's input at the window, after the last block."""
+        """Return the final norm of the states at the window, after the last block."""
         return self.anatomy.final_norm(at_window(self.hidden, self.batch.window))
 
 
 def learn_calls(anatomy: Anatomy, batch: TokenBatch, cache: object | None) -> tuple[Tensor, list[BlockCall]]:
-    """Return the input of the first block, and every block's arguments apart from the hidden states.
+    """Return the input of the first block, and the arguments of every block except the hidden states.
 
-    The model's own forward creates them (masks, positions, rotary tables): it runs with blocks that record their
-    arguments and return their input. Some families' blocks return a tensor, others a tuple, so both are tried.
+    The model's own forward pass creates the arguments (masks, positions, rotary tables), so it is run with its blocks
+    replaced by stubs that record their arguments and return their input. Blocks return a tensor in some families and a
+    tuple in others, so both are tried.
 
     Raises:
-        PatchError: The forward does not run on such blocks.
+        PatchError: The forward pass does not run with such stubs.
     """
     reasons = []
     for in_tuple in (False, True):
@@ -172,7 +173,7 @@ def learn_calls(anatomy: Anatomy, batch: TokenBatch, cache: object | None) -> tu
             reasons.append(f"{type(error).__name__}: {first}"[:120])
             last = error
     raise PatchError(
-        f"the blocks of {type(anatomy.base).__name__} cannot be run one by one: its forward does not run on blocks "
+        f"the blocks of {type(anatomy.base).__name__} cannot be run one at a time: its forward pass fails on blocks "
         f"that return their input. As a tensor: {reasons[0]}. As a tuple: {reasons[1]}."
     ) from last
 
@@ -204,21 +205,21 @@ def _listen(
 
 
 class _AllSeen(Exception):  # noqa: N818 - a signal, not an error
-    """Raised in the last block, once every block has been called."""
+    """Raised in the last block to end the forward pass."""
 
 
 def run_block(
     recording: Recording, layer: int, variants: Float[Tensor, "rows tokens d_model"]
 ) -> Float[Tensor, "rows tokens d_model"]:
-    """Run one block on n variants of the window, side by side, after the recorded keys and values.
+    """Run one block on n variants of the window, side by side, with the recorded keys and values before them.
 
     Args:
         recording: The pass that provides arguments, masks, positions, keys and values.
-        layer: Which block.
-        variants: Input window states of n variants (see `Recording.enter`).
+        layer: Number of the block.
+        variants: Window states of n variants that enter the block (see `Recording.enter`).
 
     Returns:
-        Output window states.
+        Window states that leave the block.
 
     Raises:
         PatchError: The block takes an argument that cannot be cut to the window.
@@ -245,7 +246,7 @@ def run_block(
 def _cut(recording: Recording, value: Any, n: int, *, plain: bool) -> Any:
     """Convert an argument of a block from the whole sequence to n variants of the window.
 
-    Slices are made once, for the largest number of variants; the blocks of a model share most arguments.
+    Slices are made once, for the largest number of variants, because the blocks of a model share most arguments.
     """
     if value is not None and value is recording.cache:
         return recording.past
@@ -281,7 +282,7 @@ def _cut(recording: Recording, value: Any, n: int, *, plain: bool) -> Any:
 
 
 def _at_variants(recording: Recording, value: Tensor, n: int) -> Tensor:
-    """Values at the window positions, once per variant."""
+    """Return values at the window positions, once per variant."""
     window = recording.batch.window.to(value.device)
     rows = torch.arange(window.shape[0], device=value.device)[:, None]
     cut = value.expand(window.shape[0], *value.shape[1:])[rows, window]
@@ -291,7 +292,7 @@ def _at_variants(recording: Recording, value: Tensor, n: int) -> Tensor:
 
 
 def _mask_of_all(recording: Recording, mask: Tensor, n: int) -> Tensor:
-    """Mask for n variants: each sees the prefix and itself, as the model's own window did, but no other variant."""
+    """Return a mask for n variants: each attends to the prefix and to itself, but to no other variant."""
     prefix, itself = _prefix_and_itself(recording, mask)
     size, heads, width = itself.shape[:3]
     apart = torch.full((size, heads, n, width, n, width), _blocked(mask), dtype=mask.dtype, device=mask.device)
@@ -300,12 +301,12 @@ def _mask_of_all(recording: Recording, mask: Tensor, n: int) -> Tensor:
 
 
 def _mask_of_one(recording: Recording, mask: Tensor, n: int) -> Tensor:
-    """Mask for one variant, for attention that separates the variants itself."""
+    """Return a mask for one variant, for attention that keeps variants apart by itself."""
     return torch.cat(_prefix_and_itself(recording, mask), dim=-1)
 
 
 def _prefix_and_itself(recording: Recording, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Mask of the model's own window, for the columns before it and itself."""
+    """Return two parts of the model's own mask at the window: the columns before the window, and the window itself."""
     columns, heads = recording.first_column, mask.shape[1]
     window, real = recording.batch.window.to(mask.device), recording.batch.window_mask.to(mask.device)
     size, width = window.shape

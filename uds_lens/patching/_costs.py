@@ -1,7 +1,7 @@
-"""Costs of running a model, and memory bounds: all tuned numbers in one place.
+"""Costs of running a model, and bounds on memory; all tuned numbers are in this file.
 
-The unit of cost is one token passing one block. A pass over n rows costs their tokens; if every layer is patched and
-resumed at the window, block l of L also processes the windows of the l variants patched before it.
+The unit of cost is one token passing through one block. A pass over n rows costs one unit per token and block. If every
+layer is patched and resumed at the window, block l of L also processes the windows of the l variants patched before it.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from uds_lens.data._tokens import TokenSequence
 SCORES_AT_ONCE = 1 << 26  # attention scores of one block held at a time (256 MiB in float32)
 
 LOGITS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 25}
-"""Logits held at a time: 16 MiB in float32 on a CPU, where allocators return blocks of 32 MiB to the system at once and
-must map every page again; 128 MiB on a GPU, which small products would not fill."""
+"""Maximum number of logits held at a time. On a CPU: 16 MiB in float32, because allocators return blocks of 32 MiB to
+the system immediately and then have to map every page again. On a GPU: 128 MiB, because smaller products would leave it
+idle."""
 
 LOGITS_IN_CACHE = {"cpu": 1 << 20}
-"""The same for a head that is a single product, which can be split at no cost: as many as caches hold until they are
-summed."""
+"""The same for a head that is a single matrix product, which can be split at no cost: few enough to stay in cache until
+they are summed."""
 
 READOUT_ROWS_AT_LEAST = 128
 """Minimum number of rows multiplied by the whole vocabulary at once; if their logits do not fit, the vocabulary is
 split."""
 
 READOUT_ROWS_AT_ONCE = 1024
-"""Rows multiplied by a piece of the vocabulary at once: with fewer, reading the weights would dominate."""
+"""Number of rows multiplied by a piece of the vocabulary at once; with fewer, reading the weights would dominate."""
 
 BATCH_STATES = 1 << 18
-"""Tokens x d_model of a batch on a CPU. An MLP holds two arrays of four times this size: small enough for the
-processor's caches, and for allocators to keep the memory instead of returning it to the system."""
+"""Tokens x d_model of a batch on a CPU. An MLP holds two arrays of four times this size, which still fit into the
+processor's caches, and which allocators keep instead of returning the memory to the system."""
 
 BATCH_TOKENS = 1280
-"""Minimum number of tokens in a batch on a CPU: for wide models, reading the weights again costs more."""
+"""Minimum number of tokens in a batch on a CPU; for wide models, reading the weights more often would cost more."""
 
 # limit on a packed batch's tokens, including the padding that attention sees, as a multiple of the budget
 BATCH_PADDED = 1.5
@@ -48,11 +49,11 @@ VARIANT_STATES = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Tokens x d_model of all variants resumed together, at the last block."""
 
 CALL = {"cpu": (64, 4_000_000), "cuda": (2048, 0)}
-"""Cost of one more call of a block, in tokens: a + b / d_model squared."""
+"""Fixed cost of calling a block, in tokens: a + b / d_model squared."""
 
 PAIR = 25
-"""Cost of a query-key pair in attention, in tokens, times d_model squared, per head. It exceeds the multiplications
-because scores are written and read several times."""
+"""Cost of a query-key pair in attention, in tokens, times d_model squared, per head. This is more than the cost of the
+multiplications, because scores are written and read several times."""
 
 
 def product_rate(dtype: str, device: str) -> float:
@@ -60,7 +61,7 @@ def product_rate(dtype: str, device: str) -> float:
     n = 512
     matrix = torch.ones(n, n, dtype=getattr(torch, dtype), device=device)
     seconds: list[float] = []
-    while len(seconds) < 8 and sum(seconds) < 0.05:  # a dtype without its own instructions is timed less often
+    while len(seconds) < 8 and sum(seconds) < 0.05:  # fewer runs for a slow dtype without its own instructions
         start = time.perf_counter()
         float((matrix @ matrix)[0, 0])
         seconds.append(time.perf_counter() - start)
@@ -68,7 +69,7 @@ def product_rate(dtype: str, device: str) -> float:
 
 
 FASTER = 2.0
-"""A dtype this many times faster than float32 is worth a note."""
+"""Suggest a dtype if it is at least this many times faster than float32."""
 
 
 def bfloat16_gain(device: str) -> float:
@@ -77,7 +78,7 @@ def bfloat16_gain(device: str) -> float:
 
 
 def logits_at_once(device: torch.device) -> int:
-    """Return how many logits are held at a time on a device."""
+    """Return the maximum number of logits to hold at a time on a device."""
     return LOGITS_AT_ONCE.get(device.type, LOGITS_AT_ONCE["cpu"])
 
 
@@ -99,7 +100,7 @@ class ModelCosts:
 
     @classmethod
     def of(cls, config: Any, device: torch.device | str) -> ModelCosts:
-        """Read the costs from a transformers configuration, with common values for missing entries."""
+        """Read the sizes from a transformers config, with typical values for missing entries."""
         text = config.get_text_config()
         d_model = int(getattr(text, "hidden_size", None) or 1024)
         return cls(
@@ -111,7 +112,7 @@ class ModelCosts:
 
     @property
     def call(self) -> float:
-        """Cost of one more call of a block, in tokens."""
+        """Fixed cost of calling a block, in tokens."""
         fixed, small = CALL.get(self.device, CALL["cpu"])
         return fixed + small / self.d_model**2
 
@@ -131,21 +132,22 @@ class ModelCosts:
         return (self.n_layers - 1) * (2 * self.n_layers - 1) / 6
 
     def tokens_at_once(self, budget: int) -> int:
-        """Return the tokens of one batch, at most `budget`."""
+        """Return the number of tokens for one batch, at most `budget`."""
         if self.device == "cuda":
             return budget
         return min(budget, max(BATCH_TOKENS, BATCH_STATES // self.d_model))
 
     def batches(self, rows: Sequence[TokenSequence], *, token_budget: int, packed: bool = False) -> list[list[int]]:
-        """Group rows at the least cost of one pass over them plus every layer patched and resumed at the window.
+        """Group rows to minimise the cost of one pass plus every layer patched and resumed at the window.
 
         Args:
             rows: The rows.
-            token_budget: Tokens per batch at most.
-            packed: Whether they run packed, so that only attention sees padding.
+            token_budget: Maximum number of tokens per batch.
+            packed: Whether rows are packed, so that only attention runs on padding.
 
         Returns:
-            Lists of indices into `rows`, each index once; batches of short rows first, rows in order of window width.
+            Lists of indices into `rows`, each index once. Batches of short rows come first; rows are ordered by window
+            width.
 
         Raises:
             ConfigError: The budget is smaller than 1.
@@ -163,14 +165,14 @@ class ModelCosts:
         return plan_batches(rows, token_budget=budget, window_weight=weight, batch_cost=self.call)
 
     def forward_batches(self, rows: Sequence[TokenSequence], *, token_budget: int) -> list[list[int]]:
-        """Group rows at the least cost of one padded forward pass; see `batches`."""
+        """Group rows to minimise the cost of one padded forward pass; see `batches`."""
         return plan_batches(rows, token_budget=self.tokens_at_once(token_budget), batch_cost=self.call)
 
     def _packed_batch(self, budget: int) -> BatchCost:
-        """Tokens cost the same in any batch, but query-key pairs, which are padded, do not.
+        """Return the part of the cost that depends on the batching: query-key pairs, which are padded.
 
-        Rows of S tokens have S squared of them in the forward; at block l, the l W queries of variants with windows of
-        width W see S + l W keys.
+        A row of S tokens has S squared pairs in the forward pass. At block l, l variants with windows of width W have l
+        W queries, each with S + l W keys.
         """
         once, squared = self.variants_per_block, self.squared_variants_per_block
 
@@ -182,9 +184,9 @@ class ModelCosts:
         return cost
 
     def row_group(self, *, packed: bool) -> BatchCost:
-        """Cost of resuming rows together at all blocks, given their number, longest prefix and widest window.
+        """Return the cost of resuming rows together at all blocks, from their number, longest prefix and widest window.
 
-        Windows are padded to the widest only in attention, or everywhere if rows are padded.
+        Windows are padded to the widest one: only in attention if rows are packed, otherwise everywhere.
         """
         blocks = self.n_layers - 1
         once, squared = (self.n_layers * self.variants_per_block, self.n_layers * self.squared_variants_per_block)
@@ -198,17 +200,17 @@ class ModelCosts:
 
     @property
     def variant_tokens_at_once(self) -> float:
-        """Tokens of all variants that are resumed together, at the last block."""
+        """Maximum number of tokens at the last block in all variants that are resumed together."""
         return VARIANT_STATES.get(self.device, VARIANT_STATES["cpu"]) / self.d_model
 
     def variants_at_once(self, *, rows: int, prefix: int, width: int, scores_at_once: int) -> int:
-        """Return how many variants may be resumed together within a bound on their attention scores.
+        """Return how many variants can be resumed together within a limit on their attention scores.
 
         Args:
-            rows: Rows of the batch.
-            prefix: Keys before the windows.
+            rows: Number of rows in the batch.
+            prefix: Number of keys before the windows.
             width: Width of the windows.
-            scores_at_once: The bound, for one block.
+            scores_at_once: Maximum number of attention scores of one block.
 
         Returns:
             At least 1, at most one per layer.

@@ -1,4 +1,4 @@
-"""Open a target with either engine, and check the fast one against the plain one before it is trusted."""
+"""Open a target with either engine, and check the fast engine against the plain one before using it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from uds_lens.patching._wave import PatchedPass, Resumed, SourceLayers, Variants
 from uds_lens.patching._window_hooks import require_states_of
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
-"""Largest difference between the engines, in nats, explained by rounding. In float32, a wrong mask or position causes
-larger errors; half precision rounds log-probabilities by up to a tenth of a nat per step."""
+"""Largest difference between the engines that rounding can explain, in nats. In float32, a wrong mask or position
+causes larger errors. Half precision rounds log-probabilities by up to a tenth of a nat per step."""
 
 _READING_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Largest difference between states read in two ways explained by rounding, as a share of the largest state."""
+"""Largest difference between states read in two ways that rounding can explain, as a fraction of the largest value."""
 
-_CHECKED_LAYERS = 4  # number of layers that the self-check patches with separate forward passes
+_CHECKED_LAYERS = 4  # number of layers that the self-check patches in separate forward passes
 
 _Made = TypeVar("_Made")
 
@@ -47,20 +47,20 @@ def record(
     scores_at_once: int | None = None,
     score: Score | None = None,
 ) -> Recording:
-    """Run the target once over the batch, and record everything that its patched variants share.
+    """Run the target on the batch once, and record everything that its patched variants share.
 
     Args:
         model: The target.
         batch: The tokens.
-        by_bridge: Run TransformerLens's blocks instead of the plain ones, so that hooks inside a block apply when
-            variants are resumed (needed for sites other than `resid_post`).
-        packed: Run rows end to end, without padding between them. It must be the same for source and target.
-        scores_at_once: Attention scores of one block held at a time, which limits how many variants are resumed
-            together; None means 256 MiB in float32.
-        score: Measured instead of log-probabilities.
+        by_bridge: Whether to run TransformerLens's blocks instead of the plain ones, so that hooks inside a block apply
+            when variants are resumed (needed for sites other than `resid_post`).
+        packed: Whether to run rows end to end, without padding. It must be the same for source and target.
+        scores_at_once: Maximum number of attention scores of one block held at a time, which limits how many variants
+            are resumed together; None means 256 MiB in float32.
+        score: What to measure instead of log-probabilities.
 
     Returns:
-        The recording; it holds keys and values of every position.
+        The recording, with keys and values of every position.
 
     Raises:
         PatchError: The model did not run each block exactly once, keeps no key-value cache, or has user hooks.
@@ -86,12 +86,12 @@ def record(
 
 @dataclass(eq=False, repr=False)
 class WavefrontTarget(PatchEngine):
-    """A recorded pass of the target over one batch, from which every patched layer is resumed."""
+    """A recorded pass of the target over one batch, from which patched layers are resumed."""
 
     model: HookedModel
     recording: Recording
     score: Score | None = None
-    """Measured instead of log-probabilities."""
+    """What to measure instead of log-probabilities."""
 
     def __post_init__(self) -> None:
         self.batch = self.recording.batch
@@ -113,11 +113,11 @@ class WavefrontTarget(PatchEngine):
     ) -> Float[Tensor, "batch layer win"]:
         """Return log-probabilities with each of `layers` patched in turn (None: all), in the `wanted` rows (None: all).
 
-        Equal to one patched forward per layer, up to rounding (tested to 1e-5 in float32).
+        The result equals one patched forward pass per layer, up to rounding (tested to 1e-5 in float32).
 
         Raises:
-            PatchError: The cache does not fit, a layer does not exist, or a block has an argument that cannot be cut to
-                the window.
+            PatchError: The cache does not match, a layer does not exist, or an argument of a block cannot be cut to the
+                window.
         """
         chosen = chosen_layers(layers, self.states.shape[1])
         return self._waves(cache, {layer: [layer] for layer in chosen}, self.states.shape[1], wanted)
@@ -126,9 +126,9 @@ class WavefrontTarget(PatchEngine):
     def patched_together(
         self, cache: SpanCache, layers: Sequence[Sequence[int]]
     ) -> Float[Tensor, "batch combination win"]:
-        """Log-probabilities with several layers patched at once, for each combination in `layers`.
+        """Return log-probabilities with several layers patched at once, for each combination in `layers`.
 
-        Equal to `run_patched` with each combination, up to rounding (tested to 1e-5 in float32).
+        The result equals `run_patched` with each combination, up to rounding (tested to 1e-5 in float32).
 
         Raises:
             PatchError: As for `patched`, or a combination is empty.
@@ -144,7 +144,7 @@ class WavefrontTarget(PatchEngine):
         n: int,
         wanted: Bool[Tensor, "batch n"] | None = None,
     ) -> Float[Tensor, "batch n win"]:
-        """Patch combinations of layers, sorted by their first layer, as many at a time as memory allows."""
+        """Patch combinations of layers (sorted by first layer), as many at a time as memory allows."""
         require_states_of(self.model, self.batch, cache)
         shape = (len(self.batch), n, self.batch.window.shape[1])
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
@@ -177,21 +177,21 @@ def patch_on_the_way(
     desc: str = "patching",
     show: bool | None = None,
 ) -> list[tuple[WavefrontTarget, list[Float[Tensor, "batch layer win"]]]]:
-    """Send batches once through a streamed model's blocks, patching in every source on the way.
+    """Run batches through a streamed model's blocks once, patching in every source on the way.
 
     Args:
-        model: The target, with the embeddings of all tokens.
+        model: The target, with the embeddings of all tokens loaded.
         batches: The tokens.
         sources: The sources to patch into each batch.
         packed: See `record`.
         exact_noop: See `PatchedPass`.
         wanted: For each batch, the layers at which its rows are patched; None for all.
         desc: Label of the progress bar over blocks.
-        show: Whether there is one; None shows it in terminals and notebooks.
+        show: Whether to show it; None shows it in terminals and notebooks only.
 
     Returns:
-        For each batch, the target's own states and log-probabilities (which can no longer be patched), and for each
-        source the log-probabilities with each layer patched, where this changes anything.
+        For each batch, a target with its own states and log-probabilities (which can no longer be patched), and for
+        each source, the log-probabilities with each layer patched; NaN where the patch changes nothing.
     """
     several = wanted if wanted is not None else [None] * len(batches)
     passes = [
@@ -215,23 +215,22 @@ def open_target(
     reading: Engine = "wavefront",
     score: Score | None = None,
 ) -> WavefrontTarget | NaiveTarget:
-    """Open the target on one batch, ready for patches from any number of sources.
+    """Prepare the target on one batch, for patches from any number of sources.
 
     Args:
         model: The target.
         batch: The tokens.
-        site: Where it will be patched.
-        engine: `wavefront` records the target and resumes all patched layers together; `naive` is one forward per
-            layer.
+        site: Where the target will be patched.
+        engine: `wavefront` records the target and resumes all patched layers together; `naive` runs one forward pass
+            per layer.
         packed: See `record`.
         scores_at_once: See `record`.
-        reading: The engine that reads the naive target's own states.
-        score: Takes float32 logits `[n, d_vocab]` and target tokens `[n]`, returns `[n]` numbers to measure instead of
+        reading: The engine that reads the target's own states, if `engine` is `naive`.
+        score: Takes float32 logits `[n, d_vocab]` and target tokens `[n]`, and returns `[n]` numbers to use instead of
             log-probabilities.
 
     Raises:
-        PatchError: The model cannot be patched there, or the batch's rows would give different numbers than each row
-            alone.
+        PatchError: The model cannot be patched at this site, or batching the rows would change their numbers.
     """
     model = as_hooked(model)
     require_fitting(model, batch)
@@ -257,14 +256,14 @@ def patched_logprobs(
         model: The target.
         batch: The tokens that `cache` was captured on.
         cache: The source's states.
-        engine: `wavefront`, `naive` (one forward per layer), or `auto` (the first that passes `choose_engine`).
+        engine: `wavefront`, `naive` (one forward pass per layer), or `auto` (chosen by `choose_engine`).
         score: See `open_target`.
 
     Returns:
         Float32 nats, at most 0; NaN where `batch.scored_mask` is False.
 
     Raises:
-        PatchError: The cache does not fit the batch, or a patch did not take effect.
+        PatchError: The cache does not match the batch, or a patch had no effect.
     """
     check_choice("engine", engine, Engine)
     model = as_hooked(model)
@@ -276,26 +275,26 @@ def patched_logprobs(
 def choose_engine(
     model: HookedModel, batch: TokenBatch, *, site: HookSite = "resid_post", packed: bool = False
 ) -> Engine:
-    """Test the wavefront against the reference on a batch; fall back, with a warning, if they differ.
+    """Compare the wavefront engine with the naive one on a batch; fall back to the latter (warns) if they differ.
 
-    The patched states are the target's own, scaled by 0.9 and shifted by one layer: different enough to reveal a wrong
-    mask, position or layer. The wavefront runs with all layers patched together; the reference runs for a few, from the
-    first to the last. A patch at the first layer passes through every later block, so it reveals any block that is
-    resumed wrongly.
+    The patched-in states are the target's own, scaled by 0.9 and shifted by one layer, which is different enough to
+    reveal a wrong mask, position or layer. The wavefront engine patches all layers together, the naive engine only a
+    few, from the first to the last. A patch at the first layer passes through every later block, so it reveals any
+    block that is resumed incorrectly.
 
     Args:
         model: The target.
-        batch: A small batch (two rows are enough; ragged and padded ones test more).
+        batch: A small batch. Two rows are enough; rows of different lengths, which are padded, test more.
         site: Patch site.
-        packed: Try the wavefront on packed rows; the reference always runs on padded ones.
+        packed: Whether to run the wavefront engine on packed rows; the naive engine always runs on padded ones.
 
     Returns:
-        `wavefront` if both engines agree within rounding, else `naive`.
+        `wavefront` if both engines agree up to rounding, else `naive`.
     """
     if model.runs_hooks:
         warn_once(
             f"{model.name!r} has user hooks or a patched forward: it is run as it is, with the naive engine, which "
-            f"is slower.",
+            "is slower.",
             key=f"hooked {model.name} {model.fingerprint}",
         )
         return "naive"
@@ -311,7 +310,7 @@ def choose_engine(
     if measured is None:
         return "naive"
     probe, patched, unpatched = measured
-    # TransformerLens is used only for sites that need it: wrapping a model takes as long as a small audit.
+    # Use TransformerLens only for sites that need it: wrapping a model takes as long as a small audit.
     naive = NaiveTarget(model, batch.to(model.device), plain=site == "resid_post" and not model.is_wrapped)
     some = sorted({round(i * (model.n_layers - 1) / (_CHECKED_LAYERS - 1)) for i in range(_CHECKED_LAYERS)})
     gap = max(_gap(patched[:, some], naive.patched(probe, layers=some)[:, some]), _gap(unpatched, naive.logprobs))
@@ -324,12 +323,12 @@ def choose_engine(
 
 
 def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = False) -> Engine:
-    """Test the fast way of reading states against a plain forward pass; fall back, with a warning, if they differ.
+    """Test the fast way of reading states against a plain forward pass; fall back to the latter (warns) if they differ.
 
     Args:
         model: The source.
-        batch: A small batch, ragged.
-        packed: Try packed rows.
+        batch: A small batch, with rows of different lengths.
+        packed: Whether to test packed rows.
 
     Returns:
         The `engine` for `capture`.
@@ -348,16 +347,16 @@ def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = Fals
 
 
 _agreed: dict[tuple[object, ...], tuple[int, int]] = {}
-"""Longest row and widest window, in tokens, on which a model's fast engine passed the check."""
+"""Longest row and widest window, in tokens, for which a model's fast engine passed the check."""
 
 
 def tried_once(choose: Callable[[], Engine], about: tuple[object, ...], rows: Sequence[TokenSequence]) -> Engine:
-    """Return the engine chosen by the self-check `choose`, or the fast one if it has already passed on such rows.
+    """Return the engine chosen by the self-check, or the fast one if it has already passed on rows as large as these.
 
     Args:
         choose: The self-check.
-        about: The cache key: weights, and how they are run.
-        rows: The rows to be run; the check is repeated if a row is longer, or a window wider, than any before.
+        about: The cache key: the weights, and how the model is run.
+        rows: The rows to run. The check is repeated if a row is longer or a window wider than in all previous checks.
     """
     sizes = max(len(row.ids) for row in rows), max(len(row.window) for row in rows)
     known = _agreed.get(about, (0, 0))
@@ -370,7 +369,7 @@ def tried_once(choose: Callable[[], Engine], about: tuple[object, ...], rows: Se
 
 
 def _tried(model: HookedModel, work: Callable[[], _Made]) -> _Made | None:
-    """Return the result of the fast engine; None, with a warning, if it fails for a reason other than memory."""
+    """Return the result of the fast engine; warn and return None if it fails for a reason other than memory."""
     try:
         return work()
     except Exception as error:
@@ -381,7 +380,7 @@ def _tried(model: HookedModel, work: Callable[[], _Made]) -> _Made | None:
 
 
 def fall_back(model: HookedModel, why: str | Exception) -> Engine:
-    """Warn that the fast engine failed on a model, saying how, and return the engine to use instead."""
+    """Warn that the fast engine failed on a model, and return the engine to use instead."""
     if isinstance(why, Exception):
         first = str(why).splitlines()[0] if str(why) else "no message"
         why = f"it failed: {type(why).__name__}: {first[:200]}"
@@ -394,10 +393,10 @@ def fall_back(model: HookedModel, why: str | Exception) -> Engine:
 
 
 def checked_rows(rows: Sequence[TokenSequence]) -> list[int]:
-    """Choose two rows for `choose_engine`: the longest, and a shorter one, which will be padded.
+    """Choose two rows for `choose_engine`: the longest, and a shorter one that has to be padded.
 
-    The second is the one with the widest window or, if that is among the longest, the shortest of all; if all rows have
-    the same length, any other.
+    The second is the row with the widest window, or, if that is as long as the longest, the shortest row. If all rows
+    have the same length, any other row is chosen.
     """
     numbers = range(len(rows))
     longest = max(numbers, key=lambda i: (len(rows[i].ids), len(rows[i].window)))
@@ -409,7 +408,7 @@ def checked_rows(rows: Sequence[TokenSequence]) -> list[int]:
 
 
 def _gap(left: Tensor, right: Tensor) -> float:
-    """Return the largest difference between numbers; infinite if one is NaN and the other is not."""
+    """Return the largest absolute difference; infinite if a number is NaN on one side only."""
     if not torch.equal(left.isnan(), right.isnan()):
         return float("inf")
     return float((left - right).abs().nan_to_num(0.0).max())

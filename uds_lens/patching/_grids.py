@@ -32,23 +32,23 @@ def patch_grid(
     engine: Engine = "wavefront",
     score: Score | None = None,
 ) -> pd.DataFrame:
-    """Patch every layer at one position, or in one head, at a time.
+    """Patch each layer at one position or one head at a time.
 
     Args:
         model: The target.
         batch: The tokens that `cache` was captured on.
         cache: The source's states.
-        by: `position` patches one patched position of each row at a time, `head` one head (sites `z`, `q`, `k`, `v`) at
-            all of them, `layer` everything at once.
+        by: What a single patch covers: `position`, one patched position in each row; `head`, one head (sites `z`, `q`,
+            `k`, `v`) at all patched positions; `layer`, everything at once.
         engine: See `open_target`.
-        score: Measured instead of log-probabilities; see `open_target`.
+        score: What to measure instead of log-probabilities; see `open_target`.
 
     Returns:
-        One row per batch row, layer, and position (counted in the row's own tokens) or head, with `lost`: the unpatched
-        minus the patched value, mean over the scored positions (nats per token).
+        A table with one line per row of the batch, layer, and position (counted in the row's own tokens) or head.
+        `lost` is the unpatched minus the patched value, averaged over the scored positions (nats per token).
 
     Raises:
-        PatchError: The site has no heads, or the cache does not fit.
+        PatchError: The site has no heads, or the cache does not match the batch.
 
     Example:
         >>> import uds_lens as ul
@@ -65,7 +65,7 @@ def patch_grid(
 
     check_choice("by", by, GridAxis)
     if by == "head" and not cache.n_heads:
-        raise PatchError(f"{cache.site!r} has no heads: capture 'z', 'q', 'k' or 'v' for a grid of heads.")
+        raise PatchError(f"{cache.site!r} has no heads: capture 'z', 'q', 'k' or 'v' for a grid by head.")
     model = as_hooked(model)
     target = open_target(model, batch, site=cache.site, engine=engine, score=score)
     batch = target.batch

@@ -1,4 +1,4 @@
-"""Full forward passes with TransformerLens hooks: where a state is read or replaced."""
+"""Full forward passes with TransformerLens hooks that read or replace states."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from uds_lens.models import HookedModel, open_model
 from uds_lens.models._anatomy import Anatomy
 
 Hook: TypeAlias = Callable[..., "Tensor | None"]
-"""Takes an activation and `hook=`, and returns the one to use, or None to leave it unchanged."""
+"""Takes an activation and `hook=`, and returns the activation to use, or None to leave it unchanged."""
 
 HEADS = ("z", "q", "k", "v")  # sites whose activation is `[batch, pos, head, d_head]`
 
 _effective: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
-"""Hook points of a model, without the layer, at which a hook has been seen to change the logits."""
+"""Hook points of each model (without the layer) at which a hook has already been seen to change the logits."""
 
 
 def hook_name(site: HookSite, layer: int) -> str:
-    """Return TransformerLens's name of a site.
+    """Return TransformerLens's name for a site.
 
     >>> hook_name("resid_post", 3), hook_name("z", 0)
     ('blocks.3.hook_resid_post', 'blocks.0.attn.hook_z')
@@ -56,7 +56,7 @@ def chosen_combinations(layers: Sequence[Sequence[int]], n_layers: int) -> list[
 
 
 def head_mask(heads: Sequence[int], n_heads: int, *, width: int) -> Bool[Tensor, "width"]:
-    """Mark the entries of some heads in an axis of concatenated heads."""
+    """Mark the entries that belong to some heads, in an axis of concatenated heads."""
     if not set(heads) <= set(range(n_heads)):
         raise PatchError(f"heads must be numbers from 0 to {n_heads - 1}; got {list(heads)}.")
     mask = torch.zeros(n_heads, width // n_heads, dtype=torch.bool)
@@ -65,12 +65,12 @@ def head_mask(heads: Sequence[int], n_heads: int, *, width: int) -> Bool[Tensor,
 
 
 def require_site(model: HookedModel, site: HookSite) -> None:
-    """Raise an error unless the model's blocks have the site."""
+    """Raise `PatchError` if the model's blocks do not have the site."""
     check_choice("site", site, HookSite)
     if site == "resid_post":
         return
     if not model.has_bridge:
-        why = f"TransformerLens does not give the logits of {model.name!r}."
+        why = f"TransformerLens does not reproduce the logits of {model.name!r}."
         try:
             _ = model.bridge
         except ModelError as error:
@@ -79,7 +79,7 @@ def require_site(model: HookedModel, site: HookSite) -> None:
     if model.bridge.get_hook_point(hook_name(site, 0)) is None:
         raise PatchError(
             f"{model.architecture} has no {site!r}: its blocks do not have that point (parallel attention and MLP "
-            "have no state between them). Use ",
+            "have no state in between). Use ",
             Setting("site", "resid_post"),
             ", 'attn_out' or 'mlp_out'.",
         )
@@ -88,19 +88,19 @@ def require_site(model: HookedModel, site: HookSite) -> None:
 def patch_hooks(
     site: HookSite, layer: int, write: Callable[[Tensor], Tensor]
 ) -> list[tuple[str, Callable[..., Tensor]]]:
-    """Make the TransformerLens hooks that replace a site's activation for all its readers.
+    """Make the TransformerLens hooks that replace a site's activation wherever it is used.
 
     `hook_resid_mid` is at the input of the MLP's norm: its return value reaches the MLP, but not the residual
-    connection around it. So, for that site, a second hook adds the change to the block's output.
+    connection around it. For that site, a second hook therefore adds the change to the block's output.
 
     Args:
-        site: Point of the block.
-        layer: Which block.
-        write: Takes the activation `[batch, pos, width]` (heads concatenated), returns the one to use instead; called
-            once per forward.
+        site: Point in the block.
+        layer: Number of the block.
+        write: Takes the activation `[batch, pos, width]` (heads concatenated) and returns its replacement; called once
+            per forward pass.
 
     Returns:
-        Pairs of hook name and hook.
+        Pairs of a hook name and a hook.
     """
 
     def replace(activation: Tensor, *, hook: Any = None) -> Tensor:
@@ -130,30 +130,30 @@ def as_hooked(model: HookedModel | nn.Module) -> HookedModel:
 
 
 def run_unhooked(model: HookedModel, batch: TokenBatch, *, plain: bool = False) -> Float[Tensor, "batch pos d_vocab"]:
-    """Run one plain forward pass over the whole batch, in the same way as `run_hooked` (`plain`: see `run_with`)."""
+    """Run one forward pass over the whole batch like `run_hooked`, but without hooks (`plain`: see `run_with`)."""
     with model.running():
         return _forward(model.bridge if not plain and model.has_bridge else model.anatomy.causal_lm, batch)
 
 
 def run_hooked(model: HookedModel, batch: TokenBatch, name: str, hook: Hook) -> Float[Tensor, "batch pos d_vocab"]:
-    """Run one forward over the whole batch with one TransformerLens hook.
+    """Run one forward pass over the whole batch with a TransformerLens hook.
 
-    A model that TransformerLens cannot wrap gets a plain forward hook on its block instead (`resid_post` only).
+    If TransformerLens cannot wrap the model, a plain forward hook is put on the block instead (`resid_post` only).
 
     Args:
         model: The model.
         batch: The tokens.
-        name: TransformerLens's name of the point, for example `blocks.3.hook_resid_post`.
-        hook: Takes the activation and `hook=`, returns the one to use, of the same shape. A hook that only reads
-            returns None or the activation itself.
+        name: TransformerLens's name for the hook point, such as `blocks.3.hook_resid_post`.
+        hook: Takes the activation and `hook=`, and returns the activation to use, in the same shape. A hook that only
+            reads should return None or the activation itself.
 
     Returns:
         Logits at every position, in the model's dtype.
 
     Raises:
-        PatchError: There is no such point, the hook never ran, returned another shape or an unchanged copy, changed
-            values without any effect on the logits, or the point is inside a block of a model that TransformerLens
-            cannot wrap.
+        PatchError: There is no such point; it is inside a block of a model that TransformerLens cannot wrap; or the
+            hook never ran, returned another shape or an unchanged copy, or changed values without any effect on the
+            logits.
     """
     return run_hooks(model, batch, [(name, hook)])
 
@@ -161,7 +161,7 @@ def run_hooked(model: HookedModel, batch: TokenBatch, name: str, hook: Hook) -> 
 def run_hooks(
     model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Hook]]
 ) -> Float[Tensor, "batch pos d_vocab"]:
-    """Run one forward over the whole batch with several hooks; see `run_hooked`."""
+    """Run one forward pass over the whole batch with several hooks; see `run_hooked`."""
     watched = [(name, _Watched(name, hook)) for name, hook in hooks]
     logits = run_with(model, batch, watched)
     for name, hook in watched:
@@ -177,8 +177,8 @@ def run_hooks(
             if torch.equal(logits, run_unhooked(model, batch)):
                 names = ", ".join(repr(name) for name, hook in watched if hook.changes)
                 raise PatchError(
-                    f"the hook at {names} changed values, but the logits of {model.name!r} stayed the same: nothing "
-                    "that decides them reads what was changed."
+                    f"the hook at {names} changed values, but the logits of {model.name!r} stayed the same: they "
+                    "do not depend on what was changed."
                 )
         if len(kinds) == 1:
             known |= kinds
@@ -190,7 +190,7 @@ def run_with(
 ) -> Float[Tensor, "batch pos d_vocab"]:
     """Run one forward pass with hooks, checking that each runs and returns values of the right shape.
 
-    With `plain`, blocks get plain forward hooks even where TransformerLens could wrap the model (`resid_post` only).
+    With `plain`, forward hooks are put on the blocks even if TransformerLens could wrap the model (`resid_post` only).
     """
     watched = [(name, hook if isinstance(hook, _Watched) else _Watched(name, hook)) for name, hook in hooks]
     with model.running():
@@ -212,15 +212,14 @@ def run_with(
     for name, hook in watched:
         if not hook.runs:
             raise PatchError(
-                f"the hook at {name!r} never ran: the forward pass of {model.name!r} does not reach it, although the "
-                "point has a name."
+                f"the hook at {name!r} never ran: the forward pass of {model.name!r} does not reach this point."
             )
     return logits
 
 
 @dataclass(eq=False, repr=False)
 class _Watched:
-    """A hook that counts its runs, and checks the shape of its value, which would otherwise be broadcast."""
+    """A hook that counts its runs and checks the shape of its return value, which would otherwise be broadcast."""
 
     name: str
     hook: Hook
@@ -245,17 +244,15 @@ class _Watched:
 
 
 def _require_points(model: HookedModel, names: Sequence[str], *, by_bridge: bool) -> None:
-    """Raise an error unless the model has these points, suggesting the closest names."""
+    """Raise `PatchError` if the model does not have these hook points, suggesting the closest names."""
     for name in names:
         block = re.match(r"blocks\.(\d+)\.", name)
         if block is not None and int(block[1]) >= model.n_layers:
-            raise PatchError(f"no point {name!r}: the blocks of {model.name!r} are 0 to {model.n_layers - 1}.")
+            raise PatchError(f"there is no point {name!r}: the blocks of {model.name!r} are 0 to {model.n_layers - 1}.")
         if by_bridge and model.bridge.get_hook_point(name) is None:
             near = get_close_matches(name, list(model.bridge.hook_dict), n=3)
             meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-            raise PatchError(
-                f"{model.name!r} has no point {name!r}.{meant} `model.bridge.hook_dict` has the names of all points."
-            )
+            raise PatchError(f"{model.name!r} has no point {name!r}.{meant} `model.bridge.hook_dict` lists all points.")
 
 
 def _hook_block(model: HookedModel, name: str, hook: Hook) -> RemovableHandle:
@@ -280,7 +277,7 @@ def _forward(run: nn.Module, batch: TokenBatch) -> Float[Tensor, "batch pos d_vo
 
 
 def run_decoder(anatomy: Anatomy, batch: TokenBatch, **options: Any) -> Any:
-    """Run one forward of the decoder without the head."""
+    """Run one forward pass of the decoder, without the head."""
     return anatomy.base(
         input_ids=batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids, **options
     )
@@ -292,7 +289,7 @@ def first_tensor(output: Any) -> Tensor:
 
 
 def split_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
-    """Split a block's arguments into the hidden states and the others."""
+    """Split a block's arguments into the hidden states and the remaining ones."""
     if args:
         return args[0], args[1:], kwargs
     options = dict(kwargs)

@@ -1,7 +1,8 @@
-"""Pack rows of different lengths end to end into one long row, and compute attention for them.
+"""Pack rows of different lengths end to end into one long row, and compute attention on it.
 
 Everything in a decoder except attention works token by token and can run on packed rows; attention runs on padded ones.
-A token's state depends only on the tokens up to it, so a beginning that several rows share is packed only once.
+A token's state depends only on the token itself and those before it, so a beginning that several rows share is packed
+only once.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _INT = torch.iinfo(torch.int32).max
 class Packing:
     """Mapping between padded rows and one packed row."""
 
-    # Index in the packed row of each padded entry; padding points at the last token of its own row.
+    # For each padded entry, its index in the packed row; padding points to the last token of its own row.
     order: Int[Tensor, "batch pos"]
-    places: Int[Tensor, "token"]  # index in the flattened padded rows of each packed token (of the first row with it)
-    copies: int = 1  # number of copies of every row side by side in the padded form
+    places: Int[Tensor, "token"]  # for each packed token, its index in the flattened padded rows (the first, if shared)
+    copies: int = 1  # number of copies of each row, side by side in the padded form
     _repeated: dict[int, Packing] = field(default_factory=dict, repr=False)
 
-    # Index tensors by kind of move, shared by all blocks of a pass and all sources.
+    # Index tensors by conversion, shared by all blocks of a pass and all sources.
     _indices: dict[tuple[str, int, int], Int[Tensor, "entry"]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -55,7 +56,7 @@ class Packing:
 
     @classmethod
     def of_texts(cls, ids: Int[Tensor, "batch pos"], real: Bool[Tensor, "batch pos"]) -> Packing:
-        """Pack the tokens that are real (at least one in each row), row after row; a common beginning only once.
+        """Pack the real tokens (at least one in each row), row after row, with shared beginnings only once.
 
         Example:
             >>> ids = torch.tensor([[0, 5, 6], [5, 6, 7], [5, 7, 7]])
@@ -65,7 +66,7 @@ class Packing:
             >>> packing.order.tolist()
             [[1, 0, 1], [0, 1, 2], [0, 3, 4]]
         """
-        numbers: dict[tuple[int, int], int] = {}  # of packed tokens, by number before and token id
+        numbers: dict[tuple[int, int], int] = {}  # packed tokens, by the number of the previous token and the token id
         order: list[list[int]] = []
         places: list[int] = []
         for row, (tokens, there) in enumerate(zip(ids.tolist(), real.tolist(), strict=True)):
@@ -148,12 +149,12 @@ class Packing:
 
     @staticmethod
     def bytes_to_move(heads: int, groups: int) -> int:
-        """Bytes of index tensors per token and copy, once all kinds of moves were used."""
+        """Return the bytes of index tensors per token and copy, once every conversion has been used."""
         places, entries = 2 * 8, 2 * heads + groups
         return places + 4 * entries
 
     def _index(self, way: str, heads: int, groups: int) -> Int[Tensor, "entry"]:
-        """Return the source index of each entry; computed once per kind of move and number of heads."""
+        """Return the source index of each entry; computed once per conversion and number of heads."""
         key = (way, heads, groups)
         if key in self._indices:
             return self._indices[key]
@@ -172,18 +173,18 @@ class Packing:
             index = first[:, None] + (group + torch.arange(in_group, device=device) * width).flatten()
         index = index.flatten()
         rows = max(self.order.numel(), len(self)) * heads
-        self._indices[key] = index.int() if rows <= _INT else index  # read at every block, so half the bytes
+        self._indices[key] = index.int() if rows <= _INT else index  # read at every block, so keep it small
         return self._indices[key]
 
 
-# A family's eager attention copies keys and values for every query head, rewrites the scores for the scale and for the
-# mask, and is unaware of variants: the variants of one row would be scored against each other, only to be masked. Where
-# a family's attention is the plain formula (tried once for every block), the same is done here with few passes over the
-# scores: query heads that share keys are multiplied with them in one product; variants attend to the prefix together,
-# and each variant attends to its own tokens separately.
+# A family's eager attention copies keys and values for every query head, rewrites the scores to scale and to mask them,
+# and does not know about variants: it would score the variants of one row against each other, only to mask the results.
+# If a family's attention is the plain formula (tested once per block), the code below computes it with fewer passes
+# over the scores. Query heads that share keys are multiplied by them in one product. Variants attend to the prefix
+# together, and each variant attends to its own tokens separately.
 
 _tried: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
-"""Whether a module's eager attention is the plain one, with the settings under which this was tested."""
+"""Whether a module's eager attention is the plain formula, and the settings for which this was tested."""
 
 
 def plain_attention(
@@ -228,9 +229,9 @@ def is_plain(
     args: tuple[Any, ...],
     options: dict[str, Any],
 ) -> bool:
-    """Return whether `eager(module, query, ...)` equals `plain_attention` up to rounding; tested once.
+    """Return whether `eager(module, query, ...)` equals `plain_attention` up to rounding; tested once per module.
 
-    Only in float32: in half precision, implementations round their scores at different points.
+    Only float32 is tested, because implementations round half-precision scores at different points.
     """
     query = heads[0]
     alike = all(part.dtype == torch.float32 for part in (*heads, mask) if part is not None)
@@ -268,20 +269,21 @@ def _agree(
 
 
 def scaling_of(query: Tensor, options: dict[str, Any]) -> float:
-    """Return the factor of the dot products: the module's own, or one over the square root of the head width."""
+    """Return the scale of the dot products: the module's own, or one over the square root of the head width."""
     given = options.get("scaling")
     return float(query.shape[-1] ** -0.5 if given is None else given)
 
 
-# transformers lets a model take its attention from a registry by name. While a block runs here, the name stands for the
-# attention in this file: the queries, keys and values of the packed row are padded, the eager attention of the model's
-# own file runs on them (so that a family's soft-capping, sinks and scaling apply), and its output is packed.
+# In transformers, a model looks up its attention function in a registry, by the name in its config. During a packed
+# pass, this is the name of the function below: it pads the queries, keys and values of the packed row, runs the eager
+# attention from the model's own file on them (so that a family's soft-capping, sinks and scaling apply), and packs the
+# output.
 
 _NAME = "uds_lens_packed"
 
 
 class PrefixKept(Exception):  # noqa: N818 - a signal, not an error
-    """Raised inside the last block once its keys and values are recorded: the rest is not needed."""
+    """Raised inside the last block once its keys and values are recorded, to skip the rest of the block."""
 
 
 @dataclass(eq=False)
@@ -289,13 +291,12 @@ class PackedAttention:
     """The attention of one block while it runs on packed rows."""
 
     packing: Packing  # packing of the tokens that enter the block
-    past: tuple[Tensor, Tensor] | None = None  # keys and values `[batch, head, pos, d_head]` before those tokens
-    stop: bool = False  # stop the block, by raising `PrefixKept`, as soon as its keys and values are recorded
-    # Whether the block's attention is the plain one, and masks are for one copy; None: to be tried, and set once it has
-    # run.
+    past: tuple[Tensor, Tensor] | None = None  # keys and values before these tokens, `[batch, head, pos, d_head]`
+    stop: bool = False  # raise `PrefixKept` as soon as the keys and values are recorded
+    # Whether the block's attention is the plain formula (masks are then for one copy); None until it has been tested.
     plain: bool | None = None
-    keys: Tensor | None = None  # keys of those tokens, padded; set once it has run
-    values: Tensor | None = None  # values of those tokens, padded; set once it has run
+    keys: Tensor | None = None  # padded keys of these tokens, set when attention has run
+    values: Tensor | None = None  # padded values of these tokens, set when attention has run
     runs: int = 0  # number of times attention ran
 
     def require_once(self) -> None:
@@ -308,7 +309,7 @@ class PackedAttention:
             )
 
 
-# blocks that share a configuration must not run in another thread while its attention is replaced
+# no other thread may run blocks that share a config while the attention in it is replaced
 LOCK = threading.RLock()
 
 _now: ContextVar[PackedAttention | None] = ContextVar("packed attention", default=None)
@@ -316,7 +317,7 @@ _now: ContextVar[PackedAttention | None] = ContextVar("packed attention", defaul
 
 @contextmanager
 def packed_blocks(configs: Iterable[Any]) -> Iterator[None]:
-    """Let blocks with settings in `configs` take their attention from this file, for the duration of a pass."""
+    """Make the blocks that use `configs` take their attention from this file inside the `with` block."""
     register_attention(_NAME, _attend)
     with LOCK, attention_replaced(configs, _NAME):
         yield
@@ -324,7 +325,7 @@ def packed_blocks(configs: Iterable[Any]) -> Iterator[None]:
 
 @contextmanager
 def attending(attention: PackedAttention) -> Iterator[None]:
-    """Let a block use `attention`; inside `packed_blocks`."""
+    """Make a block use `attention` inside the `with` block (within `packed_blocks`)."""
     token = _now.set(attention)
     try:
         yield
@@ -333,7 +334,7 @@ def attending(attention: PackedAttention) -> Iterator[None]:
 
 
 def configs_of(layers: nn.ModuleList) -> list[Any]:
-    """Return the configuration objects of the blocks' modules, without duplicates."""
+    """Return the config objects of the blocks' modules, without duplicates."""
     configs = (vars(module).get("config") for module in layers.modules())
     return list({id(config): config for config in configs if config is not None}.values())
 

@@ -1,4 +1,4 @@
-"""Read a source's states, and the plain engine: one full forward pass per patched layer. Slow, but the reference."""
+"""Read a source's states; and the naive engine (one full forward pass per patched layer), slow but the reference."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def capture(
 ) -> SpanCache:
     """Read every layer's states at the window positions of `batch`.
 
-    Runs one forward pass of the decoder, without logits; the full activations are freed.
+    This runs one forward pass of the decoder without computing logits. Full activations are not kept.
 
     Args:
         model: The source: an open `HookedModel`, a transformers model or a `TransformerBridge`.
@@ -46,16 +46,16 @@ def capture(
         site: Point of each block to read.
         last_layer: `post_norm` replaces the last layer's residual stream with its value after the final norm (as in the
             UDS paper's script).
-        packed: Run rows end to end, without padding between them. It must be the same for source and target.
-        engine: `wavefront` (or `auto`) runs the last block only at the window, if blocks can be run separately; `naive`
-            is one whole forward pass with hooks, as for any model with user hooks.
+        packed: Whether to run rows end to end, without padding. It must be the same for source and target.
+        engine: `wavefront` (or `auto`) runs the last block only at the window, if blocks can be run separately. `naive`
+            runs one full forward pass with hooks, which is always done for models with user hooks.
 
     Returns:
         The states, `[batch, layer, win, d_model]`, on the model's device.
 
     Raises:
-        PatchError: The family has no such site, a layer did not run exactly once, or the batch's rows would give
-            different states than each row alone (see `row_layout`).
+        PatchError: The family has no such site, a layer did not run exactly once, or batching the rows would change
+            their states (see `row_layout`).
 
     Example:
         >>> import uds_lens as ul
@@ -83,9 +83,9 @@ def capture_all(
     desc: str = "reading",
     show: bool | None = None,
 ) -> list[SpanCache]:
-    """Read several batches like `capture`; a streamed model's blocks are read once for all of them.
+    """Read several batches like `capture`; each block of a streamed model is loaded once for all of them.
 
-    `desc` is the label of the progress bar over such blocks, and `show` says whether there is one.
+    `desc` is the label of the progress bar over the blocks of a streamed model; `show` is whether to show it.
     """
     check_choice("last_layer", last_layer, LastLayer)
     with model.running():
@@ -99,7 +99,7 @@ def capture_all(
             except PatchError as error:
                 if packed or not model.is_resident:
                     raise
-                logger.info("%r: states are read by a whole forward, because %s", model.name, error)
+                logger.info("%r: reading states in a full forward pass, because %s", model.name, error)
         caches = []
         for batch in batches:
             states, heads = read_by_hooks(model, batch.to(model.device), site)
@@ -108,7 +108,7 @@ def capture_all(
 
 
 def cache_of(model: HookedModel, states: Tensor, site: HookSite, last_layer: LastLayer, heads: int = 0) -> SpanCache:
-    """Put states into a cache, applying the final norm if requested."""
+    """Make a cache of states, applying the final norm if requested."""
     if last_layer == "post_norm" and site == "resid_post":
         states[:, -1] = model.anatomy.final_norm(states[:, -1])
     return SpanCache(states, site, last_layer, model.name, heads)
@@ -121,16 +121,16 @@ class NaiveTarget(PatchEngine):
     model: HookedModel
     batch: TokenBatch
     packed: bool = False
-    """How `states` are read; patched forward passes run on padded rows."""
+    """Whether `states` are read on packed rows; patched forward passes always run on padded rows."""
 
     reading: Engine = "wavefront"
-    """The engine that reads `states`: the same as for the sources."""
+    """The engine that reads `states`, which must be the same as for the sources."""
 
     score: Score | None = None
-    """Measured instead of log-probabilities."""
+    """What to measure instead of log-probabilities."""
 
     plain: bool = False
-    """Use plain forward hooks on blocks instead of TransformerLens's, for which the model has to be wrapped first."""
+    """Whether to use plain forward hooks on blocks; TransformerLens's hooks would require wrapping the model first."""
 
     @cached_property
     def _logits(self) -> Float[Tensor, "batch pos d_vocab"]:
@@ -151,10 +151,10 @@ class NaiveTarget(PatchEngine):
     def patched(
         self, cache: SpanCache, *, layers: list[int] | None = None, wanted: Bool[Tensor, "batch layer"] | None = None
     ) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched in turn (None: all); NaN for the others. All rows are run.
+        """Return log-probabilities with each of `layers` patched in turn (None: all), in all rows; NaN for the others.
 
         Raises:
-            PatchError: A hook did not run exactly once, or it changed states and the logits stayed the same.
+            PatchError: A hook did not run exactly once, or it changed states but not the logits.
         """
         shape = (len(self.batch), self.model.n_layers, self.batch.window.shape[1])
         result = torch.full(shape, torch.nan, dtype=torch.float32, device=self.batch.window.device)
@@ -166,7 +166,7 @@ class NaiveTarget(PatchEngine):
     def patched_together(
         self, cache: SpanCache, layers: Sequence[Sequence[int]]
     ) -> Float[Tensor, "batch combination win"]:
-        """Log-probabilities with several layers patched at once, for each combination in `layers`.
+        """Return log-probabilities with several layers patched at once, for each combination in `layers`.
 
         Raises:
             PatchError: As for `patched`, or a combination is empty.

@@ -18,11 +18,11 @@ from uds_lens.patching import _costs as costs
 from uds_lens.patching._states import SpanCache
 
 Score: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Takes float32 logits `[n, d_vocab]` and targets `[n]`, and returns the number to measure instead of each
-log-probability."""
+"""Takes float32 logits `[n, d_vocab]` and targets `[n]`, and returns `[n]` numbers to use instead of
+log-probabilities."""
 
 _linear: WeakKeyDictionary[nn.Module, tuple[object, bool]] = WeakKeyDictionary()
-"""Whether the head of a model is just a linear map, with the settings under which this was tested."""
+"""Whether the head of a model is just a linear map, and the settings for which this was tested."""
 
 
 def target_logprobs(
@@ -36,19 +36,19 @@ def target_logprobs(
 ) -> Float[Tensor, "*rows win"]:
     """Return the log-probability of each scored target, computed from the last layer's states.
 
-    `log_softmax(head(norm(state)))[target]` in float32, in pieces, only where `scored`. If the head is a plain linear
-    map, the vocabulary is split as well, so that many rows share each piece of it.
+    The result is `log_softmax(head(norm(state)))[target]` in float32, computed in chunks and only where `scored`. If
+    the head is a plain linear map, the vocabulary is also split, so that many rows share each piece of it.
 
     Args:
-        anatomy: The model that reads the states out.
+        anatomy: The model whose final norm and head are used.
         states: Last-layer residual stream.
         targets: Next-token ids; ignored where not scored.
-        scored: Which entries to score.
-        score: Takes float32 logits `[n, d_vocab]` and targets `[n]`, returns `[n]` numbers to use instead.
+        scored: True for the entries to score.
+        score: Returns numbers to use instead, see `Score`.
         normed: Whether the states have already passed the final norm.
 
     Returns:
-        Natural logarithms in float32 (nats), at most 0; NaN where not scored.
+        Float32 nats (natural logarithms), at most 0; NaN where not scored.
     """
     rows, wanted = states[scored], targets[scored]
     held = costs.logits_at_once(states.device)
@@ -77,7 +77,7 @@ def target_logprobs(
 
 @torch.no_grad()
 def own_logprobs(model: HookedModel, batch: TokenBatch, cache: SpanCache) -> Float[Tensor, "batch win"]:
-    """Return the log-probabilities that a model gives the scored tokens itself, from its captured `resid_post`."""
+    """Return a model's own log-probabilities of the scored tokens, computed from its captured `resid_post`."""
     batch = batch.to(model.device)
     with model.running():
         return target_logprobs(
@@ -88,7 +88,7 @@ def own_logprobs(model: HookedModel, batch: TokenBatch, cache: SpanCache) -> Flo
 def _in_tiles(
     head: Any, normed: Float[Tensor, "row d_model"], targets: Int[Tensor, "row"], *, tile: int
 ) -> Float[Tensor, "row"]:
-    """Return log-probabilities, computed with a piece of the vocabulary at a time."""
+    """Return log-probabilities, computed one piece of the vocabulary at a time."""
     targets = targets.to(normed.device)
     of_target = torch.zeros(targets.shape, dtype=torch.float32, device=normed.device)
     totals = []
@@ -103,7 +103,7 @@ def _in_tiles(
 
 
 def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
-    """Return the head if the model's logits are just its linear map; tested once per model, on a few rows.
+    """Return the head if the model's logits are just a linear map of its states; tested once per model on a few rows.
 
     Soft-capping, scaling, hooks, accelerate, and quantised or adapted heads rule this out.
     """
@@ -119,7 +119,7 @@ def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
     settings = [(k, v) for k, v in vars(anatomy.text_config).items() if "logit" in k or "scal" in k]
     tried = (id(head), repr(settings))
     if _linear.get(model, (None, False))[0] != tried:
-        few = torch.cat([few, 64 * few])  # large enough for a cap to show in half precision
+        few = torch.cat([few, 64 * few])  # large enough to reveal soft-capping in half precision
         by_model, by_head = anatomy.unembed(few), nn.functional.linear(few, head.weight, head.bias)
         same = by_model.shape == by_head.shape and torch.equal(by_model, by_head)
         _linear[model] = (tried, same)
@@ -129,7 +129,7 @@ def _plain_head(anatomy: Anatomy, rows: Tensor) -> Any | None:
 def scored_logprobs(
     logits: Float[Tensor, "batch pos d_vocab"], batch: TokenBatch, *, score: Score | None = None
 ) -> Float[Tensor, "batch win"]:
-    """Return the log-probabilities of the scored targets, float32 nats, or what `score` gives; NaN where not scored."""
+    """Return log-probabilities of the scored targets (float32 nats), or the values of `score`; NaN where not scored."""
     rows = torch.arange(batch.window.shape[0], device=logits.device)[:, None]
     at, targets = logits[rows, batch.window].float(), batch.targets.clamp(min=0)
     if score is None:

@@ -1,4 +1,4 @@
-"""A recorded pass over a batch: window states, keys and values, and the groups of rows that are resumed together."""
+"""A recorded pass over a batch: window states, keys and values, and groups of rows that are resumed together."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class KeptKeys:
         self.writes = [0] * len(keys)
         """How often each block wrote keys and values."""
         self.stop_at_last = False
-        """Whether the last block is stopped, by raising `PrefixKept`, once its keys and values are recorded."""
+        """Whether the last block raises `PrefixKept` once its keys and values are recorded."""
 
     def write(self, layer: int, keys: Tensor | None, values: Tensor | None, *, keep: bool) -> None:
-        """Count a block's writes of keys and values, and keep them if requested."""
+        """Count that a block wrote keys and values, and keep these if requested."""
         self.writes[layer] += 1
         if keep:
             self.keys[layer], self.values[layer] = keys, values
 
     def recording_cache(self, *, keep: bool) -> object:
-        """Make a cache that returns new keys and values unchanged, and records them here (all layers or the last)."""
+        """Make a cache that returns new keys and values unchanged, and records those of all layers or only the last."""
         last = len(self.keys) - 1
 
         def remember(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,13 +50,13 @@ class KeptKeys:
         return key_value_cache([partial(remember, layer) for layer in range(last + 1)])
 
     def before(self, layer: int, columns: int) -> tuple[Tensor, Tensor]:
-        """Return the first `columns` keys and values of a recorded layer."""
+        """Return the keys and values of a recorded layer in the first `columns` positions."""
         keys, values = self.keys[layer], self.values[layer]
         assert keys is not None and values is not None, f"keys and values of layer {layer} were not kept"
         return keys[:, :, :columns], values[:, :, :columns]
 
     def prefix_cache(self, columns: int) -> object:
-        """Make a cache that prepends the first `columns` recorded keys and values to new ones, and stores nothing."""
+        """Make a cache that prepends recorded keys and values (the first `columns`) to new ones, and stores nothing."""
 
         def prepend(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
             before, after = self.before(layer, columns)
@@ -66,7 +66,7 @@ class KeptKeys:
 
 
 class BlockCall(NamedTuple):
-    """Arguments of a block apart from the hidden states; they differ by family."""
+    """Arguments of a block except the hidden states; they differ between families."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -77,15 +77,15 @@ class VariantRows(NamedTuple):
 
     chosen: Bool[Tensor, "batch"]
     n_tokens: int
-    """Number of tokens in their windows."""
+    """Number of tokens in the windows of these rows."""
 
 
 @dataclass(eq=False, repr=False)
 class Recording:
-    """A model's own pass over one batch, which its patched variants share."""
+    """A model's own pass over one batch, shared by its patched variants."""
 
     anatomy: Anatomy
-    """The modules that were run and will be resumed."""
+    """The modules that were run, and that will be run on variants."""
 
     batch: TokenBatch
     """The tokens, on the model's device."""
@@ -100,43 +100,43 @@ class Recording:
     """Arguments of each block."""
 
     kept: KeptKeys
-    """Keys and values of every layer, or only of the last if just states are read."""
+    """Keys and values of every layer, or only of the last layer if just states are read."""
 
     first_column: int
-    """From this position on, keys are replaced by the variants' own."""
+    """Position from which on the variants have their own keys."""
 
     cache: object | None = None
-    """The cache that blocks were called with, if any; resumed blocks get `past` instead."""
+    """The cache that blocks were called with, if any; resumed blocks are called with `past` instead."""
 
     windows: Packing | None = None
     """How resumed windows are packed; None if rows stay padded."""
 
     configs: list[Any] = field(default_factory=list)
-    """Configurations in which packed blocks look up their attention."""
+    """The configs that name the attention of packed blocks."""
 
     plain: list[bool] = field(default_factory=list)
-    """Whether the attention of each packed block is the plain one (`_packing.is_plain`)."""
+    """Whether the attention of each packed block is the plain formula (`_packing.is_plain`)."""
 
     logprobs: Float[Tensor, "batch win"] | None = None
     """The target's own log-probabilities of the scored tokens; None if only states were read."""
 
     scores_at_once: int | None = None
-    """Attention scores of one block held at once; None: `costs.SCORES_AT_ONCE`."""
+    """Maximum number of attention scores of one block held at a time; None means `costs.SCORES_AT_ONCE`."""
 
     variants_at_once: int = 1
     """Maximum number of variants resumed together."""
 
     cuts: dict[tuple[int, object, int], Tensor] = field(default_factory=dict)
-    """Masks, positions and rotary tables cut to the window, by origin, kind and number of variants."""
+    """Masks, positions and rotary tables cut to the window, by original tensor, kind and number of variants."""
 
     resumed: dict[tuple[int, int], BlockCall] = field(default_factory=dict)
-    """Arguments for resuming a block, by layer and number of variants: views of the above."""
+    """Arguments for resuming a block, by layer and number of variants; these are views of `cuts`."""
 
     variant_rows: list[VariantRows] | None = None
-    """Rows of each variant, in the order in which they join; None: every variant has all rows."""
+    """Rows of each variant, in the order in which variants join; None if every variant has all rows."""
 
     packings: dict[int, Packing] = field(default_factory=dict)
-    """Packing by number of variants, if their rows differ."""
+    """Packing by number of variants, if rows differ between variants."""
 
     def __repr__(self) -> str:
         rows = "padded" if self.windows is None else "packed"
@@ -144,32 +144,32 @@ class Recording:
 
     @cached_property
     def past(self) -> object:
-        """A key-value cache that prepends the entries before the window to resumed tokens' own, and stores nothing."""
-        return self.kept.prefix_cache(self.first_column)  # not a method of `self`: a recording must not refer to itself
+        """A key-value cache that prepends keys and values from before the window, and stores nothing."""
+        return self.kept.prefix_cache(self.first_column)  # not bound to `self`: a recording must not refer to itself
 
     def before(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and values before the window, for a recorded layer."""
+        """Return the keys and values of a recorded layer before the window."""
         return self.kept.before(layer, self.first_column)
 
     @cached_property
     def width(self) -> int:
-        """Number of tokens of one variant in a block: the window's width, or all windows of the batch if packed."""
+        """Number of tokens that one variant adds: the width of the window, or if packed, the tokens of all windows."""
         return self.batch.window.shape[1] if self.windows is None else len(self.windows)
 
     def enter(self, states: Shaped[Tensor, "batch win *rest"], number: int = 0) -> Shaped[Tensor, "rows tokens *rest"]:
-        """Convert window states to the form of one variant for resuming blocks; `number` says which variant."""
+        """Convert window states to the form that resumed blocks take, for variant `number`."""
         if self.variant_rows is not None:
             return states[self.batch.window_mask & self.variant_rows[number].chosen[:, None]][None]
         return states if self.windows is None else self.windows.pack(states)
 
     def leave(self, variants: Float[Tensor, "rows tokens d_model"]) -> Float[Tensor, "batch variant win d_model"]:
-        """Return the window states of each variant; entries past a row's window, or of other rows, are meaningless."""
+        """Return the window states of each variant; entries beyond a row's window, or of other rows, are invalid."""
         n = self.count(variants)
         padded = variants if self.windows is None else self.packing(n).pad(variants)
         return padded.unflatten(1, (n, -1))
 
     def count(self, variants: Float[Tensor, "rows tokens d_model"]) -> int:
-        """Return the number of variants side by side."""
+        """Return the number of variants that are side by side."""
         if self.variant_rows is None:
             return variants.shape[1] // self.width
         return list(accumulate(rows.n_tokens for rows in self.variant_rows)).index(variants.shape[1]) + 1
@@ -185,7 +185,7 @@ class Recording:
         return self.packings[n]
 
     def with_rows(self, chosen: Iterable[Bool[Tensor, "batch"]] = ()) -> Recording:
-        """Return the same recording for variants of some rows only; the recording itself if rows stay padded."""
+        """Return a copy for variants with only some rows; the recording itself if rows are padded."""
         if self.windows is None:
             return self
         own = dataclasses.replace(self, variant_rows=[], packings={}, cuts={}, resumed={})
@@ -194,13 +194,13 @@ class Recording:
         return own
 
     def add_rows(self, chosen: Bool[Tensor, "batch"]) -> None:
-        """Set the rows of the next variant; has no effect if rows stay padded."""
+        """Add the rows of the next variant; has no effect if rows are padded."""
         if self.variant_rows is not None:
             chosen = chosen.to(self.batch.window_mask.device)
             self.variant_rows.append(VariantRows(chosen, int(self.batch.window_mask[chosen].sum())))
 
     def ready(self) -> Recording:
-        """Set how many variants are resumed together, and drop slices for any other number."""
+        """Determine how many variants are resumed together, and drop slices made for other numbers."""
         self.cuts, self.resumed = {}, {}
         self.variants_at_once = self._costs.variants_at_once(
             rows=len(self.batch),
@@ -211,7 +211,7 @@ class Recording:
         return self
 
     def forget_numbers(self) -> None:
-        """Drop slices for a number of variants that a streamed wave has only once, at one block."""
+        """Drop slices made for the current number of variants, which a streamed wave has at only one block."""
         self.resumed.clear()
         self.packings.clear()
         if self.windows is not None:
@@ -227,15 +227,15 @@ class Recording:
     def row_groups(self) -> list[tuple[int, int, Recording]]:
         """Groups of rows that are resumed together: start, end (exclusive), and recording.
 
-        Resumed windows are padded to the widest only in attention (everywhere, if rows stay padded). Windows and all
-        their variants amount to many tokens: too many at once do not fit into the processor's caches, and with too few,
-        calls are wasted.
+        Resumed windows are padded to the widest one: only in attention if rows are packed, otherwise everywhere. All
+        variants of all windows amount to many tokens. If too many are run at once, they do not fit into the processor's
+        caches; if too few, the fixed cost of calls dominates.
         """
         return self._row_groups or [(0, len(self.batch), self)]
 
     @cached_property
     def _row_groups(self) -> list[tuple[int, int, Recording]]:
-        """Row groups; empty if all rows are resumed together: a recording that refers to itself outlives its batch."""
+        """The groups; empty if there is just one, because a recording that refers to itself outlives its batch."""
         cuts = cut_row_groups(self.batch, self._costs, packed=self.windows is not None)
         return [(start, stop, self._of_rows(slice(start, stop))) for start, stop in cuts] if len(cuts) > 1 else []
 
@@ -243,14 +243,14 @@ class Recording:
         """Yield the groups of rows that are resumed together, with their recordings.
 
         Args:
-            wanted: The layers at which each row is patched; a group with no such row is left out. None for all.
+            wanted: The layers at which each row is patched, None for all. Groups without patched rows are left out.
         """
         for start, stop, group in self.row_groups:
             if wanted is None or wanted[start:stop].any():
                 yield slice(start, stop), group
 
     def _of_rows(self, rows: slice) -> Recording:
-        """Return the recording of some rows of the batch as views; tensors shared by several blocks stay shared."""
+        """Return the recording of some rows of the batch, as views; tensors shared by several blocks remain shared."""
         batch, made = self.batch.take(range(len(self.batch))[rows]), {}
         width = batch.window.shape[1]
 
@@ -280,7 +280,7 @@ class Recording:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors that grow with the batch, including those needed for resuming its windows."""
+        """Bytes of all tensors that grow with the batch, including those needed to resume its windows."""
         kept = [t for t in (*self.kept.keys, *self.kept.values) if t is not None]
         arguments = _tensors(self.calls)
         own = [] if self.logprobs is None else [self.logprobs]
@@ -296,7 +296,7 @@ class Recording:
             resumed += together * tokens
             copies = 1 if plain else together
             cut += copies * tokens * (group.first_column + copies * width)
-            if self.windows is not None:  # for each number of variants, the indices of all their tokens
+            if self.windows is not None:  # indices of all tokens, for each number of variants
                 moved += together * (together + 1) // 2 * tokens
         for argument in arguments:
             per_token = argument.shape[1] if argument.ndim == 4 else argument[0, 0].numel()
@@ -305,15 +305,15 @@ class Recording:
 
 
 def cut_row_groups(batch: TokenBatch, model: costs.ModelCosts, *, packed: bool) -> list[tuple[int, int]]:
-    """Split a batch into runs of rows whose windows are resumed together.
+    """Split a batch into groups of consecutive rows whose windows are resumed together.
 
     Args:
-        batch: The rows; those with windows of similar width should be neighbours.
+        batch: The rows; rows with windows of similar width should be next to each other.
         model: Costs of the target; each row has one variant per layer.
-        packed: Whether windows are packed, so that only attention sees them padded.
+        packed: Whether windows are packed, so that only attention runs on padding.
 
     Returns:
-        First row of each group, and the one after its last.
+        Start (inclusive) and end (exclusive) of each group.
     """
     widths = batch.window_mask.sum(1).cpu().numpy().astype(float)
     starts = batch.window[:, 0].cpu().numpy().astype(float)
@@ -327,7 +327,7 @@ def cut_row_groups(batch: TokenBatch, model: costs.ModelCosts, *, packed: bool) 
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """Return all per-row tensors in the arguments of blocks, without duplicates."""
+    """Return all per-row tensors in block arguments, without duplicates."""
     if isinstance(value, Tensor):
         return [value] if value.ndim >= 2 else []
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()

@@ -1,7 +1,8 @@
-"""Decide how rows of a model may run together (packed, padded, or alone), once for each open model, by testing it.
+"""Test how rows can be batched for a model (packed, padded, or one at a time); done once per open model.
 
-Rows of different lengths are padded to one. Most families ignore padding, but some run it through a recurrent layer,
-and some take their rotary frequencies from the longest row of the batch. Every pass over a batch checks here first.
+Rows of different lengths are padded to the same length. Most families ignore padding, but some run it through a
+recurrent layer, and some choose their rotary frequencies by the longest row in the batch. Every pass over a batch first
+checks the result of this test.
 """
 
 from __future__ import annotations
@@ -31,33 +32,33 @@ from uds_lens.patching._packing import configs_of
 
 PACKED_FAMILIES = {"gemma2", "gemma3_text", "gpt2", "gpt_neox", "llama", "mistral", "mixtral", "olmo2", "phi3"}
 PACKED_FAMILIES |= {"qwen2", "qwen3", "qwen3_moe"}
-"""Values of `model_type` whose blocks run on packed rows. Each has a tiny model in `tests/tiny_models.py`, on which the
-tests compare packed and padded rows with single rows."""
+"""Values of `model_type` whose blocks run on packed rows. For each, the tests compare packed and padded rows with
+single rows on a tiny model (`tests/tiny_models.py`)."""
 
 
 def is_tested_family(model: Any) -> bool:
-    """Whether the tests compare padded and packed rows of a transformers model's family with single rows."""
+    """Return whether the tests cover packed and padded rows of a transformers model's family."""
     return is_plain_decoder(model) and model.config.get_text_config().model_type in PACKED_FAMILIES
 
 
 def runs_plainly(model: HookedModel) -> bool:
-    """Whether blocks may be run separately from the model's forward.
+    """Return whether blocks may be run separately from the model's forward pass.
 
-    They may not with hooks of accelerate (which have work to do after a block), TransformerLens or the user, or if
-    blocks have their own causal mask, whose key positions would not match those of resumed tokens.
+    This is not allowed with hooks from accelerate (which run code after a block), TransformerLens or the user. Nor is
+    it if blocks have their own causal masks, whose key positions would not match resumed tokens.
     """
     wrapped = is_placed(model.hf) or model.is_wrapped or model.runs_hooks
     return not wrapped and not model.anatomy.keeps_masks
 
 
 def packable(model: HookedModel) -> bool:
-    """Whether a loaded model may run on packed rows: it needs a tested family, eager attention, and no user hooks."""
+    """Return whether a loaded model may run on packed rows: a tested family, eager attention, and no user hooks."""
     eager = all(attention_of(config) == "eager" for config in configs_of(model.anatomy.layers))
     return eager and runs_plainly(model) and _is_plain(model.hf)
 
 
 def may_be_packable(source: ModelSource, model_type: object) -> bool:
-    """Whether a model, loaded or not, may run on packed rows; a checkpoint is judged by its family alone."""
+    """Return whether a model may run on packed rows; for a checkpoint on disk, only the family is checked."""
     if model_type not in PACKED_FAMILIES:
         return False
     if isinstance(source, str | os.PathLike):
@@ -66,45 +67,45 @@ def may_be_packable(source: ModelSource, model_type: object) -> bool:
 
 
 def why_not_streamed(source: object, *, revision: str | None = None, offline: bool = False) -> str | None:
-    """Say why a model cannot be streamed; None if it can."""
+    """Return the reason why a model cannot be streamed; None if it can."""
     if not isinstance(source, str | os.PathLike):
-        return "it is in memory already"
+        return "it is already in memory"
     if (why := why_not_read_by_block(source, revision=revision, offline=offline)) is not None:
         return why
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
     family = config.get_text_config().model_type
     if family not in PACKED_FAMILIES:
         return (
-            f"{family!r} is not one of the families whose blocks are known to run apart from the rest of the model "
-            f"({', '.join(sorted(PACKED_FAMILIES))}): what a block is called with may depend on the blocks before it"
+            f"{family!r} is not one of the families whose blocks are known to run on their own "
+            f"({', '.join(sorted(PACKED_FAMILIES))}): a block's arguments may depend on the blocks before it"
         )
     if upcasts_attention(config):
-        return "its config sets reorder_and_upcast_attn, which runs attention in code that only whole models use"
+        return "its config sets reorder_and_upcast_attn, which uses attention code that runs only in whole models"
     return None
 
 
 def embed_tokens_of(model: HookedModel, batches: Sequence[TokenBatch]) -> None:
-    """Load the weights before the blocks, for every token of some batches."""
+    """Load the weights that are needed before the blocks, for every token in some batches."""
     if not model.is_resident:
         none = torch.empty(0, dtype=torch.long)
         model.embed(torch.cat([none, *(batch.input_ids.flatten() for batch in batches)]).unique())
 
 
 def _is_plain(model: Any) -> bool:
-    """Whether the model is neither a Bridge nor an adapter around a model nor a checkpoint's own code."""
+    """Return whether a model is of a tested family, without accelerate placement, user hooks or new forwards."""
     return is_tested_family(model) and not is_placed(model) and not behaviour_changes(model)
 
 
 ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Largest difference between a row in a batch and the same row alone explained by rounding: the norm of the difference
-of their final states over the norm of the state, averaged over the row's tokens."""
+"""Largest difference between a row in a batch and the same row alone that rounding can explain: the norm of the
+difference of their final states divided by the norm of the state, averaged over the row's tokens."""
 
 _SHORT, _LONG, _LONGEST = 6, 19, 25
-"""Lengths of the test rows: the padding is longer than the reach of a short convolution."""
+"""Lengths of the test rows; the padding between them exceeds the reach of a short convolution."""
 
 LongRows: TypeAlias = Literal["together", "by length", "refused"]
-"""How rows beyond the original maximum run, separately from shorter ones: together, only with rows of equal length, or
-not at all."""
+"""How rows longer than the original maximum run (separately from shorter ones): together, only with rows of equal
+length, or not at all."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +113,13 @@ class RowLayout:
     """How rows of a model may be batched without changing the numbers of any row."""
 
     side: PaddingSide | None = "left"
-    """The side on which shorter rows are padded; None: one row at a time."""
+    """The side on which shorter rows are padded; None if rows run one at a time."""
 
     limit: int | None = None
-    """Rows with more tokens than this run separately, because their rotary frequencies differ."""
+    """Rows with more tokens than this run separately, because they have other rotary frequencies."""
 
     long_rows: LongRows = "together"
-    """How these longer rows run."""
+    """How rows longer than `limit` run."""
 
     @property
     def padding_side(self) -> PaddingSide:
@@ -136,7 +137,7 @@ class RowLayout:
         return how if self.limit is None else f"{how}; rows longer than {self.limit} tokens apart"
 
     def kind(self, length: int) -> int:
-        """Return a number for the rotary frequencies of a text; texts with the same number may be batched.
+        """Return a number that identifies the rotary frequencies of a row; rows with the same number may be batched.
 
         >>> layout = RowLayout(limit=8, long_rows="by length")
         >>> [layout.kind(length) for length in (3, 8, 9, 20)]
@@ -147,17 +148,17 @@ class RowLayout:
         return 1 if self.long_rows == "together" else length
 
     def split(self, batches: Sequence[Sequence[int]], lengths: Sequence[int] | Mapping[int, int]) -> list[list[int]]:
-        """Split batches into smaller ones that may run.
+        """Split batches into smaller ones that contain only rows that may run together.
 
         Args:
             batches: Indices of rows.
-            lengths: Tokens of every row, by its index.
+            lengths: Number of tokens of each row, by index.
 
         Returns:
-            The same indices in the same order, in batches of rows that may run together.
+            The same indices, in batches of rows that may run together.
 
         Raises:
-            ModelError: A row is beyond a limit after which the model cannot be run reproducibly.
+            ModelError: A row is too long for the model to be run on it reproducibly.
 
         Example:
             >>> RowLayout(limit=8).split([[0, 1, 2]], [4, 12, 5])
@@ -174,9 +175,9 @@ class RowLayout:
                 kinds.setdefault(self.kind(lengths[index]), []).append(index)
             if self.long_rows == "refused" and set(kinds) - {0}:
                 raise ModelError(
-                    f"a row has {max(lengths[index] for index in batch)} tokens; this model's "
-                    f"rotary frequencies are fixed only up to {self.limit}. Beyond that, its numbers for a text depend "
-                    "on the texts before it. Shorten the texts, or open the model without its own code."
+                    f"a row has {max(lengths[index] for index in batch)} tokens, but this model's rotary frequencies "
+                    f"are fixed only up to {self.limit}. Beyond that, its numbers for a row depend on the rows before "
+                    "it. Shorten the texts, or open the model without its own code."
                 )
             split += [[i] for i in batch] if self.side is None else kinds.values()
         return split
@@ -186,15 +187,15 @@ _layouts: WeakKeyDictionary[nn.Module, RowLayout] = WeakKeyDictionary()  # layou
 
 
 def row_layout(model: HookedModel) -> RowLayout:
-    """Return how rows of a model may be batched; the first call for a model tests this on a few short rows.
+    """Return how rows may be batched for a model; the first call for each model tests this on a few short rows.
 
     A row is run alone and together with a longer one, padded on the left and, if that changes its states, on the right.
-    If neither side works, rows run one at a time, with a warning. Families covered by the test suite are not tested
-    again, unless their rotary frequencies depend on the text's length; then rows beyond the original maximum are
-    tested, too (with a few tokens at such positions).
+    If neither side works, rows run one at a time, with a warning. Families that the test suite covers are not tested
+    here, unless their rotary frequencies depend on the length of the row. In that case, a few tokens at positions
+    beyond the original maximum are tested as well.
 
     Raises:
-        ModelError: A row alone does not give the same numbers twice.
+        ModelError: Running the same row twice gives different numbers.
     """
     if model.hf not in _layouts:
         limit = rope_limit(model.hf.config)
@@ -209,7 +210,7 @@ def row_layout(model: HookedModel) -> RowLayout:
 
 
 def require_fitting(model: HookedModel, batch: TokenBatch) -> None:
-    """Raise an error unless the rows of a batch give the same numbers as each row alone; see `row_layout`."""
+    """Raise `PatchError` if batching these rows would change their numbers; see `row_layout`."""
     layout = row_layout(model)
     if layout == RowLayout():
         return
@@ -218,14 +219,14 @@ def require_fitting(model: HookedModel, batch: TokenBatch) -> None:
     if apart or (layout.side != batch.padding_side and len(set(lengths)) > 1):
         raise PatchError(
             f"rows of {model.name!r} ({model.architecture}) run {layout.described()}; this batch has {len(batch)} rows "
-            f"of {min(lengths)} to {max(lengths)} tokens, padded on the {batch.padding_side}, and its "
-            "numbers would differ from those of each row run alone. Make batches of row_layout(model).split(...), with "
-            "make_batch(..., padding_side=row_layout(model).padding_side)."
+            f"of {min(lengths)} to {max(lengths)} tokens, padded on the {batch.padding_side}, which would change their "
+            "numbers. Make batches of row_layout(model).split(...), with make_batch(..., "
+            "padding_side=row_layout(model).padding_side)."
         )
 
 
 def layout_of_config(config: Any) -> RowLayout:
-    """Return the layout implied by a transformers configuration: rows with other rotary frequencies run separately."""
+    """Return the layout implied by a transformers config: rows with different rotary frequencies run separately."""
     limit = rope_limit(config)
     if limit is None:
         return RowLayout()
@@ -236,7 +237,7 @@ def _try(model: HookedModel, limit: RopeLimit | None) -> RowLayout:
     short, long = _row(model, _SHORT), _row(model, _LONG)
     alone = _alone(model, short)
     if not bool(alone.isfinite().all()):
-        return RowLayout()  # a broken model is reported, with the example, by the pass in which it fails
+        return RowLayout()  # the pass in which a broken model fails reports it, with the example
     side = _side(model, short, long, alone)
     if limit is None:
         return RowLayout(side=side)
@@ -246,7 +247,7 @@ def _try(model: HookedModel, limit: RopeLimit | None) -> RowLayout:
 def _side(
     model: HookedModel, short: TokenSequence, long: TokenSequence, alone: Float[Tensor, "pos d_model"]
 ) -> PaddingSide | None:
-    """Find the side on which padding changes nothing; None if there is none."""
+    """Return the side on which padding changes nothing; None if there is none."""
     allowed = ROUNDING.get(model.dtype, 1e-3)
     left = _gap(_states(model, [short, long], "left")[0], alone)
     if left <= allowed:
@@ -256,13 +257,13 @@ def _side(
     if side is None and (again := _gap(_alone(model, short), alone)) > allowed:
         raise ModelError(
             f"{model.name!r} ({model.architecture}) gives different states when the same row is run again (they "
-            f"differ by {again:.1%}), so none of its numbers can be reproduced: it draws random numbers, or "
-            "remembers what it read before. Run it in evaluation mode, without code of its own."
+            f"differ by {again:.1%}), so none of its numbers can be reproduced: it draws random numbers or "
+            "keeps state between calls. Run it in evaluation mode, without its own code."
         )
     instead = (
-        "Rows are padded on the right, which changes nothing and costs nothing."
+        "Rows are padded on the right instead, which changes nothing and costs nothing."
         if side
-        else f"So does padding on the right ({right:.1%}). Rows run one at a time, which is slower."
+        else f"So does padding on the right ({right:.1%}). Rows therefore run one at a time, which is slower."
     )
     warn_once(
         f"{model.name!r} ({model.architecture}): padding a row on the left changes its states by {left:.1%} (rounding "
@@ -279,19 +280,19 @@ def _beyond(
     short: TokenSequence,
     alone: Float[Tensor, "pos d_model"],
 ) -> LongRows:
-    """Find how rows beyond the limit run, by testing a few tokens at positions beyond it."""
+    """Return how rows beyond the limit run, by testing a few tokens at positions beyond it."""
     allowed, first = ROUNDING.get(model.dtype, 1e-3), limit.length
     far = _alone(model, short, first=first)
     beside = _states(model, [short, _row(model, _LONGEST)], side or "left", first=first)[0]
     far_again, again = _alone(model, short, first=first), _alone(model, short)
     if max(_gap(again, alone), _gap(far_again, far)) > allowed:
-        return "refused"  # earlier texts change the results of later ones
+        return "refused"  # earlier rows change the results for later ones
     together = not limit.by_length and side is not None and _gap(beside, far) <= allowed
     return "together" if together else "by length"
 
 
 def _row(model: HookedModel, n: int) -> TokenSequence:
-    """Make test tokens; rows of different lengths begin differently, so that they share nothing."""
+    """Make a test row; rows of different lengths have different first tokens, so that they share no beginning."""
     vocabulary = min(model.d_vocab, model.anatomy.d_vocab)
     ids = tuple((7 * place + n) % vocabulary for place in range(n))
     return TokenSequence(ids=ids, targets=(0,) * n, scored=tuple(range(n)), patched=())

@@ -1,4 +1,4 @@
-"""States at the window, read from one model and patched into another."""
+"""States at the window, which are read from one model and patched into another."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from uds_lens.patching._hooks import head_mask
 class SpanCache:
     """States of every layer at the window positions of a `TokenBatch`.
 
-    The window of a row runs from its first patched or scored position to its end, left-aligned; entries beyond a row's
-    own window repeat its last position and mean nothing (`batch.window_mask` is False there).
+    A row's window starts at its first patched or scored position and ends with the row. Windows are left-aligned;
+    shorter ones are filled by repeating their last position (`batch.window_mask` is False there).
     """
 
     states: Float[Tensor, "batch layer win d_model"]
     """Activations in the model's dtype; for `z`, `q`, `k` and `v`, all heads concatenated."""
 
     site: HookSite
-    """Point in the block where they were read."""
+    """Point in the block where the states were read."""
 
     last_layer: LastLayer = "resid_post"
-    """Whether the last layer holds its residual stream, or (`post_norm`) its value after the final norm."""
+    """Whether the last layer contains the residual stream, or (`post_norm`) its value after the final norm."""
 
     name: str = ""
-    """Name of the model they come from."""
+    """Name of the model that the states come from."""
 
     n_heads: int = 0
-    """Heads in the last axis; 0 at sites that have none."""
+    """Number of heads in the last axis; 0 at sites without heads."""
 
     def __getitem__(self, layer: int) -> Float[Tensor, "batch win d_model"]:
         """States of one layer."""
@@ -56,19 +56,19 @@ class SpanCache:
     def same_as(
         self, other: Float[Tensor, "batch layer win d_model"], patched: Bool[Tensor, "batch win"]
     ) -> Bool[Tensor, "batch layer"]:
-        """Return where all patched states equal those of `other` bit for bit, so that the patch changes nothing."""
+        """Return whether all patched states equal `other` bit for bit, so that patching changes nothing."""
         differs = (self.states != other).any(-1) & patched[:, None, :]
         return ~differs.any(-1)
 
     def only(
         self, own: SpanCache, *, positions: Bool[Tensor, "batch win"] | None = None, heads: Sequence[int] | None = None
     ) -> SpanCache:
-        """Keep these states only at some window positions or heads, with the target's own everywhere else.
+        """Return a cache with these states at some window positions or heads, and the target's own states elsewhere.
 
         Args:
             own: The target's states on the same batch, at the same site.
-            positions: True where these states are kept; None: everywhere.
-            heads: The heads to keep (of `z`, `q`, `k`, `v`); None for all.
+            positions: True where these states are kept; None for all positions.
+            heads: The heads for which these states are kept (at `z`, `q`, `k`, `v`); None for all.
 
         Raises:
             PatchError: The caches do not match, or there is no such head.
@@ -103,9 +103,9 @@ class PatchEngine(ABC):
     def patched(
         self, cache: SpanCache, *, layers: list[int] | None = None, wanted: Bool[Tensor, "batch layer"] | None = None
     ) -> Float[Tensor, "batch layer win"]:
-        """Log-probabilities with each of `layers` patched in turn (None: all), in the `wanted` rows (None: all).
+        """Return log-probabilities with each of `layers` patched in turn (None: all), in the `wanted` rows (None: all).
 
-        NaN for other layers; other rows may have a value or NaN.
+        Values are NaN for other layers, and may be NaN for other rows.
         """
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ class PatchEngine(ABC):
 def at_window(
     states: Float[Tensor, "batch pos d_model"], window: Int[Tensor, "batch win"]
 ) -> Float[Tensor, "batch win d_model"]:
-    """Copy the window positions out of a full activation."""
+    """Return the states at the window positions, as a copy."""
     starts = torch.arange(0, states.shape[0] * states.shape[1], states.shape[1], device=states.device)
     places = window.to(states.device) + starts[:, None]
     return states.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, window.shape)

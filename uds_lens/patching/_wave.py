@@ -1,16 +1,17 @@
-"""The loop over the blocks, and the wave: all patched variants of a batch, carried from block to block.
+"""The loop over blocks, and the wave: all patched variants of a batch, which move from block to block together.
 
 A variant is "the target with layer l patched". It differs from the target only at the window, and only after layer l.
-(A variant may also be patched at several layers: it joins at the first of them and is patched again at the others.)
-So the wave carries, from block to block, the window states of every variant patched so far; at block l, the variants
-patched below l are run with the target's own keys and values before the window, and then the variant patched at l
-joins. The variants of a row run as extra tokens of one sequence with a shared prefix, separated by the attention mask.
+(A variant can also be patched at several layers. It then joins at the first of them and is patched again at the
+others.) The wave therefore consists of the window states of all variants patched so far. Block l runs the variants
+patched at earlier layers, with the target's own keys and values before the window; then the variant patched at l joins.
+The variants of a row are extra tokens of one sequence with a shared prefix, kept apart by the attention mask.
 
-The target's own pass is the same for every layer and source. If the weights stay in memory, `record` keeps its keys,
-values and window states, so the wave of each source carries only variants. If the model is streamed, the variants of
-every source follow the target's own pass (`PatchedPass`), and all batches pass a block while it is loaded.
+The target's own pass is the same for every layer and source. If the weights stay in memory, `record` keeps the keys,
+values and window states of this pass, and the wave of each source contains only variants. If the model is streamed,
+each loaded block runs the target's own pass and the variants of every source (`PatchedPass`), for all batches.
 
-Token-layers per row: T (L - 1) L / 2 instead of S L^2 for one full forward per layer (T window, S sequence, L layers).
+The cost per row is T (L - 1) L / 2 token-layers, instead of S L^2 for one full forward pass per layer (T: tokens in the
+window, S: in the sequence, L: layers).
 """
 
 from __future__ import annotations
@@ -36,34 +37,33 @@ from uds_lens.patching._states import SpanCache
 from uds_lens.patching._window_hooks import patched_inside
 
 SourceLayers: TypeAlias = Callable[[int], SpanCache]
-"""Takes a layer and returns the states of a source at that layer, so that padded states of all layers need not be
-held."""
+"""Takes a layer and returns the states of a source at that layer; avoids holding the padded states of all layers."""
 
 
 @runtime_checkable
 class Rider(Protocol):
-    """Anything that passes through the blocks of a model."""
+    """Anything that can be run through the blocks of a model."""
 
     @property
     def configs(self) -> list[Any]:
-        """Configurations in which its blocks look up their attention, if its rows are packed."""
+        """The configs that name the attention of the blocks; empty unless rows are packed."""
 
     def run(self, layer: int) -> None:
-        """Run one block, which is currently loaded."""
+        """Run the block that is currently loaded."""
 
 
 @torch.no_grad()
 def run_blocks(
     model: HookedModel, riders: Sequence[Rider], *, first: int = 0, desc: str = "blocks", show: bool | None = None
 ) -> None:
-    """Send riders through the blocks of a model, loading each block once for all of them.
+    """Run all riders through the blocks of a model, loading each block once.
 
     Args:
         model: The model; if streamed, with the embeddings of all tokens loaded.
-        riders: Everything to be run.
-        first: Block to begin with.
+        riders: Everything to run.
+        first: Number of the first block.
         desc: Label of the progress bar, if blocks are streamed.
-        show: Whether there is one; None shows it in terminals and notebooks.
+        show: Whether to show it; None shows it in terminals and notebooks only.
     """
     with closing(model.blocks(first)) as blocks, model.running():
         shown = progress(blocks, desc=desc, total=model.n_layers, unit="block", enabled=show)
@@ -84,9 +84,9 @@ def own_passes(
     desc: str = "blocks",
     show: bool | None = None,
 ) -> list[Recording]:
-    """Run a model once over batches, without logits, and keep its window states (with its keys: `keep_prefix`).
+    """Run a model on batches once, without logits, and record window states (with `keep_prefix`, also all keys).
 
-    Raises `PatchError` where its blocks cannot be run one by one.
+    Raises `PatchError` if the blocks cannot be run one at a time.
     """
     packed = packed and not by_bridge
     passes = [OwnPass(model, batch, keep_prefix=keep_prefix, by_bridge=by_bridge, packed=packed) for batch in batches]
@@ -99,15 +99,15 @@ class Wave:
     """Variants of some rows of a batch, run together through the blocks."""
 
     model: HookedModel  # the target
-    recording: Recording  # its keys, values and window states, up to the current block
-    names: list[int] = field(default_factory=list)  # layers of the variants, in the order in which they join
-    # the variants patched so far, side by side, at the window
+    recording: Recording  # its keys, values and window states up to the current block
+    names: list[int] = field(default_factory=list)  # the variants, in the order in which they join
+    # window states of the variants that have joined, side by side
     variants: Float[Tensor, "rows tokens d_model"] | None = None
 
     def run(self, layer: int, source: SpanCache, again: Collection[int] = ()) -> None:
-        """Run one block on the current variants, some of which are patched `again`; then new ones join.
+        """Run one block on the current variants, patch some of them `again`, and let new ones join.
 
-        `source` has the states of this layer alone.
+        `source` contains the states of this layer only.
         """
         recording, there = self.recording, self._count()
         joining, numbers = len(self.names) - there, [i for i in range(there) if self.names[i] in again]
@@ -149,13 +149,13 @@ class Wave:
 
 
 class Variants:
-    """Variants of the rows of a batch that are resumed together, in waves of as many as may run at once.
+    """Variants of a group of rows, in waves that each contain as many variants as can run together.
 
     Args:
         model: The target.
-        rows: Which rows of the batch.
+        rows: The rows of the batch.
         recording: The target's own pass over them.
-        wanted: Which variants each row of the batch needs; None for all. Variants that no row needs never join.
+        wanted: Which variants each row of the batch needs, None for all. Variants that no row needs are not run.
     """
 
     def __init__(
@@ -166,9 +166,9 @@ class Variants:
         self.waves: list[Wave] = []
 
     def run(self, layer: int, source: SpanCache, joining: Sequence[int] = (), again: Collection[int] = ()) -> None:
-        """Run one block on the current variants, some of them patched `again`; the variants in `joining` join here.
+        """Run one block on the current variants, patch some of them `again`, and add the variants in `joining`.
 
-        `source` has the states of this layer alone.
+        `source` contains the states of this layer only.
         """
         for name in joining:
             if self._wanted is not None and not self._wanted[:, name].any():
@@ -186,7 +186,7 @@ class Variants:
                 wave.run(layer, here, again)
 
     def read_out(self, result: Float[Tensor, "batch n win"], *, score: Score | None = None) -> None:
-        """Write the log-probabilities of the scored tokens under each finished variant into `result`, where wanted."""
+        """Write the log-probabilities of the scored tokens under each variant into `result`, for rows that need it."""
         batch = self.recording.batch
         for wave in self.waves:
             assert wave.variants is not None
@@ -203,16 +203,16 @@ class Variants:
 
 @dataclass(eq=False)
 class Resumed:
-    """Variants of one source on their way through the blocks, following a recorded pass."""
+    """Variants of one source that are run through the blocks after a recorded pass."""
 
-    variants: Variants  # on their way
+    variants: Variants
     cache: SpanCache  # the source's states
-    joining: Mapping[int, Sequence[int]]  # by layer, the variants first patched there
-    again: Mapping[int, Collection[int]]  # by layer, the variants patched there once more
+    joining: Mapping[int, Sequence[int]]  # for each layer, the variants first patched there
+    again: Mapping[int, Collection[int]]  # for each layer, the variants patched there again
 
     @property
     def configs(self) -> list[Any]:
-        """Configurations in which the blocks look up their attention."""
+        """The configs that name the attention of the blocks."""
         return self.variants.recording.configs
 
     def run(self, layer: int) -> None:
@@ -222,14 +222,14 @@ class Resumed:
 
 
 class PatchedPass:
-    """A batch on its way through streamed blocks: the target's own pass, followed by every source's variants.
+    """A batch that is run through streamed blocks: the target's own pass, followed by the variants of every source.
 
     Args:
         model: The target.
         batch: The tokens.
         sources: The sources to patch in, one layer after the other.
         packed: See `record`.
-        exact_noop: Skip layers at which a source has the target's own states in every row.
+        exact_noop: Whether to skip layers at which a source has exactly the states of the target in every row.
         wanted: The layers at which each row is patched; None for all.
     """
 
@@ -251,7 +251,7 @@ class PatchedPass:
         self._variants: list[list[Variants]] = []
 
     def run(self, layer: int) -> None:
-        """Run the block just loaded: the target's own pass, then the variants of every source."""
+        """Run the current block: the target's own pass, then the variants of every source."""
         self._own.run(layer)
         own = self.recording
         if own.kept.writes[layer] != 1:
@@ -280,7 +280,7 @@ class PatchedPass:
             recording.forget_numbers()
 
     def _changes_something(self, cache: SpanCache, layer: int) -> bool:
-        """Return whether patching a layer changes anything in any row, as `SpanCache.same_as` does for all layers."""
+        """Return whether patching a layer changes anything in any row (see `SpanCache.same_as`)."""
         if not self._exact_noop:
             return True
         own = self.recording.states[:, layer : layer + 1]

@@ -1,4 +1,4 @@
-"""Whole forward passes with hooks at the window, which read states or overwrite them with another model's."""
+"""Full forward passes with hooks that read states at the window, or overwrite them with another model's states."""
 
 from __future__ import annotations
 
@@ -68,30 +68,30 @@ def read_by_hooks(model: HookedModel, batch: TokenBatch, site: HookSite) -> tupl
         )
     if len(states) != model.n_layers:
         raise PatchError(
-            f"{model.name!r}: {len(states)} layers were read in one forward instead of {model.n_layers}. The model "
-            "skips or repeats blocks, which patching by layer cannot describe."
+            f"{model.name!r}: {len(states)} layers were read in one forward pass instead of {model.n_layers}. The "
+            "model skips or repeats blocks, so it cannot be patched by layer."
         )
     return torch.stack(states, dim=1), heads
 
 
 @dataclass(eq=False, repr=False)  # TransformerLens prints every hook it adds, so the repr must not contain tensors
 class SpanPatch:
-    """A TransformerLens hook that writes source states over a block's activation, and counts its work.
+    """A TransformerLens hook that overwrites a block's activation with source states, and counts its runs and changes.
 
-    Use it as the function of a `(hook_name, hook)` pair; read `fired` and `changed` afterwards.
+    Use it as the hook in a `(hook_name, hook)` pair, and read `fired` and `changed` afterwards.
     """
 
     batch: TokenBatch
-    """Which positions to write (`window` where `patched_mask`)."""
+    """The positions to overwrite: `window` where `patched_mask` is True."""
 
     states: Float[Tensor, "batch win d_model"]
-    """The states to write; cast to the activation's dtype."""
+    """The states to write, which are cast to the dtype of the activation."""
 
     fired: int = field(default=0, init=False)
     """How often the hook ran."""
 
     changed: int = field(default=0, init=False)
-    """How many positions got a different value."""
+    """How many positions changed."""
 
     def __call__(self, activation: Tensor, *, hook: Any = None) -> Tensor:
         """Return the activation with the patched positions replaced."""
@@ -109,19 +109,20 @@ class SpanPatch:
 def run_patched(
     model: HookedModel | nn.Module, batch: TokenBatch, cache: SpanCache, *, layer: int | Sequence[int]
 ) -> Float[Tensor, "batch pos d_vocab"]:
-    """Run the target once, with the states of one layer, or of several at once, replaced at the patched positions.
+    """Run the target once, replacing the states of one or several layers at the patched positions.
 
     Args:
         model: The target.
         batch: The tokens that `cache` was captured on.
         cache: The source's states.
-        layer: Which layer to patch; several (`[3, 5]`, `range(i, j + 1)`) are patched together in one forward.
+        layer: The layer to patch, or several layers (`[3, 5]`, `range(i, j + 1)`) to patch together in one forward
+            pass.
 
     Returns:
         Logits at every position, in the model's dtype.
 
     Raises:
-        PatchError: The cache does not fit the batch, there is no such layer, or a hook did not run exactly once.
+        PatchError: The cache does not match the batch, there is no such layer, or a hook did not run exactly once.
     """
     model = as_hooked(model)
     require_site(model, cache.site)
@@ -147,7 +148,7 @@ def patched_forward(
 
 
 def require_states_of(target: HookedModel, batch: TokenBatch, cache: SpanCache) -> None:
-    """Raise `PatchError` unless the states have the shape of the batch and of the target."""
+    """Raise `PatchError` unless the shape of the states matches the batch and the target."""
     width = cache.states.shape[-1] if cache.n_heads else target.d_model
     expected = (batch.window.shape[0], target.n_layers, batch.window.shape[1], width)
     if tuple(cache.states.shape) != expected:
@@ -160,14 +161,14 @@ def require_states_of(target: HookedModel, batch: TokenBatch, cache: SpanCache) 
 def require_effect(
     target: HookedModel, cache: SpanCache, layers: Sequence[int], *, changed: int, logits: Tensor, unpatched: Tensor
 ) -> None:
-    """Raise `PatchError` if a patch changed states but no logit."""
-    # In half precision, tiny changes may legitimately round away, and hooks may discard a block's input.
+    """Raise `PatchError` if a patch changed states but no logits."""
+    # Tiny changes may legitimately be lost to rounding in half precision, and user hooks may discard a block's input.
     precise = target.dtype == torch.float32 and not target.runs_hooks
     if precise and changed and torch.equal(logits, unpatched):
         at = ", ".join(hook_name(cache.site, layer) for layer in layers)
         raise PatchError(
             f"the hook at {at} changed {changed} positions, but the logits stayed the same: the model ignores the "
-            "hooked value. This architecture cannot be patched here."
+            "hooked value, so this architecture cannot be patched here."
         )
 
 
@@ -175,9 +176,9 @@ def require_effect(
 def patched_inside(
     model: HookedModel, batch: TokenBatch, cache: SpanCache, layer: int, back: Collection[int]
 ) -> Iterator[None]:
-    """Replace the activation of some variants of a wave at a site inside the block; `back` counts from the last (1).
+    """Patch some variants of a wave at a site inside the block; `back` numbers them from the last one (1).
 
-    `cache` has the states of this layer alone.
+    `cache` contains the states of this layer only.
     """
     width, runs = batch.window.shape[1], 0
 

@@ -1,4 +1,4 @@
-"""Transplants: the answers of an unlearned model with blocks of `retain` or `full` in place of its own."""
+"""Transplants: how an unlearned model answers when blocks of `retain` or `full` replace its own."""
 
 import lazy_loader
 

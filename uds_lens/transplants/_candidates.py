@@ -9,17 +9,17 @@ from typing import NamedTuple
 from torch import nn
 
 _ATTENTION = ("self_attn", "attn", "attention", "self_attention", "self_attn_layer")
-"""Names that families give the attention of a block."""
+"""Names of the attention module of a block, in different families."""
 
 
 class Candidate(NamedTuple):
-    """Blocks of a donor that replace those of the host."""
+    """Blocks of a donor that replace the same blocks of the host."""
 
     first: int
     """The first block, from 0."""
 
     width: int
-    """Number of blocks; with `attention`, all blocks of the model."""
+    """Number of blocks (with `attention`, always all blocks of the model)."""
 
     attention: bool = False
     """Whether only the attention of each block is taken from the donor."""
@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
 
 
 def widths_of(n_layers: int) -> list[int]:
-    """Return the widths of bands: about an eighth and a quarter of all blocks, and at least 1.
+    """Return the widths of bands: about an eighth and a quarter of the number of blocks, and at least 1.
 
     >>> widths_of(8), widths_of(30), widths_of(4)
     ([1, 2], [4, 8], [1])
@@ -55,9 +55,10 @@ def widths_of(n_layers: int) -> list[int]:
 
 
 def candidates_of(n_layers: int, *, attention: bool = True) -> tuple[Candidate, ...]:
-    """Return every candidate of a model: bands of each width, then the attention of all blocks.
+    """Return all candidates for a model: bands of each width, then the attention of all blocks.
 
-    Bands of one width begin half a width apart (`max(1, width // 2)`); the first and the last are always included.
+    Bands of the same width start half a width apart (`max(1, width // 2)`), and the first and last blocks are always
+    covered.
 
     Args:
         n_layers: Number of blocks in the model.
@@ -78,7 +79,7 @@ def candidates_of(n_layers: int, *, attention: bool = True) -> tuple[Candidate, 
 
 
 def passes_of(candidates: Sequence[Candidate], n_layers: int) -> float:
-    """Count the forward passes of a host and all its candidates; up to a band, the host's own states are reused.
+    """Count the forward passes for a host and its candidates; before a band, the host's own states are reused.
 
     >>> passes_of([Candidate(0, 2), Candidate(2, 2), Candidate(0, 4, attention=True)], 4)
     3.5
@@ -98,7 +99,7 @@ def have_attention(blocks: nn.ModuleList) -> bool:
 
 @contextmanager
 def with_attention(block: nn.Module, donor: nn.Module) -> Iterator[nn.Module]:
-    """Give a block the attention of another inside the `with` block; a block without attention is left as it is."""
+    """Exchange the attention of a block for that of a donor inside the `with` block; no effect without attention."""
     name = attention_name(block)
     if name is None:
         yield block

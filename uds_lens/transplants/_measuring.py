@@ -1,4 +1,4 @@
-"""`transplant`: run `full`, the retain models and an unlearned model with blocks of one another."""
+"""`transplant`: run `full`, the retain models and an unlearned model with each other's blocks."""
 
 from __future__ import annotations
 
@@ -42,33 +42,35 @@ def transplant(
     options: RunOptions | None = None,
     baseline: Baseline | None = None,
 ) -> Transplant:
-    """Put blocks of `retain` and `full` into an unlearned model, and ask again.
+    """Replace blocks of an unlearned model with those of `retain` and `full`, and see what it answers.
 
-    `retain`'s blocks have never seen the forget set: if the answer returns when they replace some of the unlearned
-    model's, the rest of that model still held it (host depth). `full`'s blocks hold the facts themselves: if a few of
-    them bring the answer back, the change was confined to the blocks they replace (localisation). Nothing is trained,
-    and no gradient is needed. `docs/guide/transplant.md` says what these scores cannot show.
+    The blocks of `retain` have never seen the forget set. If an answer returns when they replace some blocks of the
+    unlearned model, its remaining blocks still held that answer (host depth). The blocks of `full` hold the facts
+    themselves. If a few of them bring an answer back, the change was confined to the blocks that they replace
+    (localisation). Nothing is trained, and no gradients are needed. `docs/guide/transplant.md` explains what these
+    scores cannot show.
 
     Args:
         full: The model that was trained on everything: directory, Hub id, transformers model or `TransformerBridge`.
         retain: A model that never saw the forget set, or a list of such models with different seeds, each of which is
-            then a donor. The base model may stand in for it (`AuditConfig(stand_in="base")`).
-        unlearned: `full` after an unlearning method; or another retain model, to see the values of a model that really
-            never saw the facts.
-        examples: The forget set, with entity spans, in the forms that `DepthAudit.run` takes.
-        control: Facts that `full` and `retain` both know; a candidate that loses them is not counted.
-        config: Prompts, dtype, tau, sample and the resampling; default `AuditConfig()`. Site and scope are not used.
+            then a donor. The base model can be used instead (`AuditConfig(stand_in="base")`).
+        unlearned: `full` after unlearning; or another retain model, to see the scores of a model that really never saw
+            the facts.
+        examples: The forget set, with entity spans, in any form that `DepthAudit.run` accepts.
+        control: Facts that `full` and `retain` both know; candidates that lose these are not admitted.
+        config: Prompts, dtype, tau, sample and resampling; default `AuditConfig()`. Site and scope are ignored.
         options: How to run it; default `RunOptions()`. Two models are in memory at a time, or one block of each.
         baseline: A `Baseline` with the same models, examples, control facts and settings. Results that depend only on
-            `full` and `retain` are taken from it, or added to it by the first transplant; its `save` includes them.
+            `full` and `retain` are taken from the baseline, or added to it by the first transplant. `Baseline.save`
+            includes them.
 
     Returns:
         The measurement, with a score for each example and candidate.
 
     Raises:
-        ConfigError: Counterfactuals, which have no weights, stand in for `retain`; or the baseline does not match.
+        ConfigError: Counterfactuals (which have no weights) replace `retain`, or the baseline does not match.
         IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
-        ModelError: A checkpoint cannot be opened, gives NaN, or needs more memory than there is.
+        ModelError: A checkpoint cannot be opened, produces NaN, or needs more memory than is available.
         DataError: No examples.
 
     Example:
@@ -94,20 +96,20 @@ def transplant_all(
     options: RunOptions | None = None,
     baseline: Baseline | None = None,
 ) -> list[Transplant]:
-    """Measure several unlearned models; everything that depends only on `full` and `retain` is run once.
+    """Measure several unlearned models; whatever depends only on `full` and `retain` is run once.
 
     Args:
         full: As for `transplant`, like all other arguments.
-        retain: One model, or several.
+        retain: One or several models.
         models: The unlearned models.
         examples: The forget set.
         control: Facts that `full` and `retain` both know.
-        config: What is measured.
-        options: How it is run.
-        baseline: Where these shared results are kept for later.
+        config: What to measure.
+        options: How to run it.
+        baseline: Where to keep the results that depend only on `full` and `retain`.
 
     Returns:
-        One transplant per model, in their order.
+        One transplant per model, in the given order.
     """
     settings: dict[str, Any] = {"control": control, "config": config, "options": options, "baseline": baseline}
     return list(each_transplant(full, retain, models, examples, **settings))
@@ -124,14 +126,14 @@ def each_transplant(
     options: RunOptions | None,
     baseline: Baseline | None = None,
 ) -> Iterator[Transplant]:
-    """Measure one unlearned model after the other, like `transplant_all`, so that each can be saved at once."""
+    """Yield one transplant at a time, like `transplant_all`, so that each can be saved as soon as it is done."""
     config = as_settings(AuditConfig, config, name="config")
     options = as_settings(RunOptions, options, name="options")
     if config.stand_in == "counterfactual":
         raise ConfigError(
             "a transplant takes blocks from ",
             Setting("retain"),
-            ", and counterfactuals have no weights: give a model that never saw the forget set, or the base with ",
+            ", but counterfactuals have no weights: use a model that never saw the forget set, or the base model with ",
             Setting("stand_in", "base"),
             ".",
         )
@@ -151,14 +153,14 @@ def each_transplant(
     n_layers = int(read_checkpoint_info(full, **where_of(options)).config.get_text_config().num_hidden_layers)
     passes, k = passes_of(candidates_of(n_layers), n_layers), len(retains)
     kept = None if baseline is None else _kept(baseline, plan, config, n_layers)
-    first, each = 0 if kept else 2 * k + k * (k - 1), k + 1  # runs of hosts that all models share, and those per model
+    first, each = 0 if kept else 2 * k + k * (k - 1), k + 1  # host runs shared by all models, and per model
     run = _Run(plan, config, _settled(places, plan, config, options), first + each * len(hosts))
     rows = f"{len(plan.rows)} rows ({sum(plan.lengths)} tokens)"
-    tell(f"transplant: {run.n_hosts * passes:.1f} forward passes over {rows}, two models in memory")
+    tell(f"transplant: {run.n_hosts * passes:.1f} forward passes over {rows}, with two models in memory")
     references = kept or run.references(full, retains)
     if baseline is not None and kept is None:
         _References(references.said, *_records(baseline)).require([*references.retains, references.full])
-        object.__setattr__(baseline, "exchanged", references.said)  # as a cached property is put there
+        object.__setattr__(baseline, "exchanged", references.said)  # set once, like a cached property
     for number, host in enumerate(hosts):
         by_retain, by_full = run.unlearned(host.model, full, retains, references)
         seconds, cost = time.perf_counter() - started, passes * (each if number else first + each)
@@ -182,21 +184,21 @@ def _settled(models: Mapping[str, ModelSource], plan: Plan, config: AuditConfig,
         return replace(options, stream=False)
     for name, model in models.items():
         if (why := why_not_streamed(model, revision=options.revision, offline=options.offline)) is not None:
-            both.require(f"It holds two models, and {name} cannot be streamed: {why}. ")
-    tell(f"two models do not fit into memory ({both}): they are read a block at a time")
+            both.require(f"A transplant needs two models in memory, and {name} cannot be streamed: {why}. ")
+    tell(f"two models do not fit into memory ({both}), so they are read one block at a time")
     return replace(options, stream=True)
 
 
 @dataclass(frozen=True, eq=False)
 class _References:
-    """What depends only on `full` and the retain models."""
+    """Results that depend only on `full` and the retain models."""
 
     said: Exchanged
     full: ModelRecord
     retains: Sequence[ModelRecord]
 
     def require(self, measured: Sequence[ModelRecord]) -> None:
-        """Raise an error unless these models have the weights of the retain models and, last, of `full`."""
+        """Raise `ConfigError` unless the weights equal those of the retain models and (the last ones) of `full`."""
         for now, known in zip(measured, [*self.retains, self.full], strict=True):
             if now.fingerprint != known.fingerprint:
                 raise ConfigError(
@@ -208,7 +210,7 @@ class _References:
 def _kept(baseline: Baseline, plan: Plan, config: AuditConfig, n_layers: int) -> _References | None:
     """Return the results that a baseline keeps from earlier transplants; None if there are none.
 
-    Raises an error if the baseline has other settings or was measured on other examples.
+    Raises `ConfigError` if the baseline has other settings or was measured on other examples.
     """
     asked = baseline.provenance.get("ids_hash"), None if baseline.control is None else baseline.control.ids_hash
     now = plan.encoded.ids_hash, None if plan.control is None else plan.control.ids_hash
@@ -232,12 +234,12 @@ def _records(baseline: Baseline) -> tuple[ModelRecord, list[ModelRecord]]:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """One measurement: rows, settings, and the models it runs."""
+    """One measurement: rows, settings and options."""
 
     plan: Plan
     config: AuditConfig
     options: RunOptions
-    n_hosts: int  # number of runs of a host with all candidates from a donor
+    n_hosts: int  # number of runs, each of one host with all candidates from one donor
 
     def host(self, host: ModelSource, donor: ModelSource, what: str) -> HostScores:
         return run_host(host, donor, self.plan, what=what, config=self.config, options=self.options)
@@ -282,7 +284,7 @@ class _Run:
     def unlearned(
         self, unlearned: ModelSource, full: ModelSource, retains: Sequence[Source], references: _References
     ) -> tuple[list[HostScores], HostScores]:
-        """Run the unlearned model with blocks of each retain model, and of `full`."""
+        """Run the unlearned model with blocks of each retain model and of `full`."""
         with kept_open(unlearned, self.config, self.options) as host:
             if (known := self._known(host, references)) is not None:
                 return known
@@ -294,7 +296,7 @@ class _Run:
             return hosts[:-1], hosts[-1]
 
     def _known(self, host: ModelSource, references: _References) -> tuple[list[HostScores], HostScores] | None:
-        """Return the scores already measured for a host that has the weights of a reference; None for other hosts."""
+        """Return the known scores of a host with the same weights as a reference; None for other hosts."""
         if not (self.config.exact_noop and isinstance(host, HookedModel)):
             return None
         said, record = references.said, ModelRecord.of(host)
@@ -303,7 +305,7 @@ class _Run:
             if known.fingerprint != record.fingerprint:
                 continue
             own = said.s_full if k < 0 else said.s_retain[k]
-            itself = own[:, None].expand_as(said.full_with_retain[0])  # its own blocks change nothing
+            itself = own[:, None].expand_as(said.full_with_retain[0])  # with its own blocks, nothing changes
             with_full, with_retain = itself, list(said.full_with_retain)
             if k >= 0:
                 with_full, with_retain = said.retain_with_full[k], [itself] if among is None else list(among[k])
@@ -323,7 +325,7 @@ class _Run:
         sample: dict[str, Any] | None,
         cost: tuple[float, float],
     ) -> Transplant:
-        """Build the `Transplant` from what was measured."""
+        """Build the `Transplant` from the measurements."""
         plan = self.plan
         n, rows = len(plan.encoded.rows), plan.encoded.rows
 

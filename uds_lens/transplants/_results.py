@@ -1,4 +1,4 @@
-"""`Transplant`: what models answer with blocks of other models, and the scores computed from these answers."""
+"""`Transplant`: how models answer with blocks of other models, and the scores computed from these answers."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from uds_lens.results import DepthAudit
 
 
-FOLDER = "transplant"  # subdirectory of an audit's directory in which its transplant is saved
+FOLDER = "transplant"  # subdirectory for the transplant in the directory of an audit
 
 ADMITTED_LOSS = 0.1
-"""A candidate is admitted only if it costs the host at most this much on control facts; nats per token."""
+"""A candidate is admitted only if the host loses at most this much on control facts, in nats per token."""
 
 HIDDEN_ABOVE = 0.1
-"""With a single retain model, a model counts as hiding answers if the interval of `hidden` lies above this value."""
+"""With a single retain model, a model is said to hide answers if the interval of `hidden` lies above this value."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,7 +64,7 @@ class Answers:
     """Mean log-probability of each entity under every mixture of models, nats per token, float64.
 
     `unlearned_with_retain` is the unlearned model with blocks of a retain model. The axis `donor` runs over the retain
-    models, even in `retain_with_full`, where the retain model is the host and not the donor.
+    models, even in `retain_with_full`, where these are the hosts.
     """
 
     s_full: Float[Tensor, "example"]
@@ -89,41 +89,41 @@ class Answers:
     """Under the unlearned model with each candidate taken from `full`."""
 
     retain_with_retain: Float[Tensor, "host donor example candidate"] | None = None
-    """Under each retain model with each candidate taken from another one; NaN where host and donor are the same model.
-    None if there is only one retain model."""
+    """Under each retain model with each candidate taken from another retain model; NaN if host and donor are the same
+    model. None if there is only one retain model."""
 
     def left(self, name: str) -> Float[Tensor, "*rest"]:
-        """Return `s_full - s` for a field: how far its models fall short of `full` on each answer, nats per token."""
+        """Return `s_full - s` for a field: how much less likely each answer is than under `full`, in nats per token."""
         s: Tensor = getattr(self, name)
         return (self.s_full[:, None] if "with" in name else self.s_full) - s
 
 
 class Localisation(NamedTuple):
-    """How much of what an unlearned model has lost is restored by one band of `full`'s blocks."""
+    """How much of what an unlearned model has lost is restored by a single band of blocks of `full`."""
 
     width: int
     """Number of blocks in a band."""
 
     value: float
-    """`1 - mean left(U[b <- F]) / mean left(U)`: 1 = all is restored, 0 = nothing, below 0 = even more is lost. If NaN,
-    `reason` says why."""
+    """`1 - mean left(U[b <- F]) / mean left(U)`: 1 = everything is restored, 0 = nothing, below 0 = even more is lost.
+    If it is NaN, `reason` explains why."""
 
     interval: Interval
     """Bootstrap over subjects."""
 
     band: str
-    """The band chosen most often; the band for an example is chosen on examples about other subjects."""
+    """The band chosen most often. For each example, the band is chosen on examples about other subjects."""
 
     retain: float
-    """The same with `retain` as the host (mean over several retain models). It never learned the facts, so this is the
-    value to compare with."""
+    """The same value with `retain` as the host (averaged over several retain models). Because `retain` never learned
+    the facts, this is the value to compare with."""
 
     reason: str | None
     """Why the value is NaN."""
 
 
 class _HostDepths(NamedTuple):
-    """Scores of one host with blocks of the retain models."""
+    """Scores of a single host with blocks of the retain models."""
 
     admitted: Bool[Tensor, "donor candidate"]
     chosen: Int[Tensor, "donor example"]
@@ -132,27 +132,27 @@ class _HostDepths(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """Scores of a retain model that takes the place of the unlearned one, with blocks of the other retain models."""
+    """Scores of a retain model treated as the unlearned one, with blocks of the other retain models."""
 
     role: str
     """`retain 1`, `retain 2` ..."""
 
     output_depth: float
-    """O on the scale of the other retain models' answers."""
+    """O, measured against the other retain models."""
 
     host_depth: float
     """h with blocks of the other retain models."""
 
     hidden: float
-    """O - h: what a model that never learned the facts seems to hide."""
+    """O - h: how much a model that never learned the facts seems to hide."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Transplant:
-    """What an unlearned model answers when blocks of `retain` or `full` replace its own; made by `transplant`."""
+    """How an unlearned model answers when blocks of `retain` or `full` replace its own; returned by `transplant`."""
 
     config: AuditConfig
-    """Settings of the measurement; site, scope and last layer do not affect it."""
+    """Settings of the measurement; site, scope and last layer have no effect."""
 
     models: Mapping[str, ModelRecord]
     """Records of `full`, `retain` (`retain 1`, `retain 2` ... if there are several) and `unlearned`."""
@@ -164,13 +164,13 @@ class Transplant:
     """The scored examples, in input order."""
 
     answers: Answers
-    """What was measured on them."""
+    """The measurements on the examples."""
 
     control_examples: tuple[ForgetExample, ...] = ()
     """The scored control facts; empty without a control."""
 
     control: Answers | None = None
-    """What was measured on the control facts; None without a control."""
+    """The measurements on the control facts; None without a control."""
 
     skipped: tuple[SkippedExample, ...] = ()
     """Rows that could not be scored, with reasons."""
@@ -189,7 +189,7 @@ class Transplant:
         return [example.subject for example in self.examples]
 
     def belongs_to(self, audit: DepthAudit) -> bool:
-        """Whether it was measured on the models, examples, control facts and settings of an audit."""
+        """Return whether an audit has the same models, examples, control facts and settings."""
         facts = () if audit.control is None else tuple(audit.control.examples)
         prints = [{role: record.fingerprint for role, record in of.items()} for of in (self.models, audit.roles)]
         return (
@@ -202,10 +202,10 @@ class Transplant:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """Return all that the scores depend on except the unlearned model, under the names used in tables of audits.
+        """Return what the scores depend on apart from the unlearned model, under the names used in tables of audits.
 
         These are the settings (without site, scope and last layer), the weights of `full` and `retain`, and a hash of
-        what was asked.
+        the tokens.
         """
         unused = ("site", "scope", "last_layer")
         found = {name: getattr(self.config, name) for name in SCORE_SETTINGS if name not in unused}
@@ -214,15 +214,15 @@ class Transplant:
         return found | {QUESTIONS: self.provenance.get("ids_hash")}
 
     def differs_from(self, audit: DepthAudit) -> str | None:
-        """Say what differs so that transplant and audit must not be read together; None if nothing does."""
+        """Return the difference that forbids combining the transplant with an audit; None if there is none."""
         both = [("the audit", conditions_of(audit)), ("the transplant", self.conditions)]
         weights = [("", {"unlearned": of.models["unlearned"].fingerprint}) for of in (audit, self)]
         return "the unlearned model's weights" if differing(weights) else mixed(both)
 
     def beside(self, audit: DepthAudit) -> DepthAudit:
-        """Return the audit with these findings: its verdict uses them, and its tables show host depth and hidden.
+        """Return the audit with these findings, which its verdict uses and its tables show (host depth, hidden).
 
-        The findings are not saved with the audit. Save the transplant in the subdirectory `transplant` of the audit's
+        Saving the audit does not save the findings. Save the transplant in the subdirectory `transplant` of the audit's
         directory, where the command line looks for it.
 
         Args:
@@ -232,7 +232,7 @@ class Transplant:
             A copy of the audit, with the same numbers.
 
         Raises:
-            ConfigError: They differ in something else.
+            ConfigError: Transplant and audit differ in something else.
 
         Example:
             >>> import uds_lens as ul
@@ -244,10 +244,10 @@ class Transplant:
             ('undecided', 'hidden')
         """
         if (why := self.differs_from(audit)) is not None:
-            raise ConfigError(f"the transplant belongs to another audit: they differ in {why}.")
+            raise ConfigError(f"the transplant belongs to another audit, which differs in {why}.")
         return replace(audit, transplant=self.evidence)
 
-    # What the answers alone show.
+    # Scores from the answers alone.
 
     @cached_property
     def output_depth_per_example(self) -> Float[Tensor, "example"]:
@@ -261,7 +261,7 @@ class Transplant:
 
     @property
     def output_depth(self) -> float:
-        """Output depth O in [0, 1], mean over examples: 0 = it answers as `full` does, 1 = as `retain` does.
+        """Output depth O in [0, 1], mean over examples: 0 = the model answers like `full`, 1 = like `retain`.
 
         NaN if no example has a value.
         """
@@ -272,16 +272,16 @@ class Transplant:
         """Bootstrap interval over subjects."""
         return self._interval(self.output_depth_per_example, (0.0, 1.0))
 
-    # What the host still holds although it does not answer.
+    # What the host still holds, although it does not answer.
 
     @cached_property
     def cost(self) -> Float[Tensor, "donor candidate"]:
-        """c(b): what the blocks of each retain model cost `full` itself; mean over examples, nats per token."""
+        """c(b): what `full` itself loses with blocks of each retain model; mean over examples, nats per token."""
         return self.answers.left("full_with_retain").mean(1)
 
     @cached_property
     def control_loss(self) -> float:
-        """The unlearned model's loss on the control facts that `full` knows, nats per token; NaN without a control."""
+        """What the unlearned model lost on control facts that `full` knows, nats per token; NaN without a control."""
         return math.nan if self.control is None else float(self._on_control(self.control.s_unlearned[:, None]))
 
     @cached_property
@@ -296,7 +296,7 @@ class Transplant:
         control: tuple[Float[Tensor, "fact"], Float[Tensor, "donor fact candidate"]] | None,
         donors: Sequence[int],
     ) -> _HostDepths:
-        """Score a host with the blocks of some of the retain models."""
+        """Score a host with blocks of some of the retain models."""
         a, tau = self.answers, self.config.tau
         of_retain, cost = a.left("s_retain")[donors], a.left("full_with_retain")[donors]
         admitted = torch.stack([affordable(*of) for of in zip(cost, of_retain, strict=True)])
@@ -312,14 +312,14 @@ class Transplant:
 
     @property
     def admitted(self) -> Bool[Tensor, "donor candidate"]:
-        """The candidates that count: c(b) at most a tenth of what `retain` lacks, at most 0.1 lost on control facts."""
+        """The candidates used: c(b) at most a tenth of what `retain` lacks, at most 0.1 nats lost on control facts."""
         return self._unlearned.admitted
 
     @property
     def chosen(self) -> Int[Tensor, "donor example"]:
         """Index of the candidate for each example: the admitted one with the smallest mean `left` on other subjects.
 
-        -1 if there is none.
+        -1 if there is no such candidate.
         """
         return self._unlearned.chosen
 
@@ -335,7 +335,7 @@ class Transplant:
 
     @property
     def host_depth_by_donor(self) -> Float[Tensor, "donor example"]:
-        """Host depth of each example with each retain model's blocks, for the candidate chosen on other subjects."""
+        """Host depth of each example with blocks of each retain model, for the candidate chosen on other subjects."""
         return self._unlearned.depth
 
     @cached_property
@@ -345,7 +345,7 @@ class Transplant:
 
     @property
     def host_depth(self) -> float:
-        """Host depth h in [0, 1], mean over examples: 0 = the rest of the model holds the answers, 1 = it holds none.
+        """Host depth h in [0, 1], mean over examples: 0 = the remaining blocks hold the answers, 1 = they hold none.
 
         By definition, `full` (on which c is measured) scores 0 and `retain` scores 1.
         """
@@ -358,7 +358,7 @@ class Transplant:
 
     @property
     def host_depth_spread(self) -> Spread:
-        """Range and standard deviation of h over several retain models as donors."""
+        """Range and standard deviation of h over the retain models that are donors."""
         return spread_of(tuple(map(mean_uds, self.host_depth_by_donor)))
 
     @property
@@ -389,7 +389,7 @@ class Transplant:
 
     @property
     def hidden(self) -> float:
-        """Mean of O - h over examples: the share of what the answers lack that the host still holds.
+        """Mean of O - h over examples: the fraction of what the answers lack that the host still holds.
 
         `hidden_reason` explains NaN.
         """
@@ -414,7 +414,7 @@ class Transplant:
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:
-        """Scores of each retain model by the others, which show what a model that never saw the facts can reach.
+        """Scores of each retain model against the others, which show the values of a model that never saw the facts.
 
         Empty if there is only one retain model.
         """
@@ -433,7 +433,7 @@ class Transplant:
 
     @property
     def hidden_bound(self) -> float:
-        """The value that the lower end of `hidden_interval` must exceed: the most that any retain model seems to hide.
+        """What the lower end of `hidden_interval` must exceed: the most that any retain model seems to hide.
 
         0.1 if there is only one retain model; never below 0.
         """
@@ -442,7 +442,7 @@ class Transplant:
 
     @property
     def hides(self) -> bool | None:
-        """Whether the model hides more of what its answers lack than `hidden_bound`; None if `hidden` is withheld."""
+        """Whether the model hides answers: `hidden_interval` lies above `hidden_bound`; None if `hidden` is withheld."""
         if self.hidden_reason or math.isnan(self.hidden_interval.low):
             return None
         return self.hidden_interval.low > self.hidden_bound
@@ -451,8 +451,8 @@ class Transplant:
     def evidence(self) -> TransplantEvidence:
         """The input for `uds_lens.results.verdict`; `hidden_reference` is `hidden_bound`.
 
-        Control facts count as lost if some blocks of `retain` cost `full` little on forget and control facts, but every
-        one of them costs this model more than 0.1 nats per token on the control facts.
+        Control facts are regarded as lost if some candidates from `retain` cost `full` little on forget and control
+        facts, but each of these costs this model more than 0.1 nats per token on the control facts.
         """
         local = max((part.value for part in self.localisation if not math.isnan(part.value)), default=math.nan)
         return TransplantEvidence(
@@ -467,7 +467,7 @@ class Transplant:
 
     @property
     def _affordable(self) -> Bool[Tensor, "donor candidate"]:
-        """The candidates that cost `full` little, on control facts as well."""
+        """The candidates that cost `full` little, also on control facts."""
         facts = self.control
         control = None if facts is None else (facts.s_full, facts.full_with_retain)
         return self._depths(self.answers.full_with_retain, control, list(range(len(self.retains)))).admitted
@@ -476,7 +476,7 @@ class Transplant:
 
     @cached_property
     def localisation(self) -> tuple[Localisation, ...]:
-        """What one band of `full`'s blocks restores, for each width of bands."""
+        """What a single band of blocks of `full` restores, for each band width."""
         return tuple(
             self._localisation(width) for width in sorted({c.width for c in self.candidates if not c.attention})
         )
@@ -509,20 +509,20 @@ class Transplant:
     def _restored(
         self, left: Float[Tensor, "example candidate"], of_width: Bool[Tensor, "candidate"]
     ) -> tuple[Float[Tensor, "example"], Int[Tensor, "example"]]:
-        """Return the loss left with the best band for each example (chosen on other subjects), and the band's index."""
+        """Return the remaining loss of each example with its best band (chosen on other subjects), and the band."""
         chosen = least_on_others(left, of_width, self.subjects)
         return taken(left, chosen), chosen
 
     # Tables and summaries.
 
     def candidates_frame(self) -> pd.DataFrame:
-        """Return one row per donor and candidate, means over examples in nats per token.
+        """Return one row per donor and candidate, with means over examples in nats per token.
 
-        `left`: what the unlearned model still lacks with these blocks. `c`: what they cost `full` itself (retain
+        `left`: what the unlearned model still lacks with these blocks. `c`: what `full` itself loses with them (retain
         donors). `control_loss`: what the unlearned model with these blocks lacks on the control facts that `full`
-        knows; `host_control_loss`: the same without the blocks (both NaN without a control). `admitted`: whether the
-        candidate may count for host depth. `chosen`: share of the examples for which it was chosen. `host_depth`: mean
-        h with the candidate (retain donors). `recovered`: `1 - left / left(unlearned)`.
+        knows. `host_control_loss`: the same without the blocks (both NaN without a control). `admitted`: whether the
+        candidate can be chosen for host depth. `chosen`: fraction of examples for which it was chosen. `host_depth`:
+        mean h with the candidate (retain donors). `recovered`: `1 - left / left(unlearned)`.
         """
         import pandas as pd
 
@@ -549,7 +549,7 @@ class Transplant:
         return pd.DataFrame(rows)
 
     def examples_frame(self) -> pd.DataFrame:
-        """Return one row per example: its log-probabilities, O, h and O - h, and the blocks chosen for it."""
+        """Return one row per example: log-probabilities, O, h and O - h, and the blocks chosen for the example."""
         import pandas as pd
 
         a = self.answers
@@ -572,7 +572,7 @@ class Transplant:
         return frame
 
     def plot_bands(self, **look: Unpack[Look]) -> go.Figure:
-        """Draw what each band of `full`'s blocks restores (`uds_lens.plots.recovered_by_band`)."""
+        """Plot what each band of blocks of `full` restores (`uds_lens.plots.recovered_by_band`)."""
         return plots.recovered_by_band(self.candidates_frame(), **look)
 
     def summary(self) -> dict[str, Any]:
@@ -619,7 +619,7 @@ class Transplant:
         """Read a transplant written by `save`.
 
         Raises:
-            ResultFormatError: A file is missing, altered, or of another version.
+            ResultFormatError: A file is missing or altered, or has an unsupported version.
         """
         return cls(**load_transplant(path))
 
@@ -653,11 +653,11 @@ class Transplant:
         fingerprint = self.models["unlearned"].fingerprint
         is_reference = any(self.models[role].fingerprint == fingerprint for role in ("full", *self.retains))
         if is_reference and len(defined) and float(defined.max() - defined.min()) < ROUNDING:
-            return Interval(float(defined.min()), float(defined.max()))  # the score follows from the definition
+            return Interval(float(defined.min()), float(defined.max()))  # the score is fixed by definition
         return bootstrap_interval(scores, clusters=self.subjects, bounds=bounds, **self.config.resampling)
 
     def _on_control(self, s: Float[Tensor, "*donor fact candidate"]) -> Float[Tensor, "*donor candidate"]:
-        """Average the loss over the control facts that `full` knows; NaN if it knows none."""
+        """Average the loss over the control facts that `full` knows; NaN if `full` knows none."""
         assert self.control is not None
         s_full = self.control.s_full
         lost = s_full[:, None] - s
@@ -665,13 +665,13 @@ class Transplant:
 
 
 def with_saved(audit: DepthAudit, place: str | os.PathLike[str]) -> tuple[DepthAudit, Transplant | None]:
-    """Return an audit with the findings of the transplant saved with it, and that transplant.
+    """Return an audit with the findings of the transplant saved next to it, and the transplant itself.
 
-    If there is no transplant, or it belongs to another audit, the audit is returned unchanged, with None.
+    If there is no transplant, or it belongs to another audit, return the unchanged audit and None.
 
     Args:
         audit: A saved audit.
-        place: Its directory, which may have a directory `transplant`.
+        place: The directory of the audit, which may contain a directory `transplant`.
     """
     folder = Path(place) / FOLDER
     if not folder.is_dir():

@@ -1,10 +1,10 @@
-"""Run a host with every candidate from a donor: block by block from where a band begins, or as whole forward passes.
+"""Run a host with every candidate from a donor: block by block from the start of each band, or in full passes.
 
-The host's own pass is run once. Each candidate branches off from it at the candidate's first block, starting with the
-states that enter that block, and continues on its own to the head. So the outer loop is over blocks: for one batch, or,
-if the models are streamed, for all batches, so that only one block of the host and the same block of the donor are in
-memory at a time. If a family's blocks cannot be run separately, the donor's blocks are put into the host's list of
-blocks, and the host's own forward is run.
+The host's own pass is run once. Each candidate branches off at its first block, from the states that enter this block,
+and continues separately to the head. The outer loop is therefore over blocks: for one batch at a time, or, if the
+models are streamed, for all batches, so that only one block of the host and the same block of the donor are in memory
+at a time. If the blocks of a family cannot be run separately, the donor's blocks are put into the host's list of
+blocks, and the host's own forward pass is run.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from uds_lens.results import AuditConfig, ModelRecord, RunOptions
 from uds_lens.transplants._candidates import Candidate, candidates_of, have_attention, with_attention
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
-"""Largest allowed difference, in nats, between a candidate run block by block and by a whole forward pass."""
+"""Largest allowed difference between a candidate run block by block and in a full forward pass, in nats."""
 
 
 class HostScores(NamedTuple):
-    """Mean log-probability that a host gives each entity's tokens, float64, nats per token."""
+    """Mean log-probability of each entity's tokens under a host, float64, nats per token."""
 
     own: Float[Tensor, "row"]
-    """With its own blocks."""
+    """With the host's own blocks."""
 
     mixed: Float[Tensor, "row candidate"]
     """With each candidate taken from the donor."""
@@ -57,12 +57,12 @@ class HostScores(NamedTuple):
     """The record of the host."""
 
     donor: ModelRecord
-    """The record of the model whose blocks were put in."""
+    """The record of the donor."""
 
 
 @contextmanager
 def kept_open(source: ModelSource, config: AuditConfig, options: RunOptions) -> Iterator[ModelSource]:
-    """Keep a model open for several runs; a streamed model is instead opened again for each run."""
+    """Keep a model open for several runs; a streamed model is opened anew for each run instead."""
     if is_streamed(source, options):
         yield source
         return
@@ -74,18 +74,18 @@ def kept_open(source: ModelSource, config: AuditConfig, options: RunOptions) -> 
 def run_host(
     host: ModelSource, donor: ModelSource, plan: Plan, *, what: str, config: AuditConfig, options: RunOptions
 ) -> HostScores:
-    """Run a host on all rows, by itself and with every candidate from a donor.
+    """Run a host on all rows, with its own blocks and with every candidate from a donor.
 
     Args:
         host: The model whose blocks are replaced; it keeps its embedding, final norm and head.
         donor: The model whose blocks are put in.
         plan: Rows and batches.
-        what: Description of the pair, for the progress bar.
-        config: What is measured.
-        options: How it is run.
+        what: Description of host and donor, for the progress bar.
+        config: What to measure.
+        options: How to run it.
 
     Raises:
-        ModelError: A model gives NaN, the two cannot run together, or one of them cannot be streamed.
+        ModelError: A model produces NaN, the two models cannot run together, or one of them cannot be streamed.
     """
     own = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
     with ExitStack() as stack:
@@ -124,7 +124,7 @@ def run_host(
 def by_block(
     host: HookedModel, donor: HookedModel, batches: Sequence[TokenBatch], candidates: Sequence[Candidate]
 ) -> list[Float[Tensor, "candidate_and_own batch"]]:
-    """Run a host block by block on batches; return each row's mean log-probability: its own, then each candidate's."""
+    """Run a host block by block; return each row's mean log-probability, for the host itself, then each candidate."""
     made = [_Rows(host, batch, candidates) for batch in batches]
     with closing(host.blocks()) as blocks, closing(donor.blocks()) as others:
         for layer, _ in zip(blocks, others, strict=True):
@@ -137,7 +137,7 @@ def by_block(
 def by_forward(
     host: HookedModel, donor: HookedModel, batches: Sequence[TokenBatch], candidates: Sequence[Candidate]
 ) -> list[Float[Tensor, "candidate_and_own batch"]]:
-    """Return the same as `by_block`, from whole forward passes of the host with the donor's blocks in its list."""
+    """Return the same as `by_block`, from full forward passes of the host with the donor's blocks in its list."""
     return [_by_forward(host, donor, batch.to(host.device), candidates) for batch in batches]
 
 
@@ -165,7 +165,7 @@ def _by_forward(
 
 
 class _Rows:
-    """Whole rows on their way through a host's blocks, and each candidate's rows from its first block on."""
+    """Whole rows passing through a host's blocks, and from its first block on, each candidate's own copy of them."""
 
     def __init__(self, host: HookedModel, batch: TokenBatch, candidates: Sequence[Candidate]) -> None:
         self._anatomy, self._batch, self._candidates = host.anatomy, batch.to(host.device), candidates
@@ -175,7 +175,7 @@ class _Rows:
 
     @torch.no_grad()
     def run(self, layer: int, donor: nn.Module) -> None:
-        """Run the next block: on the host's own states, and on those of every candidate that has branched off."""
+        """Run the next block on the host's own states, and on the states of every candidate that has branched off."""
         host, (args, kwargs) = self._anatomy.layers[layer], self._calls[layer]
         for number, candidate in enumerate(self._candidates):
             if candidate.first > layer:
@@ -192,7 +192,7 @@ class _Rows:
 
     @torch.no_grad()
     def read_out(self) -> Float[Tensor, "candidate_and_own batch"]:
-        """Return the mean log-probability of each row: the host's own, then each candidate's."""
+        """Return the mean log-probability of each row, for the host itself, then for each candidate."""
         batch, values = self._batch, []
         for states in (self._hidden, *(self._mixed[number] for number in range(len(self._candidates)))):
             window = at_window(states, batch.window)
@@ -202,7 +202,7 @@ class _Rows:
 
 
 def _by_blocks(host: HookedModel, donor: HookedModel, plan: Plan, candidates: Sequence[Candidate]) -> bool:
-    """Return whether blocks may be run separately; for families that the test suite does not cover, try two rows."""
+    """Return whether blocks can be run separately; for families that the test suite does not cover, test two rows."""
     if not (host.is_resident and donor.is_resident):
         return True
     if not (runs_plainly(host) and runs_plainly(donor)):
@@ -223,25 +223,25 @@ def _by_blocks(host: HookedModel, donor: HookedModel, plan: Plan, candidates: Se
                 raise
             why = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'}"
     warn_once(
-        f"the blocks of {host.architecture} cannot be run separately from its forward ({why}): every transplant runs "
-        "whole forward passes, which takes about twice as long.",
+        f"the blocks of {host.architecture} cannot be run separately from its forward pass ({why}): transplants run "
+        "full forward passes, which takes about twice as long.",
         key=f"transplant {host.architecture} {host.dtype}",
     )
     return False
 
 
 def _require_alike(host: HookedModel, donor: HookedModel) -> None:
-    """Raise an error unless the donor's blocks can take the host's states without conversion."""
+    """Raise `ModelError` unless the donor's blocks accept the host's states without conversion."""
     for what, of_host, of_donor in (
         ("dtype", host.dtype, donor.dtype),
         ("device", host.device.type, donor.device.type),
     ):
         if of_host != of_donor:
-            way = "Open both with the same one, or pass their directories."
+            way = f"Open both models with the same {what}, or pass their directories."
             fixed = [model for model in (host, donor) if getattr(model.hf, "is_quantized", False)]
             if what == "dtype" and fixed:
                 dtype = str(fixed[0].dtype).removeprefix("torch.")
-                way = f"A quantised model computes in the dtype that its config names: choose dtype={dtype!r} for all."
+                way = f"A quantised model computes in the dtype given in its config: choose dtype={dtype!r} for all."
             raise ModelError(
                 f"blocks of {donor.name!r} cannot be put into {host.name!r}: their {what} differs ({of_donor} and "
                 f"{of_host}). {way}"
@@ -251,7 +251,7 @@ def _require_alike(host: HookedModel, donor: HookedModel) -> None:
 def _parts(
     host: HookedModel, plan: Plan, batches: Sequence[list[int]], candidates: Sequence[Candidate]
 ) -> list[list[list[int]]]:
-    """Group batches such that the states of a group, which wait for the next block, fit into half the free memory."""
+    """Group batches so that the states of a group, which wait for the next block, fit into half of the free memory."""
     room, size = free_bytes(str(host.device)) // 2, host.dtype.itemsize
     parts: list[list[list[int]]] = []
     left = 0

@@ -35,11 +35,11 @@ KIND = Kind(
     model=ModelRecord,
     tables={"examples": EXAMPLES, "control": EXAMPLES},
 )
-"""How transplants are stored."""
+"""Storage format of transplants."""
 
 
 def save_transplant(found: Transplant, path: str | os.PathLike[str]) -> None:
-    """Write a transplant to a directory, atomically; foreign files in that directory stay."""
+    """Write a transplant to a directory, atomically; other files in the directory are not touched."""
     tensors: dict[str, Tensor] = {}
     tables = {"examples": example_rows(found.examples)}
     for prefix, answers in (("", found.answers), ("control_", found.control)):
@@ -69,7 +69,9 @@ def load_transplant(path: str | os.PathLike[str]) -> dict[str, Any]:
     models, retains = models_of(saved, "unlearned")
     donors, candidates, n_layers = len(retains), saved.values.candidates, models["full"].n_layers
     if not candidates or any(c.first < 0 or c.width < 1 or c.last >= n_layers for c in candidates):
-        raise ResultFormatError(f"{saved.where} names no blocks, or some that a model of {n_layers} blocks lacks.")
+        raise ResultFormatError(
+            f"{saved.where} lists no blocks, or blocks that a model with {n_layers} blocks does not have."
+        )
     tables = {name: examples_of(saved, name) for name in ("examples", *saved.tables)}
     of = {name: _shapes(donors, len(rows), len(candidates)) for name, rows in tables.items()}
     control_shapes = {f"control_{name}": shape for name, shape in of.pop("control", {}).items()}

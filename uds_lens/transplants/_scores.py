@@ -1,4 +1,4 @@
-"""Scores of a transplant, as pure functions of the log-probability that a mixture of models lacks."""
+"""Scores of a transplant, as pure functions of the log-probability that mixed models lack."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def host_depth(
     left_of_retain: Float[Tensor, "example"],
     tau: float,
 ) -> Float[Tensor, "example candidate"]:
-    """Score each example by what is still lost when `retain`'s blocks replace some of the unlearned model's.
+    """Score each example by what is still lost when blocks of `retain` replace some blocks of the unlearned model.
 
     `h(b, i) = clip((left(U[b <- R], i) - c(b, i)) / (left(R, i) - c(b, i)), 0, 1)`
 
     Args:
         left: `s_full - s` for the unlearned model with the blocks, nats per token.
-        cost: c, the same for `full` with the blocks: the cost of their coming from another model.
+        cost: c, the same for `full` with the blocks: the loss due to inserting blocks of another model.
         left_of_retain: The same for `retain` itself.
         tau: Threshold, nats per token.
 
     Returns:
-        0 = the rest of the model holds the answer as `full` does, 1 = as little as `retain` does. NaN where the
-        denominator is at most tau: the blocks alone decide the answer, or `full` knows no more of it than `retain`.
+        0 = the remaining blocks hold the answer as `full` does, 1 = as little as `retain` does. NaN where the
+        denominator is at most tau: the blocks alone decide the answer, or `full` knows it no better than `retain`.
 
     Example:
         >>> left, cost = torch.tensor([[1.5, 4.5]]), torch.tensor([[0.5, 4.5]])
@@ -44,7 +44,7 @@ def host_depth(
 
 
 ADMITTED_COST = 0.1
-"""A candidate is admitted only if it costs `full` at most this share of what `retain` lacks."""
+"""A candidate is admitted only if it costs `full` at most this fraction of what `retain` lacks."""
 
 
 def affordable(
@@ -63,7 +63,7 @@ def least_on_others(
 ) -> Int[Tensor, "example"]:
     """Choose a candidate for each example: the admitted one with the smallest mean over examples about other subjects.
 
-    If all examples are about one subject, the mean is over all other examples.
+    If all examples are about the same subject, the mean is over all other examples.
 
     Returns:
         Indices of candidates; -1 if none is admitted, or if there are no other examples.
