@@ -59,7 +59,7 @@ def test_a_last_block_that_cannot_run_on_the_window_alone_says_so(opened, batch_
         found = capture(model, batch).states
     assert torch.allclose(found, expected, atol=1e-6)
     (told,) = caplog.messages
-    assert told.endswith("the last block runs over the whole sequence, because a tensor cannot be cut")
+    assert told.endswith("running the last block on the whole sequence, because a tensor cannot be cut")
 
 
 @pytest.mark.parametrize("family", each_family())

@@ -103,7 +103,7 @@ class Recording:
     """Keys and values of every layer, or only of the last layer if just states are read."""
 
     first_column: int
-    """Position from which on the variants have their own keys."""
+    """First position at which variants have their own keys."""
 
     cache: object | None = None
     """The cache that blocks were called with, if any; resumed blocks are called with `past` instead."""

@@ -198,7 +198,7 @@ class _References:
     retains: Sequence[ModelRecord]
 
     def require(self, measured: Sequence[ModelRecord]) -> None:
-        """Raise `ConfigError` unless the weights equal those of the retain models and (the last ones) of `full`."""
+        """Raise `ConfigError` unless the weights are those of the retain models and (at the end) of `full`."""
         for now, known in zip(measured, [*self.retains, self.full], strict=True):
             if now.fingerprint != known.fingerprint:
                 raise ConfigError(

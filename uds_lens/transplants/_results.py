@@ -214,7 +214,7 @@ class Transplant:
         return found | {QUESTIONS: self.provenance.get("ids_hash")}
 
     def differs_from(self, audit: DepthAudit) -> str | None:
-        """Return the difference that forbids combining the transplant with an audit; None if there is none."""
+        """Return the difference that rules out combining the transplant with an audit; None if there is none."""
         both = [("the audit", conditions_of(audit)), ("the transplant", self.conditions)]
         weights = [("", {"unlearned": of.models["unlearned"].fingerprint}) for of in (audit, self)]
         return "the unlearned model's weights" if differing(weights) else mixed(both)
@@ -442,7 +442,7 @@ class Transplant:
 
     @property
     def hides(self) -> bool | None:
-        """Whether the model hides answers: `hidden_interval` lies above `hidden_bound`; None if `hidden` is withheld."""
+        """Whether the model hides answers (`hidden_interval` is above `hidden_bound`); None if `hidden` is withheld."""
         if self.hidden_reason or math.isnan(self.hidden_interval.low):
             return None
         return self.hidden_interval.low > self.hidden_bound
