@@ -2,9 +2,9 @@
 
     make bench COMPARE=fe30c15
 
-Both sides are processes of their own with the trio open; they take turns, so that a busy moment hits both. Printed are
-the best of all rounds on each side, the median over rounds of the ratio (today / before; below 1 is faster), the peak
-memory of each process so far (it has the trio open), and the score of each. Prints Markdown.
+Both sides are processes of their own with the trio open, started anew for each row of the table; they take turns, so
+that a busy moment hits both. Printed are the best of all rounds on each side, the median over rounds of the ratio
+(today / before; below 1 is faster), the peak memory of each process, and the score of each. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ class Side:
         answer: dict[str, float | str] = self._answer()
         return answer
 
-    def close(self) -> None:
-        """End the process."""
+    def __enter__(self) -> Side:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._process.communicate()
 
     def _answer(self):
@@ -76,14 +78,16 @@ def main() -> None:
     asked = parser.parse_args()
     settings = {"shared": asked.shared.resolve(), "threads": asked.threads, "rows": asked.limit}
     with tempfile.TemporaryDirectory() as folder:
-        before = Side(check_out(asked.commit, Path(folder)), **settings)
-        today = Side(HERE.parent, **settings)
+        earlier = check_out(asked.commit, Path(folder))
+        with Side(HERE.parent, **settings) as side:
+            works = [name for name in side.works if (asked.only or "") in name]
         print(f"{asked.threads} threads, {asked.rounds} rounds; before is {asked.commit}\n")
         columns = ("work", "s, before", "s, today", "today / before", "CPU", "GiB, before", "GiB, today")
         print(f"| {' | '.join(columns)} | score, before | score, today |")
         print("|---|---|---|---|---|---|---|---|---|")
-        for work in (name for name in today.works if (asked.only or "") in name):
-            rounds = [(before.do(work), today.do(work)) for _ in range(asked.rounds)]
+        for work in works:
+            with Side(earlier, **settings) as before, Side(HERE.parent, **settings) as today:
+                rounds = [(before.do(work), today.do(work)) for _ in range(asked.rounds)]
             best = [min(float(turn[side]["seconds"]) for turn in rounds) for side in (0, 1)]
             wall, cpu = (
                 statistics.median(float(new[key]) / float(old[key]) for old, new in rounds)
@@ -94,8 +98,6 @@ def main() -> None:
             print(
                 f"| {work} | {best[0]:.2f} | {best[1]:.2f} | {wall:.2f} | {cpu:.2f} | {peaks} | {scores} |", flush=True
             )
-        before.close()
-        today.close()
 
 
 if __name__ == "__main__":
