@@ -133,12 +133,11 @@ def world() -> Any:
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """An entry for each time a model's weights are hashed during the test."""
-    from uds_lens.models import fingerprint
+    from uds_lens.models._fingerprint import digests_of
 
     hashes: list[bool] = []
-    for module in ("_fingerprint", "_hooked"):
-        name = f"uds_lens.models.{module}.fingerprint"
-        monkeypatch.setattr(name, lambda model: hashes.append(True) or fingerprint(model))
+    name = "uds_lens.models._fingerprint.digests_of"
+    monkeypatch.setattr(name, lambda weights: hashes.append(True) or digests_of(weights))
     return hashes
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -119,3 +120,21 @@ def test_the_normed_last_layer_changes_the_last_layer_only(audited, trio, family
     itself = audited(family, unlearned="full", last_layer="post_norm")
     assert (itself.s2_delta[:, :-1] == 0).all()
     assert itself.s2_delta[:, -1].abs().max() > 0.01
+
+
+def test_each_checkpoint_is_read_once(trio, monkeypatch):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    read = []
+    for of in (AutoModelForCausalLM, AutoTokenizer):
+
+        def noting(place, *args, of=of, load=of.from_pretrained, **options):
+            read.append((of.__name__, Path(place).name))
+            return load(place, *args, **options)
+
+        monkeypatch.setattr(of, "from_pretrained", noting)
+    paths = trio("llama")
+    DepthAudit.run(paths.full, paths.retain, paths.unlearned, EXAMPLES, options=RunOptions(device="cpu"))
+    assert sorted(read) == [
+        (of, role) for of in ("AutoModelForCausalLM", "AutoTokenizer") for role in ("full", "retain", "unlearned")
+    ]

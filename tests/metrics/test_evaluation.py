@@ -13,6 +13,7 @@ from uds_lens.data import encode
 from uds_lens.errors import ConfigError, DataError, ModelError
 from uds_lens.metrics import METRICS, MetricCache, auc, evaluate
 from uds_lens.models import open_model
+from uds_lens.results._records import open_to_measure
 
 from .conftest import RAW, RUN, SHORT, WHITE_BOX, ask
 
@@ -258,11 +259,11 @@ def test_one_model_in_memory_at_a_time(trio, data, monkeypatch):
 
     def watched(source, **options):
         assert all(model._hf is None for model in opened), "the model before is still open"
-        opened.append(open_model(source, **options))
+        opened.append(open_to_measure(source, **options))
         order.append(source.name)
         return opened[-1]
 
-    monkeypatch.setattr("uds_lens.metrics._passes.open_model", watched)
+    monkeypatch.setattr("uds_lens.metrics._passes.open_to_measure", watched)
     models, few = trio("llama"), data.limited(2)
     ask(models.unlearned, few, [*WHITE_BOX, "es"], retain=models.retain, full=models.full)
     assert order == ["retain", "full", "unlearned", "full"]

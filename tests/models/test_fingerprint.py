@@ -1,5 +1,8 @@
 """Equal weights have equal fingerprints, in whatever form they come; one bit makes them differ."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from tiny_models import build_model, build_tokenizer
@@ -7,7 +10,10 @@ from torch import nn
 
 from uds_lens.errors import ModelError
 from uds_lens.models import fingerprint, open_model
+from uds_lens.models._fingerprint import hashing
 from uds_lens.models._hooked import bridge_on_shared_weights
+from uds_lens.results._records import open_to_measure
+from uds_lens.results._settings import RunOptions
 
 
 def test_the_file_layout_does_not_matter(trio, tmp_path):
@@ -91,3 +97,66 @@ def test_an_architecture_that_transformer_lens_cannot_wrap_is_named():
 
     with pytest.raises(ModelError, match=r"TransformerLens cannot wrap 'x' \(Unheard\): [^\[]+$"):
         bridge_on_shared_weights(Unheard(), build_tokenizer(), name="x")
+
+
+# Hashed on the way to the device.
+
+
+@pytest.fixture
+def nothing_known(monkeypatch):
+    known: dict[object, str] = {}
+    for module in ("_hooked", "_fingerprint"):
+        monkeypatch.setattr(f"uds_lens.models.{module}.known_fingerprints", known)
+
+
+@pytest.mark.usefixtures("nothing_known")
+@pytest.mark.parametrize("family", ["llama", "llama-tied"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_are_hashed_where_they_were_loaded(trio, family, dtype, hashed):
+    with open_model(trio(family).full, dtype=dtype, device="cpu") as model:
+        expected = model.fingerprint
+    threads = threading.active_count()
+    # on the meta device no byte is left: what is hashed there, or too late, is an error
+    with open_to_measure(trio(family).full, dtype=dtype, run=RunOptions(device="meta")) as model:
+        assert model.device.type == "meta"
+        assert threading.active_count() == threads
+        assert model.fingerprint == model.fingerprint == expected
+    assert len(hashed) == 2
+    with open_to_measure(trio(family).full, dtype=dtype, run=RunOptions(device="cpu")) as model:
+        assert model.fingerprint == expected
+    assert len(hashed) == 2, "known from the files"
+
+
+def test_a_model_that_a_caller_may_change_is_hashed_when_asked(trio):
+    with open_model(trio("llama").full, device="cpu") as model:
+        before = model.fingerprint
+        with torch.no_grad():
+            model.hf.lm_head.weight.mul_(2)
+        assert model.fingerprint != before
+
+
+def test_the_block_ends_when_all_is_hashed(monkeypatch):
+    model, expected = build_model("llama"), fingerprint(build_model("llama"))
+    begin = threading.Event()
+    in_time = ThreadPoolExecutor.submit
+
+    def late(pool, work, *args):
+        return in_time(pool, lambda: begin.wait(10) and work(*args))
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", late)
+    with hashing(model) as digest:
+        model.to("meta")
+        assert not digest.done()
+        begin.set()
+    assert digest.done()
+    assert digest.result() == expected
+
+
+@pytest.mark.usefixtures("nothing_known")
+def test_an_error_while_hashing_reaches_the_caller(trio, monkeypatch):
+    def fail(item):
+        raise RuntimeError(f"cannot read {item[0]}")
+
+    monkeypatch.setattr("uds_lens.models._fingerprint._digest", fail)
+    with pytest.raises(RuntimeError, match="cannot read"):
+        open_to_measure(trio("llama").full, dtype="float32", run=RunOptions(device="cpu"))

@@ -12,6 +12,7 @@ from transformers import AutoConfig
 
 from uds_lens.errors import ConfigError, ModelError
 from uds_lens.models import open_model, read_checkpoint_info
+from uds_lens.models._checkpoint import is_finite
 from uds_lens.models._hooked import pick_device
 from uds_lens.unlearning import quantise
 
@@ -258,3 +259,12 @@ def test_a_4_bit_model_of_any_width_runs_on_a_cpu(trio, tmp_path):
         weight = functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state).float()
         x = torch.randn(3, 48)
         torch.testing.assert_close(layer(x), x @ weight.T, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_one_broken_number_is_found_in_every_dtype(dtype, value):
+    weight = torch.full((300, 300), 60_000.0, dtype=dtype)  # their sum is beyond float16
+    assert is_finite(weight)
+    weight[123, 45] = value
+    assert not is_finite(weight)

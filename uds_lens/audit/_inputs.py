@@ -164,7 +164,7 @@ class Plan:
 
     encoded: Encoded  # the forget set: encoded and skipped rows
     batches: list[list[int]]  # row indices of each batch
-    pad_token_id: int | None  # padding token; masked everywhere
+    tokenizer: Any  # that of all models; its padding token is masked everywhere
     control: Encoded | None = None  # control facts: encoded and skipped rows; None without a control
     protocol: Protocol = "raw"  # how the prompts were written
     prompts: str = "raw"  # the same in words, including the text that a chat template puts before each question
@@ -230,7 +230,9 @@ class Plan:
         """Make a batch of some rows, padded on one side."""
         key = (side, tuple(rows))
         if key not in self._made:
-            self._made[key] = make_batch(self.rows, indices=rows, pad_token_id=self.pad_token_id, padding_side=side)
+            self._made[key] = make_batch(
+                self.rows, indices=rows, pad_token_id=self.tokenizer.pad_token_id, padding_side=side
+            )
         return self._made[key]
 
     def require_embedded(self, model: HookedModel) -> None:
@@ -334,7 +336,7 @@ def make_plan(
         return Plan(
             encoded,
             batches,
-            tokenizer.pad_token_id,
+            tokenizer,
             control=facts,
             protocol=protocol,
             prompts=words,

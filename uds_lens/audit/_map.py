@@ -283,7 +283,7 @@ def depth_map(
     chosen = forget_set(examples, config).examples
     plan = make_plan({"full": full, "source": source}, chosen, config=whole, options=options)
     record, read = _read(source, plan, sites, config=whole, options=options)
-    with opened(full, whole, options) as model:
+    with opened(full, whole, options, plan.tokenizer) as model:
         plan.require_embedded(model)
         numbers = {site: range(_n_heads(model, plan, site)) if heads else () for site in sites}
         cells = [MapCell(site, at, head) for site in sites for at in positions for head in (None, *numbers[site])]
@@ -303,7 +303,7 @@ def _read(
     source: ModelSource, plan: Plan, sites: Sequence[HookSite], *, config: AuditConfig, options: RunOptions
 ) -> tuple[ModelRecord, dict[HookSite, SourceStates]]:
     """Read the source's states on whole rows at every site."""
-    with opened(source, config, options) as model:
+    with opened(source, config, options, plan.tokenizer) as model:
         record, side = ModelRecord.of(model), row_layout(model).padding_side
         require_finite_head(model)
         plan.require_embedded(model)

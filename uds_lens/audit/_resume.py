@@ -157,7 +157,8 @@ class Question:
 
     def _weights(self, model: str) -> str:
         if model not in self._fingerprints:
-            with opened(model, self.config, replace(self.options, stream=self.is_streamed)) as hooked:
+            options = replace(self.options, stream=self.is_streamed)
+            with opened(model, self.config, options, self._plan.tokenizer) as hooked:
                 self._fingerprints[model] = hooked.fingerprint
         return self._fingerprints[model]
 

@@ -23,12 +23,12 @@ from uds_lens._compat.torch import is_out_of_memory
 from uds_lens._compat.transformers import attention_of
 from uds_lens._progress import about, progress, tell
 from uds_lens._types import Engine
-from uds_lens.audit._inputs import Plan, Source, kind_of, where_of
+from uds_lens.audit._inputs import Plan, Source, kind_of
 from uds_lens.audit._kept import keep_record, keeping, kept_place, load_kept
 from uds_lens.audit._memory import GIB, memory_of_audit, run_halving
 from uds_lens.audit._states import SourceStates, StateStore, mean_over_tokens, require_finite_head
 from uds_lens.errors import ConfigError, ModelBusyError, ModelError, Setting, warn_once
-from uds_lens.models import HookedModel, open_model
+from uds_lens.models import HookedModel
 from uds_lens.models._by_block import StreamedModel
 from uds_lens.models._hooked import ModelSource, pick_device
 from uds_lens.patching import SpanCache, open_target, row_layout
@@ -45,7 +45,7 @@ from uds_lens.patching._plain import capture_all
 from uds_lens.patching._readout import own_logprobs as logprobs_of
 from uds_lens.patching._side_by_side import embed_tokens_of, packable, why_not_streamed
 from uds_lens.patching._states import PatchEngine
-from uds_lens.results._records import ModelRecord
+from uds_lens.results._records import ModelRecord, open_to_measure
 from uds_lens.results._settings import AuditConfig, RunOptions
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ def read_source(
         tell(f"{kept.record.name}: using its states, kept by an earlier run")
         return kept
     own_logprobs = own_logprobs or place is not None
-    with opened(source, config, options) as model, keeping(place) as folder:
+    with opened(source, config, options, plan.tokenizer) as model, keeping(place) as folder:
         # Hash before the first pass, in which bitsandbytes repacks 4-bit weights on a CPU. Streamed models are hashed
         # as they are read.
         record = ModelRecord.of(model) if model.is_resident else None
@@ -209,25 +209,26 @@ def require_streamable(sources: Sequence[object], options: RunOptions) -> None:
             raise ModelError(f"{os.fspath(source)!r} cannot be streamed: {why}.")
 
 
-def opened(source: ModelSource, config: AuditConfig, options: RunOptions) -> AbstractContextManager[HookedModel]:
-    """Open a checkpoint with the settings of the audit; a model that the caller opened stays open."""
+def opened(
+    source: ModelSource, config: AuditConfig, options: RunOptions, tokenizer: Any = None
+) -> AbstractContextManager[HookedModel]:
+    """Open a checkpoint with the settings of the audit; a model that the caller opened stays open.
+
+    A `tokenizer` that was read before, and fits, is not read again.
+    """
     if is_streamed(source, options):
         dtype, device = getattr(torch, config.dtype), pick_device(options.device)
-        where = {"revision": options.revision, "offline": options.offline}
-        streamed = StreamedModel(os.fspath(source), dtype=dtype, device=device, **where)  # type: ignore[arg-type]
+        where: Any = {"revision": options.revision, "offline": options.offline, "tokenizer": tokenizer}
+        streamed = StreamedModel(os.fspath(source), dtype=dtype, device=device, **where)
         streamed.hf.set_attn_implementation(config.attention)
         return streamed
-    opened_here = isinstance(source, str | os.PathLike)
-    model = open_model(
-        source, dtype=config.dtype, device=options.device, device_map=options.device_map, **where_of(options)
-    )
-    if opened_here:
+    model = open_to_measure(source, dtype=config.dtype, run=options, tokenizer=tokenizer)
+    if isinstance(source, str | os.PathLike):
         model.hf.set_attn_implementation(config.attention)
     elif config.attention != "eager" and (own := attention_of(model.hf.config)) != config.attention:
         raise ConfigError(
             Setting("attention", config.attention), f": {model.name!r} is open with {own!r}. Pass its directory."
         )
-    model.keeps_weights = model.keeps_weights or opened_here
     return model.held() if model is source else model  # another thread's hooks would affect the model
 
 
@@ -244,7 +245,7 @@ class Target:
     ) -> None:
         self.plan, self.config, self.options = plan, config, options
         self._stack = ExitStack()
-        self.model = self._stack.enter_context(opened(full, config, options))
+        self.model = self._stack.enter_context(opened(full, config, options, plan.tokenizer))
         self._record = ModelRecord.of(self.model) if self.model.is_resident else None
         plan.require_embedded(self.model)
         self._live = not isinstance(full, str | os.PathLike)

@@ -15,6 +15,7 @@ from uds_lens._types import HookSite, LastLayer
 from uds_lens.data import TokenBatch
 from uds_lens.errors import DataError, ModelError, StorageError, warn_once
 from uds_lens.models import HookedModel
+from uds_lens.models._checkpoint import is_finite
 from uds_lens.patching import SpanCache
 from uds_lens.results._records import ModelRecord
 
@@ -163,11 +164,7 @@ def require_finite_head(model: HookedModel) -> None:
     """
     for what, part in (("final norm", model.anatomy.final_norm), ("head", model.hf.get_output_embeddings())):
         weights = [] if part is None else part.parameters()
-        if not all(
-            bool(weight.sum(dtype=torch.float32).isfinite())
-            for weight in weights
-            if weight.is_floating_point() and not weight.is_meta
-        ):
+        if not all(is_finite(weight) for weight in weights if weight.is_floating_point() and not weight.is_meta):
             raise ModelError(
                 f"the {what} of {model.name!r} holds NaN or infinite weights, so the model is broken even if "
                 "its hidden states look fine. Check the checkpoint."

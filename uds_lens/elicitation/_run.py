@@ -35,11 +35,11 @@ from uds_lens.elicitation._saving import HOLDOUT, KIND, Part, Response, part_key
 from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
 from uds_lens.generation._decoding import answer_end_ids
 from uds_lens.generation._reading import growing_way
-from uds_lens.models import HookedModel, open_model, read_checkpoint_info
+from uds_lens.models import HookedModel, read_checkpoint_info
 from uds_lens.models._compatibility import check_compatible, deciding_record, protocol_of, require_embedded
 from uds_lens.models._hooked import ModelSource
 from uds_lens.results import ModelRecord, RunOptions
-from uds_lens.results._records import fingerprint_of, provenance
+from uds_lens.results._records import fingerprint_of, open_to_measure, provenance
 
 if TYPE_CHECKING:
     from uds_lens.data._readers import ExampleSource
@@ -284,10 +284,7 @@ def _same_object(role: str, source: ModelSource, sources: Mapping[str, ModelSour
 def _opened(source: ModelSource, options: ElicitOptions, run: RunOptions, tokenizer: Any) -> Any:
     if isinstance(source, HookedModel):
         return source.held()
-    model = open_model(source, dtype=options.dtype, device=run.device, device_map=run.device_map, **where_of(run))
-    if model.tokenizer is None:
-        model.tokenizer = tokenizer
-    return model
+    return open_to_measure(source, dtype=options.dtype, run=run, tokenizer=tokenizer)
 
 
 _OF_INSIDES = {"gcg": GCG, "softgcg": SoftGCG, "actpert": ActPert}  # probes that need gradients or activations

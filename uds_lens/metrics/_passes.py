@@ -37,7 +37,7 @@ from uds_lens.metrics._fisher import dequantised, fisher_masks, masked_fisher, s
 from uds_lens.metrics._gradients import gradient_norms
 from uds_lens.metrics._options import MetricOptions
 from uds_lens.metrics._white_box import lens_logprobs
-from uds_lens.models import CheckpointInfo, HookedModel, open_model, read_checkpoint_info
+from uds_lens.models import CheckpointInfo, HookedModel, read_checkpoint_info
 from uds_lens.models._checkpoint import checkpoint_folders
 from uds_lens.models._compatibility import check_compatible, deciding_record, protocol_of, require_embedded
 from uds_lens.models._fingerprint import checkpoint_files
@@ -48,7 +48,7 @@ from uds_lens.patching._plain import cache_of
 from uds_lens.patching._side_by_side import embed_tokens_of
 from uds_lens.patching._wave import run_blocks
 from uds_lens.results import AuditConfig, RunOptions
-from uds_lens.results._records import ModelRecord
+from uds_lens.results._records import ModelRecord, open_to_measure
 from uds_lens.transplants._running import HostScores, run_host
 
 _Key: TypeAlias = tuple[Any, ...]
@@ -307,7 +307,7 @@ class Session:
         """Open one model for the length of the block; a model that the caller opened stays open."""
         source = self.sources[role]
         if is_streamed(source, self.run):
-            with opened(source, self.config, self.run) as streamed:
+            with opened(source, self.config, self.run, self.tokenizer) as streamed:
                 yield streamed
             return
         if isinstance(source, HookedModel):
@@ -316,19 +316,11 @@ class Session:
                 self._identify(role, handle)
                 yield handle
             return
-        with open_model(
-            source,
-            dtype=self.options.dtype,
-            device=self.run.device,
-            device_map=self.run.device_map,
-            **where_of(self.run),
-        ) as model:
-            if model.tokenizer is None:
-                model.tokenizer = self.tokenizer
-            model.keeps_weights = isinstance(source, str | os.PathLike)
-            with model.lent() as handle:  # closed first: a handle that a frame still holds would keep the weights
-                self._identify(role, handle)
-                yield handle
+        opening = open_to_measure(source, dtype=self.options.dtype, run=self.run, tokenizer=self.tokenizer)
+        # the handle is closed first: if a frame still holds it, it would keep the weights
+        with opening as model, model.lent() as handle:
+            self._identify(role, handle)
+            yield handle
 
     # What each kind of pass does with an open model, several at once where that saves work.
 

@@ -112,7 +112,14 @@ class StreamedModel(HookedModel):
     """
 
     def __init__(
-        self, source: Place, *, dtype: torch.dtype, device: str, revision: str | None = None, offline: bool = False
+        self,
+        source: Place,
+        *,
+        dtype: torch.dtype,
+        device: str,
+        revision: str | None = None,
+        offline: bool = False,
+        tokenizer: Any = None,
     ) -> None:
         name = os.fspath(source)
         if (why := why_not_streamed(source, revision=revision, offline=offline)) is not None:
@@ -124,7 +131,8 @@ class StreamedModel(HookedModel):
             made = empty_model(load_config(source, **where), self._files.empty, dtype=dtype)
         require_complete(made.loading_info, source, type(made.model).__name__)
         set_plain_outputs(made.model.config)
-        super().__init__(made.model, load_tokenizer(source, **where), name=name, owned=True)
+        own = tokenizer if tokenizer is not None else load_tokenizer(source, **where)
+        super().__init__(made.model, own, name=name, owned=True)
         self._opened = time.perf_counter()
         self._device, self._settings = torch.device(device), made.settings
         self._beside = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None

@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from operator import itemgetter
 from os import cpu_count
 from pathlib import Path
@@ -135,6 +136,17 @@ def fingerprint(model: nn.Module) -> str:
     if any(tensor.is_meta for _, tensor in tensors):
         return fingerprint_of_digests(model, {n: _digest_offloaded(model, n, tensor) for n, tensor in tensors})
     return fingerprint_of_digests(model, digests_of(dict(tensors)))
+
+
+@contextmanager
+def hashing(model: nn.Module) -> Iterator[Future[str]]:
+    """Hash a model as `fingerprint` does, in threads, while the block moves it to another device.
+
+    Weights are read where they were when the block began. It must not change them; it ends when all are hashed.
+    """
+    weights = dict(named_weights(model))
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        yield thread.submit(lambda: fingerprint_of_digests(model, digests_of(weights)))
 
 
 def rounded_fingerprint(model: nn.Module, dtype: torch.dtype) -> str:

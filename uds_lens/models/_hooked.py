@@ -48,9 +48,18 @@ from uds_lens.models._checkpoint import (
     keep_plain_format,
     load_tokenizer,
     load_weights,
+    on_device,
     storage_of,
 )
-from uds_lens.models._fingerprint import CheckpointFiles, checkpoint_files, fingerprint, fingerprint_of_files
+from uds_lens.models._fingerprint import (
+    CheckpointFiles,
+    checkpoint_files,
+    fingerprint,
+    fingerprint_of_files,
+    hashing,
+    known_fingerprints,
+    loaded_from,
+)
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -520,14 +529,38 @@ def open_model(
             f"cannot open {type(source).__name__} as a model: expected a directory, a Hub id, a transformers "
             "model or a TransformerBridge."
         )
-    common: dict[str, Any] = {"revision": revision, "offline": offline, "trust_remote_code": trust_remote_code}
+    where: Any = {"revision": revision, "offline": offline, "trust_remote_code": trust_remote_code}
+    return open_checkpoint(source, dtype=dtype, device=device, device_map=device_map, tokenizer=tokenizer, **where)
+
+
+def open_checkpoint(
+    source: str | os.PathLike[str],
+    *,
+    dtype: DType,
+    device: str,
+    device_map: str | dict[str, Any] | None,
+    tokenizer: PreTrainedTokenizerFast | None,
+    keeps_weights: bool = False,
+    **where: Any,
+) -> HookedModel:
+    """Open a checkpoint as `open_model` does; with `keeps_weights`, it is hashed on the way."""
     tell(f"opening {os.fspath(source)}")
-    before = checkpoint_files(*checkpoint_folders(source))
-    hf = load_weights(source, dtype=getattr(torch, dtype), device=pick_device(device), device_map=device_map, **common)
-    chosen = tokenizer if tokenizer is not None else load_tokenizer(source, **common)
+    place, before = pick_device(device), checkpoint_files(*checkpoint_folders(source))
+    hf = load_weights(source, dtype=getattr(torch, dtype), device_map=device_map, **where)
+    known = loaded_from(hf, before) in known_fingerprints
+    # the kernels of a quantised model may pack its weights differently on each device: hashed where it will run
+    ahead = keeps_weights and not known and device_map is None and not getattr(hf, "is_quantized", False)
+    # Reading weights back from a GPU to hash them takes several times as long as moving them there.
+    with hashing(hf) if ahead else nullcontext() as digest:
+        hf = on_device(hf, place) if device_map is None else hf
+        chosen = tokenizer if tokenizer is not None else load_tokenizer(source, **where)
     model = HookedModel(hf, chosen, name=os.fspath(source), owned=True)
-    model.storage = storage_of(source)
+    model.storage, model.keeps_weights = storage_of(source), keeps_weights
     model.files = before if before == checkpoint_files(*checkpoint_folders(source)) else None
+    if digest is not None:
+        model._fingerprint = digest.result()
+        if model.files is not None:
+            known_fingerprints[loaded_from(hf, model.files)] = model._fingerprint
     return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import sys
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uds_lens._compat.bitsandbytes import quantised_as
 from uds_lens._types import DType
 from uds_lens.models import HookedModel, open_model
+from uds_lens.models._hooked import ModelSource, open_checkpoint
 
 if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
@@ -73,16 +75,27 @@ class ModelRecord:
 
 def fingerprint_of(model: str, *, dtype: DType, run: RunOptions) -> str:
     """Return the fingerprint of a checkpoint's weights, opened as they will be measured."""
-    with open_model(
-        model,
-        dtype=dtype,
-        device=run.device,
-        device_map=run.device_map,
-        revision=run.revision,
-        offline=run.offline,
-        trust_remote_code=run.trust_remote_code,
-    ) as opened:
+    with open_to_measure(model, dtype=dtype, run=run) as opened:
         return opened.fingerprint
+
+
+def open_to_measure(source: ModelSource, *, dtype: DType, run: RunOptions, tokenizer: Any = None) -> HookedModel:
+    """Open a model where `run` says; nobody else has access to a checkpoint opened here, so it is hashed only once.
+
+    Without a `tokenizer` that was read before, the checkpoint's own is read.
+    """
+    where: Any = {
+        "dtype": dtype,
+        "device": run.device,
+        "device_map": run.device_map,
+        "revision": run.revision,
+        "offline": run.offline,
+        "trust_remote_code": run.trust_remote_code,
+        "tokenizer": tokenizer,
+    }
+    if isinstance(source, str | os.PathLike):
+        return open_checkpoint(source, **where, keeps_weights=True)
+    return open_model(source, **where)
 
 
 def printable(name: str) -> str:

@@ -240,20 +240,13 @@ def unpacked_four_bit(weights: Weights, place: Path, *, offline: bool = False, r
     """Quantise a model to NF4 and write it as a plain float32 checkpoint, to be measured like the others."""
     packed = place.with_name(f"{place.name}-packed")
     quantise(weights, out=packed, device="cpu", offline=offline, revision=revision)
-    plain = load_weights(
-        weights,
-        dtype=torch.float32,
-        device="cpu",
-        device_map=None,
-        revision=revision,
-        offline=offline,
-        trust_remote_code=False,
-    )
+    where: Any = {"revision": revision, "offline": offline, "trust_remote_code": False}
+    plain = load_weights(weights, dtype=torch.float32, device_map=None, **where)
     with open_model(packed, device="cpu") as model, torch.no_grad():
         values = dequantised(model).hf.state_dict()
         for name, parameter in plain.named_parameters():
             parameter.copy_(values[name])
-    tokenizer = load_tokenizer(weights, revision=revision, offline=offline, trust_remote_code=False)
+    tokenizer = load_tokenizer(weights, **where)
     with quiet_files(report=True), writing(place), atomic_directory(place) as folder:
         plain.save_pretrained(folder)
         if tokenizer is not None:

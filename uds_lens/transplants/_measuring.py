@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -244,13 +245,16 @@ class _Run:
     def host(self, host: ModelSource, donor: ModelSource, what: str) -> HostScores:
         return run_host(host, donor, self.plan, what=what, config=self.config, options=self.options)
 
+    def _kept_open(self, source: ModelSource) -> AbstractContextManager[ModelSource]:
+        return kept_open(source, self.plan, self.config, self.options)
+
     def references(self, full: ModelSource, retains: Sequence[Source]) -> _References:
         """Run `full` with blocks of each retain model, and each retain model with blocks of `full`."""
         hosts: list[HostScores] = []
         others: list[HostScores] = []
-        with kept_open(full, self.config, self.options) as first:
+        with self._kept_open(full) as first:
             for retain in retains:
-                with kept_open(retain.model, self.config, self.options) as second:
+                with self._kept_open(retain.model) as second:
                     started = time.perf_counter()
                     hosts.append(self.host(first, second, f"full with blocks of {retain.name}"))
                     if len(hosts) == 1:
@@ -274,10 +278,10 @@ class _Run:
             return None
         mixed = torch.full((len(retains), len(retains), *like.shape), torch.nan, dtype=torch.float64)
         for i, host in enumerate(retains):
-            with kept_open(host.model, self.config, self.options) as first:
+            with self._kept_open(host.model) as first:
                 for k, donor in enumerate(retains):
                     if k != i:
-                        with kept_open(donor.model, self.config, self.options) as second:
+                        with self._kept_open(donor.model) as second:
                             mixed[i, k] = self.host(first, second, f"{host.name} with blocks of {donor.name}").mixed
         return mixed
 
@@ -285,12 +289,12 @@ class _Run:
         self, unlearned: ModelSource, full: ModelSource, retains: Sequence[Source], references: _References
     ) -> tuple[list[HostScores], HostScores]:
         """Run the unlearned model with blocks of each retain model and of `full`."""
-        with kept_open(unlearned, self.config, self.options) as host:
+        with self._kept_open(unlearned) as host:
             if (known := self._known(host, references)) is not None:
                 return known
             hosts = []
             for donor, name in [*((retain.model, retain.name) for retain in retains), (full, "full")]:
-                with kept_open(donor, self.config, self.options) as other:
+                with self._kept_open(donor) as other:
                     hosts.append(self.host(host, other, f"unlearned with blocks of {name}"))
             references.require([host.donor for host in hosts])
             return hosts[:-1], hosts[-1]

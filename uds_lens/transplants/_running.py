@@ -61,12 +61,12 @@ class HostScores(NamedTuple):
 
 
 @contextmanager
-def kept_open(source: ModelSource, config: AuditConfig, options: RunOptions) -> Iterator[ModelSource]:
+def kept_open(source: ModelSource, plan: Plan, config: AuditConfig, options: RunOptions) -> Iterator[ModelSource]:
     """Keep a model open for several runs; a streamed model is opened anew for each run instead."""
     if is_streamed(source, options):
         yield source
         return
-    with opened(source, config, options) as model:
+    with opened(source, config, options, plan.tokenizer) as model:
         model.fingerprint  # noqa: B018 - before the first pass, in which bitsandbytes repacks 4-bit weights on a CPU
         yield model
 
@@ -89,7 +89,9 @@ def run_host(
     """
     own = torch.full((len(plan.rows),), torch.nan, dtype=torch.float64)
     with ExitStack() as stack:
-        model, other = (stack.enter_context(opened(source, config, options)) for source in (host, donor))
+        model, other = (
+            stack.enter_context(opened(source, config, options, plan.tokenizer)) for source in (host, donor)
+        )
         _require_alike(model, other)
         candidates = candidates_of(model.n_layers, attention=have_attention(model.anatomy.layers))
         mixed = torch.full((len(plan.rows), len(candidates)), torch.nan, dtype=torch.float64)

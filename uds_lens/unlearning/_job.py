@@ -17,9 +17,9 @@ from uds_lens.data import ForgetExample
 from uds_lens.data._prompts import chosen_protocol
 from uds_lens.data._tokens import AnswerSequence
 from uds_lens.errors import ModelError
-from uds_lens.models import fingerprint
-from uds_lens.models._checkpoint import load_tokenizer, load_weights
+from uds_lens.models._checkpoint import load_tokenizer, load_weights, on_device
 from uds_lens.models._compatibility import recorded_protocol
+from uds_lens.models._fingerprint import hashing
 from uds_lens.models._hooked import pick_device
 from uds_lens.unlearning._registry import Objective
 from uds_lens.unlearning._settings import LoraSettings, MethodConfig, TrainOptions
@@ -65,15 +65,16 @@ def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent
         )
     name, device = os.fspath(source), pick_device(options.device)
     where: Any = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
-    model = load_weights(source, dtype=getattr(torch, options.dtype), device=device, device_map=None, **where)
-    tokenizer = load_tokenizer(source, **where)
+    model = load_weights(source, dtype=getattr(torch, options.dtype), device_map=None, **where)
+    with hashing(model) as digest:
+        model, tokenizer = on_device(model, device), load_tokenizer(source, **where)
     if tokenizer is None:
         raise ModelError(f"{name!r} has no tokenizer: save it there with tokenizer.save_pretrained.")
     if getattr(model, "is_quantized", False):
         raise ModelError(f"{name!r} is quantised: train the original model, and quantise the result.")
     if device.startswith("cuda") and has_torch_attention(model):
         model.set_attn_implementation("sdpa")
-    return Parent(model, tokenizer, name, fingerprint(model), recorded_protocol(source))
+    return Parent(model, tokenizer, name, digest.result(), recorded_protocol(source))
 
 
 RULES = 2  # incremented when equal settings start to give a different model, so that older results are not reused

@@ -113,7 +113,7 @@ def _plain_checkpoint(source: str, *, offline: bool, **hub: Any) -> Iterator[str
     if len(folders := checkpoint_folders(source)) == 1 and Path(folders[0]).suffix.lower() != SUFFIX:
         yield source
         return
-    whole = load_weights(source, dtype=torch.float32, device="cpu", device_map=None, offline=offline, **hub)
+    whole = load_weights(source, dtype=torch.float32, device_map=None, offline=offline, **hub)
     with SpillFolder() as folder, quiet_files(report=True):
         with writing(folder, advice=IN_TEMPORARY):
             whole.save_pretrained(folder)
