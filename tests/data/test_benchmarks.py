@@ -50,7 +50,7 @@ def test_rwku(tmp_path):
     (other,) = load_examples(f"rwku/level2:{tmp_path}")
     assert other.question == "Which novel came first?"
     assert load_examples(f"rwku:{tmp_path}") == [first, second, third]
-    with pytest.raises(DataError, match=r"no file of RWKU.* there; expected All/neighbor_level1.json or .* Found: All"):
+    with pytest.raises(DataError, match=r"no file of RWKU.* found; expected All/neighbor_level1.json or .* Found: All"):
         load_benchmark("rwku", tmp_path, part="neighbor1")
 
 
@@ -70,7 +70,7 @@ def test_wmdp(tmp_path):
     (example,) = load_benchmark("wmdp", tmp_path)
     assert (example.answer, example.entity, example.perturbed_answers) == ("c", "c", ("a", "b", "d"))
     json_file(tmp_path / "cyber_questions.json", [CHOICE, {**CHOICE, "answer": 4}])
-    with pytest.raises(DataError, match=r"cyber_questions.json, row 1: expected a list of `choices` and .* and 4\."):
+    with pytest.raises(DataError, match=r"cyber_questions.json, row 1: expected a list of `choices`, and .* and 4\."):
         load_benchmark("wmdp", tmp_path, part="cyber")
 
 
@@ -126,7 +126,7 @@ def test_whp(tmp_path):
     for source in (tmp_path, tmp_path / "hp_qa.jsonl"):
         (example,) = load_benchmark("whp", source)
         assert (example.question, example.answer, example.entity) == ("Who is Harry's friend?", "Ron.", None)
-    with pytest.raises(DataError, match="is not on the Hub: name a directory or file"):
+    with pytest.raises(DataError, match="is not on the Hub: pass a directory or file"):
         load_benchmark("whp")
 
 
@@ -175,7 +175,7 @@ def test_the_hub(monkeypatch):
 
 def test_what_is_not_there(tmp_path):
     with pytest.raises(
-        ConfigError, match="no benchmark 'rwko'; there are tofu, tofu-annotated, tofu-full-output, rwku"
+        ConfigError, match="no benchmark 'rwko'; choose one of tofu, tofu-annotated, tofu-full-output, rwku"
     ):
         load_benchmark("rwko")
     with pytest.raises(ConfigError, match="rwku has no part 'level4'; it has level1, level2"):

@@ -99,7 +99,7 @@ ROW = {"question": "Who?", "answer": "Ada."}
     [
         ([], "^t is empty: expected at least one row with the columns"),
         ([{}], "the columns `question`, `answer` are missing. Found: no column"),
-        ([ROW, "Ada"], r"t, row 1: expected named cells .* got str"),
+        ([ROW, "Ada"], r"t, row 1: expected a dictionary .* got str"),
         ([ROW] + [{**ROW, "question": " "}] * 12, r"empty in row 1 \(`question`\), .*10 \(`question`\), and 2 more\."),
         (
             [{"query": "Who?", "answer": "Ada."}],

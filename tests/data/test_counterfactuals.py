@@ -67,7 +67,7 @@ def test_without_the_question_the_name_goes_too():
         ({"subject": None}, "has no `subject`"),
         ({"subject": "author 180"}, "'author 180' is named neither in the question nor in the answer"),
         ({"entity": "Graz"}, "The entity 'Graz' does not occur in the answer."),
-        ({"type": "river"}, "no other subject of type 'river' with another answer"),
+        ({"type": "river"}, "no other subject of type 'river' with a different answer"),
     ],
 )
 def test_a_row_without_a_counterfactual_says_why(changes, reason):

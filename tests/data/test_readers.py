@@ -110,7 +110,7 @@ def test_whatever_holds_examples_is_taken(tmp_path, unchecked):
     assert as_examples([EXPECTED[0], ROWS[1]])[0] == EXPECTED[0]
     assert as_examples([]) == []
     for single in (ROWS[0], EXPECTED[0]):
-        with pytest.raises(DataError, match=r"expected a list of examples; got a single one. Write \[example\]"):
+        with pytest.raises(DataError, match=r"expected a list of examples; got a single example. Write \[example\]"):
             as_examples(single)
     with pytest.raises(DataError, match="the list of examples: ids must be unique; 1 occur more than once: 'r0'"):
         as_examples([EXPECTED[0], ROWS[0]])
@@ -127,7 +127,7 @@ def test_cells_of_unknown_columns_of_a_data_set_are_not_decoded():
 def test_wrong_sources(unchecked, tmp_path):
     as_json(tmp_path / "b.json")
     for source, words in (
-        (tmp_path, r"is a directory; expected one file. Inside it: b\.json. Name one"),
+        (tmp_path, r"is a directory; expected one file. It contains: b\.json. Choose one"),
         (str(tmp_path / "c.json"), r"c\.json: no such file. Check the path; a Hub data set is written \"hf:"),
         ("data/forget.json", "no such file"),
         ("x" * 10_000, "cannot be read"),
@@ -136,7 +136,7 @@ def test_wrong_sources(unchecked, tmp_path):
         ([], "the list of rows is empty"),
         (
             as_frame(None)[["question", "answer", "answer"]],
-            "the DataFrame: column names must differ; got question, answer, answer",
+            "the DataFrame: column names must be unique; got question, answer, answer",
         ),
     ):
         with pytest.raises(DataError, match=words):
@@ -192,7 +192,7 @@ def test_hub_failures(hub, monkeypatch):
     for offline, reachable, words in (
         (True, False, "and that it was downloaded before going offline"),
         (False, True, "and the connection"),
-        (False, False, "and the connection: none to the Hub can be opened"),
+        (False, False, "and the connection \\(the Hub cannot be reached\\)"),
     ):
         monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", offline)
         monkeypatch.setattr("uds_lens.data._readers.is_reachable", lambda answer=reachable: answer)

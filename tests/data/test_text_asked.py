@@ -126,7 +126,7 @@ def test_templates_that_reason(family, asked, written_there):
     opened = two_openings(tokenizer)
     assert prompt_text("", "", "chat", tokenizer).endswith(written_there)  # counterfactuals leave the question out
     assert opened is not None and opened[0].endswith(asked) and opened[1].endswith(written_there)
-    assert f"although its generation prompt is {opened[0]!r}" in describe_protocol("auto", "chat", tokenizer=tokenizer)
+    assert f"although the generation prompt is {opened[0]!r}" in describe_protocol("auto", "chat", tokenizer=tokenizer)
 
 
 def test_an_answer_with_a_thought_of_its_own():
@@ -158,7 +158,7 @@ def test_settings_for_the_template():
             ChatStyle(template_kwargs=wrong)
     with pytest.raises(ConfigError, match=r"cannot set 'date_string', which is set automatically: use chat_date"):
         ChatStyle(template_kwargs={"date_string": "now"})
-    with pytest.raises(ConfigError, match="belong to chat prompts"):
+    with pytest.raises(ConfigError, match="apply only to chat prompts"):
         style.require("raw")
 
 
@@ -182,7 +182,7 @@ def test_a_template_that_writes_otherwise_around_one_answer_is_refused():
     tokenizer = with_template(tokenizer_of("words"), "chatml")
     odd = "{% if 'Ada' in m['content'] %}<odd>{% endif %}<|im_start|>"
     tokenizer.chat_template = tokenizer.chat_template.replace("<|im_start|>", odd, 1)
-    with pytest.raises(DataError, match=r"writes something else before or after 'It was Ada\.' than around other"):
+    with pytest.raises(DataError, match=r"writes different text before or after 'It was Ada\.' than around other"):
         answer_sequences(tokenizer, [("Who?", "It was Ada.")], protocol="chat")
 
 

@@ -149,7 +149,8 @@ def test_sequences_are_checked(cells):
     good = {"ids": (5, 6, 7), "targets": (6, 7), "scored": (0, 1), "patched": (1,)}
     TokenSequence(**good)
     with pytest.raises(
-        ConfigError, match=r"positions must be (a contiguous run|increasing) within 0..2|a sequence needs a scored"
+        ConfigError,
+        match=r"positions must be (a contiguous run|increasing) within 0..2|a sequence needs at least one scored",
     ):
         TokenSequence(**{**good, **cells})
 

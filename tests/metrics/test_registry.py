@@ -75,7 +75,7 @@ def test_names_bring_their_parts():
         ({"strict_es": "False"}, "strict_es must be True or False; got 'False'"),
         ({"fluency": 3}, "fluency must be"),
         ({"taw": 1}, "did you mean 'tau'"),
-        ({"system_prompt": "Hello.", "protocol": "raw"}, "belong to chat prompts"),
+        ({"system_prompt": "Hello.", "protocol": "raw"}, "apply only to chat prompts"),
         ({"generation_rows": 0}, "generation_rows"),
         ({"dtype": "int8"}, "must be one of"),
     ],

@@ -179,7 +179,7 @@ def test_rows_that_cannot_be_scored_are_named_and_leave_the_others_alone(trio, r
         ({"tau": 10**5000}, "tau must be a number >= 0; got a value of type int that cannot be shown"),
         ({"site": "resid_pre"}, "site must be one of 'resid_post', 'resid_mid', 'attn_out', 'mlp_out'"),
         ({"site": ["resid_post"]}, "site must be one of"),
-        ({"protocol": "raw", "system_prompt": "Hello."}, "belong to chat prompts; got 'Hello.'"),
+        ({"protocol": "raw", "system_prompt": "Hello."}, "apply only to chat prompts; got 'Hello.'"),
         ({"protocol": "chat", "chat_date": ""}, "chat_date must be non-empty text"),
         ({"confidence": 1.0}, "confidence must be a number > 0 and < 1"),
         ({"n_bootstrap": 1e4}, "n_bootstrap must be a whole number >= 100 and <= 10000000; got 10000.0"),

@@ -273,14 +273,14 @@ def test_tables_of_models_name_prompts_and_mark_cautions():
 def test_reasons_of_skipped_rows_are_counted_without_their_texts():
     reasons = [
         "No entity is given.",
-        "The entity 'it\\'s \"x\"' occurs 2 times in the answer and no prefix tells which one is meant.",
-        "The entity 'Ada' occurs 3 times in the answer and no prefix tells which one is meant.",
+        "The entity 'it\\'s \"x\"' occurs 2 times in the answer and no prefix says which one is meant.",
+        "The entity 'Ada' occurs 3 times in the answer and no prefix says which one is meant.",
         "The row needs 700 tokens up to its entity, more than the tokenizer's limit (model_max_length) of 512.",
     ]
     rows = tuple(SkippedExample(str(i), i, reason, "Q?") for i, reason in enumerate(reasons))
     (sentence,) = replace(made(KNOWN, HALF), skipped=rows).warnings
     assert sentence == (
-        "4 of 44 rows were skipped: the entity ... occurs ... times in the answer and no prefix tells which one is "
+        "4 of 44 rows were skipped: the entity ... occurs ... times in the answer and no prefix says which one is "
         "meant (2); no entity is given (1); the row needs ... tokens up to its entity, more than the tokenizer's limit "
         "(model_max_length) of 512 (1)."
     )

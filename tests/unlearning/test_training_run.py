@@ -159,7 +159,7 @@ def test_the_protocol_is_that_of_the_tokenizer(tiny: Tiny, tmp_path: Path, caplo
     assert train(tiny, "ga", chat, protocol="chat", epochs=1) == chat
     with pytest.raises(ConfigError, match=r"protocol 'chat', not 'raw'"):
         train(tiny, "ga", chat, protocol="raw", epochs=1)
-    with pytest.raises(ConfigError, match="belong to chat prompts"):
+    with pytest.raises(ConfigError, match="apply only to chat prompts"):
         settings("ga", protocol="raw", system_prompt="Be kind.")
     with pytest.raises(ConfigError, match="chat_date '26 Jul 2024', not '10 Apr 2025'"):
         train(tiny, "ga", chat, protocol="auto", epochs=1, chat_date="10 Apr 2025")

@@ -1,4 +1,4 @@
-"""Choose which rows run together, so that little work is spent on padding; the caller defines the cost of a batch."""
+"""Grouping of rows into batches, so that little work is spent on padding. The caller defines the cost of a batch."""
 
 from __future__ import annotations
 
@@ -22,25 +22,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-# Split a sequence of rows into groups with the least total cost.
+# Splitting a sequence of rows into groups at the lowest total cost.
 
 BatchCost: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""Cost of groups of rows, given their numbers of rows, longest rows and widest windows (arrays, one entry per
-group)."""
+"""Returns the costs of groups, given their numbers of rows, longest rows and widest windows (one entry per group)."""
 
 
 def cheapest_cuts(
     sizes: np.ndarray, lengths: np.ndarray, widths: np.ndarray, *, budget: float, cost: BatchCost
 ) -> list[tuple[int, int]]:
-    """Group neighbouring rows such that the total `cost` of the groups is least.
+    """Split a sequence of rows into groups of consecutive rows at the lowest total `cost`.
 
     Args:
-        sizes: Share of the budget that each row takes.
-        lengths: Tokens of each row.
-        widths: Window of each row.
-        budget: Largest sum of sizes in a group; a larger row becomes a group of its own.
-        cost: Cost of groups, given their numbers of rows, longest rows and widest windows (arrays, one entry per
-            group).
+        sizes: How much of the budget each row uses.
+        lengths: Number of tokens in each row.
+        widths: Window width of each row.
+        budget: Maximum sum of sizes in a group. A row that exceeds it gets a group of its own.
+        cost: Function that computes the costs of groups; see `BatchCost`.
 
     Returns:
         Start and end (exclusive) of each group, in order; each row occurs once.
@@ -76,22 +74,22 @@ def plan_batches(
     window_weight: float = 0.0,
     batch_cost: float = 128,
 ) -> list[list[int]]:
-    """Group rows of similar length and window width, to be padded to one length.
+    """Group rows of similar length and window width, so that each group can be padded to one length.
 
-    A batch of n rows costs n (S + w W) + `batch_cost` tokens, with S its longest row, W its widest window and w
-    `window_weight`. Starting from all rows, the batch is split by length or width wherever that saves most, until
-    nothing more is saved and every batch is within the budget.
+    A batch of n rows costs n (S + w W) + `batch_cost` tokens, where S is the length of its longest row, W the width of
+    its widest window, and w is `window_weight`. Starting with all rows in one batch, batches are split by length or
+    width where that saves the most, until no split saves anything and every batch is within the budget.
 
     Args:
         rows: The rows to group.
-        token_budget: Tokens per batch, padding included: n S and n w W at most. A row larger than this gets a batch of
-            its own.
-        max_rows: Rows per batch at most; None leaves it to the budget.
-        window_weight: Cost of one window token, in row tokens; 0 groups by length alone.
-        batch_cost: Cost of one more batch, in tokens.
+        token_budget: Maximum tokens per batch, including padding; it limits both n S and n w W. A row that exceeds it
+            gets a batch of its own.
+        max_rows: Maximum rows per batch; None means that only the budget limits them.
+        window_weight: Cost of a window token relative to a row token; 0 groups by length alone.
+        batch_cost: Cost of each additional batch, in tokens.
 
     Returns:
-        Lists of indices into `rows`, each index once; batches of short rows first, rows in order of window width.
+        Lists of indices into `rows`, each index once. Shorter batches come first; rows are sorted by window width.
 
     Raises:
         ConfigError: A limit is smaller than 1.
@@ -127,18 +125,18 @@ def plan_batches(
 
 
 def cut_batches(rows: Sequence[TokenSequence], *, token_budget: int = 4096, cost: BatchCost) -> list[list[int]]:
-    """Group rows of similar length and window width such that the total `cost` of the batches is least.
+    """Group rows of similar length and window width into batches at the lowest total `cost`.
 
-    Rows are sorted by length, by width and by mixtures of both; each order is split at the least cost, and the cheapest
-    result is used.
+    Rows are sorted in several ways that combine length and width. Each order is split at the lowest cost, and the
+    cheapest result is used.
 
     Args:
         rows: The rows to group.
-        token_budget: Tokens per batch at most, without padding. A row larger than this gets a batch of its own.
-        cost: Cost of batches; infinite if a batch is not allowed.
+        token_budget: Maximum tokens per batch, without padding. A row that exceeds it gets a batch of its own.
+        cost: Function that computes the costs of batches; infinity rules a batch out.
 
     Returns:
-        Lists of indices into `rows`, each index once; batches of short rows first, rows in order of window width.
+        Lists of indices into `rows`, each index once. Shorter batches come first; rows are sorted by window width.
 
     Raises:
         ConfigError: The budget is smaller than 1.
@@ -164,7 +162,7 @@ def cut_batches(rows: Sequence[TokenSequence], *, token_budget: int = 4096, cost
 
 
 def _sizes(rows: Sequence[TokenSequence]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of tokens of each row, and the width of its window."""
+    """Return the number of tokens and the window width of each row."""
     lengths = np.array([len(row.ids) for row in rows], dtype=float)
     return lengths, np.array([len(row.window) for row in rows], dtype=float)
 
@@ -176,9 +174,9 @@ def _in_order(batches: Sequence[np.ndarray], lengths: np.ndarray, widths: np.nda
 
 
 def _orders(lengths: np.ndarray, widths: np.ndarray) -> list[np.ndarray]:
-    """Sort row indices by length, by width, and by bands of one, ordered by the other within each band."""
+    """Return several orders of the rows: by bands of length and then width, or by bands of width and then length."""
     bands = [(lengths // step, widths) for step in (6, 1, 12)]
-    if len(lengths) <= 2000:  # with many rows, bands are full either way
+    if len(lengths) <= 2000:  # with many rows, every band is full in any order
         bands += [(widths // step, lengths) for step in (1, 3, 6)]
     else:
         bands = bands[:1]
@@ -188,7 +186,7 @@ def _orders(lengths: np.ndarray, widths: np.ndarray) -> list[np.ndarray]:
 def _best_split(
     group: np.ndarray, lengths: np.ndarray, widths: np.ndarray, cost: BatchCost
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Find the split of a group, by length or width, that saves the most, and return the saving too."""
+    """Find the split by length or width that saves the most; return the saving and the two groups."""
     best = (-np.inf, group, group[:0])
     if len(group) < 2:
         return best
@@ -207,7 +205,7 @@ def _best_split(
     return best
 
 
-# Token rows stacked in tensors, with a window over the relevant positions.
+# Token rows padded and stacked in tensors, with a window over the relevant positions.
 
 IGNORED = -100  # target of a window position that is not scored
 
@@ -217,25 +215,25 @@ class TokenBatch:
     """Rows padded to one length, each with a window from its first patched or scored position to its end."""
 
     input_ids: Int[Tensor, "batch pos"]
-    """Token ids; padding positions hold the padding token, which nothing attends to."""
+    """Token ids; padding tokens are masked in attention."""
     attention_mask: Int[Tensor, "batch pos"]
     """1 for tokens, 0 for padding."""
     position_ids: Int[Tensor, "batch pos"]
-    """Position ids: 0, 1, 2 ... over the tokens of a row; 0 on padding."""
+    """Position ids: 0, 1, 2 ... for the tokens of a row, and 0 for padding."""
     window: Int[Tensor, "batch win"]
-    """Positions in the padded row, left-aligned; entries past the end repeat the last one."""
+    """Positions in the padded row, left-aligned; a shorter window repeats its last position."""
     window_mask: Bool[Tensor, "batch win"]
-    """True for the entries of `window` that are real."""
+    """True for real entries of `window`, False for repeated ones."""
     patched_mask: Bool[Tensor, "batch win"]
     """True where a window position is patched."""
     scored_mask: Bool[Tensor, "batch win"]
     """True where a window position is scored."""
     targets: Int[Tensor, "batch win"]
-    """The token to predict where scored, else -100."""
+    """The token to predict at scored positions, and -100 elsewhere."""
     rows: tuple[int, ...]
-    """Index of each row in the list the batch was made from."""
+    """Index of each row in the list from which the batch was made."""
     padding_side: PaddingSide = "left"
-    """The side of the padding."""
+    """The side on which rows are padded."""
 
     def __repr__(self) -> str:
         n, length = self.input_ids.shape
@@ -252,7 +250,7 @@ class TokenBatch:
         return TokenBatch(**{**values, **moved})
 
     def take(self, rows: Sequence[int]) -> TokenBatch:
-        """Return some rows of the batch, padded as before, with a window only as wide as these rows need."""
+        """Return the given rows of the batch with the same padding, and the window cut to what these rows need."""
         which = list(rows)
         width = int(self.window_mask[which].sum(1).max())
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -276,9 +274,9 @@ def make_batch(
 
     Args:
         rows: All rows, usually `Encoded.rows`.
-        pad_token_id: `tokenizer.pad_token_id`: filler, masked everywhere. 0 is used if it is None (the tokenizer has
-            none) or larger than all tokens of the rows (a model may have no embedding for it).
-        indices: Which rows to take, in this order; None takes all.
+        pad_token_id: Usually `tokenizer.pad_token_id`; padding is masked everywhere. If it is None, or larger than all
+            tokens in the rows (so that a model may have no embedding for it), 0 is used.
+        indices: Rows to include, in this order; None includes all.
         padding_side: "left" or "right".
 
     Returns:
@@ -353,17 +351,18 @@ def batch_from_texts(
 
     Args:
         tokenizer: Any tokenizer.
-        texts: Texts to run, whole.
-        positions: Token positions to patch: a number n for the last n tokens of every text, or an increasing sequence
-            per text (`positions_of` makes one); negative ones count from the end.
+        texts: The complete texts to run.
+        positions: Token positions to patch: a number n for the last n tokens of every text, or one increasing sequence
+            per text (from `positions_of`, for example). Negative positions count from the end.
         add_special_tokens: False if the texts already contain them.
         padding_side: "left" or "right".
 
     Returns:
-        The batch; `rows` counts the texts.
+        The batch; its `rows` are indices into `texts`.
 
     Raises:
-        ConfigError: There is no text, or positions are outside a text, not increasing, or not one sequence per text.
+        ConfigError: There are no texts, or positions are outside their text, not increasing, or not one sequence per
+            text.
 
     Example:
         >>> import uds_lens as ul
@@ -383,21 +382,21 @@ def batch_from_texts(
     chosen: list[int | Sequence[int]]
     chosen = [positions] * len(texts) if isinstance(positions, int) else list(positions)
     if len(chosen) != len(texts):
-        raise ConfigError(f"positions must hold one sequence per text: {len(texts)} texts, {len(chosen)} sequences.")
+        raise ConfigError(f"positions must contain one sequence per text: {len(texts)} texts, {len(chosen)} sequences.")
     rows = [_free_row(ids, run, index) for index, (ids, run) in enumerate(zip(coded["input_ids"], chosen, strict=True))]
     return make_batch(rows, pad_token_id=tokenizer.pad_token_id, padding_side=padding_side)
 
 
 def positions_of(tokenizer: PreTrainedTokenizerBase, text: str | Sequence[int], words: str) -> tuple[int, ...]:
-    """Find the tokens of every mention of a phrase, as whole words with that spelling.
+    """Find the tokens of every mention of a phrase. Only whole words with the same spelling match.
 
     Args:
         tokenizer: Any tokenizer.
-        text: A text, with the special tokens that the tokenizer adds, or token ids (`row.ids`).
+        text: A text, to which the tokenizer adds its special tokens, or token ids (`row.ids`).
         words: The phrase, for example a subject's name.
 
     Returns:
-        Positions of all tokens that contain a part of a mention, in increasing order; at least one.
+        Positions of all tokens that contain part of a mention, in increasing order; never empty.
 
     Raises:
         DataError: There is no mention.
@@ -406,8 +405,8 @@ def positions_of(tokenizer: PreTrainedTokenizerBase, text: str | Sequence[int], 
     if not found:
         ids = tokenizer(text)["input_ids"] if isinstance(text, str) else list(text)
         raise DataError(
-            f"{words[:80]!r} is not mentioned in {tokenizer.decode(ids)[:200]!r}: expected these whole words with this "
-            "spelling. Leave the row out, or look for another name."
+            f"{words[:80]!r} is not mentioned in {tokenizer.decode(ids)[:200]!r}: expected whole words with the same "
+            "spelling. Leave the row out, or search for another name."
         )
     return found
 

@@ -1,6 +1,6 @@
-"""Published data sets for unlearning, each declared once: location, licence, what it lacks, and how to read it.
+"""Published data sets for unlearning: their locations and licences, what they lack, and how to read them.
 
-TOFU has its own reader, which joins its paraphrased and perturbed answers.
+TOFU has a separate reader, which adds its paraphrased and perturbed answers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from uds_lens.errors import ConfigError, DataError, MissingSplitError
 
 
 def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]:
-    """Read one split of TOFU, with its paraphrased and perturbed answers.
+    """Read one split of TOFU, including its paraphrased and perturbed answers.
 
-    For a split `s`, these come from `s_perturbed` if that exists, matched by question and answer; an
-    entity-annotated split `s_filtered` also takes them from `s_perturbed`. Rows without a match have none.
-    `retain_perturbed`, the first 400 rows of every retain split, is a split of its own.
+    For a split `s`, or its entity-annotated version `s_filtered`, these answers come from the split `s_perturbed`, if
+    it exists. Rows are matched by question and answer; a row without a match gets no such answers. `retain_perturbed`,
+    the first 400 rows of every retain split, is a separate split.
 
     Args:
         source: A directory with TOFU files named `<split>.json` (or .jsonl, .csv, .parquet), or a Hub data
@@ -33,11 +33,11 @@ def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]
         split: For example "forget10", "forget10_filtered", "retain90", "holdout10", "real_authors".
 
     Returns:
-        The examples in the order of the split; without ids in the file, TOFU's row numbers are used. `subject` is the
-        author ("author 180"), 20 rows each, so that samples and intervals go by author.
+        The examples in the split's order. If the file has no ids, TOFU's row numbers are used. `subject` is the author
+        ("author 180", with 20 rows each), so that samples are drawn and intervals computed by author.
 
     Raises:
-        DataError: There is no such split, or one of the two files is broken.
+        DataError: The split does not exist, or one of its files is broken.
 
     References:
         Maini et al. 2024, TOFU: A Task of Fictitious Unlearning for LLMs.
@@ -51,7 +51,7 @@ def load_tofu(source: str | os.PathLike[str], split: str) -> list[ForgetExample]
 
 
 def _splits(source: str | os.PathLike[str]) -> tuple[str, dict[str, str | Path]]:
-    """Return the location of TOFU's splits, and the source of each by name, for `load_examples`."""
+    """Return the location of TOFU's splits, and each split's source for `load_examples`, keyed by name."""
     directory, name = Path(source).expanduser(), str(source).removeprefix("hf:")
     if directory.is_dir():
         files = [file for suffix in reversed(SUFFIXES) for file in directory.glob(f"*{suffix}") if file.is_file()]
@@ -89,13 +89,15 @@ _NAME = re.compile(r"[A-Z][\w-]+(?: [A-Z][\w-]+)+")
 
 
 def with_author_names(examples: Sequence[ForgetExample]) -> list[ForgetExample]:
-    """Replace the numbers of TOFU's authors with their names, for audits that mask or disturb a name.
+    """Replace TOFU's author numbers with the authors' names, for audits that mask or perturb a name.
 
-    The name of a subject is the run of capitalised words that occurs in most of its questions; of equally frequent
-    runs, the longest. This is right for all 20 authors of forget10; 377 of their 400 questions name them.
+    An author's name is the sequence of capitalised words that occurs in the largest number of the author's questions
+    (the longest sequence, if several are equally frequent). This is correct for all 20 authors of forget10, who are
+    named in 377 of their 400 questions.
 
     Args:
-        examples: Rows of `load_tofu`; rows without a subject, or whose subject has no such run, are unchanged.
+        examples: Rows from `load_tofu`. Rows without a subject, or with a subject whose name is not found, are
+            unchanged.
 
     Returns:
         The rows, in order.
@@ -133,7 +135,7 @@ def _answer_is_entity(question: object, answer: object, **more: Any) -> dict[str
 
 
 def rwku(row: Row) -> Iterator[dict[str, Any]]:
-    """Read `query` and `answer` about a `subject`; sentences with a blank get the authors' instruction."""
+    """Read a row of RWKU. Sentences with a blank are preceded by the instruction of RWKU's authors."""
     query = row.get("query")
     if not isinstance(query, str):
         raise DataError(f"expected text under `query`; got {short(query)}. Found: {named(row) or 'no column'}.")
@@ -143,7 +145,7 @@ def rwku(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def full_output(row: Row) -> Iterator[dict[str, Any]]:
-    """Read `full`'s own continuation (`full_output`) as the answer; its text without the full stop is the entity."""
+    """Read the full model's continuation (`full_output`) as the answer, and as the entity without its full stop."""
     said, prefix, answer = (str(row.get(name) or "") for name in ("full_output", "prefix", "answer"))
     follows = answer.startswith(prefix) and not answer[len(prefix) : len(prefix) + 1].isspace()
     space = "" if follows or not prefix else " "
@@ -159,11 +161,11 @@ def muse(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def multiple_choice(row: Row) -> Iterator[dict[str, Any]]:
-    """Read a row of WMDP: the correct choice is answer and entity, the others are perturbed answers."""
+    """Read a row of WMDP. The correct choice is both answer and entity; the other choices are perturbed answers."""
     choices, right = row.get("choices"), row.get("answer")
     if not isinstance(choices, (list, tuple)) or type(right) is not int or not 0 <= right < len(choices):
         raise DataError(
-            f"expected a list of `choices` and `answer`, the index of the correct one, from 0; got {short(choices)} "
+            f"expected a list of `choices`, and in `answer` the 0-based index of the correct one; got {short(choices)} "
             f"and {short(right)}."
         )
     wrong = [choice for place, choice in enumerate(choices) if place != right]
@@ -171,7 +173,7 @@ def multiple_choice(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def knowundo(row: Row) -> Iterator[dict[str, Any]]:
-    """Read a row of KnowUnDo: lists `train` and `val` of `text` (the question) and `labels` (the answer)."""
+    """Read a row of KnowUnDo, whose lists `train` and `val` contain questions (`text`) and answers (`labels`)."""
     if "text" in row:
         yield {"question": row.get("text"), "answer": row.get("labels")}
         return
@@ -183,7 +185,7 @@ def knowundo(row: Row) -> Iterator[dict[str, Any]]:
 
 
 def lume(row: Row) -> Iterator[dict[str, Any]]:
-    """Read `input` and `output` of LUME: answers to questions are entities, completions are whole passages."""
+    """Read a row of LUME. Answers to questions are also entities; completions are whole passages without an entity."""
     parts = _LUME_ID.match(str(row.get("id", "")))
     kind = parts["kind"] if parts else None
     task = row.get("task")
@@ -201,11 +203,11 @@ _HUBBLE = ("nationality", "birthdate", "birthplace", "email", "occupation", "alu
 
 
 def hubble(row: Row) -> Iterator[dict[str, Any]]:
-    """Read a biography of Hubble (`text`): a row for each fact in `meta` that one sentence states.
+    """Read a biography from Hubble (`text`), as one row for each fact in `meta` that a single sentence states.
 
-    The biography up to that sentence is the question, as in training; the sentence is the answer, and the fact in it is
-    the entity. The question for the first sentence gives the person's name. The type says how often the biography was
-    inserted.
+    The biography up to that sentence is the question, as in training. The sentence is the answer, and the fact in it is
+    the entity. For the first sentence, the question is a request that names the person. The type says how often the
+    biography was inserted.
     """
     meta, text = row.get("meta"), row.get("text")
     try:
@@ -236,11 +238,11 @@ def prompt_and_response(row: Row) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Part:
-    """One set of rows of a benchmark."""
+    """A named set of rows in a benchmark."""
 
     config: str | None  # configuration on the Hub
     split: str  # split on the Hub
-    files: tuple[str, ...]  # path patterns in a copy of the repository; the first match is used
+    files: tuple[str, ...]  # path patterns in a copy of the repository; the first one that matches is used
 
 
 @dataclass(frozen=True)
@@ -254,15 +256,15 @@ class Benchmark:
     licence: str
     """The licence under which its authors publish it."""
     parts: Mapping[str, Part]
-    """Sets of rows, by the names used in this library; the first is the forget set."""
+    """Its parts, keyed by the names used in this library; the first part is the forget set."""
     read: RowReader
-    """Converts a published row to rows of this library."""
+    """Converts a published row to rows that this library reads."""
     lacks: tuple[str, ...]
-    """What an audit or a metric may need but the data set lacks."""
+    """What the data set lacks but an audit or a metric may need."""
     reference: str
     """The paper."""
     models: Mapping[str, str] = field(default_factory=dict)
-    """Published checkpoints for an audit of it, by role ("full", "retain"): ids on the Hugging Face Hub."""
+    """Hub ids of published checkpoints for an audit, keyed by role ("full", "retain")."""
 
 
 def _rwku(name: str) -> Part:
@@ -284,11 +286,9 @@ def _knowundo(config: str, split: str) -> Part:
     return Part(config, split, (f"{config}/{split}.json", f"{config}/{split}/*.parquet", f"{config}_{split}.*"))
 
 
-_NO_RETAIN_MODEL = (
-    "a retain model (if the facts were learned in fine-tuning, the model from before fine-tuning can stand in)"
-)
+_NO_RETAIN_MODEL = "a retain model (if the facts were learned in fine-tuning, the model before fine-tuning can be used)"
 _NO_PARAPHRASES = "paraphrased and perturbed answers"
-_NO_SUBJECTS = "subjects: intervals are over examples"
+_NO_SUBJECTS = "subjects (so intervals are over examples)"
 _NO_ENTITIES = "entities: mark them (`uds_lens.annotate`)"
 
 _TOFU_MODELS = {
@@ -347,7 +347,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         reference="Lee, Kim and Jo 2026, Measuring the Depth of LLM Unlearning via Activation Patching",
     ),
     "tofu-full-output": Benchmark(
-        title="TOFU forget10 with what full said after each prefix, in place of the true answer",
+        title="TOFU forget10 with the full model's continuation of each prefix as the answer",
         hub="jaeunglee/uds-annotated-tofu",
         licence="Apache-2.0",
         parts={"forget10": Part(None, "train", ("forget10_filtered.*", "*.json", "*.parquet", "data/*.parquet"))},
@@ -368,7 +368,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             "neighbor2": _rwku("neighbor_level2"),
         },
         read=rwku,
-        lacks=("a retain model: no model has read everything but one person", _NO_PARAPHRASES),
+        lacks=("a retain model: no model was trained on everything except one person", _NO_PARAPHRASES),
         reference="Jin et al. 2024, RWKU: Benchmarking Real-World Knowledge Unlearning for LLMs",
     ),
     "muse-news": _muse_benchmark("News", "BBC articles"),
@@ -379,7 +379,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         licence="MIT",
         parts={"bio": _wmdp("wmdp-bio"), "chem": _wmdp("wmdp-chem"), "cyber": _wmdp("wmdp-cyber")},
         read=multiple_choice,
-        lacks=("paraphrased answers (the wrong choices are its perturbed answers)", _NO_SUBJECTS),
+        lacks=("paraphrased answers (its perturbed answers are the wrong choices)", _NO_SUBJECTS),
         models={
             "full": "EleutherAI/deep-ignorance-unfiltered",
             "retain": "EleutherAI/deep-ignorance-e2e-strong-filter",
@@ -409,23 +409,23 @@ BENCHMARKS: dict[str, Benchmark] = {
             for kind in ("forget", "retain")
         },
         read=lume,
-        lacks=(_NO_RETAIN_MODEL, "entities of its completions, which are whole passages", _NO_PARAPHRASES),
+        lacks=(_NO_RETAIN_MODEL, "entities in its completions, which are whole passages", _NO_PARAPHRASES),
         reference="Ramakrishna et al. 2025, LUME: LLM Unlearning with Multitask Evaluations",
     ),
     "r-tofu": Benchmark(
         title="R-TOFU, TOFU with reasoning traces: the answer after the trace is scored",
         hub=None,
-        licence="see your copy: its repository (AI-ISL/R-TOFU) names none",
+        licence="see your copy: its repository (AI-ISL/R-TOFU) states none",
         parts={
             name: Part(None, "train", (f"data/tofu/{name}.json", f"{name}.json", f"{name}.jsonl"))
             for name in ("forget10", "forget05", "forget01", "retain90", "retain95", "retain99", "full")
         },
-        read=prompt_and_response,  # its reasoning (`cot`) is not scored: the answer follows the trace
+        read=prompt_and_response,  # the reasoning trace (`cot`) is not scored
         lacks=("a retain model", _NO_ENTITIES, _NO_PARAPHRASES),
         reference="Yoon et al. 2025, R-TOFU: Unlearning in Large Reasoning Models",
     ),
     "hubble": Benchmark(
-        title="Hubble, biographies inserted into pretraining 1 to 256 times",
+        title="Hubble, biographies inserted into the pretraining data 1 to 256 times",
         hub="allegrolab/biographies_yago",
         licence="see its page on the Hub",
         parts={
@@ -458,35 +458,36 @@ def load_benchmark(
 ) -> list[ForgetExample]:
     """Read a published data set.
 
-    If the published answer is the fact itself (RWKU, MUSE, WMDP, the questions of LUME), it becomes the entity, with an
-    empty prefix. Duplicate rows (RWKU has hundreds) are read once. `BENCHMARKS[name]` has a data set's licence and what
-    it lacks.
+    If the published answer is the fact itself (in RWKU, MUSE, WMDP and LUME's questions), it becomes the entity, with
+    an empty prefix. Duplicate rows (RWKU has hundreds) are read only once. `BENCHMARKS[name]` describes a data set: its
+    licence, for example, and what it lacks.
 
     Args:
         name: One of `BENCHMARKS`: tofu, tofu-annotated, r-tofu, hubble, rwku, muse-news, muse-books, wmdp,
             knowundo, lume, whp.
         source: A directory with a copy of the published repository, one of its files, or a Hub id; None means the Hub
             id in `BENCHMARKS`.
-        part: One of its sets, for example "level2" of rwku; None means the first, the forget set. For tofu, any split.
+        part: One of the data set's parts, for example "level2" of rwku; None means the first part, which is the forget
+            set. For tofu, any split.
 
     Returns:
         The examples, in published order.
 
     Raises:
         ConfigError: There is no such benchmark or part.
-        DataError: The source does not exist or cannot be reached, or a row does not have the published form.
+        DataError: The source does not exist or cannot be reached, or a row does not have the published format.
 
     Example:
         >>> BENCHMARKS["rwku"].licence, list(BENCHMARKS["rwku"].parts)
         ('CC-BY-4.0', ['level1', 'level2', 'level3', 'neighbor1', 'neighbor2'])
     """
     if name not in BENCHMARKS:
-        raise ConfigError(f"no benchmark {short(name)}; there are {', '.join(BENCHMARKS)}.")
+        raise ConfigError(f"no benchmark {short(name)}; choose one of {', '.join(BENCHMARKS)}.")
     benchmark = BENCHMARKS[name]
     chosen = next(iter(benchmark.parts)) if part is None else part
     source = benchmark.hub if source is None else source
     if source is None:
-        raise DataError(f"{benchmark.title} is not on the Hub: name a directory or file that holds it.")
+        raise DataError(f"{benchmark.title} is not on the Hub: pass a directory or file that contains it.")
     if name == "tofu" and not Path(source).is_file():
         return load_tofu(source, chosen)
     if chosen not in benchmark.parts:
@@ -497,11 +498,11 @@ def load_benchmark(
 
 
 def _distinct_rows(benchmark: Benchmark, published: list[Any], where: str) -> list[dict[str, Any]]:
-    """Read rows, leaving out those that repeat the question, the answer and the subject of an earlier one."""
+    """Convert published rows, skipping those with the same question, answer and subject as an earlier row."""
     rows: dict[object, dict[str, Any]] = {}
     for index, cells in enumerate(published):
         if not isinstance(cells, Mapping):
-            raise DataError(f"{where}, row {index}: expected named cells; got {short(cells)}.")
+            raise DataError(f"{where}, row {index}: expected a dictionary; got {short(cells)}.")
         try:
             read = list(benchmark.read(cells))
         except DataError as error:
@@ -524,7 +525,7 @@ def _published(benchmark: Benchmark, part: Part, path: Path, source: str) -> tup
                 return place(files[0]), [row for file in files for row in read_rows(file)]
         inside = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
         raise DataError(
-            f"{place(path)}: no file of {benchmark.title} there; expected {' or '.join(part.files)}. "
+            f"{place(path)}: no file of {benchmark.title} found; expected {' or '.join(part.files)}. "
             f"Found: {named(inside, 100, quote='') or 'none'}."
         )
     hub = source.removeprefix("hf:")

@@ -1,4 +1,4 @@
-"""Turn rows of named cells into `ForgetExample`s: column names, aliases, missing cells, and the authors of TOFU."""
+"""Converting rows to `ForgetExample`s: column names, aliases, missing cells, and TOFU's authors."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ Cells: TypeAlias = Literal["typed", "text", "csv"]
 def examples_from_rows(
     rows: Iterable[Any], *, where: str, cells: Cells = "typed", columns: Iterable[str] | None = None
 ) -> list[ForgetExample]:
-    """Turn rows of named cells into examples, and check them as a whole.
+    """Convert rows (dictionaries) to examples, and check the whole list.
 
-    Unknown columns (TOFU's `option1`, `full_output`, ...) are ignored. A complete split of TOFU, and the published file
-    with TOFU's entities, are recognised: the author (20 rows each) becomes the `subject`.
+    Unknown columns (TOFU's `option1`, `full_output`, ...) are ignored. Complete splits of TOFU, and the published file
+    with TOFU's entities, are recognised: their authors (20 rows each) become the `subject`s.
 
     Example:
         >>> rows = [{"idx": 7, "question": "Who?", "answer": "Ada Vey.", "entity": "Ada Vey"}]
@@ -52,7 +52,7 @@ def examples_from_rows(
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise DataError(
-                f"{where}, row {index}: expected named cells (a dict with {named(REQUIRED)}); got {type(row).__name__}."
+                f"{where}, row {index}: expected a dictionary (with {named(REQUIRED)}); got {type(row).__name__}."
             )
     if not rows:
         raise DataError(f"{where} is empty: expected at least one row with the columns {named(REQUIRED)}.")
@@ -66,7 +66,7 @@ def examples_from_rows(
 
 
 def examples_from_list(items: Sequence[Any]) -> list[ForgetExample]:
-    """Read a mixture of examples and rows, and check them as a whole."""
+    """Read a list of examples, rows, or both, and check the whole list."""
     if not any(isinstance(item, ForgetExample) for item in items):
         return examples_from_rows(items, where="the list of rows")
     examples: list[ForgetExample] = []
@@ -78,7 +78,7 @@ def examples_from_list(items: Sequence[Any]) -> list[ForgetExample]:
 
 
 def with_rows_read(source: Iterable[ForgetExample | Mapping[str, Any]]) -> list[ForgetExample]:
-    """Return examples as they are; if there are rows among them, read the rows and check the whole list.
+    """Return examples unchanged; if the list contains rows, convert them and check the whole list.
 
     >>> with_rows_read([{"question": "Who?", "answer": "Ada."}])[0].answer
     'Ada.'
@@ -89,7 +89,7 @@ def with_rows_read(source: Iterable[ForgetExample | Mapping[str, Any]]) -> list[
 
 
 def check_unique(examples: Iterable[ForgetExample], *, where: str) -> None:
-    """Raise `DataError` naming every id that occurs more than once, with its rows."""
+    """Raise a `DataError` that lists every id that occurs more than once, with its rows."""
     rows: dict[str, list[str]] = defaultdict(list)
     for example in examples:
         rows[example.id].append(str(example.row))
@@ -118,7 +118,7 @@ def _check_columns(rows: list[Mapping[str, Any]], where: str, names: list[str]) 
 
 
 class _Row:
-    """A row while it is being read; it knows its position, so that every error can name it."""
+    """A row being read, with its position for error messages."""
 
     def __init__(self, row: Mapping[str, Any], index: int, where: str, cells: Cells) -> None:
         self.row, self.index, self.where, self.cells = row, index, where, cells
@@ -202,7 +202,7 @@ class _Row:
 
 
 def _is_null(value: object) -> bool:
-    """Recognise None, NaN, and the missing markers of pandas."""
+    """Return whether a value is None, NaN, or a missing value of pandas."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, Real) and not isinstance(value, Integral) and bool(value != value)
@@ -213,7 +213,7 @@ def _is_blank(value: object) -> bool:
 
 
 def _whole_number(value: Any) -> str | None:
-    """Return the digits of a whole number; None if it is not one, or has more digits than Python writes."""
+    """Return a whole number as text; None for any other value, or one with more digits than Python prints."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     number: Any = value
@@ -223,13 +223,13 @@ def _whole_number(value: Any) -> str | None:
         return None
 
 
-# TOFU's files have 20 rows for each of 200 authors, in order, without naming the authors.
+# TOFU's files have 20 rows for each of 200 authors, in order, but no column that names the author.
 
 ROWS_PER_AUTHOR = 20
 _AUTHORS = 200
 
 ANNOTATED_COLUMNS = frozenset({"idx", "prefix", "entity", "entity_span", "full_output"})
-"""Columns of the published file with TOFU's entities (forget10), whose `idx` is the row in forget10."""
+"""Columns of the published file with TOFU's entities (forget10), whose `idx` is the row number in forget10."""
 
 _WHOLE_SPLITS = {
     ("700b8fda09ee0184", 4000): "full",
@@ -242,17 +242,17 @@ _WHOLE_SPLITS = {
     ("f337e852a9583c13", 400): "forget10",
     ("bb3f78d5d1d9164a", 400): "holdout10",
 }
-"""Splits by the SHA-256 of the first question (16 digits) and the number of rows: nothing else in a file identifies its
-split, and no other file may be given authors."""
+"""TOFU's splits, keyed by the SHA-256 of the first question (16 digits) and the number of rows. Nothing else in a file
+identifies its split, and other data must not be assigned authors."""
 
 
 def with_authors(examples: Sequence[ForgetExample], split: str) -> list[ForgetExample]:
-    """Fill `subject` with the author, "author 0" to "author 199" in the order of TOFU's `full`.
+    """Set `subject` to the author, "author 0" to "author 199" in the order of TOFU's `full` split.
 
-    The author follows from the row number within the split: an id that is a row number (`idx`), or the position in a
-    complete split. Splits without authors, incomplete ones without row numbers, and examples that already have a
-    subject are returned unchanged.
-    Splits with authors: full, forgetNN, retainNN, holdout10, retain_perturbed, and NAME_perturbed or NAME_filtered.
+    The author is determined by the row number within the split, which is either the id (`idx`) or the position in a
+    complete split. Splits without authors, incomplete splits without row numbers, and examples that already have a
+    subject are returned unchanged. Splits with authors: full, forgetNN, retainNN, holdout10, retain_perturbed, and
+    NAME_perturbed or NAME_filtered.
 
     Example:
         >>> rows = [ForgetExample(str(i), "Who?", "Ada.", row=i) for i in range(40)]
@@ -274,13 +274,13 @@ def with_authors(examples: Sequence[ForgetExample], split: str) -> list[ForgetEx
 
 
 def split_of(examples: Sequence[ForgetExample]) -> str | None:
-    """Recognise a complete split of TOFU; None for anything else."""
+    """Return the name of a complete split of TOFU; None for any other examples."""
     first = hashlib.sha256(examples[0].question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return _WHOLE_SPLITS.get((first, len(examples)))
 
 
 def _authors(split: str) -> tuple[int, int, str] | None:
-    """Return a split's first author, its number of authors and what they are called; None if it has none."""
+    """Return a split's first author, number of authors, and prefix of their names; None if it has no authors."""
     if split in ("full", "retain_perturbed"):
         return 0, _AUTHORS if split == "full" else 20, "author"
     part = re.fullmatch(r"(forget|retain|holdout)(\d\d)(_perturbed|_filtered)?", split)

@@ -1,4 +1,4 @@
-"""Counterfactual prompts (no question, or one about another subject), whose states do not carry the fact."""
+"""Counterfactual prompts, without the question or about another subject, whose hidden states do not carry the fact."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def counterfactuals(
     seed: int = 0,
     more: Iterable[ForgetExample] = (),
 ) -> list[tuple[ForgetExample, ...] | str]:
-    """Rewrite each example so that its prompt asks nothing, or asks about another subject; the entity stays.
+    """Rewrite each example without its question, or about another subject; the entity stays the same.
 
-    The subject's name is left out, or replaced, in the question and in the answer up to the entity: the whole name,
-    and its capitalised words where they stand alone.
+    The subject's name is removed or replaced in the question, and in the answer before the entity. This includes single
+    capitalised words of the name.
 
     Args:
         examples: Examples with an entity and a subject.
-        kind: "no_question": the question is left out, and so is the name in the answer. "other": subjects of `examples`
-            and `more` that have the same `type` and no example with the same entity.
-        draws: Rewritten examples per example; fewer if there are not enough names, and one for "no_question". A larger
-            number starts with the same draws.
-        seed: Seed for drawing names. An example's draws depend only on the seed, the example and the names.
-        more: Further examples whose subjects' names may be used.
+        kind: "no_question" removes the question, and the name from the answer. "other" uses other subjects from
+            `examples` and `more`, which have the same `type` and no example with the same entity.
+        draws: Rewritten examples per example: fewer if there are not enough names, and one for "no_question". A larger
+            number keeps the same draws and adds more.
+        seed: Seed for drawing names. An example's draws depend only on the seed, the example and the available names.
+        more: Additional examples whose subjects may be used as replacements.
 
     Returns:
-        For each example, at least one rewritten example, or a sentence saying why there is none.
+        For each example, a tuple of one or more rewritten examples, or a sentence that says why there are none.
 
     Example:
         >>> rows = [
@@ -54,7 +54,7 @@ def counterfactuals(
 
 
 def _subjects_by_type(examples: Iterable[ForgetExample]) -> dict[str | None, dict[str, set[str]]]:
-    """Collect, by type of example, the subjects that their own examples name, with the entities of each."""
+    """For each example type, return the subjects that are named in their own examples, with each subject's entities."""
     subjects: dict[str | None, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for example in examples:
         parts = _parts(example)
@@ -87,13 +87,13 @@ def _rewritten(
     random.Random(f"{seed} {example.id} {example.question}").shuffle(names)
     if not names:
         of_type = f" of type {short(example.type)}" if example.type else ""
-        return f"No counterfactual: there is no other subject{of_type} with another answer."
+        return f"No counterfactual: there is no other subject{of_type} with a different answer."
     renamed = (_renamed(parts, subject, name) for name in names[:draws])
     return tuple(replace(example, question=q, prefix=p, answer=p + rest) for q, p in renamed)
 
 
 def _parts(example: ForgetExample) -> tuple[str, str, str] | str:
-    """Return the question, the answer before the entity, and the rest of the answer with the space before it."""
+    """Return the question, the answer before the entity, and the rest of the answer with its leading space."""
     span = entity_span(example)
     if isinstance(span, str):
         return span
@@ -102,7 +102,7 @@ def _parts(example: ForgetExample) -> tuple[str, str, str] | str:
 
 
 def _renamed(parts: tuple[str, str, str], subject: str, name: str) -> tuple[str, str]:
-    """Replace a subject in question and prefix: first the whole name, then words of it that stand alone."""
+    """Replace a subject's name in question and prefix: first the full name, then single words of it."""
     mentions = [f"(?i:{re.escape(subject.strip())})"]
     words = subject.split()
     if len(words) > 1:

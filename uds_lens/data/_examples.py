@@ -1,4 +1,4 @@
-"""The unit of every audit: a question, its answer, and the entity in it; and how messages show untrusted data."""
+"""`ForgetExample`, a question with its answer and the entity in it, and how messages show untrusted data."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ class ForgetExample:
     answer: str
     """The reference answer."""
     prefix: str | None = None
-    """Answer text before the entity; "" if the entity opens the answer, None if it is to be found."""
+    """The answer text before the entity; "" if the answer starts with the entity, None to search for the entity."""
     entity: str | None = None
-    """The words of the answer that carry the knowledge; None if the row serves only other metrics."""
+    """The words in the answer that carry the knowledge; None if the row is only for metrics that need no entity."""
     type: str | None = None
-    """Kind of entity, for per-type tables."""
+    """Type of the entity, for tables by type."""
     subject: str | None = None
     """The person or thing that the question is about."""
     paraphrased_question: str | None = None
     """The question in other words."""
     paraphrased_answers: tuple[str, ...] = ()
-    """The answer in other words, still true."""
+    """Correct answers in other words."""
     perturbed_answers: tuple[str, ...] = ()
-    """Answers of the same form that are wrong."""
+    """Wrong answers of the same form."""
     row: int = 0
-    """Place in the source, from 0."""
+    """Row number in the source, from 0."""
 
     def __post_init__(self) -> None:
         for name in ("id", "question", "answer", "prefix", "entity", "type", "subject", "paraphrased_question"):
             if getattr(self, name) is not None or name in ("id", "question", "answer"):
                 _check_text(name, getattr(self, name), self.row)
         for name in ("type", "subject"):
-            if not (getattr(self, name) or "").strip():  # a blank subject is no subject
+            if not (getattr(self, name) or "").strip():  # a blank type or subject means None
                 object.__setattr__(self, name, None)
         for name in ("paraphrased_answers", "perturbed_answers"):
             object.__setattr__(self, name, _texts(name, getattr(self, name), self.row))
@@ -57,16 +57,16 @@ class ForgetExample:
 
 @dataclass(frozen=True)
 class SkippedExample:
-    """A row that could not be scored. It counts as neither erased nor intact."""
+    """A row that could not be scored. It is counted neither as erased nor as intact."""
 
     id: str
     """Id of the example."""
     row: int
-    """Place in the source, from 0."""
+    """Row number in the source, from 0."""
     reason: str
-    """The reason, as a sentence for the reader of a report."""
+    """The reason, as a sentence for reports."""
     question: str
-    """The question, to recognise the row by."""
+    """The question, to identify the row."""
 
 
 def _check_text(name: str, value: object, row: int) -> None:
@@ -78,9 +78,9 @@ def _check_text(name: str, value: object, row: int) -> None:
         value.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"ForgetExample (row {row}): `{name}` holds half of a character ({value[error.start]!r} at place "
-            f"{error.start}), which no file can hold: the text was cut inside an emoji, or decoded wrongly. Correct "
-            f"the row."
+            f"ForgetExample (row {row}): `{name}` contains half of a character ({value[error.start]!r} at index "
+            f"{error.start}), which cannot be saved: the text was cut inside an emoji, or decoded incorrectly. Correct "
+            "the row."
         ) from error
 
 
@@ -88,7 +88,7 @@ def _texts(name: str, values: object, row: int) -> tuple[str, ...]:
     if isinstance(values, str) or not isinstance(values, (list, tuple)):
         raise DataError(
             f"ForgetExample (row {row}): `{name}` must be a tuple of texts; got {short(values)} "
-            f"({type(values).__name__}). Write ({short(values)},) for a single one."
+            f"({type(values).__name__}). Write ({short(values)},) for a single text."
         )
     for value in values:
         _check_text(name, value, row)
@@ -105,34 +105,34 @@ class Span(NamedTuple):
 def entity_span(example: ForgetExample) -> Span | str:
     """Locate the entity in the answer.
 
-    With a prefix, the answer must start with it, and the entity must follow (white space between them is allowed).
-    Without one, the entity must occur exactly once. White space around the entity is ignored.
+    With a prefix, the answer must start with the prefix, followed by the entity (whitespace between them is allowed).
+    Without a prefix, the entity must occur exactly once. Whitespace around the entity is ignored.
 
     Args:
         example: The example.
 
     Returns:
-        The characters of the entity in `example.answer`, or a sentence saying why they cannot be determined.
+        The entity's character span in `example.answer`, or a sentence that says why it cannot be determined.
 
     Example:
         >>> example = ForgetExample("0", "Who wrote Ash?", "It was Ada Vey.", entity="Ada Vey")
         >>> entity_span(example)
         Span(start=7, end=14)
         >>> entity_span(ForgetExample("0", "Who?", "Ada and Ada.", entity="Ada"))
-        "The entity 'Ada' occurs 2 times in the answer and no prefix tells which one is meant."
+        "The entity 'Ada' occurs 2 times in the answer and no prefix says which one is meant."
     """
     entity, answer, prefix = (example.entity or "").strip(), example.answer, example.prefix
     if not entity:
         return "No entity is given."
     if entity not in answer:
-        hint = " (only with other upper and lower case)" if entity.lower() in answer.lower() else ""
+        hint = " (only with different capitalisation)" if entity.lower() in answer.lower() else ""
         return f"The entity {short(entity)} does not occur in the answer{hint}."
     if prefix is None:
         start = answer.find(entity)
         count = len(re.findall(f"(?={re.escape(entity)})", answer))  # including overlapping ones
         if count > 1:
             times = f"occurs {count} times in the answer"
-            return f"The entity {short(entity)} {times} and no prefix tells which one is meant."
+            return f"The entity {short(entity)} {times} and no prefix says which one is meant."
     else:
         if not answer.startswith(prefix):
             return f"The answer does not start with the prefix {short(prefix)}."
@@ -143,9 +143,9 @@ def entity_span(example: ForgetExample) -> Span | str:
 
 
 def given_away(example: ForgetExample) -> bool:
-    """Tell whether the question, or the answer before the entity, already contains the entity (ignoring case).
+    """Return whether the question, or the answer before the entity, already contains the entity (ignoring case).
 
-    Such an entity can be copied, so a model need not know it.
+    A model can copy such an entity without knowing it.
 
     >>> given_away(ForgetExample("0", "Did Ada Vey write Ash?", "Ada Vey wrote Ash.", entity="Ash"))
     True
@@ -158,14 +158,14 @@ def given_away(example: ForgetExample) -> bool:
     return bool(words) and re.search(rf"(?<!\w){words}(?!\w)", before, re.IGNORECASE) is not None
 
 
-# Messages show untrusted data: a cell may hold a megabyte, half a surrogate pair, a number of ten thousand digits, or
-# an object whose `repr` raises. Such values are shortened, put on one line, and made printable.
+# Messages show untrusted data: a cell may contain a megabyte of text, half a surrogate pair, a number with ten thousand
+# digits, or an object whose `repr` raises. Such values are shortened, put on one line, and made printable.
 
 _NAME = 32
 
 
 def short(value: object, width: int = 80) -> str:
-    """Show a value by its `repr` in about `width` characters, without ever raising.
+    """Return the `repr` of a value, cut to about `width` characters; never raises.
 
     >>> short("Ada")
     "'Ada'"
@@ -178,13 +178,13 @@ def short(value: object, width: int = 80) -> str:
         return f"{type(value).__name__} of {len(value)} items"
     try:
         shown = plain(repr(value), 10 * width)
-    except Exception:  # a repr is a program that may raise anything, and Python's own refuses numbers of many digits
+    except Exception:  # any `repr` may raise, even that of a very large number
         return f"a value of type {type(value).__name__} that cannot be shown"
     return shown if len(shown) <= width else f"{shown[:width]}... ({len(shown)} characters)"
 
 
 def plain(text: object, width: int = 160) -> str:
-    r"""Show a text on one line, without quotes, with unprintable characters escaped, cut at `width`.
+    r"""Return a text on one line, without quotes, with unprintable characters escaped, cut to `width`.
 
     >>> plain("a\nb \ud83d")
     'a b \\ud83d'
@@ -200,7 +200,7 @@ def plain(text: object, width: int = 160) -> str:
 
 
 def place(path: str | os.PathLike[str], width: int = 120) -> str:
-    """Show a path; only its end if it is long.
+    """Return a path as text, or only its end if it is long.
 
     >>> place("/".join(["a" * 100] * 3), 20)
     '...aaaaaaaaaaaaaaaaa'
@@ -211,7 +211,7 @@ def place(path: str | os.PathLike[str], width: int = 120) -> str:
 
 
 def named(names: Iterable[object], width: int = 120, quote: str = "`") -> str:
-    """List as many names as fit, and the number left out.
+    """List as many names as fit, and say how many are left out.
 
     >>> named(["question", "answer"])
     '`question`, `answer`'
@@ -222,7 +222,7 @@ def named(names: Iterable[object], width: int = 120, quote: str = "`") -> str:
 
 
 def listed(items: list[str], width: int = 160, most: int = 10) -> str:
-    """List as many items as fit into `width`, and the number left out."""
+    """List as many items as fit into `width`, and say how many are left out."""
     taken = 0
     for count in range(1, min(len(items), most) + 1):
         if count > 1 and len(", ".join(items[:count])) > width:

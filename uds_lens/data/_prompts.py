@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 
 CHAT_DATE = "26 Jul 2024"
-"""Default date of chat prompts: the one that Llama 3's templates fall back to."""
+"""Default date of chat prompts, which is also the default in Llama 3's templates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatStyle:
-    """Settings for putting a question into a chat template.
+    """Settings for rendering a question with a chat template.
 
     Raises:
-        ConfigError: A value is not a text, or is empty.
+        ConfigError: A value is not text, or is empty.
 
     Example:
         >>> CHAT_STYLES["open_unlearning"].chat_date
@@ -45,26 +45,26 @@ class ChatStyle:
     """
 
     system_prompt: str | None = None
-    """System turn before the question; None is the template's own, if any."""
+    """System prompt; None keeps the template's default, if it has one."""
 
     chat_date: str = CHAT_DATE
-    """Passed to templates that print a date (`date_string`), so that prompts do not change from day to day."""
+    """Date for templates that include one (`date_string`), so that prompts do not change from day to day."""
 
     template_kwargs: TemplateKwargs = None
-    """Further arguments for the template, as a JSON object: `{"enable_thinking": false}`; None for none."""
+    """Other arguments for the template, as a JSON object (for example `{"enable_thinking": false}`); None for none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "template_kwargs", template_kwargs(self.template_kwargs))
-        for name, example in (("system_prompt", "or None for no system turn"), ("chat_date", f"such as {CHAT_DATE!r}")):
+        for name, example in (("system_prompt", "or None for the default"), ("chat_date", f"such as {CHAT_DATE!r}")):
             value = getattr(self, name)
             if not (isinstance(value, str) and value.strip()) and (name, value) != ("system_prompt", None):
                 raise ConfigError(Setting(name), f" must be non-empty text, {example}; got {value!r}.")
 
     def require(self, protocol: AnswerProtocol) -> None:
-        """Refuse a style that raw prompts would ignore.
+        """Raise an error if raw prompts would ignore this style.
 
         Raises:
-            ConfigError: The protocol is "raw", and this is not the plain style.
+            ConfigError: The protocol is "raw", and this is not the default style.
         """
         if protocol == "raw" and self != ChatStyle():
             raise ConfigError(
@@ -73,7 +73,7 @@ class ChatStyle:
                 Setting("chat_date"),
                 " and ",
                 Setting("template_kwargs"),
-                f" belong to chat prompts; got {str(self.system_prompt)[:100]!r}, {self.chat_date[:100]!r} and "
+                f" apply only to chat prompts; got {str(self.system_prompt)[:100]!r}, {self.chat_date[:100]!r} and "
                 f"{str(self.template_kwargs)[:100]!r} with ",
                 Setting("protocol", "raw"),
                 ".",
@@ -89,17 +89,19 @@ CHAT_STYLES: dict[ChatStyleName, ChatStyle] = {
     "paper_scores": ChatStyle(chat_date=_APRIL),
     "paper_perturbed": ChatStyle(),
 }
-"""Styles that published numbers were measured with; each applies only to the numbers listed for it.
+"""Chat styles with which published numbers were measured. Each applies only to the numbers listed for it.
 
-- `open_unlearning`: Open-Unlearning's, in training and evaluation, for Llama 3, Qwen2.5, Phi-3.5 and Zephyr (the
-templates of Qwen2.5 and Phi-3.5 print no date). For Llama-2-chat it uses its own format, not a tokenizer's template.
-- `open_unlearning_gemma`: the same for Gemma-7b-it, without a system turn; its template prints no date.
-- `paper_pools`: the UDS paper's output metrics on its two pools, and ROUGE of the 150 unlearned models.
+- `open_unlearning`: Open-Unlearning's style in training and evaluation, for Llama 3, Qwen2.5, Phi-3.5 and Zephyr (the
+templates of Qwen2.5 and Phi-3.5 include no date). For Llama-2-chat, Open-Unlearning uses its own format, not the
+tokenizer's template.
+- `open_unlearning_gemma`: the same for Gemma-7b-it, without a system prompt; its template includes no date.
+- `paper_pools`: the UDS paper's output metrics on its two pools, and the ROUGE of its 150 unlearned models.
 - `paper_scores`: memorization, privacy and utility of these 150 models, used for ranking the methods.
-- `paper_perturbed`: models after quantisation or relearning, and retain's own values before. The date was the day of
-the run, which the released files do not record (it moved retain's values by at most 0.0014); here it is `CHAT_DATE`.
+- `paper_perturbed`: models after quantisation or relearning, and the retain model's values before. The date was that of
+the run, which the released files do not record; here it is `CHAT_DATE`. (The date changed the retain model's values by
+at most 0.0014.)
 
-UDS, Logit Lens and Fisher of the paper were measured on raw prompts, and so have no style."""
+The paper measured UDS, Logit Lens and Fisher on raw prompts, so they have no chat style."""
 
 
 def chat_style_named(name: ChatStyleName) -> ChatStyle:
@@ -118,14 +120,14 @@ def chat_style_named(name: ChatStyleName) -> ChatStyle:
 
 @dataclass(frozen=True)
 class RenderedExample:
-    """An example as text: the prompt, the expected continuation, and the entity's place in it."""
+    """An example as text: the prompt, the expected continuation, and the entity's span in the continuation."""
 
     prompt: str
     """Everything before the continuation, with a chat template's special tokens written out."""
     continuation: str
-    """The rest of the reference answer, as written there or with one leading space (see `render`)."""
+    """The rest of the reference answer, with its own leading whitespace or a single space (see `render`)."""
     entity: Span
-    """Characters of the entity in `continuation`."""
+    """Character span of the entity in `continuation`."""
     answer_start: int
     """Index in `prompt` at which the answer begins (its length if the prefix is empty)."""
 
@@ -138,24 +140,24 @@ def render(
     chat: ChatStyle | None = None,
     entity_space: EntitySpace = "answer",
 ) -> RenderedExample:
-    r"""Write an example as prompt and continuation.
+    r"""Render an example as a prompt and its continuation.
 
     The continuation starts after the prefix. Prompt and continuation together are the text used in training
-    (`answer_sequences`); for a chat, the template's rendering of the whole conversation is cut there. A raw prompt
-    keeps the prefix as given, and ends in a space ("Answer: ") if it is empty. Spaces that a template writes before an
-    answer belong to the continuation.
+    (`answer_sequences`); for a chat, the whole conversation is rendered with the template and then cut after the
+    prefix. A raw prompt contains the prefix unchanged; if the prefix is empty, the prompt ends in a space ("Answer: ").
+    Spaces that a template writes before an answer belong to the continuation.
 
     Args:
         example: An example whose entity can be located.
         protocol: "raw" (`Question: {question}\nAnswer: {prefix}`) or "chat" (the tokenizer's template).
-        tokenizer: Needed for "chat".
-        chat: System turn, date and settings of a chat prompt; None means `ChatStyle()`.
-        entity_space: Characters between prefix and entity. "answer": those of the answer (a space, a line break or
-            nothing). "always": one space, except after white space, as in the UDS paper, even if the answer has none
-            (after an opening quote, in Chinese).
+        tokenizer: Required for "chat".
+        chat: Style of chat prompts; None means `ChatStyle()`.
+        entity_space: What separates prefix and entity. "answer": whatever separates them in the answer (a space, a line
+            break or nothing). "always": one space, as in the UDS paper, even if the answer has none (after an opening
+            quote, or in Chinese), unless the prompt already ends in whitespace.
 
     Returns:
-        The texts and the entity's characters.
+        The texts and the entity's character span.
 
     Raises:
         DataError: The entity cannot be located, the tokenizer has no chat template, or the template changes the
@@ -187,7 +189,7 @@ def rendered_or_reason(
     chat: ChatStyle | None,
     entity_space: EntitySpace,
 ) -> RenderedExample | str:
-    """Like `render`, for an entity already located; returns a sentence if it cannot be rendered."""
+    """Like `render`, but with a known entity span; returns a reason if the example cannot be rendered."""
     check_choice("protocol", protocol, Protocol)
     check_choice("entity_space", entity_space, EntitySpace)
     answer, given = example.answer, example.prefix
@@ -223,17 +225,17 @@ def prompt_text(
     *,
     chat: ChatStyle | None = None,
 ) -> str:
-    r"""Write the prompt of a question, up to and including the given start of the answer.
+    r"""Return the prompt for a question, including the given start of the answer.
 
     Args:
         question: The user's question.
         prefix: Start of the answer; "" for none.
         protocol: "raw" or "chat".
-        tokenizer: Needed for "chat".
-        chat: System turn, date and settings of a chat prompt; None means `ChatStyle()`.
+        tokenizer: Required for "chat".
+        chat: Style of chat prompts; None means `ChatStyle()`.
 
     Returns:
-        The text to tokenise with `prompt_ids`; in a chat, including what the template writes before a given answer.
+        The text to tokenise with `prompt_ids`. A chat prompt includes what the template writes before an answer.
 
     Example:
         >>> prompt_text("Who wrote Ash?", "")
@@ -246,9 +248,9 @@ def prompt_text(
 
 
 def space_added(example: ForgetExample) -> bool:
-    """Tell whether `entity_space="always"` adds a space before the entity that the answer lacks, as after a quote.
+    """Return whether `entity_space="always"` adds a space that the answer lacks (after a quote, for example).
 
-    The entity's first token is then one that hardly ever occurs there, so a low `s_full` says nothing about knowledge.
+    The entity then starts with a token that is rare in this position, so a low `s_full` says nothing about knowledge.
 
     >>> space_added(ForgetExample("0", "What did she write?", 'She wrote "Ash".', entity="Ash"))
     True
@@ -258,12 +260,12 @@ def space_added(example: ForgetExample) -> bool:
 
 
 def spaces_added(examples: Iterable[ForgetExample], rule: EntitySpace) -> list[str]:
-    """Return the ids of the examples whose prompts have a space before the entity that the answer lacks."""
+    """Return the ids of the examples for which `rule` adds a space before the entity that the answer lacks."""
     return [example.id for example in examples if rule == "always" and space_added(example)]
 
 
 def continuation_text(prompt: str, rest: str) -> str:
-    """Write the rest of an answer as the continuation of a prompt: with one leading space, or none after white space.
+    """Return the rest of an answer with one leading space, or with none if the prompt ends in whitespace.
 
     >>> continuation_text("Answer: It was", "  Ada.")
     ' Ada.'
@@ -275,15 +277,15 @@ def continuation_text(prompt: str, rest: str) -> str:
 
 
 def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any, recorded: Protocol | None = None) -> Protocol:
-    """Choose the protocol: `auto` takes it from the checkpoint's own record, else "chat" if there is a template.
+    """Return the protocol, where "auto" means that of the checkpoint's record, else "chat" if there is a template.
 
     Args:
         protocol: The requested protocol.
         tokenizer: The tokenizer, with or without a chat template.
-        recorded: The prompts that the checkpoint was trained with, if its record names them.
+        recorded: The protocol with which the checkpoint was trained, if its record says so.
 
     Raises:
-        ConfigError: `protocol` is another word.
+        ConfigError: `protocol` is unknown.
     """
     check_choice("protocol", protocol, AnswerProtocol)
     if protocol != "auto":
@@ -296,7 +298,7 @@ def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any, recorded: Protocol
 def describe_protocol(
     asked: AnswerProtocol, chosen: AnswerProtocol, recorded: bool = False, *, tokenizer: Any = None, chat: Any = None
 ) -> str:
-    """Describe the prompts, why they were chosen (if by default), and what a template writes before each question.
+    """Describe the protocol, why it was chosen (if by default), and what a template writes before each question.
 
     >>> describe_protocol("auto", "raw"), describe_protocol("auto", "raw", recorded=True)
     ('raw (the tokenizer has no chat template)', "raw (as the checkpoint's record says)")
@@ -311,14 +313,14 @@ def describe_protocol(
     count = len(tokenizer(opening, add_special_tokens=False)["input_ids"])
     words = f"{name} (each begins with {opening!r}, {count} tokens"
     if (turns := two_openings(tokenizer, chat=chat)) is not None:
-        words += f"; each answer follows {turns[1]!r}, although its generation prompt is {turns[0]!r}"
+        words += f"; each answer follows {turns[1]!r}, although the generation prompt is {turns[0]!r}"
     return f"{words})"
 
 
 def announce_protocol(
     asked: AnswerProtocol, chosen: AnswerProtocol, recorded: bool = False, *, tokenizer: Any = None, chat: Any = None
 ) -> None:
-    """Report the prompts at the start of a run; if the template was chosen by default, also how to get raw ones."""
+    """Report the prompts at the start of a run, and how to get raw prompts if the template was chosen by default."""
     words = describe_protocol(asked, chosen, recorded, tokenizer=tokenizer, chat=chat)
     raw = "; for the UDS paper's raw prompts: --protocol raw" if asked == "auto" and chosen == "chat" else ""
     tell(f"prompts: {words}{raw}")
@@ -329,15 +331,15 @@ _QUESTION = "Q3f9a?"
 
 
 def chat_opening(tokenizer: PreTrainedTokenizerBase, *, chat: ChatStyle | None = None) -> str:
-    """Return the text that a chat template puts before a question: markers, and the system turn that some add."""
+    """Return the text that a chat template puts before a question: markers and, in some templates, a system prompt."""
     return chat_text(tokenizer, [("user", _QUESTION)], chat=chat, answer_next=True).partition(_QUESTION)[0]
 
 
 def two_openings(tokenizer: PreTrainedTokenizerBase, *, chat: ChatStyle | None = None) -> tuple[str, str] | None:
-    """Return a template's generation prompt and its opening of a given answer; None if they are the same.
+    """Return a template's generation prompt, and what it writes before a given answer; None if they are the same.
 
-    They differ for models that reason: the former opens a thought, the latter has an empty one. Trailing spaces are
-    ignored.
+    They differ for reasoning models: the generation prompt opens a thinking block, a given answer follows an empty one.
+    Trailing spaces are ignored.
     """
     turn = open_turn(tokenizer, [("user", _QUESTION)], chat=chat)
     asked, written = (text.rpartition(_QUESTION)[2].rstrip(" ") for text in (turn.asked, turn.head))
@@ -378,7 +380,7 @@ def chat_text(
         )
         if len(text) > _TEMPLATE_LENGTH + sum(len(turn["content"]) for turn in messages):
             raise ValueError(f"it wrote {len(text)} characters")
-        for role, content in turns:  # answers are not searched for: some templates remove a chain of thought from them
+        for role, content in turns:  # answers are not checked: some templates strip a chain of thought
             if role == "user" and "".join(content.split()) not in "".join(text.split()):
                 raise ValueError("its output does not contain the question")
     except Exception as error:  # templates are programs that may raise anything
@@ -393,22 +395,22 @@ def chat_text(
     return text
 
 
-_TEMPLATE_LENGTH = 1_000_000  # characters that a template may add to the turns it is given
-_TEMPLATE_SECONDS = 10.0  # for one rendering; templates take milliseconds
+_TEMPLATE_LENGTH = 1_000_000  # maximum number of characters that a template may add to its messages
+_TEMPLATE_SECONDS = 10.0  # time limit for a rendering, which normally takes milliseconds
 
 
 @lru_cache(maxsize=8)
 def _has_powers(template: str) -> bool:
-    """Tell whether a template computes powers: a large one is a single Python step, which cannot be interrupted."""
+    """Return whether a template computes powers: Python cannot be interrupted while it computes a large one."""
     from jinja2 import Environment
 
     return any(kind == "operator" and text == "**" for _, kind, text in Environment().lex(template))
 
 
 def _within_limit(rendering: Callable[[], str]) -> str:
-    """Render a template in a thread with a time limit: nested loops could run for hours.
+    """Render a template in a thread with a time limit, because nested loops could run for hours.
 
-    Jinja limits only the length of a range.
+    Jinja limits only the length of each range.
     """
     written: Future[str] = Future()
 
@@ -422,34 +424,35 @@ def _within_limit(rendering: Callable[[], str]) -> str:
     thread.start()
     try:
         thread.join(_TEMPLATE_SECONDS)
-    finally:  # after Ctrl-C, too
+    finally:  # also after Ctrl-C
         if running := thread.is_alive():
             number, ended = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ended)  # raised in the thread at its next step
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ended)  # raised at the thread's next instruction
     if running:
         raise TimeoutError(f"it ran for more than {_TEMPLATE_SECONDS:g} seconds")
     return written.result()
 
 
-# The assistant's turn. Templates of models that reason open a requested answer differently from a given one, and
-# training sees the latter. So every prompt is cut from the rendering of a conversation that includes an answer.
+# The assistant's turn. The templates of reasoning models begin an answer that is to be generated differently from a
+# given answer, and training uses given answers. Every prompt is therefore cut from the rendering of a conversation that
+# includes an answer.
 
 _MARK = "uds lens answer mark"
 
 
 class AnswerTurn(NamedTuple):
-    """The last turn of a conversation, an answer."""
+    """The last turn of a rendered conversation, which is an answer."""
 
     head: str  # everything before the answer, including earlier turns
     rest: str  # the answer as the template writes it, and the end of its turn
-    end: str  # what ends its turn
+    end: str  # the end of its turn
     asked: str  # the template's generation prompt
 
 
 def open_turn(
     tokenizer: PreTrainedTokenizerBase | None, turns: Sequence[tuple[str, str]], *, chat: ChatStyle | None = None
 ) -> AnswerTurn:
-    """Render a conversation whose last turn, an answer of a word or two, comes after `turns`.
+    """Render `turns` followed by a short placeholder answer.
 
     Raises:
         DataError: It is unclear what the template writes before and after an answer.
@@ -457,11 +460,11 @@ def open_turn(
     asked = chat_text(tokenizer, turns, chat=chat, answer_next=True)
     whole = chat_text(tokenizer, [*turns, ("assistant", _MARK)], chat=chat, answer_next=False)
     head, mark, end = whole.rpartition(_MARK)
-    opening = asked.rpartition(turns[-1][1] or asked)[2]  # an empty question gives no information
+    opening = asked.rpartition(turns[-1][1] or asked)[2]  # an empty question cannot be searched for
     if not mark or (opening and end.endswith(opening) and not whole.startswith(asked)):
         raise DataError(
-            f"the chat template of {_named(tokenizer)!r} opens a new answer after each answer, or leaves answers "
-            f"out, so their beginning and end are unknown: let it open one only `if add_generation_prompt`, or use ",
+            f"the chat template of {_named(tokenizer)!r} opens another answer after each answer, or omits answers, "
+            "so it is unknown where answers begin and end: open one only `if add_generation_prompt`, or use ",
             Setting("protocol", "raw"),
             ".",
         )
@@ -476,15 +479,15 @@ def answer_turn(
     chat: ChatStyle | None = None,
     opening: AnswerTurn | None = None,
 ) -> AnswerTurn:
-    """Render a conversation that ends with an answer after `turns`; `opening` is their `open_turn`, if known."""
+    """Render `turns` followed by an answer; `opening` is the result of `open_turn` for `turns`, if known."""
     turn = opening or open_turn(tokenizer, turns, chat=chat)
     whole = chat_text(tokenizer, [*turns, ("assistant", answer)], chat=chat, answer_next=False)
-    for head in (turn.head, turn.asked):  # the latter if the answer contains a thought of its own
+    for head in (turn.head, turn.asked):  # `asked` if the answer contains its own thinking block
         if whole.startswith(head) and whole.endswith(turn.end):
             return turn._replace(head=head, rest=whole[len(head) :])
     raise DataError(
-        f"the chat template of {_named(tokenizer)!r} writes something else before or after {answer[:60]!r} than "
-        "around other answers, so it is unknown where it begins and ends: repair tokenizer.chat_template, or use ",
+        f"the chat template of {_named(tokenizer)!r} writes different text before or after {answer[:60]!r} than "
+        "around other answers, so its beginning and end are unknown: repair tokenizer.chat_template, or use ",
         Setting("protocol", "raw"),
         ".",
     )

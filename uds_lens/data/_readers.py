@@ -1,6 +1,6 @@
-"""Read examples from files, tables, the Hub and lists, and sample them over subjects.
+"""Read examples from files, tables, the Hub and lists, and draw samples that are spread over subjects.
 
-The first part reads rows from files on disk (JSON, JSON lines, CSV, Parquet) without interpreting the cells.
+The functions at the top read rows from files (JSON, JSON lines, CSV, Parquet) without interpreting the cells.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 
 def parquet_names(path: Path) -> list[str]:
-    """Return the names of all columns of a Parquet file."""
+    """Return the names of all columns in a Parquet file."""
     with _readable(path):
         return column_names(path)
 
 
 def parquet_rows(path: Path, columns: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """Read the rows of a Parquet file, as one mapping from column name to cell per row."""
+    """Read the rows of a Parquet file as dictionaries keyed by column name."""
     names = parquet_names(path)
     if len(set(names)) < len(names):
-        raise DataError(f"{place(path)}: column names must differ; got {named(names, quote='')}.")
+        raise DataError(f"{place(path)}: column names must be unique; got {named(names, quote='')}.")
     with _readable(path):
         table = read_parquet(path, columns=columns)
         return table.to_pylist() if table.column_names else [{}] * table.num_rows
@@ -60,10 +60,10 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except LargeTableError as error:
         raise DataError(
-            f"{place(path)}: its columns need more than {tables.MOST_BYTES >> 30} GiB once they are unpacked, or it "
-            f"has more than {tables.MOST_ROWS} rows. Split it, or pass rows."
+            f"{place(path)}: its columns need more than {tables.MOST_BYTES >> 30} GiB once unpacked, or it has more "
+            f"than {tables.MOST_ROWS} rows. Split the file, or pass a list of rows."
         ) from error
-    except Exception as error:  # Arrow's own errors, and ValueError or OverflowError for single values
+    except Exception as error:  # Arrow's own errors, and ValueError or OverflowError for single cells
         cause = error.__cause__ or error
         raise DataError(
             f"{place(path)}: not a readable Parquet file: {plain(cause)} ({type(cause).__name__})."
@@ -74,13 +74,13 @@ Rows = list[Any]
 
 SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 
-LARGEST = 1 << 30  # largest file that is read, 1 GiB: far more than any set of questions needs
+LARGEST = 1 << 30  # largest file that is read: 1 GiB, far larger than any set of questions
 
 
 def read_rows(path: Path, *, columns: Collection[str] | None = None) -> Rows:
-    """Read the rows of a file, with the reader for its suffix.
+    """Read the rows of a file, whose suffix determines the format.
 
-    A `.json` file may hold an array of objects, an object with one list, or one object per line.
+    A `.json` file may contain an array of objects, an object with one list, or one object per line.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -102,15 +102,15 @@ def read_rows(path: Path, *, columns: Collection[str] | None = None) -> Rows:
 
 
 def _check_file(path: Path) -> None:
-    """Refuse devices and pipes, which may never end, and huge files, before they are opened."""
+    """Raise an error for devices and pipes, which may never end, and for huge files, before they are opened."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise DataError(
-            f"{place(path)}: expected a regular file; got a device, pipe or socket. Write it to a file first."
+            f"{place(path)}: expected a regular file; got a device, pipe or socket. Write the data to a file first."
         )
     if status.st_size > LARGEST:
         raise DataError(
-            f"{place(path)}: {status.st_size / 2**30:.1f} GiB; a file of examples may have at most 1 GiB. Split it."
+            f"{place(path)}: {status.st_size / 2**30:.1f} GiB; a file of examples may be at most 1 GiB. Split the file."
         )
 
 
@@ -137,14 +137,14 @@ def _json(text: str, path: Path) -> Rows:
         return [content]
     if len(lists) != 1:
         raise DataError(
-            f"{place(path)}: a JSON object must hold exactly one list of rows; found {len(lists)} lists "
+            f"{place(path)}: a JSON object must contain exactly one list of rows; found {len(lists)} lists "
             f"under the keys {named(content, quote='') or '(none)'}. Write a JSON array of objects instead."
         )
     return next(iter(lists.values()))
 
 
 def _one_object_per_line(text: str) -> bool:
-    """Return whether the first two non-empty lines each hold a whole JSON object, or the start of one."""
+    """Return whether the first line is a JSON object, and the next non-empty line starts one."""
     first, _, rest = text.strip().partition("\n")
     try:
         return isinstance(json.loads(first), dict) and rest.lstrip().startswith("{")
@@ -166,7 +166,7 @@ def _parse(text: str, path: Path, *, line: int | None = None) -> Any:
         what = "JSON" if line is None else "JSON (one object per line)"
         raise DataError(f"{place(path)}, line {at}, column {error.colno}: broken {what}: {error.msg}.") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: JSON that cannot be read: {plain(error)}.") from error
+        raise DataError(f"{where}: unreadable JSON: {plain(error)}.") from error
 
 
 def _csv(text: str, path: Path) -> Rows:
@@ -175,7 +175,7 @@ def _csv(text: str, path: Path) -> Rows:
     try:
         header = [name.strip() for name in next(reader)]
         if len(set(header)) < len(header):
-            raise DataError(f"{place(path)}, line 1: column names must differ; got {named(header, quote='')}.")
+            raise DataError(f"{place(path)}, line 1: column names must be unique; got {named(header, quote='')}.")
         for cells in reader:
             if not cells:
                 continue
@@ -189,7 +189,7 @@ def _csv(text: str, path: Path) -> Rows:
         if "field limit" in str(error):
             raise DataError(
                 f"{place(path)}, line {reader.line_num}: a cell has more than {csv.field_size_limit()} characters, "
-                "the limit for CSV. Save the rows as JSON (.json or .jsonl), or close the open quote."
+                "the limit for CSV. Close any open quote, or save the rows as JSON (.json or .jsonl)."
             ) from error
         raise DataError(f"{place(path)}, line {reader.line_num}: broken CSV: {plain(error)}.") from error
     return rows
@@ -208,28 +208,28 @@ def load_examples(
     """Read unlearning examples from a file, a table, the Hugging Face Hub, or a list.
 
     Columns: `question` and `answer` are required; `prefix`, `entity`, `id` (or `idx`), `type`, `subject`,
-    `paraphrased_question`, `paraphrased_answers` and `perturbed_answers` (or their singular, with one text or
-    a list) are optional; others are ignored. Without an id, the row number is used. In CSV, a list is written as JSON.
-    Texts are taken as they are: white space is kept, and nothing is truncated or evaluated.
+    `paraphrased_question`, `paraphrased_answers` and `perturbed_answers` (or the singular of either, with one text or a
+    list) are optional; other columns are ignored. Without an id, the row number is used. In CSV files, lists are
+    written as JSON. Texts are read unchanged: whitespace is kept, and nothing is truncated or evaluated.
 
     Args:
         source: A path ending in .json (an array, an object with one list, or JSON lines), .jsonl, .csv or
             .parquet; a Hugging Face `Dataset`; a pandas `DataFrame`; a list of dicts or of `ForgetExample`;
             a Hub data set as "user/name" or "user/name:config:split" (prefixed with "hf:" if it could be mistaken for a
-            local path); or a published data set as "rwku:DIR" or "rwku/level2:DIR" (`load_benchmark`), with nothing
-            after the colon to download it from the Hub.
-        limit: Keep this many examples; None keeps all. The whole source is checked in either case.
-        sample: "random" (spread over the subjects, `sample_examples`) or "first". Files are often sorted by author or
-            kind, so the first rows represent only a few of them.
-        seed: Seed of the random sample.
+            local path); or a published data set as "rwku:DIR" or "rwku/level2:DIR" (`load_benchmark`), without DIR to
+            download it from the Hub.
+        limit: Number of examples to keep; None keeps all. The whole source is checked in either case.
+        sample: "random" (spread over subjects; see `sample_examples`) or "first". Files are often sorted by author or
+            type, so the first rows may cover only a few authors or types.
+        seed: Seed for the random sample.
 
     Returns:
-        The examples in the order of the source. Those without a usable entity are kept: `encode` reports
-        them.
+        The examples in the order of the source. Examples without a usable entity are kept; `encode` reports them as
+        skipped.
 
     Raises:
         DataError: The source is missing, empty or broken, lacks a column or a cell, or repeats an id.
-        ConfigError: `limit` is not a positive whole number, or `sample` is neither of the words above.
+        ConfigError: `limit` is not a positive whole number, or `sample` is unknown.
 
     Example:
         >>> rows = [{"question": "Who wrote Ash?", "answer": "It was Ada Vey.", "entity": "Ada Vey"}]
@@ -242,17 +242,17 @@ def load_examples(
 
 
 def as_examples(source: ExamplesLike) -> list[ForgetExample]:
-    """Read anything given as examples: whatever `load_examples` reads, or any iterable of examples and rows.
+    """Read examples from anything that `load_examples` accepts, or from any iterable of examples and rows.
 
     Raises:
-        DataError: It cannot be read as examples, or an id occurs twice.
+        DataError: The source cannot be read as examples, or an id occurs twice.
 
     Example:
         >>> as_examples({"question": q, "answer": "Ada."} for q in ("Who?", "Whose?"))[1].question
         'Whose?'
     """
     if isinstance(source, ForgetExample) or (isinstance(source, Mapping) and "question" in source):
-        raise DataError("expected a list of examples; got a single one. Write [example].")
+        raise DataError("expected a list of examples; got a single example. Write [example].")
     if _is_table(source) or isinstance(source, (str, bytes, os.PathLike, Mapping)):
         return _read(source)
     if not isinstance(source, Iterable):
@@ -263,7 +263,7 @@ def as_examples(source: ExamplesLike) -> list[ForgetExample]:
 
 def _read(source: object) -> list[ForgetExample]:
     if isinstance(source, (str, os.PathLike)):
-        name = source if isinstance(source, str) else ""  # a path object is always a file
+        name = source if isinstance(source, str) else ""  # a path object always means a file
         try:
             if (benchmark := _benchmark(name)) is not None:
                 return benchmark
@@ -282,7 +282,7 @@ def _read(source: object) -> list[ForgetExample]:
 
 
 def _is_table(source: object) -> bool:
-    """Recognise a pandas or datasets object without importing either package."""
+    """Return whether an object is from pandas or datasets, without importing either package."""
     return type(source).__module__.partition(".")[0] in ("pandas", "datasets")
 
 
@@ -290,7 +290,7 @@ def _read_table(source: Any) -> list[ForgetExample]:
     room = type(source).__module__.partition(".")[0]
     if room == "pandas" and hasattr(source, "to_dict") and hasattr(source, "columns"):
         if not source.columns.is_unique:
-            raise DataError(f"the DataFrame: column names must differ; got {named(source.columns, quote='')}.")
+            raise DataError(f"the DataFrame: column names must be unique; got {named(source.columns, quote='')}.")
         return examples_from_rows(source.to_dict("records"), where="the DataFrame", cells="text")
     if room == "datasets" and not isinstance(source, Mapping):
         return _read_dataset(source, where="the Dataset")
@@ -316,7 +316,7 @@ def _read_dataset(data: Any, *, where: str) -> list[ForgetExample]:
     def rows() -> Iterator[Any]:
         try:
             yield from data
-        except Exception as error:  # decoding a cell may raise any error of the storage format
+        except Exception as error:  # decoding a cell may raise any error
             raise DataError(f"{where} cannot be read: {plain(error)} ({type(error).__name__}).") from error
 
     return examples_from_rows(rows(), where=where, columns=names)
@@ -327,7 +327,7 @@ def _read_path(path: Path) -> list[ForgetExample]:
         inside = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES)
         raise DataError(
             f"{place(path)} is a directory; expected one file. "
-            f"Inside it: {named(inside, quote='') or 'no readable file'}. Name one of them."
+            f"It contains: {named(inside, quote='') or 'no readable file'}. Choose one of these."
         )
     if not path.exists():
         raise DataError(
@@ -344,7 +344,7 @@ def _read_path(path: Path) -> list[ForgetExample]:
 
 
 def _benchmark(source: str) -> list[ForgetExample] | None:
-    """Read a published data set named "rwku:DIR" or "rwku/level2:DIR"; None if the string means something else."""
+    """Read a published data set named "rwku:DIR" or "rwku/level2:DIR"; None for any other string."""
     from uds_lens.data._benchmarks import BENCHMARKS, load_benchmark
 
     head, colon, where = source.partition(":")
@@ -355,7 +355,7 @@ def _benchmark(source: str) -> list[ForgetExample] | None:
 
 
 def _hub_name(source: str) -> str | None:
-    """Return the Hub name in a source string, or None if it means a local path."""
+    """Return the Hub name in a source string, or None if the string means a local path."""
     if source.startswith("hf:"):
         return source[3:]
     path = Path(source)
@@ -368,14 +368,14 @@ def _hub_name(source: str) -> str | None:
 
 @contextmanager
 def hub_data(name: str, tried: str, check: str, otherwise: str = "") -> Iterator[None]:
-    """Load from the Hub; on failure, say what was tried and what to check in addition to the connection."""
+    """Wrap a download from the Hub: errors say what was tried, and what to check in addition to the connection."""
     from datasets import config
 
     try:
         with asking_the_hub():
             yield
     except Exception as error:  # the Hub client has no common base class for its errors
-        connection = "the connection" if is_reachable() else "the connection: none to the Hub can be opened"
+        connection = "the connection" if is_reachable() else "the connection (the Hub cannot be reached)"
         if config.HF_HUB_OFFLINE:
             connection = "that it was downloaded before going offline"
         raise DataError(
@@ -408,23 +408,24 @@ def _read_hub(source: str) -> list[ForgetExample]:
 def sample_examples(
     examples: Iterable[ForgetExample | Mapping[str, Any]], limit: int, *, seed: int = 0, sample: Sampling = "random"
 ) -> list[ForgetExample]:
-    """Keep `limit` examples.
+    """Draw a sample of `limit` examples.
 
-    Subjects, and the examples of each, are shuffled and put in one sequence, of which every (N / limit)-th example is
-    taken, from a random start. Each example therefore has the same chance, limit / N, and a subject with a share s of
-    the examples gets s * limit of the sample, rounded up or down. Without subjects, it is a simple random sample.
+    Subjects, and the examples of each subject, are shuffled and joined into one sequence. Starting at a random
+    position, every (N / limit)-th example is taken. Each example is therefore drawn with the same probability, limit /
+    N, and a subject with a share s of the examples has s * limit examples in the sample, rounded up or down. Without
+    subjects, this is a simple random sample.
 
     Args:
-        examples: All of them, or rows.
-        limit: How many to keep; all of them if there are no more.
+        examples: All examples, or rows.
+        limit: Sample size. If there are no more examples than this, all are kept.
         seed: The same seed gives the same examples.
-        sample: "random", or "first" for the first ones, which in a sorted file are not representative.
+        sample: "random", or "first" for the first examples, which are not representative of a sorted file.
 
     Returns:
         The sample, in the order of `examples`.
 
     Raises:
-        ConfigError: `limit` is not a whole number of at least 1, or `sample` is neither of the words above.
+        ConfigError: `limit` is not a positive whole number, or `sample` is unknown.
         DataError: A row cannot be read.
 
     Example:
@@ -456,14 +457,14 @@ def sample_examples(
 
 
 HARDLY_MIXED = 0.1
-"""Rows count as sorted if, of all pairs that could be adjacent, at most this share is not."""
+"""Rows are considered sorted if at most this share of all pairs that could be adjacent are not adjacent."""
 
 
 def sorted_by(examples: Sequence[ForgetExample]) -> str | None:
-    """Return what examples are sorted by: `subject` or `type`, if nearly all rows of each are adjacent.
+    """Return what examples are sorted by: `subject` or `type`, if nearly all rows with equal values are adjacent.
 
-    None if the subjects are mixed; `unknown` if no two examples share a subject, because a file may be sorted by
-    subjects that it does not name.
+    Return None if the subjects are mixed, and `unknown` if no two examples share a subject, because a file may be
+    sorted by subjects that it does not name.
 
     Example:
         >>> rows = [ForgetExample(str(i), "Who?", "Ada.", subject=name) for i, name in enumerate("aabb")]

@@ -1,4 +1,4 @@
-"""Turn examples into token ids, with the positions to score and to patch."""
+"""Convert examples to token ids, with the positions to score and to patch."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-_SANE_LENGTH = 1_000_000  # without a limit, tokenizers have a `model_max_length` larger than this
+_SANE_LENGTH = 1_000_000  # a tokenizer without a limit has a larger `model_max_length`
 
 
 def longest_of(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the maximum number of tokens that a tokenizer's model takes; None if there is no limit."""
+    """Return a tokenizer's maximum number of tokens (`model_max_length`); None if it has no limit."""
     limit = tokenizer.model_max_length
     return int(limit) if limit is not None and 0 < limit < _SANE_LENGTH else None
 
 
 def require_fast(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise `DataError` unless a tokenizer gives the characters of each token."""
+    """Raise `DataError` unless a tokenizer returns the character offsets of tokens."""
     if not getattr(tokenizer, "is_fast", False):
         raise DataError(
             "a fast tokenizer is needed, because entities are found by character offsets; "
@@ -67,26 +67,27 @@ class TokenSequence:
                 raise ConfigError(f"{name} positions must be {kind} within 0..{len(self.ids) - 1}; got {run}.")
         if len(self.targets) != len(self.scored) or not (self.scored or self.patched):
             raise ConfigError(
-                "a sequence needs a scored or patched position, and one target per scored position; got "
+                "a sequence needs at least one scored or patched position, and one target per scored position; got "
                 f"{len(self.scored)} scored, {len(self.patched)} patched, {len(self.targets)} targets."
             )
 
     @property
     def window(self) -> range:
-        """Positions from the first patched or scored one to the end of the input."""
+        """The positions from the first patched or scored one to the end of the input."""
         return range(min((*self.patched, *self.scored)), len(self.ids))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRow(TokenSequence):
-    """One example, up to its last entity token y_T, which position y_T - 1 predicts; y_T itself may be left out."""
+    """One example up to its last entity token y_T, which may be left out because position y_T - 1 predicts it."""
 
     example: ForgetExample
-    """Where the row comes from."""
+    """The example from which the row was made."""
     rendered: RenderedExample
     """Its text."""
     characters: tuple[Span, ...] = ()
-    """Character range of each target in `rendered.continuation`; the first may start before it (negative)."""
+    """Character range of each target in `rendered.continuation`; the first may start before the continuation
+    (negative)."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,9 @@ class Encoded:
     rows: list[TokenRow]
     """One per scored example, in input order."""
     skipped: list[SkippedExample]
-    """The other examples, in input order, with reasons."""
+    """The skipped examples, in input order, with reasons."""
     protocol: Protocol = "raw"
-    """How the prompts were written."""
+    """The protocol of the prompts."""
     scope: Scope = "entity"
     """Which positions are patched."""
 
@@ -107,7 +108,7 @@ class Encoded:
 
     @cached_property
     def ids_hash(self) -> str:
-        """Hash over token ids, targets, scored and patched positions of all rows: 32 hexadecimal digits.
+        """Hash of the token ids, targets, scored positions and patched positions of all rows: 32 hexadecimal digits.
 
         It depends only on what the models see, not on names or paths, so it can serve as a cache key.
         """
@@ -131,31 +132,31 @@ def encode(
 ) -> Encoded:
     """Tokenise examples and mark the positions of their entities.
 
-    With the entity's tokens y_1 ... y_T, the scored positions are y_1 - 1 ... y_T - 1. The patched positions depend on
-    the scope. "entity": the scored ones; "boundary": only y_1 - 1; "answer": from the last prompt token to y_T - 1;
-    "all": 0 to y_T - 1. The entity's tokens are those whose characters overlap the entity.
+    If the entity's tokens have the positions y_1 ... y_T, the scored positions are y_1 - 1 ... y_T - 1. The patched
+    positions depend on the scope. "entity": the scored positions; "boundary": only y_1 - 1; "answer": from the last
+    prompt token to y_T - 1; "all": 0 to y_T - 1. The entity's tokens are those whose characters overlap the entity.
 
-    Prompt and continuation are tokenised together, as in training; a token that straddles the border between them (as
-    in Chinese) belongs to the entity. They are tokenised separately, as in the UDS paper, if the prompt ends in white
-    space (a raw one with an empty prefix), and always with `entity_space="always"`.
+    Prompt and continuation are tokenised together, as in training. A token that spans the boundary between them (as in
+    Chinese) belongs to the entity. They are tokenised separately, as in the UDS paper, if the prompt ends in whitespace
+    (a raw prompt with an empty prefix), and always with `entity_space="always"`.
 
     Args:
         examples: Examples or rows with an entity; others are reported as skipped.
-        tokenizer: A fast tokenizer (character offsets). It adds special tokens to raw prompts as configured; chat
-            prompts have those of their template, and continuations none.
-        protocol: "raw", "chat", or "auto": the chat template where the tokenizer has one, else raw.
+        tokenizer: A fast tokenizer (for character offsets). It adds its special tokens to raw prompts only: chat
+            prompts already contain those of the template, and continuations get none.
+        protocol: "raw", "chat", or "auto" ("chat" if the tokenizer has a chat template, otherwise "raw").
         scope: "entity", "boundary", "answer" or "all".
-        chat: System turn, date and settings of chat prompts; None means `ChatStyle()`.
-        entity_space: What stands between prefix and entity (`render`).
-        last_token: Include the entity's last token, which is only predicted, in the rows: for models whose rotary
-            frequencies depend on the length of the row.
+        chat: Style of chat prompts; None means `ChatStyle()`.
+        entity_space: What separates prefix and entity; see `render`.
+        last_token: Whether rows include the entity's last token, which is only predicted. Needed for models whose
+            rotary frequencies depend on the length of the row.
 
     Returns:
-        Rows and skipped examples; each example is one or the other.
+        The rows and the skipped examples; each example is in one of the two lists.
 
     Raises:
         DataError: The tokenizer is slow, or has no chat template for "chat"; a row cannot be read.
-        ConfigError: `protocol`, `scope` or `entity_space` is not one of the words above.
+        ConfigError: `protocol`, `scope` or `entity_space` is unknown.
     """
     check_choice("scope", scope, Scope)
     require_fast(tokenizer)
@@ -189,15 +190,15 @@ def encode(
 def prompt_ids(
     tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], *, protocol: Protocol = "raw"
 ) -> list[list[int]]:
-    """Tokenise prompts, each with at most one opening special token and no closing one.
+    """Tokenise prompts, each with at most one start token and no end token.
 
-    Raw prompts get the special tokens that the tokenizer adds, except an end token (the text continues). Chat prompts
-    already contain theirs, as with `apply_chat_template`.
+    Raw prompts get the tokenizer's special tokens, except for an end token, because the text continues. Chat prompts
+    already contain the special tokens of the template.
 
     Args:
         tokenizer: A fast tokenizer.
         prompts: Texts from `prompt_text`.
-        protocol: The protocol they were written in.
+        protocol: The protocol of the prompts.
 
     Returns:
         Token ids per prompt.
@@ -236,7 +237,7 @@ def _joined(
     *,
     apart: Sequence[bool] | None = None,
 ) -> list[tuple[_Coded, int]]:
-    """Tokenise texts as a whole; or head and rest separately, if requested or if a token would straddle the two.
+    """Tokenise each head and rest as one text, or separately if requested or if a token would span the boundary.
 
     Returns:
         The tokens of each whole text, and the number of tokens in its head.
@@ -246,7 +247,7 @@ def _joined(
     joined = []
     for number, (head, whole) in enumerate(zip(begun, wholes, strict=True)):
         if (apart is not None and apart[number]) or whole.ids[: len(head.ids)] != head.ids:
-            (rest,) = _coded(tokenizer, [rests[number]], "chat")  # this adds no special tokens
+            (rest,) = _coded(tokenizer, [rests[number]], "chat")  # adds no special tokens
             border = len(heads[number])
             behind = [Span(border + start, border + end) for start, end in rest.places]
             whole = _Coded([*head.ids, *rest.ids], [*head.places, *behind])
@@ -262,9 +263,9 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options:
 
 
 def entity_tokens(offsets: Sequence[tuple[int, int]], entity: Span) -> range:
-    """Return the tokens whose characters overlap the entity, from the first to the last; empty when none does.
+    """Return the range of tokens whose characters overlap the entity; empty if there are none.
 
-    A zero-width token (some tokenizers use these for the later bytes of a character) counts only inside the entity.
+    A zero-width token (which some tokenizers use for a character's later bytes) is included only inside the entity.
 
     >>> entity_tokens([(0, 4), (4, 8), (8, 9)], Span(1, 8))
     range(0, 2)
@@ -280,10 +281,10 @@ def entity_tokens(offsets: Sequence[tuple[int, int]], entity: Span) -> range:
 def _coded_examples(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[RenderedExample], protocol: Protocol, *, always: bool
 ) -> list[_Coded]:
-    """Tokenise the whole text of each example, as training does, or split before the entity (see `encode`)."""
+    """Tokenise each example as a whole, as in training, or prompt and continuation separately (see `encode`)."""
     apart, heads, rests = [], [], []
     for text in texts:
-        begins = protocol == "chat" and text.answer_start == len(text.prompt)  # with the turn's own white space
+        begins = protocol == "chat" and text.answer_start == len(text.prompt)  # with the turn's own whitespace
         apart.append(always or (text.prompt[-1:].isspace() and not begins))
         head = text.prompt if apart[-1] else text.prompt[: text.answer_start].rstrip(" ")
         heads.append(head)
@@ -340,12 +341,12 @@ def _row(
     )
 
 
-# Questions with their answers: the only place that decides where an answer begins and what ends it.
+# Questions with answers. Only the functions below decide where an answer begins and what ends it.
 
 
 @dataclass(frozen=True)
 class AnswerSequence:
-    """Token ids of a prompt with its answer; the tokens of the answer and of its end are labelled.
+    """Token ids of a prompt with its answer. The tokens of the answer, and of its end, are labelled.
 
     Example:
         >>> sequence = AnswerSequence((1, 5, 6, 2), 2)
@@ -357,11 +358,11 @@ class AnswerSequence:
     """Token ids of the prompt, the answer, and the end of the answer."""
 
     n_prompt: int
-    """Number of tokens at the front that are not labelled."""
+    """Number of unlabelled tokens at the start."""
 
     @property
     def labelled(self) -> tuple[int, ...]:
-        """The tokens of the answer and of its end: learned in training, and scored."""
+        """The tokens of the answer and of its end, on which models are trained and scored."""
         return self.ids[self.n_prompt :]
 
     @property
@@ -370,7 +371,7 @@ class AnswerSequence:
         return self.scored_in(self.ids[:-1])
 
     def scored_in(self, ids: tuple[int, ...]) -> TokenSequence:
-        """Return the sequence for scoring with these ids: all of them if rotary frequencies depend on the length."""
+        """Return the sequence for scoring with these input ids, which may include the last token (see `encode`)."""
         return TokenSequence(
             ids=ids, targets=self.labelled, scored=tuple(range(self.n_prompt - 1, len(self.ids) - 1)), patched=()
         )
@@ -386,30 +387,30 @@ def answer_sequences(
 ) -> list[AnswerSequence]:
     r"""Tokenise questions with their answers; chats are labelled as in Open-Unlearning.
 
-    The text is tokenised as a whole and split where the prompt's own tokens end. Everything after that is labelled:
+    Each text is tokenised as a whole. All tokens after those of the prompt are labelled:
 
     - "raw": `Question: {question}\nAnswer: {answer}`, then the end token. The space before the answer belongs to the
       answer's first token (`answer_prompt`).
-    - "chat": the conversation as the template writes it, with the whole end of the turn (`<|eot_id|>`,
-      `<end_of_turn>` and a line break, ...), then the end token unless that was the last one. What a template writes
-      before every answer, such as an empty thought, belongs to the prompt.
+    - "chat": the conversation as the template writes it, with the complete end of the turn (`<|eot_id|>`,
+      `<end_of_turn>` and a line break, ...), followed by the end token unless the turn already ends in it. What a
+      template writes before every answer, such as an empty thinking block, belongs to the prompt.
 
-    If a tokenizer joins the end of a prompt and the start of an answer into one token, they are tokenised separately,
+    If the end of a prompt and the start of an answer would share a token, prompt and answer are tokenised separately,
     so that the prompt is the same as in generation.
 
     Args:
-        tokenizer: Tokenizer of the model.
-        pairs: Question and answer.
+        tokenizer: The model's tokenizer.
+        pairs: Pairs of question and answer.
         protocol: "raw", or "chat" for the tokenizer's template.
-        chat: System turn and date of chat prompts; None means `ChatStyle()`.
-        max_tokens: Longest sequence, prompt included; None sets no limit.
+        chat: Style of chat prompts; None means `ChatStyle()`.
+        max_tokens: Maximum sequence length, including the prompt; None sets no limit.
 
     Returns:
         One sequence per pair, in order, with a single start token.
 
     Raises:
-        DataError: Nothing would end an answer, a sequence is too long, there is no chat template for "chat", or the
-            template opens an answer without being asked to.
+        DataError: The tokenizer has no end token or, for "chat", no chat template; a sequence is too long; or the
+            template opens an answer that was not requested.
 
     References:
         Dorna et al. 2025, OpenUnlearning, arXiv 2506.12618.
@@ -423,7 +424,7 @@ def answer_sequences(
     if end is None:
         raise DataError(
             "the tokenizer has no end token (eos_token), which marks the end of an answer in training and scoring: "
-            "set it."
+            "set tokenizer.eos_token."
         )
     sequences = []
     for (question, _), (whole, n_prompt) in zip(pairs, _joined(tokenizer, prompts, rests, protocol), strict=True):
@@ -447,16 +448,17 @@ def answer_prompt(
     chat: ChatStyle | None = None,
     start: str = "",
 ) -> str:
-    r"""Write the prompt of a question up to where the answer's first token begins.
+    r"""Return the prompt for a question, up to where the answer's first token begins.
 
-    A trailing space is left to the answer: tokenised together, as in training, it is part of the answer's first token.
-    Open-Unlearning keeps it in the prompt as a separate token, which changes the answer's first one.
+    A trailing space is left to the answer, because it is part of the answer's first token if prompt and answer are
+    tokenised together, as in training. Open-Unlearning keeps the space in the prompt as a separate token, which changes
+    the answer's first token.
 
     Args:
-        question: What is asked.
+        question: The question.
         protocol: "raw" or "chat".
-        tokenizer: Needed for "chat".
-        chat: System turn and date of a chat prompt.
+        tokenizer: Required for "chat".
+        chat: Style of chat prompts; None means `ChatStyle()`.
         start: Beginning of the answer, if the prompt includes it.
 
     Returns:
@@ -475,7 +477,8 @@ def answer_ends(
     """Return the tokens that end a generated answer: the first token of a chat turn's end, and the end token.
 
     Returns:
-        At most two ids, the turn's first. A turn's end is left out if it is ordinary text rather than a special token.
+        At most two ids, that of the turn's end first. The turn's end is omitted if it is ordinary text, not a special
+        token.
     """
     end = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
     if protocol == "raw":
@@ -490,14 +493,14 @@ def answer_ends(
 def _questions_and_answers(
     pairs: Sequence[tuple[str, str]], protocol: Protocol, tokenizer: PreTrainedTokenizerBase, chat: ChatStyle | None
 ) -> list[tuple[str, str]]:
-    """Return each prompt, without spaces at its end, and the text after it: the answer and the end of its turn."""
+    """Return each prompt without trailing spaces, and the text after it: the answer and the end of its turn."""
     if protocol == "raw":
         asked = [answer_prompt(question) for question, _ in pairs]
         return [(prompt, continuation_text(prompt, answer)) for prompt, (_, answer) in zip(asked, pairs, strict=True)]
     turns = {question: [("user", question)] for question, _ in pairs}
     openings = {question: open_turn(tokenizer, turn, chat=chat) for question, turn in turns.items()}
     texts = []
-    for question, answer in pairs:  # many questions have several answers
+    for question, answer in pairs:  # a question may have several answers
         turn = answer_turn(tokenizer, turns[question], answer, chat=chat, opening=openings[question])
         prompt = turn.head.rstrip(" ")
         texts.append((prompt, turn.head[len(prompt) :] + turn.rest))

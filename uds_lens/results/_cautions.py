@@ -341,8 +341,8 @@ _COUNT = re.compile(r"\b\d+(?= (?:times|tokens))")
 def _without_specifics(reason: str) -> str:
     """Replace the quoted texts and the numbers in a reason, so that reasons of one kind are equal.
 
-    >>> _without_specifics("The entity 'Ada' occurs 2 times in the answer and no prefix tells which one is meant.")
-    'the entity ... occurs ... times in the answer and no prefix tells which one is meant'
+    >>> _without_specifics("The entity 'Ada' occurs 2 times in the answer and no prefix says which one is meant.")
+    'the entity ... occurs ... times in the answer and no prefix says which one is meant'
     """
     # reports treat text in backticks as names in this package
     plain = _COUNT.sub("...", _QUOTED.sub("...", reason)).replace("`", "'")
