@@ -256,7 +256,7 @@ def component_profile(sites: Mapping[str, pd.DataFrame], **look: Unpack[Look]) -
     return style(
         figure,
         "S1 by layer and patch site",
-        "Log-probability lost with retain's state patched in at each site; band: ±1 SD over examples. Bars: means over layers.",
+        "Log-probability lost with retain's state patched in; band: ±1 SD over examples. Bars: means over layers.",
         tall=570 if narrow(look) else 390,
         **look,
     )
