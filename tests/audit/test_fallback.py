@@ -166,7 +166,7 @@ def test_stages_of_two_engines_are_cautioned_of(trio, by_reference, wrong_then_f
     with pytest.warns(UdsLensWarning, match="mat1 and mat2 shapes"):
         found = baseline.audit(trio("llama").unlearned, options=replace(AUTO, token_budget=60))
     assert found.provenance["engine"] == "naive"
-    assert any("Stage 1 was measured by the wavefront engine and stage 2 by the naive" in x for x in found.warnings)
+    assert any("Stage 1 was measured with the wavefront engine and stage 2 with the naive" in x for x in found.warnings)
 
 
 class OnApple(torch.Tensor):

@@ -71,23 +71,21 @@ def test_disagreeing_records_are_warned_of_by_every_audit_of_a_baseline_and_stay
         audits = [baseline.audit(unlearned, options=RUN), recorded.audit(unlearned), baseline.audit(full, options=RUN)]
     audits[0].save(tmp_path / "audit")
     for audit in (*audits[:2], ul.DepthAudit.load(tmp_path / "audit")):
-        (caution,) = [each for each in audit.cautions if "records of training" in each.text]
+        (caution,) = [each for each in audit.cautions if "training records" in each.text]
         assert caution.level == "caution"
-        assert caution.text.startswith(
-            "According to the records of training, retain and the audited model were trained"
-        )
+        assert caution.text.startswith("According to the training records, retain and the audited model were trained")
         assert caution.mark == "retain, unlearned trained with raw prompts"
-    (caution,) = [each for each in audits[2].cautions if "records of training" in each.text]
+    (caution,) = [each for each in audits[2].cautions if "training records" in each.text]
     assert "retain was trained with raw prompts, but audited with the chat template: it may" in caution.text
 
 
 def test_prompts_that_were_chosen_against_all_records_are_a_note(chat_trio):
     models = [chat_trio(role, "chat") for role in ("full", "retain", "unlearned")]
     audit = ul.DepthAudit.run(*models, EXAMPLES[:2], config=ul.AuditConfig(protocol="raw"), options=RUN)
-    (caution,) = [each for each in audit.cautions if "records of training" in each.text]
+    (caution,) = [each for each in audit.cautions if "training records" in each.text]
     assert (caution.level, caution.mark) == ("note", "trained with chat prompts")
     audit = ul.DepthAudit.run(*models, EXAMPLES[:2], options=RUN)
-    assert not any("records of training" in each.text for each in audit.cautions)
+    assert not any("training records" in each.text for each in audit.cautions)
 
 
 @pytest.mark.filterwarnings("ignore:.*was trained with:uds_lens.errors.UdsLensWarning")

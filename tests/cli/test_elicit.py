@@ -49,7 +49,7 @@ def test_an_elicitation(trio, elicit, uds_lens):
     (said,) = [line for line in uds_lens.doing if line.startswith("prompts: ")]
     assert said.startswith("prompts: chat template (") and said.endswith("raw prompts: --protocol raw")
     assert "Beyond retain: model minus retain" in printed and "Saved in" in printed
-    assert "A random sample was asked: 3 of" in printed and "how the results would vary over other subjects" in printed
+    assert "A random sample was asked: 3 of" in printed and "how much the results would vary" in printed
     again = json.loads(elicit(*words, "--json", **asked))
     assert {row["probe"] for row in again["summary"]} == {"plain", "cloze", "any probe"}
     assert again["ledger"][1]["injects"] == "answer prefix" and again["summary"][0]["n"] == 3

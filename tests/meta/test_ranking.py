@@ -244,7 +244,7 @@ def test_what_cannot_vary_has_no_probability():
     frame, examples = example_table(GRID, "x", 0.1)  # no values per example of a0
     found = stability(frame, examples=examples[examples["model"] != "a0"], n_resamples=20, **ASK)
     assert found.varying == ("configurations",) and set(found.fixed) == {"x", "y", "s", "d"}
-    assert "no part of the score has values per example of every model" in found.cautions[0]
+    assert "no part of the score has per-example values for every model" in found.cautions[0]
 
 
 def test_one_configuration_among_several():

@@ -182,7 +182,7 @@ def test_a_constant_metric_is_not_praised():
     assert row["unmoved_q"] == row["n_q"] == 4
     assert math.isnan(row["r"]) and row["r_reason"].startswith("constant")
     copied = row_of(quantised=BEFORE)  # different values, none of which moves
-    assert copied["q"] == 1 and "does not move 4 of 4" in copied["caution"]
+    assert copied["q"] == 1 and "does not change the metric for 4 of 4" in copied["caution"]
 
 
 def test_beside_q_stand_its_unit_and_ranks():
@@ -252,8 +252,8 @@ def test_one_method_that_makes_the_mean_is_named_with_an_honest_interval():
     hits = 8 * row["q"]  # as if methods were all or nothing
     low, high = beta.ppf(0.025, hits, 9 - hits), beta.ppf(0.975, hits + 1, 8 - hits)
     assert row["caution"] == (
-        "75% of the distance of Q from 1 comes from method method3: its interval may be too short; if another method "
-        f"can be anywhere between 0 and 1 it is {low:.2f} to {high:.2f}"
+        "75% of the distance of Q from 1 comes from method method3: the interval may be too short; if another method "
+        f"could lie anywhere between 0 and 1, it would be {low:.2f} to {high:.2f}"
     )
     assert q_of(before, before.assign(x=0.41 + 0.001 * np.arange(len(before))))["caution"] is None
     still = before.assign(x=[0.1 + 0.01 * i for i in range(len(before))])  # no spread at all: the bound of a share
@@ -299,7 +299,7 @@ def test_several_equally_good_cuts_are_told():
     cuts = meta.thresholds(pools, direction={"x": "knowledge"})
     assert cuts["threshold"].tolist() == pytest.approx([0.25, 0.6])
     row = row_of(thresholds=cuts)
-    assert "2 cuts separate the pools equally well (0.25 to 0.6, the lowest is used)" in row["caution"]
+    assert "2 thresholds separate the pools equally well (0.25 to 0.6; the lowest is used)" in row["caution"]
 
 
 def test_seeds_of_a_model_are_averaged_and_missing_ones_are_told():

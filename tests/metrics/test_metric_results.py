@@ -171,8 +171,8 @@ def test_a_metric_is_doubtful_below_three_quarters_or_where_chance_is_not_ruled_
 
 def test_results_warn_of_metrics_that_did_not_separate_models(monkeypatch):
     first, second = of(value("cka", 0.1), value("es", 0.1), value("truth_ratio", 0.2)).warnings
-    assert first.startswith("Hardly better than chance (0.5)")
-    assert "CKA (F 0.54, 95% CI 0.33 to 0.74; new kinds of models 0.25 to 0.81). Whether" in first
+    assert "hardly better than chance (0.5)" in first
+    assert "CKA (F 0.54, 95% CI 0.33 to 0.74; new kinds of models 0.25 to 0.81). It is unknown" in first
     assert "Extraction Strength (0.39, 95% CI 0.09 to 0.81) (docs: The other metrics)." in second
     assert of(value("cka", math.nan)).warnings == ()
     at_or_below_chance = {name for name, trust in m.studied().items() if trust.worst <= 0.5}

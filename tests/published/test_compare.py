@@ -105,11 +105,11 @@ def test_what_was_measured_differently_is_said(tmp_path, toy_tofu):
     frame = compare(tmp_path / "s").frame.set_index(["model", "metric"])
     for metric, words in (
         ("es", "prompts: no system turn, 26 Jul 2024 here, paper_scores there; dtype: float32 here, bfloat16 there"),
-        ("uds", "dtype: float32 here, bfloat16 there; last layer: the true residual stream here"),
+        ("uds", "dtype: float32 here, bfloat16 there; last layer: the residual stream here"),
     ):
         row = frame.loc[(name, metric)]
         assert row["verdict"] == "differs as expected" and words in row["expect"]
-        assert "measured on some of the questions" in row["expect"]
+        assert "measured on a sample of the questions" in row["expect"]
     assert frame.loc[("retain", "es"), ["verdict", "expect"]].tolist() == ["no value", "-"]
 
 
@@ -161,7 +161,7 @@ def test_reads_what_others_have(tmp_path):
     found = compare(tmp_path / "released")
     (row,) = found.frame.to_dict("records")
     assert found.measured_by == "released script" and row["model"] == "npo_lr2e5_b01_a1_ep5"
-    assert row["verdict"] == "differs as expected" and "some of the questions" in row["expect"]
+    assert row["verdict"] == "differs as expected" and "sample of the questions" in row["expect"]
     task = tmp_path / "saves" / "eval" / MODEL.split("/")[1].removeprefix("unlearn_")
     task.mkdir(parents=True)
     (task / "TOFU_SUMMARY.json").write_text(json.dumps({"extraction_strength": 0.1, "model_utility": 0.5}))

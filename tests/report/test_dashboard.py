@@ -73,7 +73,7 @@ def test_own_values_are_judged_and_ranked(own, figures):
     complete = points["before"].notna() & points["quantised"].notna()
     assert kept == [int((points["kept"] & complete).sum()), int((points["useful"] & complete).sum())]
     assert "(Holm-adjusted p < 0.05)" in " ".join(cautions(own))
-    assert "cover only further models of the variants (kinds of training) in the pools" in " ".join(cautions(own))
+    assert "cover only more models of the same variants (kinds of training)" in " ".join(cautions(own))
     assert all("new_variants_low" in row for row in data["metrics"])
     assert {"q_runs_low", "clusters"} <= set(data["robust"]["none own"]["uds"])
 

@@ -117,7 +117,7 @@ FOREIGN = torch.full((12, 2), 0.6, dtype=torch.float64)
 @pytest.mark.parametrize(
     ("audit", "level", "words"),
     [
-        (lambda: sound(lost=0.4), "caution", "cost 0.40 nats per token on them, and those of retain 0.05."),
+        (lambda: sound(lost=0.4), "caution", "cost 0.40 nats per token on them, retain's states 0.05."),
         (lambda: with_facts(sound(), s_full=MOSTLY_UNKNOWN), "caution", "full hardly knows the control"),
         (lambda: with_facts(sound(), s1_delta=FOREIGN), "caution", "retain hardly knows the control facts"),
         (lambda: sound(n=0), "caution", "No control fact could be scored (1 were skipped)"),
@@ -125,7 +125,7 @@ FOREIGN = torch.full((12, 2), 0.6, dtype=torch.float64)
         (
             lambda: with_facts(sound(), examples=about(3)),
             "caution",
-            "The 12 control facts that count concern only 3 subjects: the interval of damage is rough.",
+            "The 12 control facts that count cover only 3 subjects: the interval of damage is rough.",
         ),
         (
             lambda: with_facts(sound(), sample=SAMPLE),
@@ -135,7 +135,7 @@ FOREIGN = torch.full((12, 2), 0.6, dtype=torch.float64)
         (
             lambda: with_facts(sound(), sample=FIRST),
             "caution",
-            "Only the first 12 of 400 control facts were measured, from data that are or may be sorted",
+            "Only the first 12 of 400 control facts were measured, and the data are or may be sorted",
         ),
         (lambda: with_facts(sound(), sample={**FIRST, "sorted_by": None}), "caution", "a random sample is safer"),
     ],

@@ -71,7 +71,10 @@ def test_a_template_that_opens_answers_in_two_ways_is_a_caution():
     asked = dataclasses.replace(audit, provenance={**audit.provenance, **opened})
     (new,) = (caution for caution in asked.cautions if caution not in audit.cautions)
     assert (new.level, new.mark) == ("caution", "answers opened in two ways")
-    assert "asks for an answer by 'assistant\\n<think>\\n', but writes 'assistant\\n' before" in new.text
+    assert (
+        "begins an answer to be generated with 'assistant\\n<think>\\n', but a given answer with 'assistant\\n'."
+        in new.text
+    )
 
 
 def test_a_prefix_that_ends_in_a_space_is_named():
@@ -88,10 +91,10 @@ def test_entities_that_begin_their_answer_are_counted_where_full_hardly_gives_th
     begins = dataclasses.replace(audit.examples[0], answer="Ash, she says.", entity="Ash", prefix="")
     later = [dataclasses.replace(x, answer="It is Ash.", entity="Ash", prefix="It is") for x in audit.examples[1:]]
     audit = dataclasses.replace(audit, examples=[begins, *later], s_full=audit.s_full.new_tensor([-10.0, -0.1, -0.1]))
-    (text,) = (text for text in audit.warnings if "begin their answer" in text)
+    (text,) = (text for text in audit.warnings if "come first in their answer" in text)
     assert text.startswith("1 of 3 entities") and text.endswith("1 of them are measurable, with a mean UDS of 1.000.")
     known = dataclasses.replace(audit, s_full=audit.s_full.new_full((3,), -0.1))
-    assert not any("begin their answer" in text for text in known.warnings)
+    assert not any("come first in their answer" in text for text in known.warnings)
 
 
 def test_other_warnings_leave_the_reading():

@@ -81,7 +81,7 @@ def test_the_spread_is_told_and_a_wide_one_warned_of():
     near, far = with_retains(synthetic_audit(n=40)), with_retains(synthetic_audit(n=40), scales=(0.6, 1.4))
     for audit, level in ((near, "note"), (far, "caution")):
         ((found, text),) = ((c.level, c.text) for c in audit.cautions if "retain models" in c.text)
-        assert found == level and text.startswith("Measured against 2 retain models: the scores against them range")
+        assert found == level and text.startswith("Measured against 2 retain models: the scores range")
 
 
 def test_a_retain_model_among_several_is_recognised():

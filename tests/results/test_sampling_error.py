@@ -80,5 +80,5 @@ def test_an_audit_has_both_and_says_which_is_which():
     assert found.interval.low < part.uds < found.interval.high
     assert part.summary()["sample_standard_error"] == found.standard_error
     assert (part.summary()["sample_low"], part.summary()["sample_high"]) == found.interval
-    assert any("next to the interval; the interval itself shows how" in text for text in part.warnings)
+    assert any("next to the interval; the interval shows how" in text for text in part.warnings)
     assert found.words in part._repr_html_()

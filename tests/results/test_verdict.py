@@ -192,7 +192,7 @@ def test_a_depth_that_says_what_the_answers_say_is_called_that(uds, said):
     """Output depth is .50."""
     s_full = torch.full((MANY,), -0.1, dtype=torch.float64)
     audit = scored(uds, s_full=s_full, s_retain=s_full - 2, s_unlearned=s_full - 1)
-    texts = [text for text in audit.warnings if "says what the model's unpatched answers say" in text]
+    texts = [text for text in audit.warnings if "adds little to the unpatched answers" in text]
     assert len(texts) == said
 
 

@@ -24,32 +24,33 @@ Level: TypeAlias = Literal["fatal", "caution", "note"]
 """`fatal`: the number cannot be read as a score, so the verdict is withheld. `caution`: it may mislead. `note`:
 how it was measured."""
 
-LEVELS: tuple[Level, ...] = ("fatal", "caution", "note")  # all levels, most serious first
-FEW = 30  # with fewer measurable examples, an interval over examples is wide
+LEVELS: tuple[Level, ...] = ("fatal", "caution", "note")  # most serious first
+FEW = 30  # measurable examples below which an interval over examples is called wide
 
 HARDLY_KNOWN = 0.1
-"""Probability per token (geometric mean) that `full` gives the entities, below which it hardly knows them."""
+"""Probability per token (geometric mean) below which `full` is said to hardly know the entities."""
 
 DAMAGED = 5.0
-"""Retained facts are lost if the unlearned states cost more than this many times what retain's states cost: in the
-study of SmolLM2, the factor was 16 to 75 in the three damaged models, and at most 1.9 in the others."""
+"""Retained facts count as lost if the unlearned states cost more than this many times as much as retain's states. In
+our SmolLM2 study, the factor was 16 to 75 for the three damaged models, and at most 1.9 for the others."""
 
-LEAST_LOSS = 0.01  # minimum cost of retain's states on retained facts in that ratio, in nats per token
+LEAST_LOSS = 0.01  # lower bound for the cost of retain's states in this ratio, in nats per token
 
 LEAST_SAID = 0.8
-"""The model is damaged if it gives the retained entities less than this share of the probability that full gives them,
-whatever the patched states show."""
+"""Whatever the patched states show, the model is damaged if the retained entities have less than this share of their
+probability under `full`."""
 
 AS_ANSWERS = 0.06  # UDS and output depth agree if they differ by at most this
 
 UNKNOWN_TO_RETAIN = 0.5
-"""Retain does not know the control facts if its states cost more than this share of their cost on forget facts."""
+"""`retain` is said to hardly know the control facts if its states cost more than this share of what they cost on forget
+facts."""
 
-RETAINS_APART = 0.1  # a warning is given if scores against several retain models differ by more than this
-NEGATIVE_SHARE = 0.25  # share of KE layers with a negative LER that deserves a warning
-MANY_GIVEN_AWAY = 0.05  # share of entities occurring in their question or prefix that deserves a warning
+RETAINS_APART = 0.1  # range of scores against several retain models above which a warning is given
+NEGATIVE_SHARE = 0.25  # share of KE layers with negative LER from which a warning is given
+MANY_GIVEN_AWAY = 0.05  # share of entities in their question or prefix above which the level is caution
 COSINE = 0.5  # mean cosine between patched and original state below which the patch is off-distribution
-NORM_FACTOR = 2.0  # mean norm ratio beyond which (either way) the patch is off-distribution
+NORM_FACTOR = 2.0  # factor between mean norms beyond which the patch is off-distribution
 
 
 class Caution(NamedTuple):
@@ -59,7 +60,7 @@ class Caution(NamedTuple):
     text: str
     """One or two sentences."""
     mark: str
-    """The same in a few words, for a row of a table: "off-distribution"."""
+    """The warning in a few words, for a table: "off-distribution"."""
 
 
 def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
@@ -73,14 +74,14 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
 
 
 def _equal_weights(audit: DepthAudit) -> Iterator[Caution]:
-    """References with equal weights make all scores meaningless; the score of a reference is known in advance."""
+    """Equal weights of `full` and `retain` make all scores meaningless; equal weights of others are worth a note."""
     for a, b in audit.equal_weights:
         level: Level = "fatal" if _both_references(a, b) else "note"
         yield Caution(level, f"{_named(audit, a)} and {_named(audit, b)} have identical weights.", f"{a} = {b}")
 
 
 def _named(audit: DepthAudit, role: str) -> str:
-    """Name a model in a sentence; several retain models are numbered."""
+    """Return a model's name for use in a sentence; several retain models are numbered."""
     first, _, number = role.partition(" ")
     if first == "unlearned":
         return "the audited model"
@@ -92,7 +93,7 @@ def _both_references(a: str, b: str) -> bool:
 
 
 def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
-    """Warn unless `full` knows what `retain` does not; if it is the other way round, they were probably swapped."""
+    """Warn unless `full` knows what `retain` does not; in the reverse case, they were probably swapped."""
     if not audit.examples or any(_both_references(a, b) for a, b in audit.equal_weights):
         return
     probability, (full, retain, *_) = math.exp(float(audit.s_full.mean())), audit.config.roles
@@ -101,8 +102,7 @@ def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution(
             "fatal",
             f"On {helped:.0%} of the examples, {full}'s states on {_ASKED[audit.config.counterfactual]} make the "
-            f"entity more likely in {full}, not less: they still encode the entity fully, so there is no scale to "
-            "measure on.",
+            f"entity more likely in {full}, not less: they still encode the entity fully, so there is no scale.",
             "no scale",
         )
     elif helped > 0.5:
@@ -110,8 +110,8 @@ def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution(
             "fatal",
             f"{first}Are {full} and {retain} swapped? On {helped:.0%} of the examples, {retain}'s states make the "
-            f"answer more likely in {full}, not less: {retain} knows what {full} does not ({full} gives the entities a "
-            f"probability of {probability:.2g} per token). A score is meaningful only if {full} was trained on the "
+            f"answer more likely in {full}, not less: {retain} knows what {full} does not (entities have a probability "
+            f"of {probability:.2g} per token under {full}). A score is meaningful only if {full} was trained on the "
             f"forget set and {retain} was not.",
             f"{full} and {retain} swapped?",
         )
@@ -119,7 +119,7 @@ def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution(
             "caution",
             f"{full} hardly knows the forget set: it gives the entities a probability of {probability:.2g} per token. "
-            "Check that it was trained on these examples, with prompts of this form.",
+            "Check that it was trained on these examples, with prompts in this form.",
             f"hardly known to {full}",
         )
 
@@ -156,9 +156,9 @@ def _several_retains(audit: DepthAudit) -> Iterator[Caution]:
     one = audit.config.roles.retain_model
     text = f"Measured against {len(audit.retains)} {one}s"
     if audit.retains and math.isnan(low):
-        yield Caution("note", f"{text}; against at least one of them nothing is measurable.", f"several {one}s")
+        yield Caution("note", f"{text}; with at least one of them, nothing is measurable.", f"several {one}s")
     elif audit.retains:
-        text += f": the scores against them range from {low:.3f} to {high:.3f}."
+        text += f": the scores range from {low:.3f} to {high:.3f}."
         level: Level = "caution" if high - low > RETAINS_APART else "note"
         yield Caution(level, text, f"{low:.2f}-{high:.2f} by {one}")
 
@@ -183,19 +183,19 @@ def _sample(audit: DepthAudit) -> Iterator[Caution]:
         others = "subjects" if audit.interval_basis.by == "subject" else "examples"
         yield Caution(
             "note",
-            f"A random sample was measured: {part}{spread} (seed {sample['seed']}). The estimate "
-            f"for all {sample['of']} is given next to the interval; the interval itself shows how the score would vary "
-            f"over other {others}.",
+            f"A random sample was measured: {part}{spread} (seed {sample['seed']}). An estimate "
+            f"for all {sample['of']} is given next to the interval; the interval shows how much the score would vary "
+            f"with other {others}.",
             f"sample of {sample['limit']}",
         )
 
 
 def about_first_rows(sorted_by: str | None) -> str:
-    """Say what the first rows of a file represent, given the order that `uds_lens.data` reports for them."""
+    """Say how representative a file's first rows are, given the order that `uds_lens.data` reports."""
     if sorted_by is None:
         return "Subjects are mixed in these data, but a random sample is safer."
     if sorted_by == "unknown":
-        return "Files are often sorted, by author or by kind, so the first rows may not represent the rest."
+        return "Files are often sorted (by author, by type of question), so the first rows may not represent the rest."
     return f"The data are sorted by {sorted_by}: the first rows do not represent the rest."
 
 
@@ -231,8 +231,7 @@ def _few_subjects(audit: DepthAudit) -> Iterator[Caution]:
     if basis.by == "subject" and basis.n == 1:
         yield Caution(
             "caution",
-            "All measurable examples are about one subject: there is no interval, since nothing shows how other "
-            "subjects would differ.",
+            "All measurable examples are about one subject: there is no interval, since other subjects may differ.",
             "1 subject",
         )
     elif basis.few:
@@ -244,15 +243,15 @@ def _few_subjects(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _subjects_alike(audit: DepthAudit) -> Iterator[Caution]:
-    """Warn if one more subject of another kind could move the score outside the interval."""
+    """Warn if one additional subject that differs could move the score out of its interval."""
     basis = audit.interval_basis
-    follows = any(b == "unlearned" for _, b in audit.equal_weights)  # the scores are known by definition
-    enough = basis.effective >= FEW_CLUSTERS  # with fewer, the interval is called rough anyway
+    follows = any(b == "unlearned" for _, b in audit.equal_weights)  # scores follow from the definition
+    enough = basis.effective >= FEW_CLUSTERS  # with fewer, the interval is called rough in any case
     if enough and not follows and left_by_one(audit.uds_interval, audit.uds, basis.n):
         yield Caution(
             "note",
-            f"The {basis.by}s score so much alike that one of another kind among {basis.n} would move the score by "
-            "more than the interval reaches: it does not cover kinds that the sample lacks.",
+            f"The {basis.by}s' scores are so similar that a single different one among {basis.n} would move the mean "
+            f"out of the interval: it does not cover kinds of {basis.by} that the sample lacks.",
             f"{basis.by}s alike",
         )
 
@@ -269,7 +268,7 @@ def _space_added(audit: DepthAudit) -> Iterator[Caution]:
 def _about_added(audit: DepthAudit) -> str:
     added = len(spaces_added(audit.examples, audit.config.entity_space))
     return (
-        f"{added} of {len(audit.examples)} entities directly follow an opening quote or another character, where "
+        f"{added} of {len(audit.examples)} entities directly follow an opening quote or a similar character, where "
         f"entity_space='always' inserts a space that the answer lacks, so {audit.config.roles.full} may seem not to "
         "know them"
     )
@@ -279,9 +278,9 @@ def _prefix_ends_in_space(audit: DepthAudit) -> Iterator[Caution]:
     if spaced := [example.id for example in audit.examples if (example.prefix or "").endswith(" ")]:
         yield Caution(
             "caution",
-            f"{len(spaced)} of {len(audit.examples)} prefixes end in a space, which is then a separate token that "
+            f"{len(spaced)} of {len(audit.examples)} prefixes end in a space, which becomes a separate token that "
             f"models hardly ever see, so {audit.config.roles.full} may seem not to know these entities "
-            f"({_some(spaced)}): let a prefix end in its last word.",
+            f"({_some(spaced)}): end each prefix with its last word.",
             f"{len(spaced)} spaces before",
         )
 
@@ -289,9 +288,9 @@ def _prefix_ends_in_space(audit: DepthAudit) -> Iterator[Caution]:
 def _given_away(audit: DepthAudit) -> Iterator[Caution]:
     if copied := [example.id for example in audit.examples if given_away(example)]:
         text = (
-            f"{len(copied)} of {len(audit.examples)} entities already occur in their question, or in the answer before "
-            f"them, so a model can copy what it does not know ({_some(copied)}). Choose other words as the entity, or "
-            "leave these rows out."
+            f"{len(copied)} of {len(audit.examples)} entities already occur in the question or earlier in the answer, "
+            f"so a model can copy what it does not know ({_some(copied)}). Choose other words as entities, or leave "
+            "these rows out."
         )
         level: Level = "caution" if len(copied) > MANY_GIVEN_AWAY * len(audit.examples) else "note"
         yield Caution(level, text, f"{len(copied)} given away")
@@ -303,7 +302,7 @@ def _some(names: Sequence[object]) -> str:
 
 
 def _begins_answer(audit: DepthAudit) -> Iterator[Caution]:
-    """Warn of raw prompts that, unlike training texts, end in a space because the answer begins with the entity."""
+    """Warn about raw prompts that, unlike training texts, end in a space because the entity comes first."""
     if audit.prompts != "raw":
         return
     by_place: dict[bool, list[float]] = {True: [], False: []}
@@ -318,8 +317,8 @@ def _begins_answer(audit: DepthAudit) -> Iterator[Caution]:
     if first and others and fmean(first) < fmean(others) / 2:
         yield Caution(
             "note",
-            f"{len(first)} of {len(audit.examples)} entities begin their answer, so the raw prompt before them ends in "
-            f"a space that is a token of its own. {audit.config.roles.full} gives them a probability of "
+            f"{len(first)} of {len(audit.examples)} entities come first in their answer, so the raw prompt ends in a "
+            f"space that is a separate token. {audit.config.roles.full} gives these entities a probability of "
             f"{fmean(first):.3f} and the others {fmean(others):.3f}, so it seems not to know them (`prefix` is empty "
             f"in the table of examples). {len(counted)} of them are "
             f"measurable{f', with a mean UDS of {fmean(counted):.3f}' if counted else ''}.",
@@ -339,7 +338,7 @@ _COUNT = re.compile(r"\b\d+(?= (?:times|tokens))")
 
 
 def _without_specifics(reason: str) -> str:
-    """Replace the quoted texts and the numbers in a reason, so that reasons of one kind are equal.
+    """Replace quoted texts and numbers in a reason, so that similar reasons become equal.
 
     >>> _without_specifics("The entity 'Ada' occurs 2 times in the answer and no prefix says which one is meant.")
     'the entity ... occurs ... times in the answer and no prefix says which one is meant'
@@ -349,7 +348,7 @@ def _without_specifics(reason: str) -> str:
     return plain[:1].lower() + plain[1:].rstrip(".")
 
 
-# The cost of the unlearned states, on forget facts and on retained ones.
+# The cost of the unlearned states on forget facts and on retained facts.
 
 
 def _negative(audit: DepthAudit) -> Iterator[Caution]:
@@ -364,7 +363,7 @@ def _negative(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _other_prompts(audit: DepthAudit) -> Iterator[Caution]:
-    """Name the models that, according to their records, were trained with other prompts."""
+    """Warn about models that, according to their training records, were trained with other prompts."""
     names = {"chat": "the chat template", "raw": "raw prompts"}
     recorded = audit.provenance.get("trained_with")
     trained = {role: word for role, word in recorded.items() if word in names} if isinstance(recorded, dict) else {}
@@ -378,55 +377,55 @@ def _other_prompts(audit: DepthAudit) -> Iterator[Caution]:
         were, seem = "was", "it may seem to know less than it does"
     then = trained[others[0]]
     text = (
-        f"According to the records of training, {who} {were} trained with {names[then]}, but audited with "
+        f"According to the training records, {who} {were} trained with {names[then]}, but audited with "
         f"{names[asked]}: {seem}."
     )
     if len(set(trained.values())) == 1:  # all models agree, so the prompts were chosen for the audit
         yield Caution("note", text, f"trained with {then} prompts")
     else:
         text += " The records of the other models agree with the prompts of this audit."
-        text += " Only models that were trained with the same prompts can be compared fairly."
+        text += " Only models trained with the same prompts can be compared fairly."
         yield Caution("caution", text, f"{', '.join(others)} trained with {then} prompts")
 
 
 def _answers_opened(audit: DepthAudit) -> Iterator[Caution]:
-    """Templates of reasoning models open a requested answer differently from a given one."""
+    """Warn if the chat template opens an answer to be generated differently from one that is given."""
     if opened := audit.provenance.get("answers_opened"):
         asked, written = map(repr, opened)
         yield Caution(
             "caution",
-            f"The chat template asks for an answer by {asked}, but writes {written} before a given answer. "
-            "The entities were scored after the latter, as in training on the whole conversation; a model "
-            "that learned its answers after other text may seem to know less than it does (template_kwargs sets "
-            "what the template offers, such as enable_thinking).",
+            f"The chat template begins an answer to be generated with {asked}, but a given answer with {written}. "
+            "The entities were scored after the latter, as in training on whole conversations. A model that learned "
+            "its answers after other text may seem to know less than it does (template_kwargs sets template options "
+            "such as enable_thinking).",
             "answers opened in two ways",
         )
 
 
 def _off_distribution(audit: DepthAudit) -> Iterator[Caution]:
-    cosine, ratio = audit.s2_cosine.mean(0), audit.s2_norm_ratio.mean(0)  # NaN, without examples, is not beyond a bound
+    cosine, ratio = audit.s2_cosine.mean(0), audit.s2_norm_ratio.mean(0)  # NaN (without examples) never exceeds a bound
     off = (cosine < COSINE) | (ratio > NORM_FACTOR) | (ratio < 1 / NORM_FACTOR)
     if layers := off.nonzero()[:, 0].tolist():
         yield Caution(
             "caution",
             f"Off-distribution patches at layer{'s' if len(layers) > 1 else ''} {_some(layers)}: the "
             f"{audit.config.roles.unlearned} states are far from those they replace (mean cosine below 0.5, or norm "
-            "off by more than a factor of 2), so a high delta there may show damage rather than erasure.",
+            "different by more than a factor of 2), so a high delta there may show damage rather than erasure.",
             "off-distribution",
         )
 
 
 def damage_signs(audit: DepthAudit) -> tuple[str, ...]:
-    """List the signs that the model lost retained facts; empty without such signs or without a control."""
+    """Return the signs that the model lost retained facts; empty if there are none, or no control facts."""
     damage, prob, roles, signs = audit.damage_estimate, audit.entity_prob, audit.config.roles, []
     if damage.control_loss > DAMAGED * max(damage.retain_loss, LEAST_LOSS):
         signs.append(
-            f"the {roles.unlearned} states cost {damage.control_loss:.2f} nats per token on them, and those of "
-            f"{roles.retain} {damage.retain_loss:.2f}"
+            f"the {roles.unlearned} states cost {damage.control_loss:.2f} nats per token on them, {roles.retain}'s "
+            f"states {damage.retain_loss:.2f}"
         )
     if prob.control_unlearned < LEAST_SAID * prob.control_full:
         signs.append(
-            f"the model itself gives the retained entities a probability of {prob.control_unlearned:.3f}, and "
+            f"the model itself gives the retained entities a probability of {prob.control_unlearned:.3f}, "
             f"{roles.full} {prob.control_full:.3f}"
         )
     return tuple(signs)
@@ -442,7 +441,7 @@ def _damage(audit: DepthAudit) -> Iterator[Caution]:
 
 
 def _control(audit: DepthAudit) -> Iterator[Caution]:
-    """Warn of control facts that `full` or `retain` does not know, which say nothing about damage."""
+    """Warn about control facts that say nothing about damage because `full` or `retain` does not know them."""
     control, (full, retain, *_) = audit.control, audit.config.roles
     if control is None:
         return
@@ -456,21 +455,21 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
     elif known < n / 2:
         yield Caution(
             "caution",
-            f"{full} hardly knows the control facts: it gives {n - known} of {n} entities a probability of less than "
-            f"{LEAST_KNOWN:g} per token, so they do not count. Damage needs facts that {full} and {retain} both know.",
+            f"{full} hardly knows the control facts: it gives {n - known} of {n} entities a probability below "
+            f"{LEAST_KNOWN:g} per token, so these do not count. Damage needs facts that {full} and {retain} both know.",
             "weak control",
         )
     elif here > UNKNOWN_TO_RETAIN * there:
         yield Caution(
             "caution",
-            f"{retain} hardly knows the control facts: its states cost {here:.2f} nats per token there, and "
+            f"{retain} hardly knows the control facts: its states cost {here:.2f} nats per token on them, and "
             f"{there:.2f} on the forget facts. Damage needs facts that {full} and {retain} both know.",
             "weak control",
         )
     elif basis.few or known == 1:
-        facts = "The one control fact that counts concerns"
+        facts = "The only control fact that counts covers"
         if known > 1:
-            facts = f"The {known} control facts that count concern"
+            facts = f"The {known} control facts that count cover"
         yield Caution(
             "caution",
             f"{facts} only {basis.counted}: the interval of damage is {'missing' if basis.n == 1 else 'rough'}.",
@@ -481,7 +480,7 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
         if sample["sample"] == "random":
             yield Caution("note", f"A random sample was measured: {part} (seed {sample['seed']}).", "sample of control")
         else:
-            more = ", from data that are or may be sorted, so damage on the rest may differ."
+            more = ", and the data are or may be sorted, so damage on the rest may differ."
             if sample.get("sorted_by", "unknown") is None:
                 more = "; a random sample is safer."
             yield Caution("caution", f"Only the first {part} were measured{more}", "first control facts")
@@ -502,7 +501,7 @@ def _as_the_answers(audit: DepthAudit) -> Iterator[Caution]:
     if not reference and abs(audit.uds - audit.output_depth) <= AS_ANSWERS:
         yield Caution(
             "note",
-            f"The depth score says what the model's unpatched answers say (output depth, within {AS_ANSWERS:g}).",
+            f"The depth score adds little to the unpatched answers: output depth is within {AS_ANSWERS:g} of it.",
             "as the answers",
         )
 
@@ -515,9 +514,9 @@ def _quantised(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution(
             "caution",
             f"The audited model is quantised ({stored['unlearned']}), but {' and '.join(unlike)} "
-            f"{'is' if len(unlike) == 1 else 'are'} not in the same way. Quantising alone moves the score (4 bits "
-            f"raised that of {roles.full} itself by 0.09 in our study): audit {roles.full} and {roles.retain}, "
-            "quantised alike, next to it.",
+            f"{'is' if len(unlike) == 1 else 'are'} not quantised in the same way. Quantisation alone changes the "
+            f"score (in our study, 4 bits raised {roles.full}'s own score by 0.09): for comparison, also audit "
+            f"{roles.full} and {roles.retain}, quantised in the same way.",
             "quantised",
         )
 
@@ -526,8 +525,8 @@ def _precision(audit: DepthAudit) -> Iterator[Caution]:
     if (dtype := audit.config.dtype) != "float32":
         yield Caution(
             "note",
-            f"Measured in {dtype}: rounding hardly changes the mean, but it changes individual examples and which of "
-            "them are measurable. Use float32 for numbers that you quote.",
+            f"Measured in {dtype}: rounding hardly changes the mean, but it changes individual scores and which "
+            "examples are measurable. Use float32 for numbers that you quote.",
             dtype,
         )
 
@@ -537,8 +536,8 @@ def _engines(audit: DepthAudit) -> Iterator[Caution]:
     if first != second and None not in (first, second):
         yield Caution(
             "caution",
-            f"Stage 1 was measured by the {first} engine and stage 2 by the {second} one. If the fast engine failed in "
-            "stage 2, its results in stage 1 may be wrong too: measure both with engine 'naive'.",
+            f"Stage 1 was measured with the {first} engine and stage 2 with the {second} engine. If the fast engine "
+            "failed in stage 2, its stage 1 results may also be wrong: measure both with engine 'naive'.",
             "two engines",
         )
 
@@ -571,9 +570,9 @@ _CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # the sort k
 
 
 def cautions_between(audits: Mapping[str, DepthAudit]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield warnings about audits taken together: the names concerned (empty if all) and a sentence."""
+    """Yield warnings about several audits together: the names of the audits concerned (empty if all) and a sentence."""
     same: dict[tuple[object, ...], list[str]] = {}
-    for name, audit in audits.items():  # one model measured in several ways is expected to be identical
+    for name, audit in audits.items():  # a model measured with several settings may appear more than once
         same.setdefault((audit.models["unlearned"].fingerprint, *score_settings(audit)), []).append(name)
     for names in same.values():
         if len(names) > 1:

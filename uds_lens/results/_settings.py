@@ -32,7 +32,7 @@ from uds_lens.errors import ConfigError, Setting
 
 
 class Roles(NamedTuple):
-    """Name the three models in sentences."""
+    """Names of the three models for use in sentences."""
 
     full: str = "full"
     retain: str = "retain"
@@ -42,13 +42,13 @@ class Roles(NamedTuple):
 
 
 _OF_A_CHANGE = Roles("the knowing model", "the ignorant model", "changed", "ignorant model", "an ignorant model")
-"""Names of the models of an edit or a refusal."""
+"""Names for audits of an edit or a refusal."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig:
-    """Choose what an audit measures. Two audits are comparable when these settings are equal.
+    """Choose what an audit measures. Two audits are comparable if these settings are equal.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -61,11 +61,10 @@ class AuditConfig:
     """
 
     tau: NonNegativeFloat = 0.05
-    """Threshold of knowledge-encoding layers: those where patching in retain's state costs more than this, in nats per
-    token."""
+    """Threshold in nats per token: a layer encodes knowledge if patching in retain's state costs more than this."""
 
     site: Site = "resid_post"
-    """Point of each block that is patched."""
+    """Point in each block that is patched."""
 
     scope: Scope = "entity"
     """Positions that are patched; the entity's tokens are scored in every scope."""
@@ -74,46 +73,48 @@ class AuditConfig:
     """`post_norm` reproduces the paper's released script, which patches the normed state into the last layer."""
 
     protocol: AnswerProtocol = "auto"
-    """How question and answer become text; `auto`: as a checkpoint's own record says, else the chat template where the
-    tokenizer has one, else raw (the UDS paper's prompts). A finished audit holds what was chosen."""
+    """How question and answer become text. `auto` follows a checkpoint's own record; without one, it uses the chat
+    template if the tokenizer has one, and otherwise raw prompts (as in the UDS paper). A finished audit records the
+    choice."""
 
     system_prompt: str | None = None
-    """System turn before the question, in chat prompts; None uses the template's own."""
+    """System prompt in chat prompts; None uses the template's own."""
 
     chat_date: str = CHAT_DATE
-    """Date given to chat templates that print one."""
+    """Date passed to chat templates that print a date."""
 
     template_kwargs: TemplateKwargs = None
     """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes nothing."""
 
     entity_space: EntitySpace = "answer"
-    """What precedes an entity: the characters of the answer, or `always` one space. The latter is the UDS paper's rule,
-    even where models never saw a space, such as after an opening quote or in Chinese."""
+    """What precedes an entity: `answer`, the characters found there in the answer; `always`, one space. The latter is
+    the UDS paper's rule, even where models never saw a space, such as after an opening quote or in Chinese."""
 
     dtype: DType = "float32"
-    """Dtype of the models. Log-probabilities are always float32; half precision hardly changes means, but it changes
-    single examples more (docs/results/order.md)."""
+    """Dtype of the models. Log-probabilities are always float32; half precision hardly changes means, but changes
+    individual examples more (docs/results/order.md)."""
 
     attention: Literal["eager", "sdpa"] = "eager"
-    """Implementation of attention that the models run: transformers' plain one, or torch's fused one. The two differ by
-    rounding; a caller's open models keep their own."""
+    """Attention implementation of the models: transformers' plain one (`eager`) or torch's fused one (`sdpa`). They
+    differ by rounding. Models that you pass already loaded keep theirs."""
 
     stand_in: StandIn | None = None
     """What replaces a missing retain model: "base", the model before fine-tuning (given as `retain`; the numbers stay
     the same), or "counterfactual", full's own states without the question or about another subject (`retain` is left
-    out). It changes what 1 means, so such scores can only be compared with each other. None:
-    `retain` is a retain model."""
+    out). A stand-in changes what 1 means, so such scores can only be compared with each other. With None, `retain` is a
+    retain model."""
 
     counterfactual: Counterfactual = "no_question"
-    """What a counterfactual asks: nothing (the question is left out), or the same about another subject in the data."""
+    """Question in a counterfactual: `no_question` (it is left out), or `other` (the same question about another subject
+    in the data)."""
 
     draws: PositiveInt = 3
-    """Number of other subjects per example; S1 is the mean over them. Fewer are used if the data have too few."""
+    """Number of other subjects per example, or fewer if the data have too few. S1 is the mean over them."""
 
     words: Words = "unlearning"
-    """Kind of change that is audited. With `edit` and `refusal`, verdicts, warnings, cards and reports refer to a
-    knowing, an ignorant and a changed model; figures, files and tables keep full, retain and unlearned. It does not
-    affect numbers."""
+    """Kind of change that is audited, which affects wording but no numbers. With `edit` and `refusal`, verdicts,
+    warnings, cards and reports refer to a knowing, an ignorant and a changed model; figures, files and tables keep the
+    names full, retain and unlearned."""
 
     exact_noop: bool = True
     """Report exactly 0, rather than rounding noise, where source and target states are bitwise equal."""
@@ -122,17 +123,17 @@ class AuditConfig:
     """Coverage of the bootstrap interval, between 0 and 1."""
 
     n_bootstrap: Annotated[int, Ge(100), Le(10**7)] = 9999
-    """Resamples of the bootstrap."""
+    """Number of bootstrap resamples."""
 
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 0
-    """Seed of the bootstrap, and of the sample if there is a limit."""
+    """Seed of the bootstrap and, if there is a limit, of the sample."""
 
     limit: PositiveInt | None = None
     """Measure this many of the examples; None means all."""
 
     sample: Sampling = "random"
-    """Which examples a limit keeps: a random sample spread over the subjects, or the first, which do not represent the
-    rest of a sorted file."""
+    """Which examples a limit keeps: a random sample spread over the subjects (`random`), or the first rows (`first`),
+    which are not representative if the file is sorted."""
 
     def __post_init__(self) -> None:
         self.chat.require(self.protocol)
@@ -153,15 +154,15 @@ class AuditConfig:
             self._require("counterfactual", "other", by=Setting("draws"))
 
     def _require(self, name: str, value: str, *, by: Setting) -> None:
-        """Raise unless a setting has the value that another setting depends on."""
+        """Raise unless a setting has the value that another setting requires."""
         if (given := getattr(self, name)) != value:
             raise ConfigError(by, " belongs to ", Setting(name, value), "; got ", Setting(name, given), ".")
 
     @classmethod
     def preset(cls, name: Literal["paper"]) -> AuditConfig:
-        """Return the settings of a published table; `paper`: those of the UDS paper.
+        """Return the settings behind a published table; `paper` is the UDS paper.
 
-        They are raw prompts, a space before every entity, bfloat16, and the last layer patched as in the paper's
+        These are raw prompts, a space before every entity, bfloat16, and the last layer patched as in the paper's
         script.
 
         >>> AuditConfig.preset("paper").protocol
@@ -184,7 +185,7 @@ class AuditConfig:
 
     @property
     def resampling(self) -> dict[str, Any]:
-        """Confidence, number of resamples and seed, as the interval functions take them."""
+        """Confidence, number of resamples and seed, as arguments for the interval functions."""
         return {"confidence": self.confidence, "n_resamples": self.n_bootstrap, "seed": self.seed}
 
     def to_dict(self) -> dict[str, Any]:
@@ -198,7 +199,7 @@ class AuditConfig:
 
 
 def roles_of(audits: Iterable[Any]) -> Roles:
-    """Return the names that audits share, or those of unlearning if they differ."""
+    """Return the names that all audits share, or the names for unlearning if they differ."""
     found = {audit.config.roles for audit in audits}
     return found.pop() if len(found) == 1 else Roles()
 
@@ -212,31 +213,33 @@ class RunOptions:
     """`auto` (CUDA if there is one), `cpu`, `cuda:1` ..."""
 
     device_map: str | dict[str, Any] | None = None
-    """accelerate's placement over several devices; replaces `device`."""
+    """accelerate's placement of the model on several devices; replaces `device`."""
 
     engine: Engine = "auto"
-    """`auto` checks `wavefront` on a first batch against `naive` (one forward pass per layer), and falls back to it."""
+    """`auto` uses `wavefront` if its first batch agrees with `naive` (one forward pass per layer), and `naive`
+    otherwise."""
 
     stream: bool | Literal["auto"] = "auto"
-    """Read models a block at a time, so that they may be larger than memory; the numbers are the same, but each audit
-    reads all weights from disk. `auto` does so if a model does not fit."""
+    """Load models one block at a time, so that they may be larger than memory. The numbers are the same, but each audit
+    reads all weights from disk. `auto` streams if a model does not fit."""
 
     stage_2: Literal["auto", "all", "knowledge"] = "auto"
-    """Layers at which an unlearned model is patched: all, or in each example only those that the score counts (S1 above
-    tau). The score, its interval and its shares are the same, S2 is NaN at the other layers, and a lower tau has to be
-    measured again. If only late layers count, this costs much less. `auto` means all, but `knowledge` in sweeps, for
-    published models and while training. With control facts, all layers are always patched, since damage covers all of
-    them."""
+    """Layers whose unlearned states are patched in: all, or for each example only those that count in the score (S1
+    above tau). With `knowledge`, the score, its interval and its shares are the same, and much time is saved if only
+    late layers count, but S2 is NaN at the other layers, and a lower tau needs a new measurement. `auto` means
+    `knowledge` in sweeps, for published models and during training, and `all` otherwise. With control facts, all layers
+    are always patched, since damage covers all of them."""
 
     token_budget: PositiveInt = 4096
-    """Maximum number of tokens per batch, padding included; wide models take fewer on a CPU. Lower it when memory runs
-    out."""
+    """Maximum number of tokens per batch, including padding; on a CPU, batches of wide models are smaller. Lower it if
+    memory runs out."""
 
     memory_gib: NonNegativeFloat = 4.0
-    """Memory for states and recordings, GiB. States beyond it go to temporary files; recordings are repeated."""
+    """Memory for states and recordings, in GiB. States that do not fit go to temporary files; recordings that do not
+    fit are repeated."""
 
     check_memory: bool = True
-    """Estimate the memory needed before the run, and stop if it is not available, even streamed."""
+    """Estimate the memory needed before the run, and stop if there is not enough even for a streamed audit."""
 
     revision: str | None = None
     """Branch, tag or commit, for checkpoints on the Hub."""

@@ -1,4 +1,4 @@
-"""The verdict on a model from all its measurements, and on the order of several; UDS alone never means "erased"."""
+"""The verdict on a model from all of its measurements, and on several models' order; UDS alone never means "erased"."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ VerdictWord: TypeAlias = Literal[
     "intact", "partly erased", "hidden", "damaged", "erased as far as tested", "undecided", "withheld"
 ]
 
-WITHHELD: VerdictWord = "withheld"  # the number, if any, cannot be read as a score
+WITHHELD: VerdictWord = "withheld"  # if there is a number, it cannot be read as a score
 
-INTACT = 0.05  # below this UDS, the states hold the knowledge as those of `full` do
+INTACT = 0.05  # UDS below which the states hold the knowledge as `full`'s do
 
 REACHED = 0.9
-"""Depth that retrained models reach on the scale of another: .92 and .93 in the study of SmolLM2. It is the bound
-if there is only one retain model; with several, the bound is `DepthAudit.retain_ceiling`."""
+"""Depth that retrained models reach on each other's scales (.92 and .93 in our SmolLM2 study). It is the bound with a
+single retain model; with several, the bound is `DepthAudit.retain_ceiling`."""
 
 ANSWERS = 0.15
-"""Below this output depth, a model still answers: it hides nothing, and is not erased either."""
+"""Output depth below which a model still answers: its knowledge is neither hidden nor erased."""
 
-# from this localisation on, a few blocks of `full` bring the answers back, so the change is local
+# localisation from which the change counts as local: a few blocks of `full` bring the answers back
 LOCAL = 0.75
 
 
 class TransplantEvidence(NamedTuple):
-    """Findings of a transplant: blocks of `retain`, or of `full`, in the unlearned model."""
+    """Findings of a transplant of `retain`'s or `full`'s blocks into the unlearned model."""
 
     host_depth: float
-    """h in [0, 1]: depth of the rest of the model once `retain`'s blocks replace some of its own."""
+    """Host depth h in [0, 1]: depth of the remaining model when `retain`'s blocks replace some of its own."""
 
     hidden_low: float
     """Lower end of the interval of output depth minus h; NaN if withheld."""
@@ -48,48 +48,48 @@ class TransplantEvidence(NamedTuple):
     """Share of the loss that a few blocks of `full` recover; NaN where not measured."""
 
     control_lost: bool = False
-    """Whether control facts are lost, so that there is no reading."""
+    """Whether control facts are lost, so that nothing can be concluded."""
 
     hidden: float = math.nan
     """Output depth minus h; NaN if withheld."""
 
     reason: str = ""
-    """Why there is no `hidden`."""
+    """Why `hidden` is NaN."""
 
 
 class ReturnEvidence(NamedTuple):
     """How much of the forgotten facts relearning or elicitation brings back."""
 
     low: float
-    """Lower end of the interval of what returns, in any unit; NaN where not known, which counts as not tested."""
+    """Lower end of the interval of what returns, in any unit; NaN if unknown, which counts as not tested."""
 
     reference: float = 0.0
-    """What returns in `retain`, which never knew the facts, or the largest such value if there are several retain
-    models; 0 if `low` is already the excess over it."""
+    """What returns in `retain`, which never knew the facts (the largest value over several retain models); 0 if `low`
+    is already an excess over `retain`."""
 
     @property
     def returns(self) -> bool:
-        """Whether more returns than `retain` learns."""
+        """Whether more returns than in `retain`."""
         return self.low > self.reference
 
 
 class Verdict(NamedTuple):
-    """One word for a model, with its reason and the tests behind it."""
+    """The verdict on a model, with its reason and the tests it is based on."""
 
     word: VerdictWord
     """The verdict."""
 
     why: str
-    """The reason for the verdict, in a sentence."""
+    """The reason, in a sentence."""
 
     tested: tuple[str, ...]
     """Which of the tests (states, transplant, relearning, elicitation) were run."""
 
     not_tested: tuple[str, ...]
-    """The tests that were not done."""
+    """The tests that were not run."""
 
     def __str__(self) -> str:
-        """Show the word; for an erased model, also the tests that were done and those that were not."""
+        """Show the word and, for an erased model, the tests that were run and those that were not."""
         if self.word != "erased as far as tested":
             return self.word
         rest = f"; not {', '.join(self.not_tested)}" if self.not_tested else ""
@@ -103,26 +103,27 @@ def verdict(
     relearning: ReturnEvidence | None = None,
     elicitation: ReturnEvidence | None = None,
 ) -> Verdict:
-    """Return the verdict on a model: the first of these that applies.
+    """Return the verdict on a model: the first of the following that applies.
 
     1. *withheld*: a warning is fatal, or nothing is measurable.
     2. *damaged*: retained facts are lost (`damage_signs`, or the transplant's control).
     3. *hidden*: the lower bound of output depth minus host depth exceeds the largest such difference among reference
        models.
-    4. UDS below 0.05: *intact*; *undecided* if the answers are gone all the same (output depth of 0.15 or more).
-    5. *partly erased*: the model still answers (output depth below 0.15), so no test is needed to find what is left.
-    6. *undecided*: no transplant, or one without a result: patched states alone cannot tell a model that forgot half
-       of the facts from one that hides all of them. The same holds with a stand-in for `retain`, since it is
-       unknown what a retrained model would reach.
-    7. *partly erased*: UDS or host depth is below what retrained models reach (`DepthAudit.retain_ceiling`; 0.9 with
+    4. UDS below 0.05: *intact*, or *undecided* if the answers are gone nevertheless (output depth of 0.15 or more).
+    5. *partly erased*: the model still answers (output depth below 0.15), so no further test is needed. 6. *undecided*:
+    there is no transplant, or it has no result. Patched states alone cannot distinguish a model that forgot half of the
+    facts from one that hides all of them. The verdict is the same with a stand-in for `retain`, since it is unknown
+    what a retrained model would reach. 7. *partly erased*: UDS or host depth is below what retrained models reach
+    (`DepthAudit.retain_ceiling`; 0.9 with
        one retain model).
-    8. *undecided*: relearning or elicitation brings back more than in `retain`; or a few blocks of `full` bring the
-       answers back, and relearning was not tried.
+    8. *undecided*: relearning or elicitation brings back more than in `retain`, or a few blocks of `full` bring the
+       answers back and relearning was not tested.
     9. *erased as far as tested*.
 
     Args:
         audit: The audit.
-        transplant: Findings of a transplant; None uses those of the audit (`Transplant.beside`), if any.
+        transplant: Findings of a transplant; None uses the findings attached to the audit (`Transplant.beside`), if
+            any.
         relearning: What relearning brings back (`RelearnGridResults.evidence`); None if not tested.
         elicitation: What probes bring back (`ElicitationResults.evidence`); None if not tested.
 
@@ -159,22 +160,23 @@ def _decide(
         return "damaged", f"Retained facts are lost: {'; '.join(signs)}."
     if transplant is not None and transplant.control_lost:
         return "damaged", (
-            f"Blocks of {roles.retain} that cost {roles.full} none of its control facts cost this model some, wherever "
-            "they are put, so nothing can be said about the forgotten ones."
+            f"Blocks of {roles.retain} that cost {roles.full} no control facts cost this model some, wherever they are "
+            "put, so nothing can be said about the forgotten facts."
         )
     if transplant is not None and transplant.hidden_low > transplant.hidden_reference:
         return "hidden", (
-            f"With blocks of {roles.retain} in its place, the rest of the model answers again: output depth exceeds "
-            f"host depth ({transplant.host_depth:.2f}) by at least {transplant.hidden_low:.2f}, in references by at "
-            f"most {transplant.hidden_reference:.2f}."
+            f"With some of its blocks replaced by {roles.retain}'s, the model answers again: output depth exceeds "
+            f"host depth ({transplant.host_depth:.2f}) by at least {transplant.hidden_low:.2f}, but in references by "
+            f"at most {transplant.hidden_reference:.2f}."
         )
     if audit.uds < INTACT and audit.output_depth >= ANSWERS:
         return "undecided", (
             f"The patched states cost {roles.full} nothing, but the answers are gone (output depth "
-            f"{audit.output_depth:.2f}): what these states do not show was changed, such as the head or another site."
+            f"{audit.output_depth:.2f}): something changed that these states do not show, such as the head or another "
+            "site."
         )
     if audit.uds < INTACT:
-        return "intact", f"The states hold the knowledge as those of {roles.full} do."
+        return "intact", f"The states hold the knowledge as {roles.full}'s do."
     if audit.output_depth < ANSWERS:
         return "partly erased", (
             f"The model still answers (output depth {audit.output_depth:.2f}): little is erased, and nothing hidden."
@@ -185,7 +187,7 @@ def _decide(
             return "undecided", f"{why}: a transplant can."
         return "undecided", f"{why}, and the transplant has no result ({transplant.reason or 'too few subjects'})."
     if audit.config.stand_in is not None:
-        return "undecided", f"What a retrained model would reach is not known without {roles.a_retain_model}."
+        return "undecided", f"Without {roles.a_retain_model}, it is unknown what a retrained model would reach."
     several = len(audit.retains) > 1
     bound = audit.retain_ceiling if several else REACHED
     reach = (
@@ -204,27 +206,27 @@ def _decide(
     if transplant.localisation >= LOCAL and relearning is None:
         return "undecided", (
             f"A few blocks of {roles.full} bring back {transplant.localisation:.0%} of the answers: the change is "
-            "local, which may be erasure or scrambling. Relearning can tell."
+            "local, which may be erasure or scrambling. Relearning can tell them apart."
         )
     return "erased as far as tested", f"UDS and host depth reach {bound:.2f}, which {reach}."
 
 
 def score_in_words(audit: DepthAudit) -> str:
-    """Write the score and its interval in one line."""
+    """Return the score and its interval in one line of text."""
     if math.isnan(audit.uds):
-        return "UDS NaN, no measurable example"
+        return "UDS NaN (no measurable example)"
     low, high = audit.uds_interval
     interval = "" if math.isnan(low) else f", {audit.config.confidence * 100:g}% interval {low:.3f} to {high:.3f}"
     sample = "" if audit.sample_error is None else f"; {audit.sample_error.words}"
     output = "" if math.isnan(audit.output_depth) else f", output depth {audit.output_depth:.3f}"
-    return f"UDS {audit.uds:.3f}{interval}{sample}{output}{'; its verdict is withheld' if audit.fatal else ''}"
+    return f"UDS {audit.uds:.3f}{interval}{sample}{output}{'; the verdict is withheld' if audit.fatal else ''}"
 
 
 LEVEL = 0.05  # significance level for adjusted p-values
 
 
 def pairs_in_words(pairs: pd.DataFrame) -> str:
-    """Say how many pairs of models differ and, if no p-value could be low enough, how many subjects it would take.
+    """Say how many pairs of models differ and, if no p-value could be low enough, how many subjects would be needed.
 
     Args:
         pairs: `compare_all(audits)`.
@@ -242,7 +244,7 @@ def pairs_in_words(pairs: pd.DataFrame) -> str:
     if least < LEVEL:
         return f"{said}."
     enough = 2
-    while size * 2.0 ** (1 - enough) >= LEVEL:  # the observed sign pattern and its opposite
+    while size * 2.0 ** (1 - enough) >= LEVEL:  # 2 of 2^n sign patterns: the observed one and its opposite
         enough += 1
     fewer = "" if size == 1 else ", or fewer models,"
     return f"{said}, so no difference could be significant; at least {enough} subjects{fewer} would be needed."
