@@ -313,7 +313,7 @@ def about_robustness(row: Mapping[str, Any], tied: Sequence[float], dominated: I
     if row["n"] < FEW_JUDGED:
         yield f"only {row['n']} models pass the filters"
     if row["n_q"] and 10 * row["unmoved_q"] >= row["n_q"]:
-        yield f"quantisation does not change the metric for {row['unmoved_q']} of {row['n_q']} models, so these have Q = 1"
+        yield f"quantisation does not change the metric for {row['unmoved_q']} of {row['n_q']} models: Q = 1"
     if row["n_r"] and 10 * row["unmoved_r"] >= row["n_r"]:
         yield f"relearning does not change the metric for {row['unmoved_r']} of {row['n_r']} models"
     if row["n_shift"] == 1:
