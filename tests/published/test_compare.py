@@ -71,7 +71,7 @@ def test_disturbed_values_are_found_by_the_amount(tmp_path, toy_tofu):
     assert told.loc["uds", "largest_model"] == "npo_lr1e5_b01_a1_ep5"
     assert told.loc["uds", "largest_difference"] == pytest.approx(-0.2)
     assert told.loc["utility_rel", "spearman"] == pytest.approx(1.0) and told.loc["uds", "spearman"] < 1
-    assert "normed state" in frame.loc[("npo_lr1e5_b01_a1_ep5", "uds"), "expect"]
+    assert "state after the final norm" in frame.loc[("npo_lr1e5_b01_a1_ep5", "uds"), "expect"]
     assert compare(tmp_path / "s", margins={"uds": 1.0}).by_metric.set_index("metric").loc["uds", "differ"] == 0
 
 

@@ -104,7 +104,7 @@ def test_a_copy_without_weights_is_not_taken(folder, cache, tmp_path):
     put_in_cache(cache, NAME)
     (folder / "snapshots" / commit_of(NAME) / "model.safetensors").unlink()
     assert (Downloads(tmp_path).get(NAME) / "model.safetensors").is_file()
-    with pytest.raises(ModelError, match="is not in the Hub's cache, and offline nothing is downloaded"):
+    with pytest.raises(ModelError, match="is not in the Hub cache, and nothing is downloaded offline"):
         Downloads(tmp_path / "other", offline=True).get(NAME)
 
 

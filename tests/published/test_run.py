@@ -129,5 +129,5 @@ def test_a_full_that_cannot_be_had_or_a_disk_that_is_too_small_ends_the_run_at_o
         published.run(made, tmp_path / "x")
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=20 * 10**9))
     made = published.plan(published.models(group="tofu-8b"), metrics=["es"], data=toy_tofu)
-    with pytest.raises(ConfigError, match=r"the models take 48.2 GB at a time in .*, 20.0 are free"):
+    with pytest.raises(ConfigError, match=r"the models take up to 48.2 GB at a time in .*, but only 20.0 GB are free"):
         published.run(made, tmp_path / "x")

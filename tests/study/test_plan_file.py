@@ -32,21 +32,21 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ({"measure": {"metrics": ["es"], "utility": ["es"]}}, "'es' is named twice"),
         ({"measure": {"metrics": "es"}}, "metrics must be a list, each a string; got 'es'"),
         ({"measure": {}}, "the plan measures nothing"),
-        ({"train": {"forget": [{"source": "toy:forget", "answers_per_row": 2}]}}, "answers_per_row cuts biographies"),
+        ({"train": {"forget": [{"source": "toy:forget", "answers_per_row": 2}]}}, "answers_per_row splits biographies"),
         ({"measure": {"metrics": ["es"], "options": {"tua": 1}}}, "did you mean 'tau'"),
         ({"train": {"forget": [{"sorce": "x"}]}}, "did you mean 'source'"),
         ({"measure": {"metrics": ["uds"], "audit": {}}}, "measured twice"),
         ({"measure": {"metrics": ["es"], "elicitation": {"probes": "fast"}}}, "no preset 'fast'"),
         ({"model": [{"name": "a/../b", "path": "toy:npo"}]}, "cannot be a name"),
         ({"model": [{"name": "full", "path": "toy:npo"}]}, "two models are called 'full'"),
-        ({"model": [{"name": "Given", "path": "toy:npo"}, {"name": "given", "path": "toy:npo"}]}, "capitals"),
-        ({"model": [{"name": "a", "path": "toy:npo", "role": "pool"}]}, "say knows = true"),
+        ({"model": [{"name": "Given", "path": "toy:npo"}, {"name": "given", "path": "toy:npo"}]}, "ignoring case"),
+        ({"model": [{"name": "a", "path": "toy:npo", "role": "pool"}]}, "set knows = true"),
         ({"model": [{"name": "a", "path": "toy:npo", "role": "judge"}]}, "must be one of 'full'"),
         ({"model": {"name": "a"}}, r"list of tables, \[\[model\]\]"),
         ({"unlearn": [{"method": "npo", "settings": {"bta": 1}}]}, "npo has no setting 'bta'"),
         ({"unlearn": [{"method": "nope"}]}, "no unlearning method 'nope'"),
-        ({"unlearn": [{}]}, "needs a method"),
-        ({"unlearn": [{"method": "npo", "settings": {"seed": []}}]}, "one value or a list of different ones"),
+        ({"unlearn": [{}]}, "needs either a method"),
+        ({"unlearn": [{"method": "npo", "settings": {"seed": []}}]}, "one value or a list of different values"),
         ({"unlearn": [{"method": "npo", "settings": MANY}]}, "39800 combinations"),
         ({"train": {}}, "needs data|needs the forget set"),
         ({"perturb": {"relearn": {"seeds": [0, 0]}}}, "different whole numbers"),
@@ -73,5 +73,5 @@ def test_what_is_no_plan_is_said(tmp_path, unchecked):
         with pytest.raises(ConfigError, match="is not valid TOML"):
             study.plan(tmp_path / "plan.toml")
     for source in (3, None, ["a"], True):
-        with pytest.raises(ConfigError, match="a plan is a TOML file, or its settings as a dict; got"):
+        with pytest.raises(ConfigError, match="a plan must be a TOML file or a dict of its settings; got"):
             study.plan(source)

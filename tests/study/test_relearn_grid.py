@@ -111,7 +111,7 @@ def test_a_grid_has_the_papers_setting_first_and_checks_itself() -> None:
     for wrong in (*wrongs, {"attack": "others:0.5"}, {"attack": "noise:1.5"}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             RelearnGrid(**wrong)
-    with pytest.raises(ConfigError, match=r"attack must be a list, each a text like .*prune.*; got 'prune'"):
+    with pytest.raises(ConfigError, match=r"attack must be a list, each a string like .*prune.*; got 'prune'"):
         RelearnGrid(attack="prune")
 
 
@@ -202,7 +202,7 @@ def test_the_refusal_direction_is_gone_from_every_state_and_nothing_else_is(tiny
 
 
 def test_without_a_difference_there_is_no_direction(tiny: Tiny, opened) -> None:  # noqa: F811
-    with pytest.raises(DataError, match="have the same mean state: give other retained rows"):
+    with pytest.raises(DataError, match="have the same mean state: use other retained rows"):
         tamper(opened, "refusal:0.5", replace(asked(tiny), retain=tiny.forget))
 
 
@@ -251,7 +251,7 @@ def test_what_tampering_brings_back_stands_next_to_retain_under_the_same(
         ConfigError, match=r"no retained rows were given \(--retain-data\): the attack benign needs them"
     ):
         relearn_grid(gone, tiny.full, replace(data, retain=()), grid=grid, **given)
-    with pytest.raises(ConfigError, match="others needs two subjects"):
+    with pytest.raises(ConfigError, match="others needs at least two subjects"):
         one = MetricData(forget=[replace(row, subject="Ada") for row in rows], retain=tiny.retain)
         relearn_grid(gone, tiny.full, one, grid=grid, **given)
 

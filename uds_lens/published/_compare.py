@@ -31,7 +31,7 @@ COMPARED = {
     "group": "models measured against the same full and retain",
     "model": "name on the authors' page",
     "metric": "name",
-    "measured": "value of the run; NaN if it has none",
+    "measured": "value in the run; NaN if it has none",
     "published": "value as printed",
     "low": "smallest value that rounds to this",
     "high": "largest",
@@ -40,19 +40,20 @@ COMPARED = {
     "beyond": "distance from the range of the published value; 0 within",
     "margin": "distance that counts as agreement",
     "verdict": "agrees, differs, differs as expected, or no value",
-    "expect": "differences between the two measurements, and known problems of the published value",
+    "expect": "differences between the two measurements, and known problems with the published value",
 }
 """Columns of `Comparison.frame`."""
 
 BY_METRIC = {
     "metric": "name",
     "n": "models with both values",
-    "agree": "models whose difference is within the margin",
-    "differ": "models whose difference exceeds the margin without an explanation",
-    "expected": "models whose difference exceeds the margin and is explained by what was measured differently",
-    "spearman": "rank correlation of measured and published; NaN with fewer than 3 models, or if one is constant",
+    "agree": "number of models whose difference is within the margin",
+    "differ": "number of models whose difference exceeds the margin without an explanation",
+    "expected": "number of models whose difference exceeds the margin but is explained by a different measurement",
+    "spearman": "rank correlation of measured and published values; NaN with fewer than 3 models or if either is "
+    "constant",
     "mean_difference": "mean of measured - published",
-    "largest_difference": "the difference that is largest in size, with its sign",
+    "largest_difference": "the difference with the largest absolute value, with its sign",
     "largest_model": "the model with the largest difference",
     "known": "known problems with the published values",
 }
@@ -63,15 +64,15 @@ OF_POOLS = {
     "quantity": "auc (F), mean_p, mean_n, q, r",
     "measured": "value of the run",
     "published": "value as printed",
-    "beyond": "distance from the values that round to it",
+    "beyond": "distance from the range of values that round to it",
     "n": "models measured",
     "of": "models of the paper",
     "verdict": "agrees, differs, or incomplete",
 }
 """Columns of `Comparison.of_pools`."""
 
-_POOL_MARGIN = 0.02  # distance that counts as agreement of F, means of the pools, Q and R; F moves in steps of 1/900
-_ROUNDING = 4  # a different dtype or last layer explains a difference of up to this many margins
+_POOL_MARGIN = 0.02  # distance that counts as agreement for F, pool means, Q and R; F changes in steps of 1/900
+_ROUNDING = 4  # a different dtype or last layer can explain a difference of up to this many margins
 
 
 _COUNTED = {
@@ -80,7 +81,7 @@ _COUNTED = {
     "no value": ("is missing", "are missing"),
     "agrees": ("agrees", "agree"),
 }
-"""Wording of a verdict that follows a count, for one value and for several."""
+"""Wording of a verdict after a count of values: singular and plural."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -92,13 +93,13 @@ class Comparison:
     by_metric: pd.DataFrame
     """One row per metric, columns as in `uds_lens.published.BY_METRIC`."""
     of_pools: pd.DataFrame
-    """F, means of the pools, Q and R, columns as in `uds_lens.published.OF_POOLS`; empty without pool models."""
+    """F, pool means, Q and R, columns as in `uds_lens.published.OF_POOLS`; empty without pool models."""
     unknown: tuple[str, ...]
-    """Models of the run that are not among the published ones."""
+    """Models in the run that are not among the published models."""
     source: str
     """The run."""
     measured_by: str
-    """study, released script, or Open-Unlearning."""
+    """What produced the run: study, released script, or Open-Unlearning."""
 
     @property
     def agrees(self) -> bool:
@@ -107,7 +108,7 @@ class Comparison:
         return not differs and bool(self.frame["measured"].notna().any() or len(self.of_pools))
 
     def plot(self, **look: Unpack[Look]) -> go.Figure:
-        """Draw every difference, a row per metric (`uds_lens.plots.differences_by_metric`)."""
+        """Draw every difference, one row per metric (`uds_lens.plots.differences_by_metric`)."""
         return plots.differences_by_metric(self.frame, **look)
 
     def __str__(self) -> str:
@@ -117,22 +118,22 @@ class Comparison:
 
 
 def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None = None) -> Comparison:
-    """Compare the values of a run with those published for the same models.
+    """Compare the values in a run with the values published for the same models.
 
-    A published value that is rounded, capped at 1 or set by definition stands for a range: a value within it does not
-    differ. If a difference exceeds the margin, the row says whether the two values were measured differently: other
-    prompts, references, tau or questions explain a difference of any size, another dtype or last layer explains up to
-    four margins.
+    A published value that is rounded, capped at 1 or set by definition stands for a range; a measured value within this
+    range does not differ. If a difference exceeds the margin, the row says whether the two values were measured
+    differently: other prompts, references, tau or questions explain a difference of any size; another dtype or last
+    layer explains up to four margins.
 
     Args:
         run: Folder of `run`, or of any study; run folders of the UDS paper's released script; Open-Unlearning's saves.
-        margins: Differences that count as agreement, by metric, in place of the defaults.
+        margins: Differences that count as agreement, by metric; they replace the defaults.
 
     Returns:
         Every value with its verdict, and the agreement by metric.
 
     Raises:
-        DataError: There is no run, or none of its models is a published one.
+        DataError: There is no run, or none of its models is published.
         ResultFormatError: A file is broken.
 
     Example:
@@ -162,13 +163,13 @@ def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None 
 
 
 def _distance(rows: pd.DataFrame) -> pd.Series:
-    """Return the distance of measured values from the ranges of the published ones; NaN without a value."""
+    """Return how far measured values lie outside the ranges of the published values; NaN without a value."""
     outside = np.maximum(rows["low"] - rows["measured"], rows["measured"] - rows["high"])
     return outside.clip(lower=0.0)
 
 
 def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the verdict on a value, and remarks about it."""
+    """Return the verdict on a value, with remarks."""
     if math.isnan(row["measured"]):
         return "no value", str(row["reason"] or "not measured")
     prompts_differ = not same_prompts(row["prompts"], row["prompts_published"])
@@ -222,8 +223,8 @@ def _of_pools(run: MeasuredRun) -> pd.DataFrame:
             parts.append(meta.robustness(tables, metrics=names)[["metric", "q", "r"]])
         else:
             warn_once(
-                "Q and R are not compared: the published ones are of models that keep 80% of their utility, which this "
-                "run did not measure. Plan it with the metric utility_rel."
+                "Q and R are not compared: the published values cover only models that keep 80% of their utility, "
+                "which this run did not measure. Add the metric utility_rel to the plan."
             )
     measured = pd.concat([part.melt("metric", var_name="quantity", value_name="measured") for part in parts])
     rows = published.merge(measured.dropna(subset="measured"), on=["metric", "quantity"])
@@ -237,7 +238,7 @@ _MEASURED = "(measured)"
 
 
 def beside(run: str | os.PathLike[str]) -> Published:
-    """Add the models of a run to the published ones, in the form that `uds-lens rank` and `dashboard` take.
+    """Add the models in a run to the published models, as a table for `uds-lens rank` and `dashboard`.
 
     Args:
         run: As for `compare`; models of groups other than tofu-1b are left out.

@@ -34,7 +34,7 @@ SUMMARY, RESULTS = "summary.json", "results.json"
 
 _EXPECTED = "a run folder of the UDS paper's released script"
 _RUN = re.compile(r"\d{4}_\d{6}_tf_(.+)_layer")
-"""Name that the script gives a folder: month, day and time, and the model."""
+"""Folder name used by the script: month, day, time and model."""
 
 _DEFAULT_TAU, _CLOSE = 0.05, 1e-6
 
@@ -44,8 +44,8 @@ class ReleasedRuns(ModelTable):
     """Runs of the released script: one row per model, with `uds` and `n_measured`; `examples` has every score."""
 
     layers: pd.DataFrame
-    """`model`, `example_id`, `layer`, `s1_delta`, `s2_delta`: nats per token, as written (log-probability of full minus
-    that of the patched pass); NaN if the script wrote none."""
+    """`model`, `example_id`, `layer`, `s1_delta`, `s2_delta`: nats per token, as written (log-probability under full
+    minus log-probability in the patched pass); NaN if the script wrote none."""
 
     settings: pd.DataFrame
     """`model`, `source`, `full`, `retain`, `dtype`, `tau`, `n_examples`, `n_skipped`."""
@@ -54,21 +54,21 @@ class ReleasedRuns(ModelTable):
 def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
     """Read what the UDS paper's released script wrote.
 
-    As in the script, the score of a model is the mean over the examples that have a score. If no example has one, the
-    script writes 0, and this table has NaN with a reason. Every score is computed again from the layers and must agree
-    with the written one.
+    As in the script, the score of a model is the mean over the examples that have a score. If no example has a score,
+    the script writes 0, and this table has NaN with a reason. Every score is recomputed from the layers and must agree
+    with the written score.
 
     Args:
         path: One run folder, or a folder with several below it.
 
     Returns:
-        One row per run. Models have their names on the authors' page if they are known (`find`), and otherwise the name
-        of the run.
+        One row per run. Known models (`find`) have their names from the authors' page, and other models the name of the
+        run.
 
     Raises:
-        ResultFormatError: A file is broken, or holds what the script does not write; a run that was killed lacks its
-            `summary.json`.
-        DataError: There is no run, or two runs are of the same model.
+        ResultFormatError: A file is broken or was not written by the script, or `summary.json` is missing because the
+            run was killed.
+        DataError: There is no run, or two runs measured the same model.
 
     Example:
         >>> read_released("nowhere")
@@ -85,7 +85,7 @@ def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
     runs = [_read(folder) for folder in folders]
     names = [run.settings["model"] for run in runs]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"{os.fspath(path)!r} holds several runs of {twice!r}: give one of their folders.")
+        raise DataError(f"{os.fspath(path)!r} holds several runs of {twice!r}: give one of these folders.")
     rows, reasons = [], []
     for run in runs:
         name, scores = run.settings["model"], [uds for _, uds in run.examples if uds == uds]
@@ -131,7 +131,7 @@ def _read(folder: Path) -> _Run:
         uds = number(record.get("uds"), where=f"{here}, 'uds'")
         again = _score(s1, s2, tau)
         if not (math.isnan(uds) and math.isnan(again)) and not abs(uds - again) <= _CLOSE:
-            raise ResultFormatError(f"{here}: its layers give UDS {again:.6g}, and {uds:.6g} is written next to them.")
+            raise ResultFormatError(f"{here}: its layers give UDS {again:.6g}, but {uds:.6g} is written next to them.")
         examples.append((name, uds))
         layers += [(name, layer, a, b) for layer, a, b in zip(_layers(record, len(s1), here), s1, s2, strict=True)]
     if len({name for name, _ in examples}) < len(examples):
@@ -172,7 +172,7 @@ def _from_name(folder: Path) -> str:
 
 
 def _examples(file: Path) -> list[tuple[str, dict[str, Any], str]]:
-    """Return id, record and place of each example."""
+    """Return the id, record and location of each example."""
     content = parse(read_file(file), where=str(file), expected=_EXPECTED)
     if not isinstance(content, list):
         raise ResultFormatError(f"{str(file)!r} holds {kind(content)}: expected a list of examples.")
@@ -197,7 +197,7 @@ def _deltas(record: Mapping[str, Any], name: str, where: str) -> list[float]:
 
 
 def _layers(record: Mapping[str, Any], count: int, where: str) -> list[int]:
-    """Return the number of each layer; the script may have measured only some."""
+    """Return the number of each layer; the script may have measured only some layers."""
     parts = record.get("layer_records")
     if not parts:
         return list(range(count))
@@ -236,13 +236,13 @@ class MeasuredRun:
 
     frame: pd.DataFrame  # one row per model, metric and state: columns `COLUMNS`
     source: str  # where it was read
-    kind: str  # what measured them: study, released script, Open-Unlearning
-    unknown: tuple[str, ...] = ()  # models of the run that are not among the published ones
+    kind: str  # what produced them: study, released script, Open-Unlearning
+    unknown: tuple[str, ...] = ()  # models in the run that are not among the published models
     folder: StudyFolder | None = field(default=None, repr=False)  # the study, if it is one
 
 
 def read_run(run: str | os.PathLike[str]) -> MeasuredRun:
-    """Read the values of published models from a run."""
+    """Read the values of published models in a run."""
     place = Path(run)
     if StudyFolder(place).manifest.is_file():
         measured = _of_study(place)
@@ -258,8 +258,8 @@ def read_run(run: str | os.PathLike[str]) -> MeasuredRun:
     if not len(measured.frame):
         names = ", ".join(measured.unknown[:4]) or "nothing measured"
         raise DataError(
-            f"{str(place)[-200:]!r} holds no value of a published model ({names}): models are known by their Hub id, "
-            "or by a folder named after its last part."
+            f"{str(place)[-200:]!r} holds no value of a published model ({names}): models are recognised by their Hub "
+            "id, or by a folder named after its last part."
         )
     _require_each_once(measured)
     return measured
@@ -272,8 +272,8 @@ def _require_each_once(run: MeasuredRun) -> None:
         if len(same) > 1:
             one, other = (str(place)[-120:] for place in same["at"].iloc[:2])
             raise DataError(
-                f"{run.source[-120:]!r} holds {metric} of {model} {len(same)} times, as {one!r} and {other!r}: name "
-                "a folder that holds one of them."
+                f"{run.source[-120:]!r} holds {metric} of {model} {len(same)} times, as {one!r} and {other!r}: give a "
+                "folder that holds only one of them."
             )
 
 
@@ -307,7 +307,7 @@ def _by_name(name: str, group: str | None) -> PublishedModel | None:
 def _as_measured(
     folder: StudyFolder, model: PublishedModel, metric: str, role: Any, state: Any
 ) -> tuple[str, str, str, str]:
-    """Return prompts, dtype and last layer of a value, and other differences from the published one, in words."""
+    """Return prompts, dtype and last layer of a value, and its other differences from the published value in words."""
     plan, measure = folder.plan, folder.plan.measure
     audit = audit_settings(measure) if metric.startswith("uds") else None
     settings = audit or metric_settings(measure, style_of(measure, metric, role, state))
@@ -330,7 +330,7 @@ def _as_measured(
 
 
 def _references(full: str, retain: str, model: PublishedModel) -> str:
-    """Name those of a run's full and retain that are not the published models; "" if unknown or not needed."""
+    """Say which of a run's full and retain are not the published models; "" if unknown or not needed."""
     wanted = {"full": (full, model.group.full), "retain": (retain, model.group.retain)}
     return "; ".join(
         f"{role}: {given[-80:]} here, {there} there"
@@ -340,7 +340,7 @@ def _references(full: str, retain: str, model: PublishedModel) -> str:
 
 
 def _words(protocol: str, chat: ChatStyle) -> str:
-    """Describe the prompts: raw, a published style, or else the system turn and the date."""
+    """Describe the prompts: raw, a published style, or the system turn and the date."""
     if protocol == "raw":
         return RAW
     styles: dict[str, ChatStyle] = dict(CHAT_STYLES.items())
@@ -390,7 +390,7 @@ def _of_open_unlearning(place: Path) -> MeasuredRun:
 
 
 def same_prompts(one: str, other: str) -> bool:
-    """Tell whether two names stand for the same prompts.
+    """Return whether two names stand for the same prompts.
 
     >>> same_prompts("paper_pools", "open_unlearning"), same_prompts("paper_pools", "paper_scores")
     (True, False)

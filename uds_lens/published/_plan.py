@@ -1,4 +1,4 @@
-"""A study plan for published models: each metric with the prompts of its published number."""
+"""A study plan for published models, in which each metric has the prompts behind its published number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from uds_lens.study._plan import as_mapping
 
 DEFAULT_METRICS = ("uds", "es")
 
-_ENTITIES = "tofu-annotated/forget10:"  # the entities of forget10, which locuslab/TOFU does not have
+_ENTITIES = "tofu-annotated/forget10:"  # the entities of forget10, which locuslab/TOFU lacks
 
 _BEGINS = "# Published models measured again, written by uds-lens published plan.\n"
 
@@ -35,24 +35,25 @@ def plan(
     data: str | os.PathLike[str] | None = None,
     limit: int | None = None,
 ) -> StudyPlan:
-    """Plan to measure published models in the way their published numbers were measured.
+    """Plan to measure published models the way their published numbers were measured.
 
     UDS is measured by an audit with the paper's settings (raw prompts, bfloat16, the released script's last layer). All
     other metrics are measured in bfloat16 too, each in the chat style of its published table, which depends on metric,
     role and state.
 
     Args:
-        models: Models from `models`, all of one group; every plan includes full and retain of that group.
-        metrics: Names of metrics; None takes all that were published for any of these models.
+        models: Models from `models`, all in one group; every plan includes this group's full and retain.
+        metrics: Names of metrics; None takes all metrics published for any of these models.
         perturb: Also measure unlearned models, full and retain in 4 bits and after relearning, as the paper did.
-        data: TOFU directory or Hub id in place of the group's data set.
-        limit: Rows of each set, a random sample spread over the subjects: a quick look, not a reproduction.
+        data: TOFU directory or Hub id to use instead of the group's data set.
+        limit: Number of rows to sample from each set, spread over the subjects, for a quick look rather than a
+            reproduction.
 
     Returns:
         A plan for `uds_lens.published.run` (`uds_lens.study.run` would keep all downloads).
 
     Raises:
-        ConfigError: The models are of several groups, or a metric is unknown or has no published values.
+        ConfigError: The models are from several groups, or a metric is unknown or has no published values.
 
     Example:
         >>> from uds_lens.published import models
@@ -129,11 +130,11 @@ def _given(model: PublishedModel) -> dict[str, Any]:
 
 
 def write_plan(plan: StudyPlan, path: str | os.PathLike[str]) -> Path:
-    """Write a plan as TOML, to read, to change and to run.
+    """Write a plan as TOML that can be read, edited and run.
 
     Args:
         plan: From `plan`.
-        path: File to write; it appears atomically.
+        path: File to write (atomically).
 
     Returns:
         The path.
@@ -147,7 +148,7 @@ def write_plan(plan: StudyPlan, path: str | os.PathLike[str]) -> Path:
 
 
 def _toml(table: Mapping[str, Any], at: str = "") -> str:
-    """Write a table: its values, then the tables in it; each table of a list becomes a [[table]].
+    """Format a table: first its values, then its nested tables; each table in a list becomes a [[table]].
 
     >>> print(_toml({"name": "x", "data": {"limit": 3}, "model": [{"name": "a"}]}), end="")
     name = "x"

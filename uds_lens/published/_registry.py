@@ -1,6 +1,6 @@
 """The published models, described by the data file next to this one, and their published values as one table.
 
-Values are as exact as published, and come with their prompts and what is known about them.
+Values are as precise as published, and come with their prompts and known problems.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelGroup:
-    """Describe published models that are measured against the same full and retain."""
+    """Published models that are measured against the same full and retain."""
 
     name: str
-    """Its name here: tofu-1b, tofu-3b, tofu-8b, muse-news, muse-books, wmdp."""
+    """Name in this library: tofu-1b, tofu-3b, tofu-8b, muse-news, muse-books, wmdp."""
     base: str
     """The base model."""
     family: str
@@ -65,21 +65,21 @@ class PublishedModel:
     name: str
     """Name on the authors' page, if it is listed there; unique in its group."""
     hub_id: str
-    """Id on the Hugging Face Hub. The run that first downloads the model records its commit."""
+    """Id on the Hugging Face Hub. The first run that downloads the model records the commit."""
     group: ModelGroup = field(repr=False)
-    """The group it belongs to, which describes what its models share."""
+    """The group the model belongs to."""
     role: Role
     """full, retain, unlearned, pool, or other (retain models of other splits)."""
     method: str | None = None
     """Unlearning method, by its name in this library."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of its training, as its name gives them."""
+    """Training settings, as given in the model's name."""
     knows: bool | None = None
     """For a pool model, whether it was trained on the forget set."""
 
     @property
     def variant(self) -> str | None:
-        """Kind of training, of a pool model."""
+        """Kind of training of a pool model."""
         return self.settings.get("variant")
 
     @property
@@ -89,7 +89,7 @@ class PublishedModel:
 
     @property
     def config(self) -> str:
-        """Its settings as the authors' page writes them."""
+        """The training settings as written on the authors' page."""
         return self.name.removeprefix(f"{self.method}_")
 
 
@@ -120,7 +120,7 @@ def _of_group(name: str, entry: dict[str, Any]) -> Iterator[PublishedModel]:
 
 
 def _short(value: str) -> str:
-    """Write a setting as the authors' page does.
+    """Format a setting as on the authors' page.
 
     >>> [_short(value) for value in ("1e-05", "0.0003", "0.125", "3.5", "10")]
     ['1e5', '3e4', '0125', '35', '10']
@@ -131,10 +131,10 @@ def _short(value: str) -> str:
 
 
 def models(*, group: str | None = None, role: Role | None = None, method: str | None = None) -> list[PublishedModel]:
-    """List the published models that have a property.
+    """List the published models with the given properties.
 
     Args:
-        group: Name of a `ModelGroup`, or the beginning that several share: "tofu", "muse".
+        group: Name of a `ModelGroup`, or a prefix shared by several: "tofu", "muse".
         role: full, retain, unlearned, pool or other.
         method: Unlearning method, for example "npo".
 
@@ -169,13 +169,13 @@ def models(*, group: str | None = None, role: Role | None = None, method: str | 
 
 
 def find(name: str, *, group: str | None = None) -> PublishedModel | None:
-    """Return the published model that a name stands for; None if it stands for no published model.
+    """Return the published model that a name refers to; None if there is no such model.
 
     Args:
         name: The model's Hub id or the last part of it, its name on the authors' page, or a path inside the Hub's
             cache. The last part of the id may also be a folder, or a task that holds `evals`, and may lack "unlearn_",
-            as in Open-Unlearning's names of runs. The same name under another owner (`owner/name`, if there is no such
-            folder) stands for another model.
+            as in Open-Unlearning's run names. The same name under another owner (`owner/name`, if there is no such
+            folder) refers to another model.
         group: Group in which to look up names that occur in several groups: full, retain, retain95. Default: tofu-1b.
 
     Example:
@@ -217,7 +217,7 @@ VALUES = {
     "model": "name on the authors' page",
     "metric": "name",
     "published": "the value, as printed",
-    "low": "smallest value that it may stand for: rounding, a cap at 1, a definition",
+    "low": "smallest value that it may stand for, because of rounding, a cap at 1, or a definition",
     "high": "largest",
     "kind": "exact (from the released files), rounded, capped, or by definition",
     "prompts": "chat style it was measured with (`uds_lens.data.CHAT_STYLES`), or raw",
@@ -237,7 +237,7 @@ POOL_VALUES = {
 RAW = "raw"  # prompts of the metrics that read hidden states
 
 _FROM_TOTALS = {"published_memorization": "memorization", "published_mia": "mia_agg"}
-"""Columns of the released file that hold means of metrics."""
+"""Columns in the released file that hold means of metrics."""
 
 # Table 2 of the UDS paper: UDS of four sources, patched into the full model of each size, three decimals.
 _SCALE = {
@@ -245,22 +245,23 @@ _SCALE = {
     "tofu-3b": {"full": 0.008, "retain99": 0.151, "retain95": 0.482, "retain": 1.0},
     "tofu-8b": {"full": 0.0, "retain99": 0.101, "retain95": 0.455, "retain": 1.0},
 }
-_FULL_1B = 0.002  # UDS of the 1B full model in that table; the released file has 0, by definition
+_FULL_1B = 0.002  # UDS of the 1B full model in this table; the released file has 0 by definition
 
 _DECIMALS = {"auc": 3, "mean_p": 3, "mean_n": 3, "q": 4, "r": 4}
 
 KNOWN_PROBLEMS = {
-    "uds": "the released script patches a normed state into the last layer (as last_layer = post_norm does), and takes "
-    "log-probabilities in bfloat16, in steps of 0.06 to 0.12 nats",
-    "cka": "the paper's guide reads the entities of 367 raw rows, its script whole answers of 400 chats (cka_scope)",
-    "logit_lens": "measured in bfloat16, log-probabilities in steps of 0.06 to 0.12 nats",
+    "uds": "the released script patches the state after the final norm into the last layer (like last_layer = "
+    "post_norm), and takes log-probabilities in bfloat16, in steps of 0.06 to 0.12 nats",
+    "cka": "the paper's guide reads the entities in 367 raw rows, but its script reads whole answers in 400 chats "
+    "(cka_scope)",
+    "logit_lens": "measured in bfloat16, with log-probabilities in steps of 0.06 to 0.12 nats",
     "utility_rel": "capped at 1 in the released file, and relative to a separate full model for each number of epochs "
     "(5, 10)",
     "memorization": "the harmonic mean adds 1e-12 to each part, so it is a small number, not 0, where one part is 0",
     "mia_agg": "the harmonic mean adds 1e-12 to each part, so it is a small number, not 0, where one part is 0",
-    "fluency": "depends on the classifier; this library's offline heuristic is a different one",
+    "fluency": "depends on the classifier; this library's offline heuristic is a different classifier",
 }
-"""Known problems of the published values, by metric."""
+"""Known problems with the published values, by metric."""
 
 MARGINS = {
     **dict.fromkeys(("uds", "logit_lens", "em", "prob", "paraprob", "truth_ratio"), 0.005),
@@ -272,18 +273,18 @@ MARGINS = {
     **{f"{part}_truth_ratio": 0.005 for part in ("retain", "ra", "wf")},
     **{f"{part}_q_rouge": 0.02 for part in ("retain", "ra", "wf")},
 }
-"""Difference that counts as agreement, by metric. These margins are choices, since no model was measured twice. For UDS
-the margin is about four times the shift due to half precision in small models (0.0014; docs, Results). Margins are
-wider for generated texts, which diverge after a tie in half precision, and for normalised attacks, which are divided by
-retain's value."""
+"""Difference that counts as agreement, by metric. These margins are choices, since no model was measured twice. For
+UDS, the margin is about four times the shift caused by half precision in small models (0.0014; see Results in the
+docs). Margins are wider for generated texts, which diverge after a tie in half precision, and for normalised attacks,
+which are divided by retain's value."""
 
-MARGIN = 0.01  # the same for a metric that is not listed
+MARGIN = 0.01  # the margin for metrics that are not listed
 
 
 def values() -> pd.DataFrame:
     """List every published value of a single model.
 
-    For pool models the paper published only means (`pool_values`); for MUSE and WMDP it published no UDS.
+    For pool models, the paper published only means (`pool_values`); for MUSE and WMDP, it published no UDS.
 
     Returns:
         One row per model and metric, columns as in `uds_lens.published.VALUES`.
@@ -336,7 +337,7 @@ def _row(group: str, model: str, metric: str, value: float, *, decimals: int | N
 
 
 def rounded(value: float, decimals: int) -> tuple[float, float]:
-    """Return the smallest and largest number that is printed as `value`.
+    """Return the smallest and largest number that would be printed as `value`.
 
     >>> rounded(0.153, 3)
     (0.1525, 0.1535)
@@ -386,11 +387,11 @@ def metrics_published(model: str, *, group: str = "tofu-1b") -> tuple[str, ...]:
 
 
 def registry_frame(**chosen: Any) -> pd.DataFrame:
-    """List published models as a table; arguments as for `models`.
+    """List published models as a table, with arguments as in `models`.
 
     Returns:
         `group`, `model`, `role`, `method`, `knows`, `hub_id`, `base`, `licence`, `data`, `split`, and `published`, the
-        number of its published metrics.
+        number of published metrics.
 
     Example:
         >>> registry_frame(group="wmdp")["hub_id"].tolist()[0]

@@ -1,4 +1,4 @@
-"""Run a plan of published models: a study whose models come from the Hub and are removed once they are measured."""
+"""Run a plan for published models: a study that downloads models from the Hub and removes them once measured."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from uds_lens.study._run import free_bytes, weight_bytes
 
 _LOG = logging.getLogger("uds_lens.study")
 
-RECORD = "downloads.json"  # file in a study's folder that lists the commits of its models
-HUB = "hub"  # folder in a study's folder for downloads that are removed again
+RECORD = "downloads.json"  # file in a study's folder with the commits of its models
+HUB = "hub"  # subfolder of a study for downloads that are removed after use
 
 
 def run(
@@ -39,24 +39,24 @@ def run(
     *,
     keep_downloads: bool = False,
 ) -> StudyStatus:
-    """Measure the models of a plan, downloaded one at a time and removed when they are measured.
+    """Measure the models in a plan, downloading one at a time and removing it once it is measured.
 
-    Models that are in the Hub's cache are taken from there. Other models are downloaded into `hub/` in the folder of
-    the study, which holds three at a time: full, retain, and the model that is being measured. Nothing outside the
-    folder is removed. A call may be killed and repeated: finished models are not downloaded again, and the remains of a
-    killed download are removed. `downloads.json` in the folder records the commit of each model, which later calls use
-    again. Download sizes and free disk space are logged first (logger `uds_lens.study`).
+    Models in the Hub cache are used from there. Other models are downloaded into `hub/` in the study's folder, which
+    holds three models at a time: full, retain, and the model being measured. Nothing outside the folder is removed. A
+    call may be killed and repeated: finished models are not downloaded again, and the remains of a killed download are
+    removed. `downloads.json` in the folder records the commit of each model, which later calls reuse. Download
+    sizes and free disk space are logged first (logger `uds_lens.study`).
 
     Args:
         plan: What to measure: a file, or the result of `plan`.
         out: Directory of the study.
-        keep_downloads: Download into the Hub's cache, and leave the models there.
+        keep_downloads: Download the models into the Hub cache and keep them there.
 
     Returns:
-        Progress of the study; `failed` names the models that could not be measured, for example gated ones, and why.
+        Progress of the study; `failed` names the models that could not be measured, such as gated models, and why.
 
     Raises:
-        ConfigError: The plan cannot be carried out, or the disk is too small.
+        ConfigError: The plan cannot be run, or the disk is too small.
         ModelError: full or retain cannot be downloaded.
         ResultFormatError: `out` holds something else.
         MissingDependencyError: The plan needs a package that is not installed.
@@ -76,7 +76,7 @@ def run(
 
 
 class PublishedRunner(ModelRunner):
-    """Measures the models of a plan; each is downloaded first and removed afterwards."""
+    """Measures the models in a plan; each model is downloaded first and removed afterwards."""
 
     def __init__(self, plan: StudyPlan, folder: Path, *, keep_downloads: bool = False) -> None:
         super().__init__(plan, folder)
@@ -94,7 +94,7 @@ class PublishedRunner(ModelRunner):
         return self._place(model.source, model.revision)
 
     def bytes_of(self, source: str) -> int:
-        """Return the size of a checkpoint's weights in float32, known before it is downloaded."""
+        """Return the size of a checkpoint's weights in float32, without downloading it."""
         entry = (find(source) or find(self.plan.full)) if _on_the_hub(source) else None
         return weight_bytes(source) if entry is None else 4 * entry.group.parameters
 
@@ -116,14 +116,15 @@ def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool)
     place = Path(HF_HUB_CACHE) if keep else folder.path
     free = free_bytes(place)
     _LOG.info(
-        "%d models are on this machine already; %d models to download, %.3g GB in all, at most %.2g GB of them on the "
-        "disk at a time (%.3g GB free)",
+        "%d models are already on this machine; %d models to download, %.3g GB in all, at most %.2g GB on the disk at "
+        "a time (%.3g GB free)",
         *(len(there), len(sizes), sum(sizes) / gb, at_once / gb, free / gb),
     )
     if at_once > free:
         fix: tuple[Any, ...] = ("leave out ", Setting("keep_downloads", True), ", or set HF_HOME to")
         raise ConfigError(
-            f"the models take {at_once / gb:.1f} GB at a time in {str(place)!r}, {free / gb:.1f} are free: ",
+            f"the models take up to {at_once / gb:.1f} GB at a time in {str(place)!r}, but only {free / gb:.1f} GB are "
+            "free: ",
             *(fix if keep else ("take a folder on",)),
             " a larger disk.",
         )
@@ -143,7 +144,7 @@ _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 
 
 class Downloads:
-    """Models of a study: in the user's cache of the Hub, where they stay, or in a cache inside the study's folder."""
+    """Models of a study, in the user's Hub cache, where they stay, or in a cache inside the study's folder."""
 
     def __init__(self, folder: Path, *, keep: bool = False, offline: bool = False) -> None:
         self._folder, self._offline, self._own = folder, offline, folder / HUB
@@ -154,7 +155,7 @@ class Downloads:
             self.revisions = Result.load(self._record, _SAVED).values.revisions
 
     def get(self, name: str, revision: str | None = None) -> Path:
-        """Return the folder of a model, downloaded if it is not there; always at the commit that was seen first."""
+        """Return the folder of a model, downloading it if needed; always at the commit that was seen first."""
         key = name if revision is None else f"{name}@{revision}"
         wanted = self.revisions.get(key, revision)
         folder = _whole(name, wanted, None)
@@ -162,7 +163,7 @@ class Downloads:
             folder = _whole(name, wanted, self._own)
             if folder is None:
                 raise ModelError(_absent(name))
-        if folder is None:  # even if the study has the model, since files may be missing after a killed call
+        if folder is None:  # even if the study has the model, because a killed call may have left it incomplete
             folder = self._download(name, wanted)
         if self.revisions.get(key) != folder.name:
             self.revisions[key] = folder.name
@@ -170,7 +171,7 @@ class Downloads:
         return folder
 
     def has(self, name: str) -> bool:
-        """Tell whether a complete copy of a model is on this machine."""
+        """Return whether a complete copy of a model is on this machine."""
         wanted = self.revisions.get(name)
         return any(_whole(name, wanted, cache) is not None for cache in (None, self._own))
 
@@ -182,7 +183,7 @@ class Downloads:
                 return Path(
                     snapshot_download(name, revision=revision, cache_dir=self._goes_to, allow_patterns=list(_FILES))
                 )
-        except Exception as error:  # the Hub's client has no common base class for its errors
+        except Exception as error:  # huggingface_hub has no common base class for its errors
             raise ModelError(_why_not(name, error)) from error
 
     def drop(self, *, but: Collection[str] = ()) -> None:
@@ -194,7 +195,7 @@ class Downloads:
 
 
 def _whole(name: str, revision: str | None, cache: Path | None) -> Path | None:
-    """Return the folder of a model in a cache of the Hub (None: the user's); None if it is missing or incomplete."""
+    """Return the folder of a model in a Hub cache (None: the user's cache); None if it is missing or incomplete."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -209,8 +210,8 @@ def _whole(name: str, revision: str | None, cache: Path | None) -> Path | None:
 
 def _absent(name: str) -> str:
     return (
-        f"{name!r} is not in the Hub's cache, and offline nothing is downloaded: run `hf download {name}` where there "
-        "is a connection, or this command again online."
+        f"{name!r} is not in the Hub cache, and nothing is downloaded offline: run `hf download {name}` where there is "
+        "a connection, or this command again online."
     )
 
 
@@ -235,7 +236,7 @@ def _why_not(name: str, error: Exception) -> str:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Tell whether a snapshot has its weights, in any format."""
+    """Return whether a snapshot has its weights, in any format."""
     for index in (*folder.glob("*.safetensors.index.json"), *folder.glob("*.bin.index.json")):
         return all((folder / file).exists() for file in json.loads(index.read_text("utf-8"))["weight_map"].values())
     return any((*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")))

@@ -30,10 +30,10 @@ class Row:
 
     metric: str  # its name
     value: FloatOrNaN  # NaN where it is undefined
-    reason: str | None  # why it is undefined
+    reason: str | None  # why the value is undefined
     n: int  # number of examples with a value
-    seconds: float  # wall time on the model; metrics that share a pass each report all of it
-    item: str  # the measured item that the value comes from: a metric, `audit` or `elicitation`
+    seconds: float  # wall time on the model; metrics that share a pass each report the whole pass
+    item: str  # item that the value comes from: a metric, `audit` or `elicitation`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,26 +45,26 @@ class Part:
     keys: Mapping[str, str]  # key of each measured item
     rows: tuple[Row, ...]  # the values
     fingerprint: str  # fingerprint of the measured weights
-    parent: str | None  # fingerprint of the weights from which these were trained; None for a given model
-    seconds: float  # wall time; the first state of a model includes the time for making it
+    parent: str | None  # fingerprint of the weights these were trained from; None for a given model
+    seconds: float  # wall time; for the first state, including the time to make the model
     sample: Mapping[str, Any] | None = None  # how the questions were sampled; None if all were asked
 
 
 _VALUES: Columns = {"metric": "string", "example_id": "string", "value": "double"}
 _STUDY = Kind("Study")
 PART = Kind("StudyPart", values=Part, tables={"values": _VALUES})
-"""How a part is stored; values per example, if there are any, form a table."""
+"""How a part is stored; any values per example form a table."""
 
 
 class StudyFolder:
     """The files of a study."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path, self._read = located(path), dict[Path, Part]()  # the second form: existing files stay as they are
+        self.path, self._read = located(path), dict[Path, Part]()
 
     @classmethod
     def begin(cls, wanted: StudyPlan, path: str | os.PathLike[str]) -> StudyFolder:
-        """Start a new study, or give an earlier one this plan."""
+        """Start a new study, or replace the plan of an existing study."""
         folder = cls(check_writable(path, directory=True, replaced=False, format=_STUDY.format))
         Result(_STUDY, as_mapping(wanted)).save(folder.manifest)
         return folder
@@ -95,10 +95,10 @@ class StudyFolder:
         """Keys of all work."""
         return WorkKeys(self.plan, self.path / "hashes.json")
 
-    # Places of models and audits.
+    # Locations of models and audits.
 
     def model_place(self, model: StudyModel) -> Path:
-        """Return the directory of a model made here; each recipe has its own."""
+        """Return the directory of a model made here; each recipe has its own directory."""
         key = self.keys.weights(model, StudyState("before"))
         return self.path / "models" / f"{model.model_id}-{key[:8]}"
 
@@ -114,7 +114,7 @@ class StudyFolder:
         return {item: key for item, key in self.keys.items(model, state).items() if key not in done}
 
     def left(self) -> list[StudyModel]:
-        """List the models that are not measured in all their states."""
+        """List the models that have not been measured in all their states."""
         return [model for model in self.models if any(self.missing(model, state) for state in model.states)]
 
     def _done(self, model: StudyModel, state: StudyState) -> set[str]:
@@ -132,7 +132,7 @@ class StudyFolder:
         return audit if self.keys.audit_key(model, state, audit.config) in self._done(model, state) else None
 
     def parts(self, model: StudyModel, state: StudyState) -> list[Part]:
-        """Return all parts of a model in a state, sorted by name; broken ones are ignored, and measured again."""
+        """Return all parts of a model in a state, sorted by name; broken parts are ignored and measured again."""
         places = sorted((self.path / "parts").glob(f"{model.model_id}--{state.label}--*"))
         for place in places:
             if place not in self._read and (found := _read(place)) is not None:

@@ -1,4 +1,4 @@
-"""Keys of work items: hashes of weights, metric, options and data. An item whose key exists is not measured again."""
+"""Keys of work items: hashes of weights, metric, options and data. An item is not measured again if its key exists."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 RULES = 1  # incremented when equal plans start to give different values
 
 _NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("max_hours", "rows_at_once")}
-"""Settings that affect only speed and memory. Keys contain the defaults of these settings, whatever the plan says."""
+"""Settings that affect only speed and memory. Keys always contain their defaults."""
 
 RESCORED = ("tau", "confidence", "n_bootstrap", "words")
 """Settings of an audit that are applied to its saved deltas, so that changing them needs no model."""
@@ -66,7 +66,7 @@ def rows_hash(rows: Sequence[ForgetExample] | None) -> str | None:
 
 
 def located_source(place: str) -> str | Path:
-    """Return a checkpoint named in a plan: a directory, or a Hub id."""
+    """Return the directory or Hub id of a checkpoint named in a plan."""
     if place.startswith("toy:"):
         checkpoints = toy_world().checkpoints
         name = place.removeprefix("toy:")
@@ -82,7 +82,7 @@ def located_source(place: str) -> str | Path:
 
 
 def folders_of(checkpoint: Path) -> list[Path]:
-    """Return the places of a checkpoint's weights; a folder without weights raises an error when it is opened."""
+    """Return the paths of a checkpoint's weights; a folder without weights raises an error later, when it is opened."""
     try:
         return [Path(place) for place in checkpoint_folders(checkpoint)]
     except ModelError:
@@ -95,7 +95,7 @@ class FileHashes:
     def __init__(self, place: Path | None = None) -> None:
         self._place, self._known = place, {}
         if place is not None:
-            with suppress(ResultFormatError):  # a missing or altered cache does no harm: it only saves time
+            with suppress(ResultFormatError):  # a missing or altered cache does no harm, because it only saves time
                 self._known = Result.load(place, _HASHES).values
 
     def of(self, file: Path) -> str:
@@ -118,7 +118,7 @@ class WorkKeys:
         self._options, self._read = cache(self._hash_of_options), cache(read_rows)
         self.questions = read_questions(plan.data)
         sets = {name: getattr(self.questions, name) for name in (*SETS, "entities")}
-        if plan.data.tofu is None:  # with TOFU, a missing set counts as an empty one
+        if plan.data.tofu is None:  # with TOFU, a missing set is treated as empty
             sets = {name: rows or None for name, rows in sets.items()}
         self.data_hash = digest({name: rows_hash(rows) for name, rows in sets.items()})
 
@@ -156,7 +156,7 @@ class WorkKeys:
         return {item: digest([*whole, item, chosen]) for item, chosen in options.items()}
 
     def options_hash(self, model: StudyModel, state: StudyState, item: str) -> str:
-        """Hash the settings of an item; those that do not change its value are left at their defaults."""
+        """Hash the settings of an item; settings that do not change its value are left at their defaults."""
         is_metric = item not in (AUDIT, ELICITATION)
         return self._options(item, style_of(self.plan.measure, item, model.role, state.state) if is_metric else None)
 
@@ -184,7 +184,7 @@ class WorkKeys:
         return self._keys(model, state, {AUDIT: digest(asdict(config))})[AUDIT]
 
     def _depends_on_tau(self, item: str) -> bool:
-        """Check whether a metric reads UDS or Logit Lens passes; custom metrics are assumed to."""
+        """Check whether a metric reads UDS or Logit Lens passes; custom metrics are assumed to read both."""
         return any(
             not spec.origin.startswith("uds_lens.")
             or any(needed.kind in ("patched", "lens", "transplanted") for needed in spec.passes)
@@ -208,6 +208,6 @@ class WorkKeys:
 
 
 def _with_defaults(settings: T, names: Sequence[str]) -> T:
-    """Return the settings, with some of them reset to their defaults."""
+    """Return the settings with some of them reset to their defaults."""
     defaults = type(settings)()
     return replace(settings, **{name: getattr(defaults, name) for name in names})  # type: ignore[type-var]

@@ -64,7 +64,7 @@ class Measured:
 
 
 class ModelRunner:
-    """Makes, perturbs and measures the models of a plan; measurements of full and retain stay in memory."""
+    """Makes, perturbs and measures the models in a plan; measurements of full and retain stay in memory."""
 
     def __init__(self, plan: StudyPlan, folder: Path) -> None:
         self.plan, self.folder = plan, folder
@@ -72,7 +72,7 @@ class ModelRunner:
         self.run, self.training = running_settings(plan), training_settings(plan)
 
     def make(self, model: StudyModel, place: Path) -> Weights:
-        """Return the weights of a model: existing ones, or trained into `place`."""
+        """Return the weights of a model: existing weights, or weights trained into `place`."""
         start = located_source(model.source)
         if model.config is None:
             return start
@@ -83,7 +83,7 @@ class ModelRunner:
         return unlearn(start, forget, retain, method=config, out=place, options=self.training)
 
     def perturb(self, model: StudyModel, state: StudyState, weights: Weights, scratch: Path) -> Weights:
-        """Return the weights of a state; perturbed ones are written into `scratch`."""
+        """Return the weights of a state; perturbed weights are written to `scratch`."""
         if state.state == "before":
             return weights
         place = scratch / state.label
@@ -94,7 +94,7 @@ class ModelRunner:
         return relearn(weights, rows, out=place, config=config, options=self.training)
 
     def measure(self, model: StudyModel, state: StudyState, weights: Weights, items: Sequence[str]) -> Measured:
-        """Measure items of a model in a state: metrics, the audit, the elicitation."""
+        """Measure a model's items in a state: metrics, the audit, the elicitation."""
         name, done = f"{model.model_id}--{state.label}", []
         if metrics := [item for item in items if item not in (AUDIT, ELICITATION)]:
             styles = {item: style_of(self.plan.measure, item, model.role, state.state) for item in metrics}
@@ -194,7 +194,7 @@ class ModelRunner:
 
 
 def elicitation_values(results: ElicitationResults, *, took: float) -> Measured:
-    """Return the numbers of an elicitation's summary; names for sampled texts contain `sampled_`."""
+    """Return the numbers in an elicitation's summary; their names contain `sampled_` for sampled texts."""
     skipped = results.ledger().set_index("probe")["first_reason"].to_dict()
     rows = []
     for line in results.summary().to_dict("records"):
@@ -237,7 +237,7 @@ def audit_values(audit: DepthAudit, *, took: float) -> Measured:
 
 
 def unpacked_four_bit(weights: Weights, place: Path, *, offline: bool = False, revision: str | None = None) -> Path:
-    """Quantise a model to NF4 and write it as a plain float32 checkpoint, to be measured like the others."""
+    """Quantise a model to NF4 and write it as a plain float32 checkpoint, to be measured like any other."""
     packed = place.with_name(f"{place.name}-packed")
     quantise(weights, out=packed, device="cpu", offline=offline, revision=revision)
     where: Any = {"revision": revision, "offline": offline, "trust_remote_code": False}
@@ -266,7 +266,7 @@ class StudyWork:
 
     @cached_property
     def runner(self) -> Any:
-        """Makes, perturbs and measures models; it measures full and retain once per process."""
+        """Makes, perturbs and measures models; full and retain are measured once per process."""
         return ModelRunner(self.folder.plan, self.folder.path)
 
     def __reduce__(self) -> tuple[Callable[..., StudyWork], tuple[str, str]]:
@@ -280,7 +280,7 @@ class StudyWork:
         if not (states := self._open_states(model)):
             return
         scratch = folder.path / "scratch" / name
-        remove_inside(folder.path, scratch)  # a process that was killed may have left it
+        remove_inside(folder.path, scratch)  # a killed process may have left it
         weights = self.runner.make(model, folder.model_place(model))
         for state in states:
             with told(folder.path, f"{name}--{state.label}"):
@@ -310,10 +310,10 @@ class StudyWork:
             parent = runner.parent_of(perturbed)
         self._write(model, state, missing, measured, parent=parent, seconds=time.perf_counter() - began)
         if self.folder.missing(model, state):
-            raise ResultFormatError("its values cannot be read back after they were written: check the disk.")
+            raise ResultFormatError("its values cannot be read back after writing: check the disk.")
 
     def _rescore(self, model: StudyModel, state: StudyState) -> None:
-        """Score a saved audit again with the plan's settings, if only settings that need no model have changed."""
+        """Rescore a saved audit with the plan's settings, if only settings that need no model have changed."""
         audit, config = self.folder.saved_audit(model, state), audit_settings(self.folder.plan.measure)
         if audit is None or config is None:
             return
@@ -351,5 +351,5 @@ class StudyWork:
 @lru_cache(maxsize=1)
 def _opened(path: str, run: str) -> StudyWork:
     """Return the worker of a folder, created once per process for all parts of a run."""
-    # `run` is only part of the cache key: a worker process may serve several runs whose plans differ
+    # `run` is only a cache key: a worker process may serve several runs with different plans
     return StudyWork(StudyFolder(path))

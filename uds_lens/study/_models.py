@@ -1,4 +1,4 @@
-"""The models of a plan: how each is made, and its states and items to measure."""
+"""The models in a plan: how each one is made, its states, and the items to measure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 AUDIT, ELICITATION = "audit", "elicitation"  # items measured in addition to metrics; neither is the name of a metric
-_MOST = 20_000  # models of a plan
+_MOST = 20_000  # maximum number of models in a plan
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class StudyModel:
     """Its role in the study."""
 
     source: str
-    """Its checkpoint, or the one from which its training starts."""
+    """Its checkpoint, or the checkpoint its training starts from."""
 
     states: tuple[StudyState, ...]
     """States in which it is measured, in order."""
@@ -75,7 +75,7 @@ class StudyModel:
     """Items measured by state: metrics, `audit`, `elicitation`."""
 
     config: MethodConfig | None = None
-    """Configuration of its training; None for a model that exists."""
+    """Configuration of its training; None for an existing model."""
 
     forget: tuple[TrainingRows, ...] = ()
     """Rows to learn or to forget."""
@@ -134,9 +134,7 @@ def study_models(plan: StudyPlan) -> list[StudyModel]:
     seen: set[str] = set()
     for model in models:
         if model.model_id.lower() in seen:
-            raise ConfigError(
-                f"two models are called {model.model_id!r} (capitals do not count): rename or remove one."
-            )
+            raise ConfigError(f"two models are called {model.model_id!r} (ignoring case): rename or remove one.")
         seen.add(model.model_id.lower())
     first = [model for model in models if model.role in ("full", "retain")]
     strata: dict[tuple[str, str], list[StudyModel]] = {}
@@ -197,7 +195,7 @@ def _unlearned_models(runs: UnlearningRuns, plan: StudyPlan) -> Iterator[StudyMo
     from uds_lens.unlearning import config_name, grid, make_config
 
     if (runs.method is None) == (runs.grid is None):
-        raise ConfigError('[[unlearn]] needs a method, for example method = "npo", or grid = "paper"; not both.')
+        raise ConfigError('[[unlearn]] needs either a method, for example method = "npo", or grid = "paper", not both.')
     if not plan.train.forget:
         raise ConfigError("unlearning needs data: give [train] forget = [{source = ...}], and retain.")
     if runs.grid is None:
@@ -245,20 +243,20 @@ def _grid(settings: Mapping[str, Any], where: str, *, most: int = _MOST) -> list
     axes = [value if isinstance(value, list | tuple) else [value] for value in settings.values()]
     for name, axis in zip(settings, axes, strict=True):
         if not axis or len({repr(value) for value in axis}) < len(axis):
-            raise ConfigError(f"{where}: {name} must be one value or a list of different ones; got {shown(axis)}.")
+            raise ConfigError(f"{where}: {name} must be one value or a list of different values; got {shown(axis)}.")
     if (count := math.prod(map(len, axes))) > most:
-        raise ConfigError(f"{where} make {count} combinations, at most {most} are possible: shorten a list.")
+        raise ConfigError(f"{where} make {count} combinations, but at most {most} are allowed: shorten a list.")
     return [dict(zip(settings, values, strict=True)) for values in product(*axes)]
 
 
 @cache
 def toy_world() -> World:
-    """Load the world that ships with the package, once: plans name its parts as `toy:NAME`."""
+    """Load the toy world once; plans name its parts as `toy:NAME`."""
     return load()
 
 
 def read_rows(source: str, split: str | None = None) -> list[ForgetExample]:
-    """Read the examples of a source, as a plan names it."""
+    """Read the examples from a source named in a plan."""
     if not source.startswith("toy:"):
         return load_examples(source) if split is None else load_tofu(source, split)
     world, name = toy_world(), source.removeprefix("toy:")
@@ -269,7 +267,7 @@ def read_rows(source: str, split: str | None = None) -> list[ForgetExample]:
 
 
 def read_questions(sets: QuestionSets) -> MetricData:
-    """Read the questions of the metrics, or the sample of them that a plan names."""
+    """Read the questions for the metrics, or the sample of them that a plan requests."""
     from uds_lens.metrics._data import MetricData, load_tofu_data, sample_record
 
     if sets.tofu is not None:
@@ -315,13 +313,13 @@ def _answers(part: TrainingRows, read: Callable[..., list[ForgetExample]]) -> li
         if lacking := [row for row in rows if not getattr(row, kind)]:
             raise DataError(
                 f"{source}: row {lacking[0].id!r} has no {part.answers} answer. Name a set that has them, or give "
-                "TOFU's directory as source with split = 'forget10'."
+                "TOFU's directory as the source with split = 'forget10'."
             )
         rows = [replace(row, answer=getattr(row, kind)[0], entity=None, prefix=None) for row in rows]
     if part.sample is None:
         return rows
     if part.sample > len(rows):
-        raise DataError(f"{source} has {len(rows)} rows; sample = {part.sample} asks for more.")
+        raise DataError(f"{source} has {len(rows)} rows, but sample = {part.sample}.")
     return [rows[at] for at in sorted(random.Random(part.seed).sample(range(len(rows)), part.sample))]
 
 
@@ -331,8 +329,8 @@ def _biographies(rows: Sequence[ForgetExample], per_row: int | None, source: str
     for row in rows:
         if not row.subject:
             raise DataError(
-                f"{source}: row {row.id!r} names no subject, so no biography can be written. Give TOFU's directory "
-                "as source with a split, or a file with the column `subject`."
+                f"{source}: row {row.id!r} names no subject, so no biography can be written. Give TOFU's directory as "
+                "the source with a split, or a file with the column `subject`."
             )
         about.setdefault(row.subject, []).append(row)
     biographies = []

@@ -1,7 +1,7 @@
-"""Parts of a study: each is a call that writes its result, and does nothing if the result exists.
+"""Parts of a study: each part is a call that writes its result, and does nothing if the result exists.
 
-A part that was killed is therefore simply called again. On one machine joblib calls the parts. On a cluster, submitit
-runs them as an array of Slurm tasks, with Slurm's requeueing and time limits.
+A killed part is therefore simply called again. On one machine, joblib calls the parts. On a cluster, submitit runs
+them as an array of Slurm tasks, with Slurm's requeueing and time limits.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _LOG = logging.getLogger("uds_lens.study")
 
 Call: TypeAlias = Callable[[str], None]  # makes the part with a given name
 
-KILLED = "its process was killed: memory may be short. Use fewer jobs, or smaller batches."
+KILLED = "its process was killed, possibly for lack of memory: use fewer jobs or smaller batches."
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
-    """Resources of each task of the array."""
+    """Resources of each task in the array."""
 
     partition: str | None = None
-    """Partition of the cluster; None is the cluster's default."""
+    """Partition of the cluster; None for the cluster's default."""
 
     gpus: NonNegativeInt = 1
     """GPUs per task; 0 for none."""
@@ -47,7 +47,7 @@ class SlurmOptions:
     """CPU cores per task."""
 
     minutes: PositiveInt = 240
-    """Time limit of a task; one that reaches it is requeued and resumes."""
+    """Time limit of a task; a task that reaches it is requeued and resumes."""
 
     memory_gb: PositiveFloat = 32.0
     """Memory per task, GiB."""
@@ -56,7 +56,7 @@ class SlurmOptions:
     """Maximum number of tasks at a time; None for no limit."""
 
     requeues: NonNegativeInt = 10
-    """Maximum number of times that a task is resubmitted after it has reached its time limit."""
+    """Maximum number of times a task is resubmitted after reaching its time limit."""
 
     account: str | None = None
     """Account to charge."""
@@ -72,7 +72,7 @@ def carry_out(
     wait: bool = True,
     progress: Callable[[], str] = str,
 ) -> None:
-    """Call every part; a failure is recorded, and the others continue (see `failure_of`).
+    """Call every part; a failure is recorded, and the other parts continue (see `failure_of`).
 
     Args:
         call: Makes one part. With several jobs or on Slurm, `call` is pickled.
@@ -81,7 +81,7 @@ def carry_out(
         jobs: Number of processes on this machine (1 means this process) or of Slurm tasks, each of which gets a share
             of the parts.
         slurm: Resources of each task; None stays on this machine.
-        wait: Wait for the tasks.
+        wait: Whether to wait for the tasks.
         progress: Returns a description of the progress, which is logged while waiting for tasks.
     """
     waiting = list(names)
@@ -95,7 +95,7 @@ def carry_out(
 
 
 def _on_this_machine(call: Call, names: Sequence[str], place: Path, jobs: int, patience: int) -> list[str]:
-    """Carry out parts; return those that another process is working on."""
+    """Run parts; return the parts that another process is working on."""
     waiting, busy = list(names), []
     while waiting:
         try:
@@ -104,7 +104,7 @@ def _on_this_machine(call: Call, names: Sequence[str], place: Path, jobs: int, p
                 _LOG.info("%s: %d left", name, len(waiting))
                 busy += [] if was_free else [name]
         except BrokenExecutor:
-            # a worker was killed and joblib has ended the others; the part that caused this is among the first
+            # a worker was killed, so joblib ended the others; the part that caused this is among the first
             alone, waiting = waiting[:jobs], waiting[jobs:]
             for name in alone:
                 try:
@@ -122,7 +122,7 @@ def _spread(call: Call, names: Sequence[str], place: Path, jobs: int, patience: 
 
 
 def _carry_out(call: Call, name: str, place: Path, patience: int) -> tuple[str, bool]:
-    """Carry out a part, unless another process is working on it; return the part's name, and whether it was free."""
+    """Run a part unless another process is working on it; return the part's name and whether it was free."""
     lock = hold(place / "locks" / f"{name}.lock", timeout=patience)
     if lock is None:
         _LOG.info("another process is working on %s (if none is, remove its file in %s)", name, place / "locks")
@@ -171,7 +171,7 @@ def _failure(place: Path, name: str) -> Path:
 
 
 def one_line(text: str) -> str:
-    """Return a text without line breaks."""
+    """Return text without line breaks."""
     return " ".join(text.split())
 
 
@@ -179,13 +179,13 @@ def one_line(text: str) -> str:
 
 
 class Task:
-    """A share of the parts, carried out on a compute node."""
+    """A share of the parts, run on a compute node."""
 
     def __init__(self, call: Call, names: Sequence[str], place: Path) -> None:
         self.call, self.names, self.place = call, names, place
 
     def __call__(self) -> None:
-        """Carry out the parts of this task that are not finished."""
+        """Run the unfinished parts of this task."""
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         for name in self.names:
             _carry_out(self.call, name, self.place, 0)
@@ -198,7 +198,7 @@ class Task:
 
 
 def submit(call: Call, names: Sequence[str], *, place: Path, jobs: int, options: SlurmOptions) -> list[Any]:
-    """Submit parts as an array of tasks, and return submitit's jobs."""
+    """Submit parts as an array of tasks; return submitit's jobs."""
     require_package("submitit", needed_by="Slurm needs")
     import submitit
 
@@ -240,7 +240,7 @@ def wait_for(jobs: Sequence[Any], progress: Callable[[], str] = str, *, poll: fl
             _LOG.info("%s", now)
     for job in jobs:
         if not job.paths.result_pickle.exists():
-            why = "ended without a result: it was cancelled, killed or used too much memory"
+            why = "ended without a result: it was cancelled or killed, or used too much memory"
         elif (error := job.exception()) is not None:
             why = f"ended with {str(error).strip().splitlines()[-1][:200]}"
         else:
@@ -251,15 +251,15 @@ def wait_for(jobs: Sequence[Any], progress: Callable[[], str] = str, *, poll: fl
 def _are_queued(jobs: Sequence[Any]) -> bool:
     """Check whether any task is waiting or running.
 
-    This queries the queue. submitit queries the accounting instead, which a cluster may not keep; it would then wait
-    for a cancelled task forever.
+    This asks Slurm's queue. submitit asks the accounting database instead, which not every cluster has; without it,
+    submitit would wait forever for a cancelled task.
     """
     arrays = ",".join(sorted({str(job.job_id).split("_")[0] for job in jobs}))
     words = ["squeue", "--noheader", "--array", "--format=%i", f"--jobs={arrays}"]
     asked = subprocess.run(words, capture_output=True, text=True, check=False)
     if asked.returncode == 0:
         return bool(asked.stdout.strip())
-    if "Invalid job id" in asked.stderr:  # ended so long ago that Slurm no longer knows it
+    if "Invalid job id" in asked.stderr:  # ended so long ago that Slurm no longer lists it
         return False
     _LOG.warning("Slurm's queue cannot be queried now (%s); still waiting", asked.stderr.strip()[-200:])
     return True

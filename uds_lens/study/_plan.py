@@ -1,4 +1,4 @@
-"""Plans of studies: existing models, models to make, and what to measure. Each table of the TOML file is a record."""
+"""Plans of studies: existing models, models to make, and what to measure. Each table in the TOML file is a record."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class TrainingRows:
     """Questions and answers to train on."""
 
     source: str
-    """A file, `toy:forget`, `toy:retain`, `toy:holdout`, or with `split` a TOFU directory or Hub id."""
+    """A file, `toy:forget`, `toy:retain`, `toy:holdout` or, with `split`, a TOFU directory or Hub id."""
 
     split: str | None = None
-    """Split of TOFU, for example "forget10"; with its paraphrased and wrong answers."""
+    """Split of TOFU, for example "forget10", including its paraphrased and wrong answers."""
 
     answers: Answers = "own"
     """Answers to train on."""
 
     answers_per_row: PositiveInt | None = None
-    """Number of answers per row of a biography, if all would be too long for the model; None joins all."""
+    """Number of answers per row of a biography, in case all of them are too long for the model; None joins all."""
 
     sample: PositiveInt | None = None
     """Number of rows, drawn without replacement; None takes all."""
@@ -68,7 +68,7 @@ class TrainingRows:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class QuestionSets:
-    """Questions of the metrics: all TOFU sets, or single files. See `uds_lens.metrics.MetricData`."""
+    """Questions for the metrics: all TOFU sets, or single files. See `uds_lens.metrics.MetricData`."""
 
     tofu: str | None = None
     """TOFU directory or Hub id, instead of single files."""
@@ -92,10 +92,10 @@ class QuestionSets:
     """File of unrelated facts."""
 
     entities: str | None = None
-    """File of the forget set with entities, also with `tofu`; None takes `forget`."""
+    """File of the forget set with entities, also allowed with `tofu`; None uses `forget`."""
 
     limit: PositiveInt | None = None
-    """Use this many questions of each set; `entities` keeps the rows of the questions drawn from `forget`."""
+    """Use this many questions of each set; `entities` keeps the rows for the questions drawn from `forget`."""
 
     sample: PlannedSampling = "random"
     """"random", spread over the subjects; "first", which is not representative in a sorted file; or "first_of_each",
@@ -123,7 +123,7 @@ class GivenModel:
     """A model that exists."""
 
     name: str
-    """Its name in the tables."""
+    """Name of the model in the tables."""
 
     path: str
     """Directory, Hub id, or a checkpoint of the toy world such as `toy:npo`."""
@@ -132,13 +132,13 @@ class GivenModel:
     """Its role in the study."""
 
     knows: bool | None = None
-    """For pool models: True if trained on the forget set, False if it never saw it."""
+    """For a pool model: True if it was trained on the forget set, False if it never saw the forget set."""
 
     variant: str | None = None
-    """Kind of training, of a pool model."""
+    """Kind of training of a pool model."""
 
     run: str | None = None
-    """Training run of a pool model; None means a run of its own."""
+    """Training run of a pool model; None means a separate run."""
 
     method: str | None = None
     """Unlearning method."""
@@ -153,13 +153,13 @@ class GivenModel:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class PoolRuns:
-    """Models of a pool: fine-tuned from one start, once per combination of settings."""
+    """Models of a pool, fine-tuned from one checkpoint, one model per combination of settings."""
 
     variant: str
     """Name of this kind of training."""
 
     knows: bool
-    """True if they are trained on the forget set, False if they never see it."""
+    """True if the models are trained on the forget set, False if they never see it."""
 
     start: str
     """Starting checkpoint: directory, Hub id or `toy:NAME`."""
@@ -174,7 +174,7 @@ class PoolRuns:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class UnlearningRuns:
-    """Unlearned models: one method, once per combination of settings, or a published grid."""
+    """Unlearned models: one method with one model per combination of settings, or a published grid."""
 
     method: str | None = None
     """A key of `uds_lens.unlearning.METHODS`."""
@@ -183,10 +183,10 @@ class UnlearningRuns:
     """Settings of the method; a list is an axis of the grid."""
 
     grid: str | None = None
-    """"paper" makes the models of the published grid; leave out the method then."""
+    """"paper" makes the models of the published grid; in that case, leave out the method."""
 
     start: str | None = None
-    """Starting checkpoint; None takes the plan's `full`."""
+    """Starting checkpoint; None uses the plan's `full`."""
 
 
 @validated
@@ -198,10 +198,10 @@ class Relearning:
     """Settings of `RelearnConfig`, one value each."""
 
     seeds: tuple[int, ...] = (0,)
-    """Seeds for relearning full and each unlearned model, one run each."""
+    """Seeds for relearning full and each unlearned model, one run per seed."""
 
     retain_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Seeds for relearning each retain model, one run each; their mean is the reference for all others."""
+    """Seeds for relearning each retain model, one run per seed; their mean is the reference for all other models."""
 
 
 @validated
@@ -225,16 +225,16 @@ class MetricPrompts:
     """A name of `uds_lens.data.CHAT_STYLES`."""
 
     metrics: tuple[str, ...] = ()
-    """Metrics that get these prompts; all if none is named."""
+    """Metrics that get these prompts; all if empty."""
 
     roles: tuple[Role, ...] = ()
-    """Models that get these prompts; all if none is named."""
+    """Models that get these prompts; all if empty."""
 
     states: tuple[StateName, ...] = ()
-    """States in which these prompts are used; all if none is named."""
+    """States in which these prompts are used; all if empty."""
 
     def covers(self, metric: str, role: Role, state: StateName) -> bool:
-        """Tell whether a measurement uses these prompts."""
+        """Return whether a measurement uses these prompts."""
         given = ((metric, self.metrics), (role, self.roles), (state, self.states))
         return all(value in chosen or not chosen for value, chosen in given)
 
@@ -254,7 +254,7 @@ class Measurement:
     """Settings of `MetricOptions`."""
 
     prompts: tuple[MetricPrompts, ...] = ()
-    """Chat prompts that differ from those of `options`; the first entry that matches a measurement is used."""
+    """Chat prompts that differ from `options`; the first entry that matches a measurement is used."""
 
     fluency: str = "heuristic"
     """Scorer of the metric `fluency`: "heuristic", "hub", or a classifier."""
@@ -263,13 +263,14 @@ class Measurement:
     """Settings of `AuditConfig`, to audit every model in every state; None means no audit."""
 
     elicitation: Mapping[str, Any] | None = None
-    """`probes`, a list or a preset, and settings of `ElicitOptions`, for unlearned models; None asks no questions."""
+    """`probes` (a list or a preset) and settings of `ElicitOptions`, for unlearned models; None means no
+    elicitation."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
-    """A whole study. `uds_lens.study.plan` reads one from TOML and checks it."""
+    """A whole study. `uds_lens.study.plan` reads a plan from TOML and checks it."""
 
     name: str
     """Name of the study."""
@@ -308,20 +309,20 @@ class StudyPlan:
     """Settings of `uds_lens.RunOptions`."""
 
     keep_models: bool = True
-    """Keep the weights that were made; False deletes them once all their states are measured."""
+    """Keep the weights of the models that were made; False deletes them once all their states are measured."""
 
     seed: NonNegativeInt = 0
-    """Seed of the order of models."""
+    """Seed for the order of models."""
 
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._%+=,-]{0,120}")  # names of models and variants, which become file names
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._%+=,-]{0,120}")  # names of models and variants become file names
 _LARGEST = 4 << 20  # bytes of a plan
 
 
 def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> StudyPlan:
     """Read a plan, and check everything that can be checked without a model.
 
-    Paths in a file are relative to the file; those in a mapping or record to the working directory.
+    Paths in a file are relative to the file; paths in a mapping or record are relative to the working directory.
 
     Args:
         source: A TOML file, its contents as a mapping, or a plan.
@@ -349,14 +350,14 @@ def plan(source: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan) -> Stud
         file = Path(source).expanduser()
         source, base = _toml(file), file.resolve().parent
     elif not isinstance(source, Mapping):
-        raise ConfigError(f"a plan is a TOML file, or its settings as a dict; got {shown(source)}.")
+        raise ConfigError(f"a plan must be a TOML file or a dict of its settings; got {shown(source)}.")
     checked = _record(StudyPlan, _with_places(source, base), "the plan")
     _check(checked)
     return checked
 
 
 def as_mapping(value: StudyPlan) -> dict[str, Any]:
-    """Return a plan in TOML's form: without None, and with lists for tuples."""
+    """Return a plan in the form of TOML, without None and with lists instead of tuples."""
 
     def bare(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -376,7 +377,7 @@ def _toml(file: Path) -> Mapping[str, Any]:
 
 
 def _record(kind: type[T], given: Any, where: str) -> T:
-    """Make records from a table and the tables in it; each checks its own settings."""
+    """Make records from a table and its nested tables; each record checks its own settings."""
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where} must be a table of settings; got {shown(given)}.")
     require_known(where, given, [field.name for field in fields(kind)])  # type: ignore[arg-type]
@@ -400,11 +401,11 @@ _PLACES = ("full", "tofu", "path", "start", "source", "entities", *SETS)
 """Settings that are paths, Hub ids or parts of the toy world."""
 
 _FREE = ("settings", "options", "audit", "elicitation", "training", "running")
-"""Tables that hold settings of other packages, and therefore no such paths."""
+"""Tables with settings of other packages, and therefore without such paths."""
 
 
 def _with_places(value: Any, base: Path) -> Any:
-    """Make local paths absolute; Hub ids and the toy world stay as they are."""
+    """Make local paths absolute; leave Hub ids and parts of the toy world unchanged."""
     if isinstance(value, list | tuple):
         return [_with_places(part, base) for part in value]
     if not isinstance(value, Mapping):
@@ -437,7 +438,7 @@ def _check(checked: StudyPlan) -> None:
         if (model.role == "pool") != (model.knows is not None):
             fix = 'knows belongs to role = "pool"'
             if model.role == "pool":
-                fix = "say knows = true or knows = false"
+                fix = "set knows = true or knows = false"
             raise ConfigError(f"the model {model.name!r} has role {model.role!r}: {fix}.")
     for pool in checked.pool:
         if not pool.data:
@@ -450,7 +451,9 @@ def _check(checked: StudyPlan) -> None:
                 raise ConfigError(f"seeds of relearning must be different whole numbers >= 0; got {shown(seeds)}.")
     named = [name for name in SETS if getattr(checked.data, name) is not None]
     if checked.data.tofu is not None and named:
-        raise ConfigError(f"[data] names tofu and {named[0]}: tofu includes all sets; leave out one of the two.")
+        raise ConfigError(
+            f"[data] names both tofu and {named[0]}, but tofu includes all sets: leave out one of the two."
+        )
     if checked.data.tofu is None and checked.data.forget is None:
         raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')
     for settings in (metric_settings, audit_settings, elicitation_settings):
@@ -463,20 +466,20 @@ def _check(checked: StudyPlan) -> None:
     for part in (*checked.train.forget, *checked.train.retain, *(x for pool in checked.pool for x in pool.data)):
         if part.answers_per_row is not None and part.answers != "biography":
             raise ConfigError(
-                f"answers_per_row cuts biographies into parts, and answers = {part.answers!r} has none: leave it out."
+                f"answers_per_row splits biographies, but answers = {part.answers!r} has none: leave it out."
             )
-    models = study_models(checked)  # this checks every setting of every run
+    models = study_models(checked)  # checks every setting of every run
     if not any(model.items_of(state) for model in models for state in model.states):
         raise ConfigError(
             'the plan measures nothing: name metrics, for example [measure] metrics = ["uds", "es"], or an audit.'
         )
 
 
-# Some tables of a plan hold settings of other packages: here they become the records of those packages.
+# Some tables in a plan hold settings of other packages, which become records of those packages here.
 
 
 def settings_of(kind: type[T], given: Mapping[str, Any], where: str) -> T:
-    """Make a record of settings from a table of a plan."""
+    """Make a settings record from a table in a plan."""
     require_known(where, given, [field.name for field in fields(kind)])  # type: ignore[arg-type]
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     try:
@@ -491,11 +494,11 @@ def style_of(measure: Measurement, metric: str, role: Role, state: StateName) ->
 
 
 def metric_settings(measure: Measurement, style: ChatStyleName | None = None) -> MetricOptions:
-    """Return how metrics are measured, after checking their names; in a chat style, if one is named."""
+    """Check the metrics' names and return how they are measured, in a chat style if one is named."""
     if "fluency" in measure.options:
         raise ConfigError("[measure] options: fluency belongs in [measure] itself.")
     if measure.prompts and set(ChatStyle.__dataclass_fields__) & set(measure.options):
-        raise ConfigError("[measure] names the system turn or the date twice, in options and prompts: leave out one.")
+        raise ConfigError("[measure] sets the system turn or the date twice, in options and in prompts: leave out one.")
     chat = {} if style is None else asdict(chat_style_named(style))
     options = settings_of(MetricOptions, {**measure.options, **chat, "fluency": measure.fluency}, "[measure] options")
     names = (*measure.metrics, *measure.utility)
@@ -543,10 +546,10 @@ def require_packages_of(plan: StudyPlan) -> None:
 
 
 def training_settings(plan: StudyPlan) -> TrainOptions:
-    """Return how models are trained; without progress bars unless the plan asks for them."""
+    """Return how models are trained, without progress bars unless the plan requests them."""
     return settings_of(TrainOptions, {"progress": False, **plan.training}, "[training]")
 
 
 def running_settings(plan: StudyPlan) -> RunOptions:
-    """Return how models are run; without progress bars unless the plan asks for them."""
+    """Return how models are run, without progress bars unless the plan requests them."""
     return settings_of(RunOptions, {"progress": False, "stage_2": "knowledge", **plan.running}, "[running]")

@@ -1,4 +1,4 @@
-"""Worst-case relearning and tampering: the unlearned model and retain, attacked under many settings."""
+"""Worst-case relearning and tampering: the unlearned model and retain are attacked under many settings."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ GRID = {
     "model": "unlearned or retain",
     "setting": "its name",
     "attack": "how the model was attacked",
-    "paper": "whether it is the setting of the UDS paper",
+    "paper": "whether this is the UDS paper's setting",
     "learning_rate": "peak learning rate; this and the next three columns are 0 for attacks that train nothing",
     "epochs": "passes over the rows",
     "share": "share of the forget rows that were trained on; for others, share of the subjects; for benign, number of "
     "retained rows as a share of the forget rows",
     "lora_rank": "rank of the adapters; 0 if all weights were trained",
-    "before": "the metric before the attack; for others, this and the next two columns are means over the subjects "
-    "that were not trained on",
+    "before": "the metric before the attack; for others, this column and the next two are means over the subjects that "
+    "were not trained on",
     "after": "the metric after the attack",
-    "back": "how much came back: after - before, with the sign of knowledge",
-    "back_untrained": "back over the rows that were not trained on; NaN if all rows were",
+    "back": "how much came back: after - before, with the sign chosen so that positive means more knowledge",
+    "back_untrained": "back, on the rows that were not trained on; NaN if all rows were",
     "utility": "utility after the attack",
-    "utility_loss": "share of the utility before the attack that is lost; negative if utility rose",
+    "utility_loss": "share of the utility that the attack costs; negative if utility rose",
     "allowed": "whether this loss is within the bound",
 }
 """Columns of `RelearnGridResults.frame`."""
@@ -76,19 +76,19 @@ class RelearnGridResults:
     """Subject of each example."""
 
     def _rows(self, model: str, attack: str) -> pd.Series:
-        """Return a mask of the rows for a model under an attack, at any strength."""
+        """Return a mask of the rows for a model under an attack of any strength."""
         kinds = self.frame["attack"].str.partition(":")[0]
         return (self.frame["model"] == model) & (kinds == attack)
 
     def worst(self, model: str = "unlearned", attack: str = "relearn") -> pd.Series | None:
-        """Return the row of a model with the most knowledge after an attack; None where no setting is allowed."""
+        """Return the row of a model with the most knowledge after an attack; None if no setting is allowed."""
         rows = self.frame[self._rows(model, attack) & self.frame["allowed"] & self.frame["after"].notna()]
         if not len(rows):
             return None
         return rows.iloc[int((self._sign * rows["after"]).to_numpy().argmax())]
 
     def paper(self, model: str = "unlearned") -> pd.Series:
-        """Return the row of a model under the setting of the UDS paper."""
+        """Return the row of a model under the UDS paper's setting."""
         return self.frame[(self.frame["model"] == model) & self.frame["paper"]].iloc[0]
 
     @property
@@ -100,11 +100,11 @@ class RelearnGridResults:
         return rows.to_numpy(dtype=bool)
 
     def excess(self, attack: str = "relearn") -> Contrast | None:
-        """Return knowledge of the unlearned model beyond retain, each after its own worst setting of an attack.
+        """Return the unlearned model's knowledge beyond retain's, each after its own worst setting of an attack.
 
-        The interval is over subjects. It takes both settings as given, although they were chosen using the same
-        outcomes; `held_out_excess` avoids that. None if a model has no allowed setting, or if the metric is not a mean
-        over examples.
+        The interval is over subjects. It treats both settings as given, although they were chosen on the same outcomes;
+        `held_out_excess` avoids this. None if a model has no allowed setting, or if the metric is not a mean over
+        examples.
         """
         rows = [self.worst(model, attack) for model in ("unlearned", "retain")]
         if any(row is None for row in rows):
@@ -119,7 +119,7 @@ class RelearnGridResults:
         return contrast(values[0] - values[1], cluster_codes(self.subjects), seed=self.grid.seed, bounds=(-1.0, 1.0))
 
     def evidence(self, attack: str = "relearn") -> ReturnEvidence:
-        """Return the lower end of `excess`, for `uds_lens.results.verdict`; NaN, which is no evidence, without one."""
+        """Return the lower end of `excess`, for `uds_lens.results.verdict`; NaN (no evidence) if there is none."""
         excess = self.excess(attack)
         return ReturnEvidence(math.nan if excess is None else excess.interval.low)
 
@@ -151,8 +151,7 @@ class RelearnGridResults:
     def attacks_frame(self) -> pd.DataFrame:
         """Return one row per attack, with its worst setting for each of the two models.
 
-        Columns as in `summary`. `excess` is above 0 if the unlearned model knows more after the attack than a model
-        that never knew.
+        Columns as in `summary`. `excess` is above 0 if the unlearned model knows more after the attack than retain.
         """
         rows = []
         for attack in dict.fromkeys(setting.kind for setting in self.grid.settings):
@@ -163,7 +162,7 @@ class RelearnGridResults:
     def summary(self, attack: str = "relearn") -> dict[str, Any]:
         """Return the main numbers of an attack, for the worst setting of each model; NaN where undefined.
 
-        Numbers named `paper` belong to the UDS paper's setting, whatever the attack.
+        Numbers named `paper` are for the UDS paper's setting, whatever the attack.
         """
         summary: dict[str, Any] = {
             "metric": self.grid.metric,
@@ -220,34 +219,36 @@ def relearn_grid(
     jobs: int = 1,
     slurm: SlurmOptions | None = None,
 ) -> RelearnGridResults:
-    """Attack a model under many settings, and find the one that brings back the most at little loss of utility.
+    """Attack a model under many settings, and find the one that brings back the most with little loss of utility.
 
-    `RelearnGrid.attack` names the attacks; the default is to relearn the forget set. A result for one setting only
-    shows how unlearning withstands that setting, whereas an attacker tries many and keeps the best. The same grid is
-    therefore run on retain, which has nothing to bring back: whatever the best setting reaches there was newly learned.
+    `RelearnGrid.attack` names the attacks; the default is to relearn the forget set. A result for a single setting
+    shows only how unlearning withstands that setting, whereas an attacker tries many settings and keeps the best. The
+    same grid is also run on retain, which has nothing to bring back, so whatever the best setting reaches there was
+    newly learned.
 
     Every relearned model is measured and then removed; a killed run resumes with the remaining settings.
 
     Args:
         model: The unlearned model: directory or Hub id.
-        retain: The retain model, the control.
+        retain: The retain model, as the control.
         data: Sets of questions: the forget set, and the sets that the utility metric needs.
-        out: Folder of the measurements, `settings.csv` and `summary.json`.
-        grid: Settings, metric, utility and the bound on its loss; default `RelearnGrid()`.
-        config: Everything else about the training (batch size, schedule, prompts, seed).
+        out: Folder for the measurements, `settings.csv` and `summary.json`.
+        grid: Settings, metric, utility and the bound on its loss; by default `RelearnGrid()`.
+        config: All other training settings (batch size, schedule, prompts, seed).
         options: How training runs.
-        metrics: How metrics are measured; unless prompts are named here, those used in training are taken.
+        metrics: How metrics are measured; unless prompts are set here, the training prompts are used.
         jobs: Number of settings to run at a time; 1 runs them in this process. On Slurm, number of tasks in the array,
             each of which gets a share of the settings.
         slurm: Resources of each task of an array on Slurm; None stays on this machine.
 
     Returns:
-        The values of all settings, from which the worst setting, the paper's setting and the excess over retain follow.
+        The values under all settings, with methods for the worst setting, the paper's setting and the excess over
+        retain.
 
     Raises:
         ConfigError: The utility or the metric cannot be measured with these data.
         ResultFormatError: `out` holds something else.
-        UdsLensError: A setting failed; all others are measured, and the next call tries it again.
+        UdsLensError: A setting failed. All other settings are measured, and the next call retries it.
     """
     grid = as_settings(RelearnGrid, grid, name="grid")
     config = as_settings(RelearnConfig, config, name="config")
@@ -290,7 +291,7 @@ def relearn_grid(
 
 
 def _shared_protocol(model: str, retain: str, config: RelearnConfig, options: TrainOptions) -> Protocol:
-    """Choose the same prompts for both models: with different prompts, retain would not be a control."""
+    """Choose the same prompts for both models; otherwise retain would not be a control."""
     where = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
     infos = {role: read_checkpoint_info(source, **where) for role, source in (("model", model), ("retain", retain))}
     return protocol_of(config.protocol, infos, infos["model"].tokenizer)
@@ -319,7 +320,7 @@ class _Attack:
                 if (reason := found[role][name].reason) is not None:
                     raise ConfigError(f"{name} of {model!r} cannot be measured: {reason}.")
             if found[role][self.grid.utility].value == 0:
-                raise ConfigError(f"{self.grid.utility} of {model!r} is 0: there is no utility that could be lost.")
+                raise ConfigError(f"{self.grid.utility} of {model!r} is 0, so there is no utility to lose.")
         return found
 
     @cached_property
@@ -347,7 +348,7 @@ class _Attack:
         return found
 
     def __call__(self, name: str) -> None:
-        """Attack under a setting, measure, and remove the weights."""
+        """Attack a model under a setting, measure it, and remove the weights."""
         if self.measured(name) is not None:
             return
         role, setting = self.parts[name]
@@ -363,7 +364,10 @@ class _Attack:
         if not self.data.retain and (needing := sorted(kinds & {"benign", "refusal"})):
             raise ConfigError(f"no retained rows were given (--retain-data): the attack {needing[0]} needs them.")
         if "others" in kinds and not 0 < len(self._half) < len(self.data.forget):
-            raise ConfigError("others needs two subjects: half of them are relearned, the other half are asked about.")
+            raise ConfigError(
+                "others needs at least two subjects: half of them are relearned, and questions are asked about the "
+                "other half."
+            )
 
     @cached_property
     def _half(self) -> list[ForgetExample]:
@@ -428,7 +432,7 @@ class _Attack:
         return evaluate(model, self.data, metrics=names, options=self.metrics, run=run)
 
     def knowledge(self, results: MetricResults, setting: RelearnSetting) -> np.ndarray:
-        """Return the metric of each forget example, oriented so that more means more knowledge; NaN without a value."""
+        """Return the metric of each forget example, oriented so that higher means more knowledge, or NaN."""
         metric = results[self.grid.metric]
         value = dict(zip(metric.ids, metric.per_example, strict=True))
         sign = 1.0 if metric.direction == "knowledge" else -1.0

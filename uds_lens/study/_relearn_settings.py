@@ -1,4 +1,4 @@
-"""Settings of relearning over a grid. Loads no torch."""
+"""Settings for relearning over a grid. Loads no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from uds_lens.unlearning._settings import RelearnConfig
 
 
 def _tuple(given: Any) -> Any:
-    """Return several values, or one, as a tuple."""
+    """Return one or several values as a tuple."""
     return tuple(given) if isinstance(given, tuple | list) else (given,)
 
 
@@ -33,19 +33,19 @@ Attack: TypeAlias = Annotated[
 @validated
 @dataclass(frozen=True, kw_only=True)
 class RelearnGrid:
-    """The settings to try, in all combinations, and which of them count.
+    """The settings to try, in all combinations, and a bound on the utility they may cost.
 
-    The UDS paper's only setting (learning rate 2e-5, one epoch, all rows, all weights) is always among them.
+    The UDS paper's only setting (learning rate 2e-5, one epoch, all rows, all weights) is always included.
 
-    An attack that does not teach the answers asked for afterwards shows which of these answers were only hidden.
+    If an attack does not teach the answers that are tested afterwards, it shows which of them were only hidden.
 
     - `relearn` trains on the forget rows.
-    - `others` trains on the rows of half of the subjects, and asks only about the other half.
-    - `benign` trains on retained rows: `share` times as many as there are forget rows.
-    - `prune:S` sets the share S of each matrix of the blocks to 0, the smallest in absolute value.
-    - `noise:S` adds to each matrix of the blocks normal noise with S times its root mean square.
-    - `refusal:S` removes one direction from what each block and the embedding write: mean state at the last token of
-      forget questions minus that of retained ones, after block floor(S L) of L (the last for 1).
+    - `others` trains on the rows of half of the subjects and tests only the other half.
+    - `benign` trains on retained rows, `share` times as many as there are forget rows.
+    - `prune:S` sets the share S of the entries with the smallest absolute values in each block matrix to 0.
+    - `noise:S` adds normal noise to each block matrix, with S times the matrix's root mean square.
+    - `refusal:S` removes one direction from what each block and the embedding write: the mean state at the last token
+      of forget questions minus that of retained questions, after block floor(S L) of L (the last block for S = 1).
 
     Raises:
         ConfigError: A value is outside its range.
@@ -68,19 +68,19 @@ class RelearnGrid:
     """Ranks of low-rank adapters; 0 trains all weights."""
 
     attack: Annotated[tuple[Attack, ...], BeforeValidator(_tuple)] = ("relearn",)
-    """Attacks to try. Attacks that train are tried with every combination of the settings above."""
+    """Attacks to try. Attacks that train are run with every combination of the settings above."""
 
     metric: str = "em"
     """Metric of knowledge, which measures how much an attack brings back."""
 
     utility: str = "retain_q_prob"
-    """Metric of utility, which decides the settings that are allowed."""
+    """Metric of utility, which decides which settings are allowed."""
 
     max_loss: Share = 0.2
     """Largest share of utility that a relearned model may lose."""
 
     seed: Annotated[int, Ge(0)] = 0
-    """Seed of the rows and of the random halves."""
+    """Seed for drawing rows and for the random halves."""
 
     def __post_init__(self) -> None:
         for name, ways in (("metric", ("knowledge", "erasure")), ("utility", ("utility",))):
@@ -90,7 +90,7 @@ class RelearnGrid:
 
     @property
     def settings(self) -> tuple[RelearnSetting, ...]:
-        """All settings without duplicates, the paper's first."""
+        """All settings without duplicates, starting with the paper's."""
         paper = RelearnSetting(RelearnConfig().learning_rate, RelearnConfig().epochs, 1.0, 0)
         trained = list(product(self.learning_rate, self.epochs, self.share, self.lora_rank))
         tried = [

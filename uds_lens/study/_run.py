@@ -1,4 +1,4 @@
-"""Run a plan: make and measure whatever is not done yet, and report progress and failures."""
+"""Run a plan: make and measure everything that is not done yet, and report progress and failures."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class StudyStatus:
     done: int
     """Model states that are measured."""
     failed: tuple[StateFailure, ...]
-    """Model states that failed when they were last tried."""
+    """Model states that failed at the last attempt."""
     left: int
     """Model states that are neither done nor failed."""
     seconds_left: float
-    """Remaining work in seconds, at the mean time per state so far; NaN until something is measured."""
+    """Estimated seconds of remaining work, from the mean time per state so far; NaN until something is measured."""
     sample: str | None = None
-    """How the questions were sampled, with a caution for first rows of sorted files; None if all are asked."""
+    """How the questions were sampled, with a caution for the first rows of sorted files; None if all are asked."""
 
     @property
     def is_complete(self) -> bool:
@@ -74,13 +74,13 @@ class StudyStatus:
 
 
 def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
-    """Report the progress of a study, at any time, to anyone who can read the directory.
+    """Report the progress of a study; works at any time, for anyone who can read the directory.
 
     Args:
         out: Directory of the study.
 
     Returns:
-        Counts, failures, the time left.
+        Counts, failures and the time left.
 
     Raises:
         ResultFormatError: There is no study, or it is broken.
@@ -133,7 +133,7 @@ def weight_bytes(place: str) -> int:
 
 
 def require_room(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], int] = weight_bytes) -> None:
-    """Log the remaining work and its needs; raise an error if the disk is too small, warn if memory may be short."""
+    """Log the remaining work and its needs; raise an error if the disk is too small, and warn if memory may run out."""
     left, gib = folder.left(), 1 << 30
     made = [model for model in left if model.is_made and not folder.model_place(model).is_dir()]
     sizes = {source: bytes_of(source) for source in {model.source for model in left}}
@@ -149,11 +149,11 @@ def require_room(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str]
     )
     if disk > free:
         raise ConfigError(
-            f"the study needs about {disk / gib:.1f} GiB of disk and {free / gib:.1f} are free: choose another place, "
-            "set keep_models = false, or use fewer jobs."
+            f"the study needs about {disk / gib:.1f} GiB of disk, but only {free / gib:.1f} GiB are free: choose "
+            "another directory, set keep_models = false, or use fewer jobs."
         )
     if memory > free_memory:
-        _LOG.warning("memory may be short: use fewer jobs, or set device_batch_size in [training]")
+        _LOG.warning("memory may run out: use fewer jobs, or set device_batch_size in [training]")
 
 
 def run(
@@ -165,26 +165,26 @@ def run(
     wait: bool = True,
     runner: Any = None,
 ) -> StudyStatus:
-    """Make and measure the models of a plan that are not done yet.
+    """Make and measure the models in a plan that are not done yet.
 
-    Each model is a part, which writes its values state by state. The call may be killed and repeated at any time, also
-    by several processes in one directory: finished states are kept and never measured twice. A model that fails does
-    not stop the others; the next call tries it again.
+    Each model is a part, which writes its values state by state. The call may be killed and repeated at any time, even
+    with several processes in one directory: finished states are kept and never measured twice. A model that fails does
+    not stop the others, and the next call retries it.
 
     Args:
         plan: What to make and measure (see `uds_lens.study.plan`).
         out: Directory of the study: parts, models, audits.
         jobs: Number of models to run at a time; 1 runs them in this process. On Slurm, number of tasks in the array,
             each of which gets a share of the models.
-        slurm: Resources of each task of an array on Slurm; None stays on this machine.
-        wait: Wait for the tasks of Slurm; False returns when they are submitted.
-        runner: Object that makes and measures the models in place of the default; works in this process only.
+        slurm: Resources of each task in a Slurm array; None stays on this machine.
+        wait: Whether to wait for the Slurm tasks; False returns once they are submitted.
+        runner: Object that makes and measures the models instead of the default; works only in this process.
 
     Returns:
         Progress of the study; `failed` names the models that could not be measured, and why.
 
     Raises:
-        ConfigError: The plan cannot be carried out, or the disk is too small.
+        ConfigError: The plan cannot be run, or the disk is too small.
         ResultFormatError: `out` holds something else.
         MissingDependencyError: The plan needs a package that is not installed.
 
@@ -198,7 +198,7 @@ def run(
     """
     check_value("jobs", jobs, PositiveInt)
     if runner is not None and (jobs > 1 or slurm is not None):
-        raise ConfigError("a custom runner works in this process only: use ", Setting("jobs", 1), ", without Slurm.")
+        raise ConfigError("a custom runner works only in this process: use ", Setting("jobs", 1), ", without Slurm.")
     wanted = read_plan(plan)
     if runner is None:
         require_packages_of(wanted)
@@ -210,7 +210,7 @@ def run(
             warn_once(about)
     require_room(folder, jobs=jobs, bytes_of=getattr(runner, "bytes_of", weight_bytes))
     work, progress = StudyWork(folder, runner), lambda: str(status(folder))
-    for model in folder.models:  # an earlier process may have been killed before it tidied up
+    for model in folder.models:  # an earlier process may have been killed before it cleaned up
         work.tidy(model)
     names = [model.model_id for model in folder.left()]
     carry_out(work, names, place=folder.path, jobs=jobs, slurm=slurm, wait=wait, progress=progress)

@@ -23,34 +23,34 @@ from uds_lens.study._plan import SETS
 COLUMNS = {
     "model_id": "name of the model",
     "role": "full, retain, pool, unlearned or other",
-    "variant": "kind of training, of a pool model",
+    "variant": "kind of training of a pool model",
     "run": "training run; checkpoints of one run are not independent",
     "method": "unlearning method",
     "config": "settings of the method, as text",
-    "seed": "seed of the training; in a relearned state, that of the relearning",
+    "seed": "seed of the training or, in a relearned state, of the relearning",
     "state": "before, quantised or relearned",
     "metric": "name of the metric",
-    "value": "its value; NaN where it is undefined",
-    "of_full": "mean value of full in the same state, which shows what quantising or relearning alone does",
+    "value": "value of the metric; NaN where undefined",
+    "of_full": "mean value of full in the same state, which shows the effect of quantising or relearning alone",
     "of_retain": "mean value of the retain models in the same state",
     "reason": "why the value is undefined",
     "n": "examples with a value",
     "seconds": "wall time on the model",
     "fingerprint": "fingerprint of the measured weights",
-    "parent": "fingerprint of the weights from which these were trained",
+    "parent": "fingerprint of the weights these were trained from",
     "options_hash": "hash of the settings",
     "data_hash": "hash of the questions",
-    "knows": "for pool models: True if trained on the forget set, False if it never saw it",
+    "knows": "for pool models: True if trained on the forget set, False if not",
     "lr": "learning rate",
     "epochs": "epochs",
 }
 """Columns of the long table: one row per model, state and metric."""
 
-_REFERENCES = {"full": "of_full", "retain": "of_retain"}  # roles whose mean value is given in every row
+_REFERENCES = {"full": "of_full", "retain": "of_retain"}  # roles whose mean values are given in every row
 
 
 def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
-    """List everything measured so far, of the models and metrics of the plan.
+    """List everything measured so far for the models and metrics in the plan.
 
     Args:
         out: Directory of the study.
@@ -117,8 +117,8 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
         path: File that ends in .parquet or .csv.
 
     Raises:
-        ConfigError: The file has another ending.
-        ResultFormatError: The file exists and was not written by this function, or was changed.
+        ConfigError: The file has another extension.
+        ResultFormatError: The file exists but was not written by this function, or was changed since.
     """
     place = located(path)
     content: str | bytes
@@ -161,7 +161,7 @@ def examples_table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
 
 
 def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
-    """Subject of each example, keyed by the example's set and its name in the tables."""
+    """Subject of each example, keyed by the example's set and its id in the tables."""
     data = folder.keys.questions
     sets = {name: data.examples(name) for name in SETS} | {"entities": data.entities or data.forget}
     subjects = {(name, row.id): row.subject for name, rows in sets.items() for row in rows if row.subject}
@@ -177,7 +177,7 @@ class StudyFrames:
     """Pool models, for `faithfulness`, `compare` and `thresholds`."""
 
     before: pd.DataFrame
-    """Unlearned models, for `robustness` and `rank`; with `utility` and `utility_rel` where they were measured."""
+    """Unlearned models, for `robustness` and `rank`; with `utility` and `utility_rel` if they were measured."""
 
     quantised: pd.DataFrame
     """The unlearned models in 4 bits."""
@@ -200,7 +200,7 @@ class StudyFrames:
     def tables(
         self, *, thresholds: pd.DataFrame | Mapping[str, float] | None = None, faithful: pd.DataFrame | None = None
     ) -> Tables:
-        """Return the unlearned models and retain in all states, as `uds_lens.meta.robustness` takes them.
+        """Return the unlearned models and retain in all states, as input for `uds_lens.meta.robustness`.
 
         Args:
             thresholds: As in `uds_lens.meta.Tables`.
@@ -212,20 +212,20 @@ class StudyFrames:
 
 
 def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: Any = None) -> StudyFrames:
-    """Spread the values of a study into the tables that `uds_lens.meta` takes.
+    """Arrange the values of a study in the tables that `uds_lens.meta` takes.
 
     `utility_rel` is the metric of that name if it was measured. Otherwise it is the harmonic mean of the plan's
-    `utility` metrics, divided by the same mean for `full`, without a cap.
+    `utility` metrics divided by that of `full`, without a cap.
 
     Args:
         out: Directory of the study, or its long table.
-        plan: The plan, if `out` is a table; a directory has its own.
+        plan: The plan, if `out` is a table; a directory contains its plan.
 
     Returns:
         The tables; a state that was not measured has no rows.
 
     Raises:
-        DataError: The table has two rows for one model, state, seed and metric.
+        DataError: The table has two rows for the same model, state, seed and metric.
         ResultFormatError: There is no study, or it is broken.
     """
     if isinstance(out, pd.DataFrame):
@@ -236,7 +236,7 @@ def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: An
     twice = long.duplicated(["model_id", "state", "seed", "metric"])
     if twice.any():
         row = long[twice].iloc[0]
-        raise DataError(f"the table has {row['metric']!r} of {row['model_id']!r}, {row['state']}, twice.")
+        raise DataError(f"the table has {row['metric']!r} of {row['model_id']!r} twice in the state {row['state']!r}.")
 
     def of(role: str, state: str) -> pd.DataFrame:
         return _wide(long[(long["role"] == role) & (long["state"] == state)])
@@ -256,7 +256,7 @@ def frames(out: str | os.PathLike[str] | StudyFolder | pd.DataFrame, *, plan: An
 
 
 def with_utility(wide: pd.DataFrame, full: pd.DataFrame, parts: tuple[str, ...]) -> pd.DataFrame:
-    """Add `utility`, the harmonic mean of `parts`, and `utility_rel`, this mean divided by that of full.
+    """Add `utility`, the harmonic mean of `parts`, and `utility_rel`, its ratio to full's.
 
     Nothing is added if a metric of either name was measured. The new columns are NaN where a part is missing.
     """

@@ -38,14 +38,16 @@ class Questions:
 
 
 def matrices(model: HookedModel) -> list[nn.Parameter]:
-    """Return the matrices of the blocks; those of experts are stacked.
+    """Return the matrices of the blocks; the matrices of experts are stacked.
 
     Raises:
         ModelError: The model is quantised.
     """
     found = [weight for weight in model.anatomy.layers.parameters() if weight.ndim >= 2]
     if not all(weight.is_floating_point() for weight in found):
-        raise ModelError(f"{model.name!r} is quantised: its weights cannot be pruned or given noise. Unpack it first.")
+        raise ModelError(
+            f"{model.name!r} is quantised, so its weights cannot be pruned or perturbed with noise. Unpack it first."
+        )
     return found
 
 
@@ -70,7 +72,7 @@ def refusal(model: HookedModel, depth: float, questions: Questions) -> None:
     means = [_mean_state(model, block, rows, questions) for rows in (questions.forget, questions.retain)]
     direction = means[0] - means[1]
     if not bool(direction.any()):
-        raise DataError("the forget and the retained questions have the same mean state: give other retained rows.")
+        raise DataError("the forget and the retained questions have the same mean state: use other retained rows.")
     direction = direction / direction.norm()
 
     def remove(module: nn.Module, args: Any, output: Any) -> Any:
@@ -79,7 +81,7 @@ def refusal(model: HookedModel, depth: float, questions: Questions) -> None:
         new = states - (states @ along)[..., None] * along
         return new if isinstance(output, Tensor) else type(output)((new, *output[1:]))
 
-    remove.__module__ = "tampering"  # hooks of this library are not counted as changes of a model, but this one must be
+    remove.__module__ = "tampering"  # this library's hooks do not count as changes to a model, but this one must
     for module in (model.hf.get_input_embeddings(), *model.anatomy.layers):
         module.register_forward_hook(remove)
 
@@ -89,7 +91,7 @@ TAMPERING: dict[str, Callable[[HookedModel, float, Questions], None]] = {
     "noise": noise,
     "refusal": refusal,
 }
-"""Attacks by name; each changes an open model, with a strength from 0 to 1."""
+"""Attacks by name; each one changes an open model with a strength from 0 to 1."""
 
 
 def tamper(model: HookedModel, attack: str, questions: Questions) -> None:
