@@ -1,4 +1,4 @@
-"""Optional packages: the extra that installs each, and the error raised if one is missing.
+"""Optional packages: the extra that installs each of them, and the error raised if one is missing.
 
 An optional package is imported inside the function that uses it, after a call to `require_package`. Long-running
 functions make this call before they start.

@@ -22,7 +22,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _EVERY = 30.0
-"""Seconds between two log records of one loop."""
+"""Seconds between log records of the same loop."""
 
 _BAR, _LEAST = 44, 16
 """Columns that a bar and its numbers take up, and the minimum left for the label."""
@@ -66,7 +66,7 @@ def about(what: str) -> Iterator[None]:
 def progress(
     iterable: Iterable[T], *, desc: str, total: int | None = None, unit: str = "it", enabled: bool | None = None
 ) -> Iterator[T]:
-    """Iterate with a tqdm bar on standard error, or with occasional log records if it is not a terminal.
+    """Iterate with a tqdm bar on standard error, or with occasional log records if that is not a terminal.
 
     Args:
         iterable: What to iterate over.
@@ -97,7 +97,7 @@ def progress(
 
 
 def _recorded(iterable: Iterable[T], desc: str, total: int | None, unit: str) -> Iterator[T]:
-    """Yield the items, with a log record at the start and one every half minute."""
+    """Yield the items, with a log record at the start and every half minute."""
     many = "" if total is None else f" of {total}"
     logger.info("%s%s", desc, "" if total is None else f": {total} {unit}{'' if total == 1 else _plural(unit)}")
     last = time.monotonic()

@@ -42,7 +42,7 @@ def csv_text(frame: pd.DataFrame) -> str:
     removes. Numbers are left as they are.
     """
     quoted = _each_text(frame, _quoted)
-    # Texts with line-break characters are quoted: some readers start a new row at a bare \r.
+    # The \r\n terminator makes pandas quote cells that contain \r, where some readers would start a new row.
     return quoted.rename(columns=_quoted).to_csv(index=False, lineterminator="\r\n").replace("\r\n", "\n")
 
 

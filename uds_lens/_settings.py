@@ -146,7 +146,7 @@ def unknown_settings(owner: str, unknown: list[str], names: list[str]) -> Config
 
 
 def as_settings(cls: type[T], given: T | None, *, name: str) -> T:
-    """Return the given settings, or the defaults.
+    """Return the given settings, or the defaults if there are none.
 
     Raises:
         ConfigError: `given` has another type, such as a dict.

@@ -33,7 +33,7 @@ HookSite: TypeAlias = Literal["resid_pre", "resid_post", "resid_mid", "attn_out"
 """Where states can be read and patched outside audits, which includes the input of a block and its attention heads."""
 
 Scope: TypeAlias = Literal["entity", "boundary", "answer", "all"]
-"""Which positions are patched. The scored positions are those of the entity in every scope."""
+"""Which positions are patched. The scored positions are always those of the entity."""
 
 MapPosition: TypeAlias = Literal["entity", "subject", "prompt", "all"]
 """Positions patched for a map: the entity (as for a score), all mentions of the subject, all before the entity, or

@@ -1,6 +1,6 @@
 """All errors and warnings of the library.
 
-Each message says what was expected, what was found, and how to fix it. Catch `UdsLensError` to catch them all.
+Each message says what was expected, what was found, and how to fix it. Catch `UdsLensError` to handle all errors.
 
 A message is a string or several parts, which may include settings: `ConfigError(Setting("tau"), " must be >= 0.")`.
 Python shows a setting as `RunOptions(token_budget=...)`, the command line as `--token-budget`.

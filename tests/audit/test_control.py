@@ -110,7 +110,7 @@ def test_an_earlier_result_answers_the_same_question_only(world, audits, tmp_pat
 
 def test_what_is_no_control_is_refused_before_a_model_is_opened(world):
     nowhere = "no/such/model"
-    with pytest.raises(DataError, match="control holds 2 of the examples to forget"):
+    with pytest.raises(DataError, match="control contains 2 of the examples to forget"):
         ul.DepthAudit.run(nowhere, nowhere, nowhere, world.examples, control=world.examples[:2])
     plain = [dataclasses.replace(fact, entity=None) for fact in world.retain_examples]
     with pytest.raises(DataError, match="control: none of the 12 examples has an `entity`"):

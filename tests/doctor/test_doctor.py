@@ -127,7 +127,7 @@ def test_first_rows_of_sorted_data_are_fatal() -> None:
 def test_several_retain_models_and_a_control_are_checked_as_an_audit_takes_them(uds_lens) -> None:  # noqa: F811
     models = {"full": TRIO["full"], "retain 1": TRIO["retain"], "retain 2": TRIO["full"]}
     findings = examine_inputs(models, FORGET, control=FORGET)
-    assert "control holds 48 of the examples to forget" in by_name(findings)["data"].found.replace("--", "")
+    assert "control contains 48 of the examples to forget" in by_name(findings)["data"].found.replace("--", "")
     found = by_name(examine_inputs(TRIO, FORGET, control=str(WORLD.path / "retain.json")))
     assert found["control"].found == "entities found in 192 of 192 answers"
     full, retain = TRIO["full"], TRIO["retain"]

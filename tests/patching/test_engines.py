@@ -139,7 +139,7 @@ def fail(_):
     ("change", "why"),
     [
         (lambda values: values - 0.01, r"log-probabilities differ by 0\.01 nats \(allowed 0\.001\)"),
-        (lambda values: values * torch.nan, "NaN in one engine only"),
+        (lambda values: values * torch.nan, "NaN with one engine only"),
         (fail, "it failed: PatchError: no key-value cache"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Stage 1, measured once and reused: which layers of `full` hold the knowledge, compared with `retain`."""
+"""Stage 1, measured once and reused: which layers of `full` hold knowledge that `retain` lacks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Baseline(Stage1):
                 over a list, and every audit has a score against each model. None with
                 `AuditConfig(stand_in="counterfactual")`.
             examples: The forget set: examples, rows, or anything that `uds_lens.load_examples` reads.
-            control: Facts that `full` and `retain` both know, in the same formats; None for no control.
+            control: Facts that `full` and `retain` both know, in the same formats as `examples`; None for no control.
             config: What to measure; default `AuditConfig()`.
             options: How to run it; default `RunOptions()`.
 
@@ -123,7 +123,7 @@ class Baseline(Stage1):
 
         Raises:
             ModelError: `full` is no longer the model that was measured, or a model produces NaN.
-            IncompatibleModelsError: The model does not fit `full`.
+            IncompatibleModelsError: The model does not match `full`.
         """
         return self.audit_all([unlearned], options=options)[0]
 
@@ -263,12 +263,12 @@ class Baseline(Stage1):
         """Use the naive engine if stage 1 did, unless `options` names an engine."""
         options = as_settings(RunOptions, options, name="options")
         if options.engine == "auto" and self.provenance.get("engine") == "naive":
-            tell("stage 2 is measured by the naive engine, as stage 1 was")
+            tell("stage 2 uses the naive engine, like stage 1")
             return dataclasses.replace(options, engine="naive")
         return options
 
     def _stage_2_plan(self, sources: Sequence[Source], options: RunOptions) -> Plan:
-        """Tokenise and batch again, and compare the tokens with those of stage 1."""
+        """Tokenise and batch the examples again, and check that the tokens are those of stage 1."""
         full = self._where_full()
         try:
             read_checkpoint_info(full, **where_of(options))
@@ -334,7 +334,7 @@ class RecordedBaseline:
         """Measure stage 2 of one model: read its states, and patch them into `full`.
 
         Raises:
-            IncompatibleModelsError: The model does not fit `full`.
+            IncompatibleModelsError: The model does not match `full`.
             ModelError: The model cannot be opened, or produces NaN.
         """
         from uds_lens.audit._two_stage import measure_stage_2
@@ -441,7 +441,7 @@ def join_stages(
         delta, ratio, cosine = (getattr(same or baseline, name) for name in S1_TENSORS)
         control = None if baseline.control is None else baseline.control.s1_delta
         control = same.control_s1_delta if same else control
-    # The output depth of a reference is set to exactly 0 or 1, like its score: another pass may round differently.
+    # Set the output depth of a reference to exactly 0 or 1, like its score: another pass may round differently.
     known = {baseline.models["full"].fingerprint: baseline.s_full}
     if baseline.s_retain is not None and not baseline.retains:
         known[baseline.models["retain"].fingerprint] = baseline.s_retain

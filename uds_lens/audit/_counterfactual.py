@@ -1,4 +1,4 @@
-"""Stage 1 without a retain model: `full`'s own states on counterfactuals, averaged over several per example."""
+"""Stage 1 without a retain model: states of `full` on several counterfactuals per example; results are averaged."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def with_mean_of_draws(scores: list[PatchScores], counterfactual: Counterfactual
 def mean_of_draws(
     draws: Sequence[Float[Tensor, "row layer"]], counterfactual: CounterfactualPlan, rows: Sequence[int]
 ) -> Float[Tensor, "row layer"]:
-    """Average rows over their own draws, ignoring the repetitions of rows with fewer draws."""
+    """Average each row over its own draws, ignoring repetitions in rows with fewer draws."""
     counts = torch.tensor([len(counterfactual.places[row]) for row in rows])
     first = torch.arange(len(draws))[:, None] < counts
     return torch.where(first[..., None], torch.stack(list(draws)), 0.0).sum(0) / counts[:, None]
@@ -94,7 +94,7 @@ def mean_of_models(parts: Sequence[Tensor]) -> Tensor:
 
 
 def origin_of_draws(plan: Plan, config: AuditConfig) -> dict[str, Any]:
-    """Describe the stand-in for a retain model, for the provenance; empty if there was a retain model."""
+    """Describe what replaces the retain model, for the provenance; empty if there was a retain model."""
     if plan.counterfactual is None:
         return {}
     counts = [len(rows) for rows in plan.counterfactual.places[: len(plan.encoded.rows)]]

@@ -1,4 +1,4 @@
-"""Inputs of an audit: examples and models, checked before a model is opened, tokenised once for all models."""
+"""Inputs of an audit: models and examples, which are checked before a model is opened and tokenised only once."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def audit_inputs(examples: ExamplesLike, control: ExamplesLike | None, config: A
     if both:
         raise DataError(
             Setting("control"),
-            f" holds {both} of the examples to forget: it must hold facts that full and retain both know.",
+            f" contains {both} of the examples to forget, but must contain facts that full and retain both know.",
         )
     return AuditInputs(forget, facts, _drawn(forget.examples, facts.examples, config))
 
@@ -151,7 +151,7 @@ def retain_sources(retain: RetainSource | None, config: AuditConfig) -> list[Sou
     if retain is None:
         raise ConfigError(
             Setting("retain"),
-            " is missing: a model that never saw the forget set. Without one: ",
+            " is missing: a model that never saw the forget set. If there is none, use ",
             Setting("stand_in", "counterfactual"),
             ", or ul.audit.depth_map for the plain loss by layer (S2), which is not a score.",
         )
@@ -179,7 +179,7 @@ class Plan:
     _made: dict[tuple[PaddingSide, tuple[int, ...]], TokenBatch] = field(default_factory=dict, repr=False)
     # The engine that reads each kind of model, chosen once per kind.
     _readings: dict[tuple[object, ...], Engine] = field(default_factory=dict, repr=False)
-    # Models for which the fast engine failed after it was chosen, in order.
+    # Names of models for which the fast engine was chosen but then failed.
     fallen: list[str] = field(default_factory=list, repr=False)
 
     @cached_property
@@ -253,18 +253,18 @@ class Plan:
 
 
 def kind_of(model: HookedModel, packed: bool) -> tuple[object, ...]:
-    """Key of the code path: models with equal keys are read by the same code."""
+    """Return a key for the code path: models with equal keys are read by the same code."""
     return (type(model.hf), model.dtype, model.device.type, packed, model.is_wrapped, model.runs_hooks)
 
 
 def where_of(options: RunOptions) -> dict[str, Any]:
-    """Return the options for finding checkpoints."""
+    """Return the options that determine how checkpoints are found."""
     return {"revision": options.revision, "offline": options.offline, "trust_remote_code": options.trust_remote_code}
 
 
 @dataclass(frozen=True, eq=False)
 class CounterfactualPlan:
-    """Counterfactual rows, which `full` reads in place of a retain model."""
+    """Rows with counterfactuals, on which `full` is read to replace a retain model."""
 
     plan: Plan  # tokens and batches of the counterfactuals, followed by the unchanged control facts
     places: list[list[int]]  # for each row of the audit, the indices of its counterfactuals in `plan`
@@ -290,7 +290,7 @@ def make_plan(
     options: RunOptions,
     report: bool = True,
 ) -> Plan:
-    """Check that the checkpoints fit together, and tokenise the examples with their tokenizer."""
+    """Check that the checkpoints match, and tokenise the examples with their tokenizer."""
     infos = {role: read_checkpoint_info(model, **where_of(options)) for role, model in models.items()}
     tokenizer: PreTrainedTokenizerFast = check_compatible(infos)
     protocol = protocol_of(config.protocol, infos, tokenizer)

@@ -62,7 +62,7 @@ def states_kept() -> Iterator[None]:
 
 
 def _key(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, options: RunOptions) -> str:
-    """Hash everything that a source's states depend on: its files, the tokens and batches, and how they are run."""
+    """Hash everything that a source's states depend on: its files, the tokens and batches, and how it is run."""
     control = None if plan.control is None else plan.control.ids_hash
     parts: list[Any] = [files_of(source, revision=options.revision, offline=options.offline)]
     parts += [plan.encoded.ids_hash, control, plan.batches, plan.packed, config.dtype, config.last_layer]
@@ -86,7 +86,7 @@ def kept_place(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, 
     with _warned(), writing(top, advice=IN_TEMPORARY):
         top.mkdir(mode=0o700, exist_ok=True)
         if top.is_symlink() or getattr(top.stat(), "st_uid", user) != user:
-            raise PermissionError(errno.EPERM, "it belongs to another user")
+            raise PermissionError(errno.EPERM, "the directory belongs to another user")
         for other in top.iterdir():
             with suppress(OSError):  # another audit has just removed it
                 forgotten = time.time() - other.stat().st_mtime > _FORGOTTEN
@@ -97,11 +97,11 @@ def kept_place(source: str | os.PathLike[str], plan: Plan, config: AuditConfig, 
         if (lock := hold(place / _LOCK, timeout=0)) is not None:
             held[place] = lock
             return place / "states"
-    return None  # another audit is using the same states, and will remove them when it is done
+    return None  # another audit is using these states, and removes them at the end
 
 
 def load_kept(place: Path | None, config: AuditConfig) -> SourceStates | None:
-    """Load the states that were kept; None if there are none, or if a file is missing, truncated or altered.
+    """Load the kept states; None if there are none, or if a file is missing, truncated or altered.
 
     A cleaned temporary directory may lack some of the files, and a power failure can leave gaps in them, so states are
     used only if every file matches its recorded hash.
@@ -152,4 +152,4 @@ def _warned() -> Iterator[None]:
     try:
         yield
     except (StorageError, NotImplementedError) as error:  # NotImplementedError on file systems without locks
-        warn_once(f"states are not kept, so this audit would start from scratch if it is stopped: {error}")
+        warn_once(f"states are not kept, so this audit has to start from scratch if it is interrupted: {error}")

@@ -205,7 +205,7 @@ class DepthMap:
     def plot_tokens(
         self, site: HookSite = "resid_post", position: MapPosition = "entity", **look: Unpack[Look]
     ) -> go.Figure:
-        """Draw the mean loss of each output token in one cell: tokens from top to bottom, layers from left to right.
+        """Plot the mean loss of each entity token in one cell: tokens from top to bottom, layers from left to right.
 
         Raises:
             ValueError: The map has no such cell.
@@ -217,7 +217,7 @@ class DepthMap:
         return plots.patch_heatmap(rows[["layer", "lost"]].assign(cell=names), **look)
 
     def plot_map(self, **look: Unpack[Look]) -> go.Figure:
-        """Draw the mean loss, with layers as columns and cells as rows (see `uds_lens.plots.patch_heatmap`)."""
+        """Plot the mean loss, with layers as columns and cells as rows (see `uds_lens.plots.patch_heatmap`)."""
         frame = self.cells_frame().rename(columns={"label": "cell"})
         return plots.patch_heatmap(frame[["layer", "cell", "lost"]], **look)
 

@@ -98,7 +98,7 @@ class MemoryEstimate:
 
     @property
     def fits(self) -> bool:
-        """Whether this much memory is available."""
+        """Whether enough memory is available."""
         return self.total <= self.available
 
     @property
@@ -142,7 +142,7 @@ def estimate_memory(
     trust_remote_code: bool = False,
     streamed: bool = False,
 ) -> MemoryEstimate:
-    """Estimate from a transformers config, without loading weights: weights, states, and room for one batch.
+    """Estimate the memory for weights, states and one batch from a transformers config, without loading weights.
 
     The estimate is rough. If it is too low and a GPU runs out of memory, batches are halved.
     """
@@ -220,12 +220,10 @@ def memory_of_audit(
     keep: bool = False,
     streamed: bool = False,
 ) -> MemoryEstimate | None:
-    """Estimate an audit's memory.
+    """Estimate the memory of an audit.
 
-    There is no estimate for live models (they are already in memory), with `device_map` (accelerate places the
-    weights), or with `check_memory=False`.
-
-    Returns: The estimate, or None.
+    Returns None for live models (which are already in memory), with `device_map` (accelerate places the weights), or
+    with `check_memory=False`.
     """
     if not options.check_memory or options.device_map is not None or not isinstance(full, str | os.PathLike):
         return None

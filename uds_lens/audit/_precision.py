@@ -1,4 +1,4 @@
-"""Find how few examples are enough for a first look."""
+"""Find out how many examples are enough for a first look."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class Question:
         """Decide whether models are streamed, on request or because they do not fit into memory.
 
         Raises:
-            ModelError: They do not fit even when streamed, or cannot be streamed.
+            ModelError: The models do not fit even when streamed, or they cannot be streamed.
         """
         count = len(self.retains) + 1
         options = settled(
@@ -170,7 +170,7 @@ def _same_rows(saved: DepthAudit | Baseline | ControlFacts, ids_hash: object, en
 
 
 def _of(sample: Mapping[str, Any] | None) -> int | None:
-    """Return the number of rows that a sample was taken from; None if all were measured."""
+    """Return the number of rows that a sample was taken from; None if all rows were measured."""
     return None if sample is None else sample["of"]
 
 
@@ -220,7 +220,7 @@ def check_models(question: Question, models: Mapping[str, str]) -> None:
 
 
 def found_in(question: Question, models: Mapping[str, str], places: Mapping[str, Path]) -> dict[str, DepthAudit]:
-    """Load the finished audits of the same weights, examples and settings, by name."""
+    """Load the finished audits that have the same weights, examples and settings, by model name."""
     tried = {name: question.audit_at(places[name], model) for name, model in models.items()}
     for name, model in models.items():
         if tried[name] is None and (other := question.other_at(places[name], model)) is not None:

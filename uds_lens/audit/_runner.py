@@ -88,7 +88,7 @@ def read_source(
     share: int = 1,
     own_logprobs: bool = False,
 ) -> SourceStates:
-    """Open a source, keep its states at the windows (and, if requested, its own log-probabilities), and close it.
+    """Open a source, keep its window states (and, if requested, its own log-probabilities), and close it.
 
     For a streamed source, states kept by an interrupted audit are used instead.
 
@@ -97,7 +97,7 @@ def read_source(
     """
     place = kept_place(source, plan, config, options) if is_streamed(source, options) else None
     if (kept := load_kept(place, config)) is not None:
-        tell(f"{kept.record.name}: using its states, kept by an earlier run")
+        tell(f"{kept.record.name}: using states kept by an earlier run")
         return kept
     own_logprobs = own_logprobs or place is not None
     with opened(source, config, options, plan.tokenizer) as model, keeping(place) as folder:
@@ -187,8 +187,8 @@ def runs_packed(model: HookedModel, plan: Plan) -> bool:
     if plan.packed and not packable(model):
         warn_once(
             f"{model.name!r} has hooks or is a Bridge, so it runs on padded rows, while the other models of this "
-            f"audit run on packed ones: layers with the weights of `full` may differ by rounding instead of giving "
-            f"exactly 0. Pass it in the same call as the other models.",
+            "audit run on packed ones: layers whose weights equal those of `full` may differ by rounding, instead of "
+            "giving exactly 0. Pass it in the same call as the other models.",
             key=f"padded {model.name} {model.fingerprint}",
         )
         return False
@@ -201,7 +201,7 @@ def is_streamed(source: ModelSource, options: RunOptions) -> TypeGuard[str | os.
 
 
 def require_streamable(sources: Sequence[object], options: RunOptions) -> None:
-    """Raise `ModelError` if a source is to be streamed and its weights cannot be read block by block."""
+    """Raise `ModelError` if a source is to be streamed but its weights cannot be read block by block."""
     for source in sources:
         if not isinstance(source, str | os.PathLike):
             continue
@@ -295,7 +295,7 @@ class Target:
         sources: Sequence[SourceStates] = (),
         knowledge: Bool[Tensor, "example layer"] | None = None,
     ) -> None:
-        """Call `work(engine, rows, patched)` on every batch, recorded or ready to run.
+        """Call `work(engine, rows, patched)` on every batch.
 
         If memory runs out, batches are halved. If the fast engine fails, all batches are run again with the plain one,
         so that a single engine measures everything.

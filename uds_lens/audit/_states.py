@@ -68,7 +68,7 @@ class StateStore:
         except StorageError as error:
             if not parts.keys() <= self._rows.keys():
                 raise
-            warn_once(f"states are not kept, so this audit would start from scratch if it is stopped: {error}")
+            warn_once(f"states are not kept, so this audit has to start from scratch if it is interrupted: {error}")
             self.keeps_files, self._kept_in = False, None
             return
         self._files.update(dict.fromkeys(parts, file))
@@ -136,7 +136,7 @@ class SourceStates:
     measured."""
 
     def cache(self, batch: TokenBatch, layers: slice = slice(None)) -> SpanCache:
-        """Return the states of a batch's rows, padded to its window by repeating each row's last position."""
+        """Return the states of a batch's rows, each padded to the common width by repeating its last position."""
         width, parts = batch.window.shape[1], []
         for row in batch.rows:
             states = self.store.get(row if self.rows is None else self.rows[row], layers)

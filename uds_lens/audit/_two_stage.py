@@ -1,4 +1,4 @@
-"""The two stages of an audit: read each source's states, patch them into `full`, measure the log-probability lost.
+"""The two stages of an audit: read each source's states, patch them into `full`, and measure the log-probability lost.
 
 Stage 1 patches in the retain models, stage 2 the unlearned ones. Each source is opened, its window states are copied to
 the CPU or to disk (`read_sources`), and it is closed. Then `full` is opened (`Target`), and the states of every source

@@ -17,7 +17,7 @@ import torch
 from uds_lens.data._batches import BatchCost, cut_batches, plan_batches
 from uds_lens.data._tokens import TokenSequence
 
-SCORES_AT_ONCE = 1 << 26  # attention scores of one block held at a time (256 MiB in float32)
+SCORES_AT_ONCE = 1 << 26  # maximum number of scores held at a time (256 MiB in float32)
 
 LOGITS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 25}
 """Maximum number of logits held at a time. On a CPU: 16 MiB in float32, because allocators return blocks of 32 MiB to
@@ -36,17 +36,17 @@ READOUT_ROWS_AT_ONCE = 1024
 """Number of rows multiplied by a piece of the vocabulary at once; with fewer, reading the weights would dominate."""
 
 BATCH_STATES = 1 << 18
-"""Tokens x d_model of a batch on a CPU. An MLP holds two arrays of four times this size, which still fit into the
-processor's caches, and which allocators keep instead of returning the memory to the system."""
+"""Maximum tokens x d_model of a batch on a CPU. An MLP holds two arrays of four times this size, which still fit into
+the processor's caches, and which allocators keep instead of returning the memory to the system."""
 
 BATCH_TOKENS = 1280
 """Minimum number of tokens in a batch on a CPU; for wide models, reading the weights more often would cost more."""
 
-# limit on a packed batch's tokens, including the padding that attention sees, as a multiple of the budget
+# maximum number of tokens in a packed batch, including padding (for attention), as a multiple of the budget
 BATCH_PADDED = 1.5
 
 VARIANT_STATES = {"cpu": 1 << 20, "cuda": 1 << 26}
-"""Tokens x d_model of all variants resumed together, at the last block."""
+"""Maximum tokens x d_model of all variants resumed together, at the last block."""
 
 CALL = {"cpu": (64, 4_000_000), "cuda": (2048, 0)}
 """Fixed cost of calling a block, in tokens: a + b / d_model squared."""
@@ -213,7 +213,7 @@ class ModelCosts:
             scores_at_once: Maximum number of attention scores of one block.
 
         Returns:
-            At least 1, at most one per layer.
+            At least one variant, and at most one per layer.
         """
         per_head = scores_at_once / (rows * self.n_heads)
         n = 1

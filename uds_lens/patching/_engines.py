@@ -318,7 +318,7 @@ def choose_engine(
     if gap <= tolerance:
         return "wavefront"
     if gap == float("inf"):
-        return fall_back(model, "log-probabilities are NaN in one engine only")
+        return fall_back(model, "log-probabilities are NaN with one engine only")
     return fall_back(model, f"log-probabilities differ by {gap:.2g} nats (allowed {tolerance:g})")
 
 

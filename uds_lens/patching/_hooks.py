@@ -122,7 +122,7 @@ def patch_hooks(
 
 
 def as_hooked(model: HookedModel | nn.Module) -> HookedModel:
-    """Return the model as a `HookedModel`; a live transformers model or Bridge is adopted in its own dtype."""
+    """Return the model as a `HookedModel`; a live transformers model or Bridge keeps its dtype."""
     if isinstance(model, HookedModel):
         return model
     dtype: Any = next(p.dtype for p in model.parameters() if p.is_floating_point())
@@ -188,7 +188,7 @@ def run_hooks(
 def run_with(
     model: HookedModel, batch: TokenBatch, hooks: Sequence[tuple[str, Hook]], *, plain: bool = False
 ) -> Float[Tensor, "batch pos d_vocab"]:
-    """Run one forward pass with hooks, checking that each runs and returns values of the right shape.
+    """Run one forward pass with hooks, and check that each hook runs and returns values of the right shape.
 
     With `plain`, forward hooks are put on the blocks even if TransformerLens could wrap the model (`resid_post` only).
     """

@@ -85,7 +85,7 @@ class Packing:
 
     @classmethod
     def of_copies(cls, real: Bool[Tensor, "batch pos"], chosen: Bool[Tensor, "batch copy"]) -> Packing:
-        """Pack the chosen copies of rows, one copy of all rows after the other.
+        """Pack the chosen copies of rows: first the first copy of each row, then the second, and so on.
 
         Example:
             >>> chosen = torch.tensor([[True, False], [True, True]])
@@ -252,12 +252,12 @@ def _agree(
     device: torch.device,
     options: dict[str, Any],
 ) -> bool:
-    """Compare the two on a few random tokens, with products large enough to reveal soft-capping."""
+    """Compare both functions on a few random tokens, with dot products large enough to reveal soft-capping."""
     groups = shapes[1][0]
     if shapes[0][0] % groups or shapes[2][0] != groups:
         return False
     random = torch.Generator().manual_seed(0)
-    exact = torch.float32  # independent of the default dtype, which another thread may change while it opens a model
+    exact = torch.float32  # not the default dtype, which another thread may change while it opens a model
     query, key, value = (torch.randn(1, n, 4, d, generator=random, dtype=exact).to(device) for n, d in shapes)
     query = query * torch.tensor([1.0, 4.0, 16.0, 64.0], device=device, dtype=exact)[:, None]
     mask = torch.full((1, 1, 4, 4), torch.finfo(torch.float32).min, device=device, dtype=exact).triu(1)

@@ -43,7 +43,7 @@ def capture(
     Args:
         model: The source: an open `HookedModel`, a transformers model or a `TransformerBridge`.
         batch: Tokens and windows, on any device.
-        site: Point of each block to read.
+        site: Point in each block to read.
         last_layer: `post_norm` replaces the last layer's residual stream with its value after the final norm (as in the
             UDS paper's script).
         packed: Whether to run rows end to end, without padding. It must be the same for source and target.
@@ -116,7 +116,7 @@ def cache_of(model: HookedModel, states: Tensor, site: HookSite, last_layer: Las
 
 @dataclass(eq=False, repr=False)
 class NaiveTarget(PatchEngine):
-    """The target on one batch, with one full hooked forward pass per patched layer."""
+    """The target on one batch, with one full forward pass (with hooks) per patched layer."""
 
     model: HookedModel
     batch: TokenBatch

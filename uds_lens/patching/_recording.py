@@ -73,7 +73,7 @@ class BlockCall(NamedTuple):
 
 
 class VariantRows(NamedTuple):
-    """The rows of one variant, if not all are patched at its layer."""
+    """The rows of one variant, if not all rows are patched at its layer."""
 
     chosen: Bool[Tensor, "batch"]
     n_tokens: int
@@ -109,7 +109,7 @@ class Recording:
     """The cache that blocks were called with, if any; resumed blocks are called with `past` instead."""
 
     windows: Packing | None = None
-    """How resumed windows are packed; None if rows stay padded."""
+    """How resumed windows are packed; None if rows are padded."""
 
     configs: list[Any] = field(default_factory=list)
     """The configs that name the attention of packed blocks."""

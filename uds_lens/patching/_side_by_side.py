@@ -32,7 +32,7 @@ from uds_lens.patching._packing import configs_of
 
 PACKED_FAMILIES = {"gemma2", "gemma3_text", "gpt2", "gpt_neox", "llama", "mistral", "mixtral", "olmo2", "phi3"}
 PACKED_FAMILIES |= {"qwen2", "qwen3", "qwen3_moe"}
-"""Values of `model_type` whose blocks run on packed rows. For each, the tests compare packed and padded rows with
+"""Families (`model_type`) whose blocks can run on packed rows. For each, the tests compare packed and padded rows with
 single rows on a tiny model (`tests/tiny_models.py`)."""
 
 
@@ -110,7 +110,7 @@ length, or not at all."""
 
 @dataclass(frozen=True)
 class RowLayout:
-    """How rows of a model may be batched without changing the numbers of any row."""
+    """How rows can be batched for a model without changing the numbers of any row."""
 
     side: PaddingSide | None = "left"
     """The side on which shorter rows are padded; None if rows run one at a time."""
@@ -183,7 +183,7 @@ class RowLayout:
         return split
 
 
-_layouts: WeakKeyDictionary[nn.Module, RowLayout] = WeakKeyDictionary()  # layouts already decided, by model
+_layouts: WeakKeyDictionary[nn.Module, RowLayout] = WeakKeyDictionary()  # known layouts, by model
 
 
 def row_layout(model: HookedModel) -> RowLayout:

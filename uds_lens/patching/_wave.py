@@ -154,7 +154,7 @@ class Variants:
     Args:
         model: The target.
         rows: The rows of the batch.
-        recording: The target's own pass over them.
+        recording: The target's own pass over these rows.
         wanted: Which variants each row of the batch needs, None for all. Variants that no row needs are not run.
     """
 
@@ -227,7 +227,7 @@ class PatchedPass:
     Args:
         model: The target.
         batch: The tokens.
-        sources: The sources to patch in, one layer after the other.
+        sources: The sources to patch in, as functions that return the states at a layer.
         packed: See `record`.
         exact_noop: Whether to skip layers at which a source has exactly the states of the target in every row.
         wanted: The layers at which each row is patched; None for all.

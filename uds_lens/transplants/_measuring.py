@@ -222,7 +222,7 @@ def _kept(baseline: Baseline, plan: Plan, config: AuditConfig, n_layers: int) ->
     ]
     if differing := [name for name in names if name not in unused]:
         raise ConfigError(
-            f"the baseline was measured with other {', '.join(differing)}: use those of the baseline, or leave it out."
+            f"the baseline was measured with other {', '.join(differing)}: use the same ones, or leave it out."
         )
     said, known = baseline.exchanged, [candidates_of(n_layers, attention=has) for has in (True, False)]
     return None if said is None or said.candidates not in known else _References(said, *_records(baseline))

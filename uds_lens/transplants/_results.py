@@ -435,7 +435,7 @@ class Transplant:
     def hidden_bound(self) -> float:
         """What the lower end of `hidden_interval` must exceed: the most that any retain model seems to hide.
 
-        0.1 if there is only one retain model; never below 0.
+        The bound is 0.1 if there is only one retain model, and never below 0.
         """
         hidden = [of.hidden for of in self.references if not math.isnan(of.hidden)]
         return max(0.0, *hidden) if hidden else HIDDEN_ABOVE

@@ -50,7 +50,7 @@ ADMITTED_COST = 0.1
 def affordable(
     cost: Float[Tensor, "example candidate"], left_of_retain: Float[Tensor, "example"]
 ) -> Bool[Tensor, "candidate"]:
-    """Find the candidates that cost `full` little: their mean c(b) is at most a tenth of what `retain` lacks.
+    """Return which candidates cost `full` little: their mean c(b) is at most a tenth of what `retain` lacks.
 
     >>> affordable(torch.tensor([[0.1, 2.0], [0.3, 2.0]]), torch.tensor([4.0, 6.0]))
     tensor([ True, False])
