@@ -264,7 +264,7 @@ def where_of(options: RunOptions) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class CounterfactualPlan:
-    """Rows with counterfactuals, on which `full` is read to replace a retain model."""
+    """Rows with counterfactuals, whose states in `full` replace those of a retain model."""
 
     plan: Plan  # tokens and batches of the counterfactuals, followed by the unchanged control facts
     places: list[list[int]]  # for each row of the audit, the indices of its counterfactuals in `plan`
@@ -371,7 +371,7 @@ def _tell_of_bfloat16(shape: Any, config: AuditConfig, options: RunOptions) -> N
 def _with_draws(
     encoded: Encoded, drawn: Mapping[int, Drawn], as_tokens: Callable[[Sequence[ForgetExample]], Encoded]
 ) -> tuple[Encoded, list[list[TokenRow]]]:
-    """Tokenise the counterfactuals of each row; skip rows without one that keeps the entity's tokens."""
+    """Tokenise the counterfactuals of each row; skip rows for which none keeps the entity's tokens."""
     rows, skipped, kept = [], list(encoded.skipped), []
     for row in encoded.rows:
         draws = drawn[id(row.example)]

@@ -130,7 +130,7 @@ class DepthMap:
         return frame
 
     def tokens_frame(self) -> pd.DataFrame:
-        """Return one row per layer, cell and entity token (from 0): mean loss over the `n` entities that long."""
+        """Return one row per layer, cell and entity token (from 0): mean loss over the `n` entities with this token."""
         import pandas as pd
 
         rows = []

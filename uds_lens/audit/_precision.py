@@ -33,7 +33,7 @@ def limit_for(
     Args:
         full: As in `DepthAudit.run`, like `retain`, `unlearned`, `examples` and `options`.
         retain: The model that never saw the forget set.
-        unlearned: The model whose scores are used.
+        unlearned: The unlearned model to audit.
         examples: The forget set.
         precision: Largest acceptable sampling error, as a fraction of the interval's width; above 0.
         config: What to measure; its `limit` is ignored.

@@ -53,11 +53,11 @@ class Question:
     _fingerprints: dict[str, str] = field(default_factory=dict)
 
     def audit_at(self, place: Path, unlearned: str) -> DepthAudit | None:
-        """Load this model's audit from a directory; None if there is none that matches, or it is broken (warns)."""
+        """Load this model's audit from a directory; None if none matches, or if it is broken (with a warning)."""
         return self._same(_loaded(DepthAudit, place), {"unlearned": unlearned})
 
     def other_at(self, place: Path, unlearned: str) -> str | None:
-        """Describe the finished audit in a directory (of any release) if it has other inputs or settings."""
+        """Describe the finished audit in a directory if its inputs or settings (not just its release) are different."""
         earlier = _loaded(DepthAudit, place)
         if earlier is None or (other := self._difference(earlier, {"unlearned": unlearned})) is None:
             return None
@@ -139,7 +139,7 @@ class Question:
             drawn=inputs.drawn,
             config=self.config,
             options=self.options,
-            report=False,  # the measurement logs them
+            report=False,  # the measurement logs the prompts
         )
 
     @cached_property
@@ -175,7 +175,7 @@ def _of(sample: Mapping[str, Any] | None) -> int | None:
 
 
 def _loaded(kind: type[Result], place: Path) -> Result | None:
-    """Load a result; None if there is none, or it cannot be read (with a warning)."""
+    """Load a result; None if there is none, or if it cannot be read (with a warning)."""
     if not (place / "manifest.json").is_file():
         return None
     try:

@@ -124,7 +124,7 @@ class OwnPass:
         if not isinstance(value, Tensor) or value.ndim == 0:
             return value
         if value.ndim == 4 and value.shape[-2:] == (length, length):
-            return value  # attention sees padded rows
+            return value  # attention runs on padded rows
         if value.ndim >= 2 and value.shape[1] == length and value.dtype != torch.bool:
             if id(value) not in self._packed_arguments:
                 assert self._packing is not None

@@ -116,8 +116,8 @@ class WavefrontTarget(PatchEngine):
         The result equals one patched forward pass per layer, up to rounding (tested to 1e-5 in float32).
 
         Raises:
-            PatchError: The cache does not match, a layer does not exist, or an argument of a block cannot be cut to the
-                window.
+            PatchError: The cache does not match the batch, a layer does not exist, or an argument of a block cannot be
+                cut to the window.
         """
         chosen = chosen_layers(layers, self.states.shape[1])
         return self._waves(cache, {layer: [layer] for layer in chosen}, self.states.shape[1], wanted)

@@ -100,7 +100,7 @@ class Recording:
     """Arguments of each block."""
 
     kept: KeptKeys
-    """Keys and values of every layer, or only of the last layer if just states are read."""
+    """Keys and values of every layer, or only of the last layer if only states are read."""
 
     first_column: int
     """First position at which variants have their own keys."""
@@ -243,7 +243,7 @@ class Recording:
         """Yield the groups of rows that are resumed together, with their recordings.
 
         Args:
-            wanted: The layers at which each row is patched, None for all. Groups without patched rows are left out.
+            wanted: The layers at which each row is patched; None for all. Groups without patched rows are left out.
         """
         for start, stop, group in self.row_groups:
             if wanted is None or wanted[start:stop].any():

@@ -116,7 +116,7 @@ class RowLayout:
     """The side on which shorter rows are padded; None if rows run one at a time."""
 
     limit: int | None = None
-    """Rows with more tokens than this run separately, because they have other rotary frequencies."""
+    """Rows with more tokens than this run separately, because they have different rotary frequencies."""
 
     long_rows: LongRows = "together"
     """How rows longer than `limit` run."""
@@ -158,7 +158,7 @@ class RowLayout:
             The same indices, in batches of rows that may run together.
 
         Raises:
-            ModelError: A row is too long for the model to be run on it reproducibly.
+            ModelError: A row is too long to be run reproducibly.
 
         Example:
             >>> RowLayout(limit=8).split([[0, 1, 2]], [4, 12, 5])

@@ -155,7 +155,7 @@ class Variants:
         model: The target.
         rows: The rows of the batch.
         recording: The target's own pass over these rows.
-        wanted: Which variants each row of the batch needs, None for all. Variants that no row needs are not run.
+        wanted: Which variants each row of the batch needs; None for all. Variants that no row needs are not run.
     """
 
     def __init__(

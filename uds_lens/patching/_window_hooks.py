@@ -176,7 +176,7 @@ def require_effect(
 def patched_inside(
     model: HookedModel, batch: TokenBatch, cache: SpanCache, layer: int, back: Collection[int]
 ) -> Iterator[None]:
-    """Patch some variants of a wave at a site inside the block; `back` numbers them from the last one (1).
+    """Patch some variants of a wave at a site inside the block; `back` gives their numbers, from 1 for the last.
 
     `cache` contains the states of this layer only.
     """

@@ -64,7 +64,7 @@ class Answers:
     """Mean log-probability of each entity under every mixture of models, nats per token, float64.
 
     `unlearned_with_retain` is the unlearned model with blocks of a retain model. The axis `donor` runs over the retain
-    models, even in `retain_with_full`, where these are the hosts.
+    models, even in `retain_with_full`, where they are the hosts.
     """
 
     s_full: Float[Tensor, "example"]

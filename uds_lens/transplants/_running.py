@@ -167,7 +167,7 @@ def _by_forward(
 
 
 class _Rows:
-    """Whole rows passing through a host's blocks, and from its first block on, each candidate's own copy of them."""
+    """Whole rows passing through a host's blocks, with a copy for each candidate from its first block on."""
 
     def __init__(self, host: HookedModel, batch: TokenBatch, candidates: Sequence[Candidate]) -> None:
         self._anatomy, self._batch, self._candidates = host.anatomy, batch.to(host.device), candidates

@@ -1,4 +1,4 @@
-"""Scores of a transplant, as pure functions of the log-probability that mixed models lack."""
+"""Scores of a transplant, as pure functions of log-probabilities."""
 
 from __future__ import annotations
 
