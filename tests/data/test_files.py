@@ -75,7 +75,7 @@ def test_columns_of_a_parquet_file_that_nobody_needs_are_not_read(tmp_path, monk
     with pytest.raises(DataError, match=r"a\.parquet: its columns need more than .* Split the file"):
         read_rows(path)
     monkeypatch.setattr(parquet, "MOST_ROWS", count - 1)
-    with pytest.raises(DataError, match=r"a\.parquet: .* more than 2999 rows. Split it"):
+    with pytest.raises(DataError, match=r"a\.parquet: .* more than 2999 rows. Split the file"):
         read_rows(path, columns={"question"})
     monkeypatch.setattr(parquet, "MOST_ROWS", count)
     monkeypatch.setattr(parquet, "MOST_BYTES", 10_000)
