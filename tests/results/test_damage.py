@@ -62,7 +62,7 @@ def test_only_facts_that_full_knows_count():
     assert audit.summary()["n_control"] == 8
     unknown = dataclasses.replace(audit.control, s_full=s_full - 1)
     nothing = dataclasses.replace(audit, control=unknown)
-    assert "full knows none of them" in nothing.damage_estimate.reason
+    assert "full knows none of these facts" in nothing.damage_estimate.reason
     assert nothing.control_layers_frame()["control_mean"].isna().all()
 
 
@@ -196,7 +196,7 @@ def test_ratios_without_an_interval():
     assert all(map(math.isnan, equal)), "nothing is known of others"
     for top, bottom, clusters in ((some, some, ["a", "a"]), (some, -some, none)):
         assert all(map(math.isnan, ratio_interval(top, bottom, top_clusters=clusters, bottom_clusters=none)))
-    with pytest.raises(ConfigError, match="one cluster per value"):
+    with pytest.raises(ConfigError, match="must have one entry per value"):
         ratio_interval(some, some, top_clusters=["a"], bottom_clusters=none)
     with pytest.raises(ConfigError, match="confidence must lie between 0 and 1"):
         ratio_interval(some, some, top_clusters=none, bottom_clusters=none, confidence=1.0)

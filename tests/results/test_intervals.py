@@ -58,7 +58,7 @@ def test_few_clusters_and_bounds():
     assert (low, high) == pytest.approx((0.55 - 12.706 * error, 0.55 + 12.706 * error), rel=1e-3)
     assert bootstrap_interval(values, clusters=list("aabb"), bounds=(0.0, 1.0)) == (0.0, 1.0)
     assert all(map(math.isnan, bootstrap_interval(values, clusters=["a"] * 4)))
-    with pytest.raises(ConfigError, match="one cluster per value: 4 values, 1 clusters"):
+    with pytest.raises(ConfigError, match="one entry per value: 4 values, 1 clusters"):
         bootstrap_interval(values, clusters=["a"])
 
 

@@ -92,9 +92,9 @@ def test_directory_names_tell_models_apart(models: list[str], names: list[str]) 
     ("given", "words"),
     [
         ([], "must have different names.*got x, x"),
-        (["one"], "name must be given once for each model, in their order: 2 models, 1 names"),
+        (["one"], "name must be given once per model, in the same order: 2 models, 1 names"),
         (["one", "one"], "'one' is given twice"),
-        (["one", "a/b"], "'a/b' cannot name the directory"),
+        (["one", "a/b"], "'a/b' cannot be used as a directory name"),
         (["one", ".."], "'..' cannot name"),
         (["one", "baseline"], "'baseline' cannot name"),
     ],

@@ -87,5 +87,5 @@ def test_numbers_stay_and_comparisons_across_words_are_refused():
     assert audit.config.roles == Roles()
     with pytest.raises(ConfigError, match="they differ in words"):
         ul.results.compare(audit, edit)
-    with pytest.raises(ConfigError, match="cover unlearning only"):
+    with pytest.raises(ConfigError, match="are for unlearning only"):
         ul.report.model_card(edit)

@@ -1,4 +1,4 @@
-"""Finished measurements, and everything that needs no model: settings, scores, `DepthAudit`, tables, comparisons."""
+"""Finished measurements and all else that needs no model: settings, scores, `DepthAudit`, tables, comparisons."""
 
 import lazy_loader
 

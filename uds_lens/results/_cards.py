@@ -1,4 +1,4 @@
-"""Notebook cards of audits and baselines: a small HTML table, readable in light and dark themes."""
+"""Notebook cards of audits and baselines: small HTML tables, readable in light and dark themes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def number(value: float, *, digits: int = 3) -> str:
 
 
 def stage_1_card(stage: Stage1) -> str:
-    """Show what stage 1 found: the models, the examples, and at how many layers `full` encodes the knowledge."""
+    """Return a card of stage 1: models, examples, and the number of layers where `full` encodes the knowledge."""
     n, measurable = len(stage.examples), int(stage.ke_mask.any(-1).sum())
     layers = f"{float(stage.ke_mask.sum(-1).double().mean()):.1f} of {stage.n_layers}" if n else "none"
     retains = [retain.model.name for retain in stage.retains] or [stage.models["retain"].name]
@@ -42,7 +42,7 @@ def stage_1_card(stage: Stage1) -> str:
 
 
 def audit_card(audit: DepthAudit) -> str:
-    """Show an audit's headline, counts and warnings."""
+    """Return a card with an audit's score, counts and warnings."""
     low, high = audit.uds_interval
     roles = audit.config.roles
     interval = f"{audit.config.confidence * 100:g}% CI {number(low)} to {number(high)}, {audit.interval_basis}"
@@ -84,7 +84,7 @@ def audit_card(audit: DepthAudit) -> str:
 
 
 def card(rows: Sequence[tuple[str, str]], cautions: Sequence[Caution] = ()) -> str:
-    """Lay out rows, each a name and its HTML, with the warnings below them."""
+    """Lay out rows of names and HTML, with the warnings below."""
     cell = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
     body = "".join(f'<tr><th style="{cell}">{name}</th><td style="{cell}">{value}</td></tr>' for name, value in rows)
     warnings = "".join(

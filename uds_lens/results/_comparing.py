@@ -1,6 +1,7 @@
 """Compare several audits: comparability, short names, and paired differences with tests.
 
-Facts about one subject are not independent, so the bootstrap resamples whole subjects, and the test flips their signs.
+Facts about one subject are not independent, so the bootstrap resamples whole subjects, and the test flips the signs of
+whole subjects.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ if TYPE_CHECKING:
 # Which audits are comparable.
 
 STAGE_1_SETTINGS = ("site", "scope", "last_layer", *PROMPT_SETTINGS, "dtype", "attention", "exact_noop")
-"""Settings that stage 1 depends on; tau is applied afterwards."""
+"""Settings that affect stage 1; tau is applied afterwards."""
 
 
 def differing_settings(audits: Iterable[DepthAudit]) -> list[str]:
-    """Return the settings that make audits incomparable; empty if there are none.
+    """Return the settings that make audits incomparable.
 
     >>> differing_settings([])
     []
@@ -59,10 +60,10 @@ def score_settings(audit: DepthAudit) -> tuple[object, ...]:
 
 
 def why_not_comparable(one: DepthAudit, other: DepthAudit) -> str | None:
-    """Return why a difference of two scores would be meaningless; None if it is meaningful.
+    """Return why the difference between two scores would be meaningless; None if it is meaningful.
 
-    The settings that determine the meaning of a score must be equal, and so must `full` and `retain`, which define 0
-    and 1. If only `retain` differs, for the same unlearned model, the comparison is one of retain models.
+    The settings that determine what a score means must be equal, as must `full` and `retain`, which define 0 and 1. If
+    the unlearned model is the same and only `retain` differs, the comparison is between retain models.
     """
     names = differing([("", conditions_of(one)), ("", conditions_of(other))])
     values = [
@@ -80,7 +81,7 @@ def why_not_comparable(one: DepthAudit, other: DepthAudit) -> str | None:
 
 
 def references_of(audits: Mapping[str, DepthAudit], named: Collection[str]) -> list[str]:
-    """Return the names of all references, recognised by their weights or named, in the order of the audits."""
+    """Return the names of all references (recognised by their weights or listed) in the order of the audits."""
     unknown = [named] if isinstance(named, str) else [name for name in named if name not in audits]
     if unknown:
         raise ConfigError(
@@ -91,14 +92,14 @@ def references_of(audits: Mapping[str, DepthAudit], named: Collection[str]) -> l
 
 
 def site_groups(audits: Iterable[Audit]) -> list[dict[str, Audit]]:
-    """Group audits whose stage 1 differs only in the patch site: same models, tokens, scope, protocol and dtype.
+    """Group audits whose stage 1 differs only in the patch site (same models, tokens, scope, protocol and dtype).
 
     Args:
         audits: Any audits.
 
     Returns:
-        One mapping from site to audit for each group with two sites or more. Audits of several unlearned models at one
-        site share stage 1; the first represents them.
+        One mapping from site to audit for each group with two or more sites. Audits of several unlearned models at one
+        site share stage 1, so the first audit represents all of them.
 
     Example:
         >>> site_groups([])
@@ -138,20 +139,20 @@ _MODEL_COLUMNS = (
 
 
 def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
-    """Return one row per audit, in their order.
+    """Return one row per audit, in the given order.
 
     Args:
         audits: Name to audit.
 
     Returns:
-        `model`, `uds`, `uds_low`, `uds_high`, `output_depth` with its interval (what the unpatched answers say, see
-        `DepthAudit.output_depth`), `host_depth` and `hidden` (where the audit has a transplant, see
-        `Transplant.beside`), `prob_full` and `prob_unlearned` (of the entity under the models
-        themselves, see `DepthAudit.entity_prob`), `n_measured`, `n_not_measurable`, `n_skipped`, `over_erased_share`,
-        `negative_share`, `reading` (the verdict; "withheld" where a warning is fatal), `n_warnings`, `prompts` ("raw"
-        or "chat template"), `marks` (cautions and fatal warnings in a few words each, such as "off-distribution");
-        NaN where undefined. Where the audits were not measured in the same way, a final column `conditions` gives what
-        differs, as JSON.
+        `model`, `uds`, `uds_low`, `uds_high`, `output_depth` with its interval (the depth in unpatched answers, see
+        `DepthAudit.output_depth`), `host_depth` and `hidden` (if the audit has a transplant, see `Transplant.beside`),
+        `prob_full` and `prob_unlearned` (the entity's probability under the unpatched models, see
+        `DepthAudit.entity_prob`), `n_measured`, `n_not_measurable`, `n_skipped`, `over_erased_share`, `negative_share`,
+        `reading` (the verdict; "withheld" if a warning is fatal), `n_warnings`, `prompts` ("raw" or "chat
+        template"), `marks` (cautions and fatal warnings in a few words each, such as "off-distribution"); NaN where
+        undefined. If the audits were not measured in the same way, a final column `conditions` gives the differences as
+        JSON.
 
     Example:
         >>> models_frame({}).columns[0]
@@ -167,24 +168,24 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
     return frame.assign(conditions=conditions) if conditions else frame
 
 
-# Short names for audits: the unlearned model, with more only if that is not enough.
+# Short names for audits: the unlearned model's name, and more only if names would clash.
 
 _VAGUE = re.compile(r"(checkpoint|ckpt|step|epoch)?[-_]?\d*|final|last|best|model|weights|output", re.IGNORECASE)
 
 
 def audit_names(audits: Sequence[DepthAudit], *, places: Sequence[str | os.PathLike[str]] | None = None) -> list[str]:
-    """Name audits so that they can be told apart.
+    """Give audits short names that distinguish them.
 
-    A name is the last part of the unlearned model's path or Hub id, with the part before it if the last one is vague
-    (`final`, `checkpoint-500`). If two audits would share a name, more of the path is added; where that does not help,
-    the settings that differ, the place of the saved audits or a number is added instead.
+    A name is the last part of the unlearned model's path or Hub id, preceded by another part if the last is vague
+    (`final`, `checkpoint-500`). If two audits would share a name, more of the path is added; if that does not help, the
+    settings that differ, the directories of the saved audits, or a number.
 
     Args:
-        audits: Any number of them.
-        places: Directories that the audits were saved in.
+        audits: Any number of audits.
+        places: Directories in which the audits were saved.
 
     Returns:
-        One name per audit, all different.
+        One unique name per audit.
     """
     names = [_ending(audit, 1) for audit in audits]
     for group in _alike(names):
@@ -196,7 +197,7 @@ def audit_names(audits: Sequence[DepthAudit], *, places: Sequence[str | os.PathL
             paths = [PurePath(places[i]).parts for i in group]
             deepest = max(map(len, paths))
             ways += [["/".join(path[-depth:]) for path in paths] for depth in range(1, deepest + 1)]
-        best = max(ways, key=lambda way: len(set(way)))  # the first one that distinguishes most of them
+        best = max(ways, key=lambda way: len(set(way)))  # the first way that gives the most distinct names
         for i, name in zip(group, best, strict=True):
             names[i] = name
     for group in _alike(names):
@@ -225,7 +226,7 @@ def _with_settings(audit: DepthAudit, others: Sequence[DepthAudit]) -> str:
 
 
 def _alike(names: Sequence[str]) -> list[list[int]]:
-    """Return the places of each name that occurs more than once."""
+    """Return the indices of each name that occurs more than once."""
     groups: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         groups.setdefault(name, []).append(i)
@@ -237,8 +238,8 @@ def _alike(names: Sequence[str]) -> list[list[int]]:
 _ALL_PATTERNS = 13  # maximum number of subjects for which all sign patterns are enumerated
 
 _ALIKE_WITHIN = 0.02
-"""Subjects' differences (at most 1) count as alike if their spread is below this, whatever their mean. If one subject
-in 50 is of another kind, this catches cases that the mean alone does not (`benchmarks/sign_flips.py`)."""
+"""Subjects' differences (at most 1) count as alike if their spread is below this, whatever their mean. This catches
+cases with one different subject in 50 that a criterion relative to the mean misses (`benchmarks/sign_flips.py`)."""
 
 _ALIKE = (
     "All but a few subjects differ in the same way. With so few subjects, a kind of subject that was not asked about "
@@ -247,13 +248,13 @@ _ALIKE = (
 
 
 class Contrast(NamedTuple):
-    """The mean of paired differences, with its interval and test."""
+    """The mean of paired differences, with its interval and p-value."""
 
     value: float
     """The mean; NaN if no question has a value."""
 
     interval: Interval
-    """Interval over subjects; NaN with fewer than two, and for equal differences without bounds."""
+    """Interval over subjects; NaN with fewer than two subjects, and for equal differences without bounds."""
 
     p: float
     """Two-sided p-value against 0; NaN with fewer than two subjects."""
@@ -278,27 +279,27 @@ def contrast(
     seed: int = 0,
     bounds: tuple[float, float] | None = None,
 ) -> Contrast:
-    """Average paired differences, with an interval over subjects and a test that flips subjects' signs.
+    """Average paired differences, with an interval over subjects and a sign-flip test over subjects.
 
     The interval is that of `uds_lens.results.bootstrap_interval`; the p-value is the share of sign patterns over
-    subjects whose studentised mean is at least as large, which is exact where differences are symmetric around 0. With
-    13 subjects or fewer, all `2 ** n_subjects` patterns are used; with more, `n_flips` random ones are drawn.
+    subjects whose studentised mean is at least as large in absolute value, which is exact if differences are symmetric
+    around 0. With up to 13 subjects, all `2 ** n_subjects` patterns are used; with more, `n_flips` random patterns.
 
     Args:
-        differences: One difference per question; NaN is left out.
+        differences: One difference per question; NaN values are left out.
         groups: Subject of each question, as numbers.
         confidence: Coverage of the interval.
         n_resamples: Number of bootstrap resamples for the interval.
         n_flips: Number of random sign patterns; None means `n_resamples`.
         seed: Seed of the interval and of the random patterns.
         bounds: Smallest and largest possible difference. If all differences are equal, the interval allows for missed
-            subjects that differ; without bounds, it is NaN then. The caution takes the farther bound as the largest
-            possible difference either way; without bounds, it takes 1.
+            subjects that differ, or is NaN without bounds. The caution uses the bound farther from 0 (without bounds,
+            1) as the largest possible difference in either direction.
 
     Returns:
-        The mean with its interval and p-value. The interval and the p-value are based only on the subjects asked about:
-        if all but a few of them differ in the same way, the interval may be too narrow and p too small
-        (`benchmarks/sign_flips.py`), and `caution` says so.
+        The mean with its interval and p-value. Both are based only on the subjects in the data: if all but a few of
+        these differ in the same way, the interval may be too narrow and p too small (`benchmarks/sign_flips.py`), and
+        `caution` says so.
 
     Raises:
         ConfigError: `confidence` is not between 0 and 1.
@@ -328,7 +329,7 @@ def contrast(
     )
     if _error(sums, counts, mean) > 1e-12 * max(1.0, abs(mean)):
         p = _flipped(sums, counts, n_flips, seed)
-    else:  # all subjects are alike, so no sign pattern is less extreme
+    else:  # all subjects are alike, so only the all-positive and all-negative patterns are as extreme
         p = 1.0 if abs(mean) <= 1e-12 else smallest_p(m, n_flips)
     alike = differences.any() and differ_alike(differences / (max(map(abs, bounds)) if bounds else 1.0), groups)
     return Contrast(mean, interval, p, n, m, _ALIKE if alike else None)
@@ -337,8 +338,9 @@ def contrast(
 def smallest_p(n_subjects: int, n_flips: int = 9999) -> float:
     """Return the smallest p-value possible when flipping the signs of this many subjects.
 
-    At best, only the observed pattern and its opposite are as extreme: 2 of `2 ** n_subjects`. If patterns are drawn at
-    random (14 subjects or more), p is at least 1 / (`n_flips + 1`). NaN with fewer than two subjects.
+    At best, only the observed pattern and its opposite are as extreme, which is 2 of `2 ** n_subjects` patterns. If
+    patterns are drawn at random (14 subjects or more), p is at least `1 / (n_flips + 1)`. NaN with fewer than two
+    subjects.
 
     >>> smallest_p(6), smallest_p(20)
     (0.03125, 0.0001)
@@ -350,7 +352,7 @@ def smallest_p(n_subjects: int, n_flips: int = 9999) -> float:
 
 
 def by_group(values: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum and number of the values of each group."""
+    """Return the sum and the number of values in each group."""
     _, place = np.unique(groups, return_inverse=True)
     return np.bincount(place, weights=values), np.bincount(place).astype(float)
 
@@ -363,7 +365,7 @@ def _error(sums: np.ndarray, counts: np.ndarray, mean: float | np.ndarray) -> fl
 
 
 def _flipped(sums: np.ndarray, counts: np.ndarray, draws: int, seed: int) -> float:
-    """Return the share of sign patterns over groups with a studentised mean at least as far from 0."""
+    """Return the share of sign patterns whose studentised mean is at least as far from 0 as the observed one."""
 
     def far(means: np.ndarray, errors: np.ndarray) -> np.ndarray:
         return np.abs(means) / np.maximum(errors, np.finfo(float).tiny)
@@ -383,18 +385,18 @@ def _flipped(sums: np.ndarray, counts: np.ndarray, draws: int, seed: int) -> flo
         squares = (sums**2).sum() - 2 * means * (signs @ (sums * counts)) + means**2 * (counts**2).sum()
         errors = np.sqrt(np.maximum(squares, 0.0) * m / (m - 1)) / n  # as in `_error`, with the square expanded
         extreme += int((far(means, errors) >= observed * (1 - 1e-9)).sum())
-    return max((1 + extreme) / (1 + draws), smallest_p(m, draws))  # the draws may miss the pattern observed
+    return max((1 + extreme) / (1 + draws), smallest_p(m, draws))  # the draws may miss the observed pattern
 
 
 def differ_alike(differences: Float[np.ndarray, "question"], groups: Int[np.ndarray, "question"]) -> bool:
-    """Tell whether subjects are so alike that a missed kind of subject could reverse the sign.
+    """Return whether subjects are so alike that a kind of subject missing from the data could reverse the sign.
 
-    With more than four subjects, the two (or the tenth) whose mean differences are farthest from the median are set
-    aside. The others differ in the same way if the root mean square of their distances from the median is at most half
-    the median, a tenth of the largest distance of all, or 0.02.
+    With more than four subjects, the two subjects (or 10%, if that is more) whose mean differences are farthest from
+    the median are set aside. The remaining subjects count as alike if the root mean square of their distances from the
+    median is at most half the median, a tenth of the largest distance overall, or 0.02.
 
-    Interval and p-value are based only on the subjects asked about. Even if none of these n subjects is of another
-    kind, that kind may make up as large a share of all subjects as the upper end of `share_interval`. The answer is
+    Interval and p-value are based only on the subjects in the data. Even if none of these n subjects is of another
+    kind, that kind may make up as large a share of all subjects as the upper end of `share_interval`. The result is
     True if the mean would be 0 or reversed with such a share of subjects that differ by 1 in the other direction.
     """
     sums, counts = by_group(differences, groups)
@@ -434,24 +436,24 @@ _PAIR_COLUMNS = (
 )
 
 _FLIPS_PER_PAIR = 400
-"""Random sign patterns for each pair in a table; with these, the smallest possible adjusted p is below 0.0025 for any
-number of pairs."""
+"""Number of random sign patterns for each pair in a table, which keeps the smallest possible adjusted p below 0.0025
+for any number of pairs."""
 
 _SAME_SCORE = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.1}
-"""Nats per token by which log-probabilities of the same tokens under the same model may differ by rounding."""
+"""Rounding differences allowed between log-probabilities of the same tokens under the same model, in nats per token."""
 
 
 class AuditDifference(NamedTuple):
-    """UDS of one audit minus UDS of another, on the examples that both measured."""
+    """UDS of one audit minus UDS of another, over the examples measured in both."""
 
     difference: float
-    """In [-1, 1]; above 0, the first model is erased more deeply. NaN where no example was measured in both."""
+    """In [-1, 1]; above 0, the first model is erased more deeply. NaN if no example was measured in both."""
 
     interval: Interval
-    """Interval over subjects, in [-1, 1]; NaN with fewer than two."""
+    """Interval over subjects, in [-1, 1]; NaN with fewer than two subjects."""
 
     p: float
-    """Two-sided p-value against 0; NaN with fewer than two subjects. Not adjusted for other comparisons."""
+    """Two-sided p-value against 0; NaN with fewer than two subjects. Not adjusted for multiple comparisons."""
 
     n: int
     """Number of examples measured in both."""
@@ -472,7 +474,7 @@ class AuditDifference(NamedTuple):
     """Why the difference, its interval or its p-value is NaN; None if all are defined."""
 
     fatal: tuple[str, ...] = ()
-    """Fatal warnings of either audit: the numbers are given, but do not show which model is erased more deeply."""
+    """Fatal warnings of either audit. If there are any, the numbers do not show which model is erased more deeply."""
 
     caution: str | None = None
     """Why interval and p-value may be too narrow and too small: all but a few subjects differ in the same way."""
@@ -483,13 +485,13 @@ def compare(
 ) -> AuditDifference:
     """Test whether one model is erased more deeply than another: paired on the same examples, clustered by subject.
 
-    With d_i = UDS_a(i) - UDS_b(i) over the examples that both measured (the same id, question, answer and entity, read
-    as the same tokens), the difference is the mean of d; interval and p-value are those of `contrast`. With k subjects
-    p is never below `2 ** (1 - k)`: fewer than six cannot bring it below 0.05. Interval and p-value are based only on
-    the subjects asked about; `caution` says whether all but a few of them differ in the same way.
+    With d_i = UDS_a(i) - UDS_b(i) over the examples measured in both (same id, question, answer, entity and tokens),
+    the difference is the mean of d; interval and p-value are those of `contrast`. With k subjects, p is never below `2
+    ** (1 - k)`, so fewer than six subjects cannot bring it below 0.05. Interval and p-value are based only on the
+    subjects in the data; `caution` says whether all but a few of them differ in the same way.
 
-    The audits must agree in what a score means: settings, `full` and `retain`. Another `retain` is allowed if `full`
-    and the unlearned model are the same: the difference is then the effect of the choice of retain.
+    Scores must have the same meaning in both audits: same settings, `full` and `retain`. A different `retain` is
+    allowed if `full` and the unlearned model are the same; the difference is then the effect of the choice of retain.
 
     Args:
         audit_a: The first.
@@ -499,7 +501,7 @@ def compare(
         seed: Seed of the interval and of the random patterns.
 
     Returns:
-        Difference, interval, p-value, counts, and what was left out.
+        Difference, interval, p-value, counts, and the examples left out.
 
     Raises:
         ConfigError: The audits are not comparable, or `confidence` is not between 0 and 1.
@@ -526,14 +528,14 @@ def compare_all(
     n_resamples: int = 9999,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Compare every pair of audits as `compare` does, with Holm's adjustment over the pairs of the table.
+    """Compare every pair of audits with `compare`, and adjust the p-values in the table by Holm's method.
 
     Pairs with a reference model are not tested: their rows have no `p_holm`.
 
     Args:
         audits: A mapping from names to audits, or several audits, which are then named after their unlearned models.
-        references: Names of further audits that serve only as references; audits of `full` and `retain` are recognised
-            by their weights.
+        references: Names of audits that serve only as references, in addition to audits of `full` and `retain`, which
+            are recognised by their weights.
         confidence: Coverage of the intervals, which are not adjusted.
         n_resamples: Number of bootstrap resamples for the intervals, and of random sign patterns (at least 400 for each
             pair).
@@ -541,15 +543,15 @@ def compare_all(
 
     Returns:
         One row per pair: `one`, `other`, `uds_one`, `uds_other` (on the examples measured in both), `difference`,
-        `low`, `high`, `p`, `p_holm`, `p_holm_least` (the smallest adjusted p possible with this number of pairs and
-        subjects: if it is 0.05 or more, no difference could have been significant at that level), `n`, `n_subjects`,
+        `low`, `high`, `p`, `p_holm`, `p_holm_least` (the smallest possible adjusted p with this number of pairs and
+        subjects; if it is 0.05 or more, no difference could have been significant at that level), `n`, `n_subjects`,
         `n_left_out`, `left_out` (in words), `reference` (whether either audit is a reference), `reason`, `fatal` (fatal
         warnings of either, in words; empty if there are none), `caution` (empty if there is none). A pair that is not
-        comparable has NaN, and the reason.
+        comparable has NaN and a reason.
 
     Raises:
-        ConfigError: There are fewer than two audits, a name in `references` is not that of an audit, or `confidence` is
-            not between 0 and 1.
+        ConfigError: There are fewer than two audits, a name in `references` is not an audit's, or `confidence` is not
+            between 0 and 1.
 
     Example:
         >>> compare_all({})
@@ -577,7 +579,7 @@ def compare_all(
     family = [math.nan if row["reference"] else row["p"] for row in rows]
     tested = [not math.isnan(p) for p in family]
     least = [smallest_p(row["n_subjects"], n_flips) for row, kept in zip(rows, tested, strict=True) if kept]
-    # The smallest p of a family is multiplied by its size, and no adjusted p is below this product.
+    # Holm multiplies the smallest p by the number of tests, and no adjusted p is below this product.
     bound = min(1.0, len(least) * min(least, default=math.nan))
     for row, p, kept in zip(rows, holm(family), tested, strict=True):
         row["p_holm"], row["p_holm_least"] = p, bound if kept else math.nan
@@ -610,7 +612,7 @@ def _compared(a: DepthAudit, b: DepthAudit, **how: Any) -> AuditDifference:
     mean = contrast(ones - others, cluster_codes(subjects), bounds=(-1.0, 1.0), **how)
     low, high = mean.interval
     if a.models["unlearned"].fingerprint == b.models["unlearned"].fingerprint and not (ones - others).any():
-        low = high = mean.value  # the same model on the same scale, so no subject can differ
+        low = high = mean.value  # same model and same scale, so no subject can differ
     reason = None
     if mean.n == 0:
         reason = "no example was measured in both"
@@ -654,7 +656,7 @@ def _pairs(a: DepthAudit, b: DepthAudit) -> tuple[list[tuple[int, int]], dict[st
 
 
 def _keys(audit: DepthAudit) -> Iterator[tuple[str, str, int]]:
-    """Yield each example's id and question, with a number that tells apart examples that share both."""
+    """Yield each example's id and question, with a number that distinguishes examples that share both."""
     before: Counter[tuple[str, str]] = Counter()
     for example in audit.examples:
         before[example.id, example.question] += 1
@@ -662,7 +664,7 @@ def _keys(audit: DepthAudit) -> Iterator[tuple[str, str, int]]:
 
 
 def _same_tokens(a: DepthAudit, i: int, b: DepthAudit, j: int) -> bool:
-    """Compare texts and numbers of tokens and, if the token ids of the sets differ, scores under full."""
+    """Compare texts, token counts and, if the token ids of the two sets may differ, scores under `full`."""
     one, other = a.examples[i], b.examples[j]
     if (one.answer, one.prefix, one.entity) != (other.answer, other.prefix, other.entity):
         return False
@@ -674,6 +676,6 @@ def _same_tokens(a: DepthAudit, i: int, b: DepthAudit, j: int) -> bool:
 
 
 def _subject(one: str | None, other: str | None) -> str | None:
-    """Return the common subject, or both subjects if they disagree."""
+    """Return the common subject, or both subjects if they differ."""
     subjects = sorted({name for name in (one, other) if name is not None})
     return "\n".join(subjects) if subjects else None

@@ -26,14 +26,14 @@ SCORE_SETTINGS = (
     "draws",
     "words",
 )
-"""Settings that determine the meaning of a score: if one of them differs, scores are not comparable."""
+"""Settings that determine the meaning of a score; if one of them differs, scores are not comparable."""
 
 QUESTIONS = "questions"
-"""The condition that paired comparisons ignore, since they use only the questions in common."""
+"""The condition that paired comparisons ignore, since they use only the questions that both results share."""
 
 
 def weights_of(audit: DepthAudit, role: str) -> tuple[str, ...]:
-    """Return the fingerprints of the models in a role; the order of several retain models does not matter."""
+    """Return the fingerprints of the models in a role, sorted if there are several retain models."""
     if role == "retain" and audit.retains:
         return tuple(sorted(retain.model.fingerprint for retain in audit.retains))
     return (audit.models[role].fingerprint,)
@@ -51,9 +51,9 @@ def conditions_of(audit: DepthAudit) -> dict[str, Any]:
 
 
 def differing(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, list[str]]]:
-    """Return the conditions in which results differ: for each condition, its values and the results with each value.
+    """Return the conditions that differ: for each of them, its values and the results with each value.
 
-    A condition that a result lacks matches every value.
+    If a result lacks a condition, it matches every value.
 
     Args:
         conditions: Names of results with their conditions, which are plain JSON values.
@@ -70,7 +70,7 @@ def differing(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
 
 
 def mixed(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> str | None:
-    """Say which results differ in which conditions; None if they were all measured in the same way.
+    """Say in which conditions which results differ; None if all were measured in the same way.
 
     >>> mixed([("a", {"tau": 0.05}), ("b", {"tau": 0.1})])
     'tau (0.05: `a`; 0.1: `b`)'
@@ -84,7 +84,7 @@ def mixed(conditions: Iterable[tuple[str, Mapping[str, Any]]]) -> str | None:
 
 
 def marks(conditions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return, for each result, the conditions in which the results differ, as JSON; an empty list if none differs.
+    """Return each result's values of the conditions that differ, as JSON; an empty list if none differs.
 
     >>> marks([{"tau": 0.05, "full": "f"}, {"tau": 0.1, "full": "f"}]), marks([{"tau": 0.05}, {}])
     (['{"tau": 0.05}', '{"tau": 0.1}'], [])

@@ -1,4 +1,4 @@
-"""`DepthAudit`: the finished measurement of one unlearned model, with every number behind its score."""
+"""`DepthAudit`: the finished measurement of an unlearned model, with every number behind its score."""
 
 from __future__ import annotations
 
@@ -63,34 +63,34 @@ Audit = TypeVar("Audit", bound="DepthAudit")
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class DepthAudit(Stage1):
-    """Result of an audit: how deeply an unlearned model has erased a forget set.
+    """Result of an audit: how deeply a forget set has been erased from an unlearned model.
 
     Made by `DepthAudit.run`, `Baseline.audit` or `DepthAudit.load`. The example axis holds the scored examples in
     input order (`examples`); rows that could not be scored are in `skipped`. The model itself is not kept.
     """
 
     s2_delta: Float[Tensor, "example layer"]
-    """Stage 2: as `s1_delta`, with the unlearned model's state; NaN where it was not measured (`stage_2_tau`)."""
+    """Stage 2: like `s1_delta`, but with the unlearned model's state; NaN where it was not measured (`stage_2_tau`)."""
 
     s2_norm_ratio: Float[Tensor, "example layer"]
-    """As `s1_norm_ratio`, for the unlearned model."""
+    """Like `s1_norm_ratio`, for the unlearned model."""
 
     s2_cosine: Float[Tensor, "example layer"]
-    """As `s1_cosine`, for the unlearned model."""
+    """Like `s1_cosine`, for the unlearned model."""
 
     control_s2_delta: Float[Tensor, "fact layer"] | None = None
     """Log-probability lost on the control facts with the unlearned model's state patched in, nats per token; None
     without a control."""
 
     s_unlearned: Float[Tensor, "example"] | None = None
-    """Mean log-probability of the entity under the unlearned model itself, unpatched, nats per token; None where
-    it was not measured."""
+    """Mean log-probability of the entity under the unlearned model itself, unpatched, nats per token; None if it was
+    not measured."""
 
     control_s_unlearned: Float[Tensor, "fact"] | None = None
     """The same on the control facts; also None without a control."""
 
     transplant: TransplantEvidence | None = None
-    """Findings of a transplant, which the verdict includes; set by `Transplant.beside`, not saved with the audit."""
+    """Findings of a transplant, used by the verdict; set by `Transplant.beside` and not saved with the audit."""
 
     def __post_init__(self) -> None:
         missing = self.ke_mask & self.s2_delta.isnan()
@@ -105,10 +105,10 @@ class DepthAudit(Stage1):
 
     @property
     def stage_2_tau(self) -> float | None:
-        """S1 above which a layer was measured in stage 2; None if all layers were.
+        """S1 above which a layer was measured in stage 2; None if all layers were measured.
 
         With `RunOptions(stage_2="knowledge")`, `s2_delta` is NaN where S1 is at most this threshold. Scores at a lower
-        tau need another measurement.
+        tau need a new measurement.
         """
         partly = self.provenance.get("stage_2")
         return None if partly is None else float(partly["tau"])
@@ -125,18 +125,18 @@ class DepthAudit(Stage1):
         config: AuditConfig | None = None,
         options: RunOptions | None = None,
     ) -> DepthAudit:
-        """Measure one unlearned model, both stages, with one model in memory at a time.
+        """Measure one unlearned model in both stages, with one model in memory at a time.
 
         Args:
             full: The model trained on everything: directory, Hub id, transformers model or `TransformerBridge`.
-            retain: The model that never saw the forget set, or a list of such models with different seeds: then the KE
-                layers follow from their mean S1, and `uds_by_retain` has the score against each. None with
+            retain: The model that never saw the forget set, or a list of such models with different seeds. With a list,
+                the KE layers follow from the mean S1, and `uds_by_retain` has the score against each model. None with
                 `AuditConfig(stand_in="counterfactual")`.
-            unlearned: `full` after an unlearning method.
+            unlearned: `full` after unlearning.
             examples: The forget set, with entity spans: examples, rows, or a source that `uds_lens.load_examples`
                 reads.
-            control: Facts that `full` and `retain` both know, with entity spans, in any of these forms; the cost of the
-                unlearned states on them is `damage`. None leaves damage unmeasured.
+            control: Facts that `full` and `retain` both know, in the same forms as `examples`; the cost of the
+                unlearned states on these facts gives `damage`. None leaves damage unmeasured.
             config: What to measure; default `AuditConfig()`.
             options: How to run it; default `RunOptions()`.
 
@@ -145,7 +145,7 @@ class DepthAudit(Stage1):
 
         Raises:
             IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
-            ModelError: A checkpoint cannot be opened, or gives NaN.
+            ModelError: A checkpoint cannot be opened, or its outputs are NaN.
             DataError: There are no examples, or the control contains some of them.
 
         Example:
@@ -155,7 +155,7 @@ class DepthAudit(Stage1):
             >>> audit.uds
             1.0
         """
-        from uds_lens.audit._two_stage import measure_stages  # the only import from a room above
+        from uds_lens.audit._two_stage import measure_stages  # the only import from a higher-level package
 
         _, audit = measure_stages(full, retain, unlearned, examples, control=control, config=config, options=options)
         assert audit is not None
@@ -185,15 +185,15 @@ class DepthAudit(Stage1):
 
     @cached_property
     def uds_interval(self) -> Interval:
-        """Bootstrap interval of `uds`, clustered by subject where examples share one (`bootstrap_interval`).
+        """Bootstrap interval of `uds`, clustered by subject if examples share one (`bootstrap_interval`).
 
-        NaN with fewer than two measurable examples or with a single subject. Where the unlearned model has the weights
-        of `full` or of a retain model, the score follows from its definition: both ends are the score.
+        NaN with fewer than two measurable examples or with a single subject. If the unlearned model has the weights of
+        `full` or of a retain model, the score follows from its definition, and both ends equal the score.
         """
         return self.interval_of(self.uds_per_example, self.subjects)
 
     def interval_of(self, scores: Float[Tensor, "some"], subjects: Sequence[str | None]) -> Interval:
-        """Return `uds_interval` for some of the examples, given their scores in [0, 1] and their subjects."""
+        """Return an interval like `uds_interval` for some examples, given their scores in [0, 1] and their subjects."""
         defined = scores[~scores.isnan()].double()
         is_reference = any(role == "unlearned" for _, role in self.equal_weights)
         if is_reference and len(defined) and float(defined.max() - defined.min()) < ROUNDING:
@@ -202,15 +202,15 @@ class DepthAudit(Stage1):
 
     @cached_property
     def interval_basis(self) -> IntervalBasis:
-        """The unit that the interval resamples, subjects or examples, and how many there are."""
+        """The unit that the interval resamples (subjects or examples), and their number."""
         return interval_basis(self.uds_per_example, self.subjects)
 
     @cached_property
     def sample_error(self) -> SampleError | None:
-        """How far `uds` may be from its value for all examples, if a sample was measured; None if all were.
+        """How far `uds` may be from its value over all examples, if only a sample was measured; otherwise None.
 
-        `uds_interval`, by contrast, shows how the score would vary over other subjects, and would be as wide if all
-        examples had been measured.
+        `uds_interval`, by contrast, shows how much the score would vary with other subjects, and would be equally wide
+        if all examples had been measured.
         """
         sample = self.provenance.get("sample")
         if not sample:
@@ -238,9 +238,9 @@ class DepthAudit(Stage1):
 
     @property
     def output_depth(self) -> float:
-        """Score the unpatched answers: 0 if entities are as probable as under `full`, 1 if they are as under `retain`.
+        """Score of the unpatched answers: 0 if entities are as probable as under `full`, 1 if as under `retain`.
 
-        No state is patched. Without a retain model, its stand-in defines 1: the base, or `full` on counterfactuals.
+        No state is patched. Without a retain model, its stand-in (the base, or `full` on counterfactuals) defines 1.
         NaN: see `output_depth_reason`.
         """
         return mean_uds(self.output_depth_per_example)
@@ -261,9 +261,9 @@ class DepthAudit(Stage1):
 
     @cached_property
     def retain_ceiling(self) -> float:
-        """The lowest score of one of several retain models on another's scale: the level that retraining reaches.
+        """The lowest score of any retain model on another's scale, which is the level that retraining reaches.
 
-        NaN with one retain model, or where nothing is measurable.
+        NaN with one retain model, or if nothing is measurable.
         """
         return retain_ceiling(self)
 
@@ -279,12 +279,12 @@ class DepthAudit(Stage1):
 
     @property
     def over_erased_share(self) -> float:
-        """Share of KE layers (over all examples) with `s2_delta > s1_delta`, hidden by the clip; NaN without any."""
+        """Share of all examples' KE layers with `s2_delta > s1_delta`, hidden by clipping; NaN without KE layers."""
         return self._share_of_ke(self.ler_raw > 1)
 
     @property
     def negative_share(self) -> float:
-        """Share of KE layers with `s2_delta < 0`, hidden by the clip; NaN without any."""
+        """Share of all examples' KE layers with `s2_delta < 0`, hidden by clipping; NaN without KE layers."""
         return self._share_of_ke(self.ler_raw < 0)
 
     def _share_of_ke(self, where: Bool[Tensor, "example layer"]) -> float:
@@ -298,35 +298,35 @@ class DepthAudit(Stage1):
 
     @cached_property
     def uds_by_retain(self) -> tuple[float, ...]:
-        """The score on the scale of each retain model, in their order; only `uds` if there is one retain model."""
+        """The score on each retain model's scale, in order; only `uds` if there is one retain model."""
         return tuple(mean_uds(uds_against(self, retain.s1_delta)) for retain in self.retains) or (self.uds,)
 
     @property
     def retain_spread(self) -> Spread:
-        """Range and deviation of the scores against several retain models: how much the scale itself varies."""
+        """Range and standard deviation of the scores against several retain models, which show how the scale varies."""
         return spread_of(self.uds_by_retain)
 
     @cached_property
     def damage_estimate(self) -> Damage:
-        """Loss on retained facts relative to forget facts: the ratio, its interval, its parts, and why it is NaN."""
+        """Loss on retained facts relative to forget facts: ratio, interval, parts, and the reason if it is NaN."""
         return damage_of(self)
 
     @property
     def damage(self) -> float:
-        """Loss on retained facts over loss on forget facts: 0 if none, 1 if as large; NaN without a control."""
+        """Loss on retained facts divided by loss on forget facts: 0 if none, 1 if equal; NaN without a control."""
         return self.damage_estimate.value
 
     @cached_property
     def entity_prob(self) -> EntityProb:
-        """Probability of the entities under `full` and under the unlearned model itself, on forget and retained facts.
+        """Probability of forget and retained entities under `full` and under the unlearned model, both unpatched.
 
-        A low probability with a low `uds` means that knowledge is hidden, not gone.
+        If the probability is low and `uds` is low too, the knowledge is hidden, not gone.
         """
         return entity_prob_of(self)
 
     @cached_property
     def cautions(self) -> tuple[Caution, ...]:
-        """Warnings to read before quoting the score: level, sentence, and a few words; most serious first."""
+        """Warnings to read before quoting the score, most serious first: level, text, and a short mark."""
         return cautions(self)
 
     @property
@@ -336,7 +336,7 @@ class DepthAudit(Stage1):
 
     @property
     def fatal(self) -> tuple[str, ...]:
-        """The warnings that withhold the verdict, such as full and retain swapped."""
+        """The warnings that withhold the verdict, for example that full and retain may be swapped."""
         return tuple(caution.text for caution in self.cautions if caution.level == "fatal")
 
     @cached_property
@@ -349,11 +349,11 @@ class DepthAudit(Stage1):
 
     @property
     def reading(self) -> str:
-        """The verdict in a word; "withheld" if a warning is fatal."""
+        """The verdict's word; "withheld" if a warning is fatal."""
         return str(self.verdict)
 
     def with_tau(self: Audit, tau: float) -> Audit:
-        """Score the same measurement with another threshold; runs no model."""
+        """Score the same measurement with another threshold, without running a model."""
         return dataclasses.replace(self, config=dataclasses.replace(self.config, tau=tau))
 
     # Tables.
@@ -363,11 +363,11 @@ class DepthAudit(Stage1):
         return _frames.long_frame(self)
 
     def examples_frame(self) -> pd.DataFrame:
-        """Return one row per scored example: text, KE layers, erasure depth, score, and the reason where it is NaN."""
+        """Return one row per scored example: text, KE layers, erasure depth, score, and the reason if it is NaN."""
         return _frames.examples_frame(self)
 
     def layers_frame(self) -> pd.DataFrame:
-        """Return one row per layer: S1, S2 and LER with spread, KE share, clipped shares, closeness of the patches."""
+        """Return one row per layer: S1, S2 and LER with spread, KE share, shares clipped, similarity of the patches."""
         return self._layers.copy()
 
     @cached_property
@@ -375,11 +375,11 @@ class DepthAudit(Stage1):
         return _frames.layers_frame(self)
 
     def types_frame(self) -> pd.DataFrame:
-        """Return one row per entity type: N, tokens, KE layers, UDS with interval."""
+        """Return one row per entity type: counts, tokens, KE layers, UDS with interval."""
         return _frames.types_frame(self)
 
     def control_frame(self) -> pd.DataFrame:
-        """Return one row per retained fact and layer: the cost of retain's and of the unlearned model's states there.
+        """Return one row per retained fact and layer: what retain's and the unlearned model's states cost there.
 
         Raises:
             ConfigError: The audit was measured without a control.
@@ -395,7 +395,7 @@ class DepthAudit(Stage1):
         return _frames.control_layers_frame(self)
 
     def retains_frame(self) -> pd.DataFrame:
-        """Return one row per retain model: the score on its scale, with interval."""
+        """Return one row per retain model: the score on that model's scale, with interval."""
         return _frames.retains_frame(self)
 
     def skipped_frame(self) -> pd.DataFrame:
@@ -403,11 +403,11 @@ class DepthAudit(Stage1):
         return _frames.skipped_frame(self.skipped)
 
     def tau_sweep(self, taus: Sequence[float] | None = None) -> pd.DataFrame:
-        """Return KE size, counts and UDS over thresholds (see `uds_lens.results.tau_sweep`)."""
+        """Return KE layers, counts and UDS for several thresholds (see `uds_lens.results.tau_sweep`)."""
         return _frames.tau_sweep(self, taus)
 
     def summary(self) -> dict[str, Any]:
-        """Return the headline numbers and counts as plain values; NaN where undefined."""
+        """Return the main numbers and counts as plain values; NaN where undefined."""
         interval, spread, damage = self.uds_interval, self.retain_spread, self.damage_estimate
         sample = self.sample_error or SampleError(0.0, Interval(self.uds, self.uds), 0, False)
         some, nan = len(self.examples) > 0, math.nan
@@ -464,7 +464,7 @@ class DepthAudit(Stage1):
             "config": self.config.to_dict(),
         }
 
-    # Figures (`plotly.graph_objects.Figure`, never shown by themselves); all take `uds_lens.plots.Look`.
+    # Figures (`plotly.graph_objects.Figure`, which are not shown automatically); all accept `uds_lens.plots.Look`.
 
     def plot_layers(self, **look: Unpack[Look]) -> go.Figure:
         """Draw S1, S2, LER and the share of KE layers by layer (see `uds_lens.plots.layer_profile`)."""
@@ -493,7 +493,7 @@ class DepthAudit(Stage1):
         )
 
     def plot_types(self, **look: Unpack[Look]) -> go.Figure:
-        """Draw UDS by entity type, with intervals and N (see `uds_lens.plots.type_bars`)."""
+        """Draw UDS by entity type, with intervals and counts (see `uds_lens.plots.type_bars`)."""
         return plots.type_bars(self.types_frame(), **look)
 
     def plot_length(self, **look: Unpack[Look]) -> go.Figure:
@@ -501,7 +501,7 @@ class DepthAudit(Stage1):
         return plots.length_scatter(self.examples_frame(), **look)
 
     def plot_tau(self, taus: Sequence[float] | None = None, **look: Unpack[Look]) -> go.Figure:
-        """Draw UDS and KE layers over thresholds (see `uds_lens.plots.tau_curve`)."""
+        """Draw UDS and KE layers against the threshold (see `uds_lens.plots.tau_curve`)."""
         return plots.tau_curve(self.tau_sweep(taus), tau=self.config.tau, **look)
 
     def plot_clip(self, **look: Unpack[Look]) -> go.Figure:
@@ -509,7 +509,7 @@ class DepthAudit(Stage1):
         return plots.clip_bars(self.layers_frame(), **look)
 
     def plot_control(self, **look: Unpack[Look]) -> go.Figure:
-        """Draw loss on forget facts and on retained facts by layer (see `uds_lens.plots.forget_and_kept`).
+        """Draw the loss on forget facts and on retained facts by layer (see `uds_lens.plots.forget_and_kept`).
 
         Raises:
             ConfigError: The audit was measured without a control.
@@ -517,10 +517,10 @@ class DepthAudit(Stage1):
         return plots.forget_and_kept(self.control_layers_frame(), **look)
 
     def plot_components(self, others: Sequence[DepthAudit], **look: Unpack[Look]) -> go.Figure:
-        """Draw S1 by layer at this audit's patch site and at those of others (see `uds_lens.plots.component_profile`).
+        """Draw S1 by layer at the patch sites of this audit and others (see `uds_lens.plots.component_profile`).
 
         Raises:
-            ConfigError: The audits do not differ in the site, or differ in models, tokens, scope, protocol or dtype.
+            ConfigError: The audits have the same site, or differ in models, tokens, scope, protocol or dtype.
         """
         groups = site_groups([self, *others])
         if len(groups) != 1 or len(groups[0]) != 1 + len(others):
@@ -575,18 +575,18 @@ class DepthAudit(Stage1):
         private: bool | None = None,
         token: str | None = None,
     ) -> str:
-        """Put the audit on a model's page on the Hub: its files in `uds_lens/`, and a section of the model card.
+        """Publish the audit in a model's Hub repository: its files in `uds_lens/`, and a section of the model card.
 
-        One commit. The rest of the card is kept; an earlier section about depth is replaced. The files contain the
-        models' names and the command as they were given, the questions and the answers.
+        One commit. An earlier section about depth is replaced; the rest of the card is kept. The files contain the
+        questions and answers, and the models' names and the command as they were given.
 
         Args:
             repo: `owner/name`; created if it does not exist.
-            dataset: The forget set: its id on the Hub, such as "locuslab/TOFU", or a name.
+            dataset: The forget set's id on the Hub, such as "locuslab/TOFU", or another name.
             config: Configuration of the dataset, such as "forget10".
-            revision: Branch; by default the main one.
+            revision: Branch to commit to; by default the main branch.
             private: Whether a newly created repository is private.
-            token: Access token; by default the one saved by `hf auth login`.
+            token: Access token; by default the token saved by `hf auth login`.
 
         Returns:
             Address of the commit.

@@ -1,4 +1,4 @@
-"""An audit as pandas tables, and analyses that run no model. Columns have the names and NaN rules of the attributes."""
+"""An audit as pandas tables, and analyses that run no model. Columns are named after the attributes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
 
 
-ERASED_AT = 0.5  # minimum LER of an erased KE layer, for reporting erasure depth
+ERASED_AT = 0.5  # LER from which a KE layer counts as erased in `erasure_depth`
 
 NO_KE_LAYER = "no layer where full encodes more than retain (S1 <= tau)"
 
 TAUS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
-"""Default thresholds of a sweep, nats per token."""
+"""Default thresholds of a sweep, in nats per token."""
 
 
 def long_frame(audit: DepthAudit) -> pd.DataFrame:
@@ -89,7 +89,7 @@ def examples_frame(audit: DepthAudit) -> pd.DataFrame:
 def weight_by_third(audit: DepthAudit) -> tuple[float, float, float]:
     """Return the share of the score's weight (S1 over knowledge-encoding layers) in each third of the layers.
 
-    Mean over the measurable examples; NaN where there is none.
+    Mean over the measurable examples; NaN if there are none.
     """
     weights = torch.where(audit.ke_mask, audit.s1_delta, 0.0)
     share = (weights / weights.sum(-1, keepdim=True))[~audit.uds_per_example.isnan()]
@@ -100,7 +100,7 @@ def weight_by_third(audit: DepthAudit) -> tuple[float, float, float]:
 
 
 def thirds_in_words(audit: DepthAudit) -> str:
-    """Write `weight_by_third` as a sentence; empty if no example is measurable."""
+    """Return `weight_by_third` as a sentence; empty if no example is measurable."""
     parts = weight_by_third(audit)
     if math.isnan(parts[0]):
         return ""
@@ -110,7 +110,7 @@ def thirds_in_words(audit: DepthAudit) -> str:
 
 
 def _first_true(mask: Bool[Tensor, "example layer"]) -> Float[Tensor, "example"]:
-    """Return the index of the first True of each row; NaN where there is none."""
+    """Return the index of the first True in each row; NaN if there is none."""
     index = mask.to(torch.uint8).argmax(-1).double()
     return torch.where(mask.any(-1), index, torch.nan)
 
@@ -120,10 +120,12 @@ def _last_true(mask: Bool[Tensor, "example layer"]) -> Float[Tensor, "example"]:
 
 
 def layers_frame(audit: DepthAudit) -> pd.DataFrame:
-    """Return one row per layer. LER statistics are over examples whose answer is encoded there; NaN if there are none.
+    """Return one row per layer.
 
-    `_low` and `_high` are the ends of the interval of the mean, clustered by subject where examples share one. S2
-    statistics, like those of S1, are over all examples: NaN if stage 2 was measured in only `n_s2` of them.
+    LER statistics are over the examples whose answer is encoded at that layer; NaN if there are none.
+
+    `_low` and `_high` are the ends of the interval of the mean, clustered by subject where examples share one. S1 and
+    S2 statistics are over all examples; for S2, they are NaN if stage 2 was measured for only some of these (`n_s2`).
     """
     ke, n_layers = audit.ke_mask, audit.n_layers
     n_ke = ke.sum(0)
@@ -136,7 +138,7 @@ def layers_frame(audit: DepthAudit) -> pd.DataFrame:
     s2_delta = audit.s2_delta.masked_fill(audit.s2_delta.isnan().any(0), torch.nan)
     kinds = {"s1": audit.s1_delta, "s2": s2_delta, "ler": audit.ler}
     bounds = [None] * (2 * n_layers) + [(0.0, 1.0)] * n_layers
-    # in a single call, so that the same clusters are drawn for every column
+    # a single call draws the same clusters for every column
     all_columns = torch.cat(list(kinds.values()), 1)
     low, high = column_intervals(all_columns, clusters=audit.subjects, bounds=bounds, **audit.config.resampling)
     for place, (name, values) in enumerate(kinds.items()):
@@ -168,15 +170,15 @@ def types_frame(audit: DepthAudit) -> pd.DataFrame:
     """Score each entity type.
 
     Returns:
-        One row per type, sorted by UDS (types without a measurable example last, `uds` NaN): `type`, `n`,
-        `n_measured`, `n_tokens_mean`, `n_ke_mean`, `uds`, `uds_low`, `uds_high` (bootstrap, clustered by subject where
+        One row per type, sorted by UDS (types without a measurable example have NaN and come last): `type`, `n`,
+        `n_measured`, `n_tokens_mean`, `n_ke_mean`, `uds`, `uds_low`, `uds_high` (bootstrap, clustered by subject if
         examples of a type share one).
     """
     frame, subjects = examples_frame(audit), audit.subjects
     if len(frame) and frame["type"].isna().all():
         warn_once(
             "No example has a `type`, so all of them are in one row. ul.annotate(examples, by='answer'), or uds-lens "
-            "annotate, fills in the prompt types by a rule and keeps the entities; audit with what it writes."
+            "annotate, fills in the prompt types by a rule and keeps the entities; audit the examples that it writes."
         )
     rows: list[dict[str, Any]] = []
     for kind, part in frame.groupby(frame["type"].fillna("(none)"), sort=True):
@@ -204,7 +206,7 @@ def skipped_frame(skipped: Sequence[SkippedExample]) -> pd.DataFrame:
 
 
 def retains_frame(audit: DepthAudit) -> pd.DataFrame:
-    """Return one row per retain model, in their order."""
+    """Return one row per retain model, in order."""
     several = [(retain.model, retain.s1_delta) for retain in audit.retains]
     rows = []
     for model, s1_delta in several or [(audit.models["retain"], audit.s1_delta)]:
@@ -225,7 +227,7 @@ def retains_frame(audit: DepthAudit) -> pd.DataFrame:
 
 
 def control_frame(audit: DepthAudit) -> pd.DataFrame:
-    """Return one row per retained fact and layer: columns as in `long_frame`, and whether `full` knows the fact."""
+    """Return one row per retained fact and layer: the columns of `long_frame`, and whether `full` knows the fact."""
     control, s2_delta = require_control(audit)
     n, layers = control.s1_delta.shape
     return pd.DataFrame(
@@ -242,12 +244,12 @@ def control_frame(audit: DepthAudit) -> pd.DataFrame:
 
 
 def control_layers_frame(audit: DepthAudit) -> pd.DataFrame:
-    """Compare losses by layer on forget facts and on retained ones, nats per token.
+    """Compare losses by layer on forget facts and on retained facts, in nats per token.
 
-    Returns: One row per layer: `layer`; `forget_mean`, `forget_low`, `forget_high`, S2 over the measurable examples
-    with its interval; `control_mean`, `control_low`, `control_high`, S2 over the retained facts that `full` knows;
-    `control_retain_mean`, the cost of retain's states there. Intervals are clustered by subject where examples share
-    one. NaN where there is no example.
+    Returns: One row per layer: `layer`; `forget_mean`, `forget_low`, `forget_high`, the mean S2 over the measurable
+    examples with its interval; `control_mean`, `control_low`, `control_high`, the mean S2 over the retained facts that
+    `full` knows; `control_retain_mean`, the cost of retain's states on these. Intervals are clustered by subject where
+    examples share one. Means are NaN if there is no such example.
     """
     control, s2_delta = require_control(audit)
     known, measured = control.known, ~audit.uds_per_example.isnan()
@@ -272,8 +274,8 @@ def tau_sweep(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
 
     Returns:
         One row per tau: `ke_mean`, `ke_std`, `ke_min`, `ke_max`, `ke_median` (KE layers per example),
-        `n_measured`, `n_not_measurable`, `uds` (NaN where nothing is measurable, and where stage 2 was not measured
-        at all layers that count: below `stage_2_tau`).
+        `n_measured`, `n_not_measurable`, `uds` (NaN if nothing is measurable, or if stage 2 was not measured at all
+        layers that count, as below `stage_2_tau`).
     """
     rows = []
     for tau in TAUS if taus is None else taus:
@@ -295,7 +297,7 @@ def ke_counts(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
         taus: Thresholds in nats per token; default `TAUS`.
 
     Returns:
-        One row per number of KE layers, from 0 to all, and a column per tau.
+        One row per number of KE layers, from 0 to all, and one column per tau.
     """
     sizes = {tau: ke_mask(audit.s1_delta, tau).sum(-1) for tau in (TAUS if taus is None else taus)}
     return pd.DataFrame(
@@ -305,25 +307,25 @@ def ke_counts(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
 
 
 def _uds_at(audit: DepthAudit, tau: float) -> float:
-    """Score with another threshold; NaN where stage 2 was not measured at some layer that counts there."""
+    """Return the score at another threshold; NaN if stage 2 was not measured at a layer that counts there."""
     unknown = (ke_mask(audit.s1_delta, tau) & audit.s2_delta.isnan()).any()
     return math.nan if unknown else audit.with_tau(tau).uds
 
 
 def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float] | None = None) -> pd.DataFrame:
-    """Rank-correlate the models' scores at each tau with their scores at each audit's own tau.
+    """Rank-correlate the models' scores at each tau with their scores at their audits' own tau.
 
     Args:
-        audits: Audits of several models by name, all against one baseline.
+        audits: Audits of several models by name, all against the same baseline.
         taus: Thresholds; default `TAUS`.
 
     Returns:
-        One row per tau: `tau`, `rho` (Spearman), `n_models` (models with a score at that tau and at their own), and
-        over these models `uds_mean` and `largest_change`, the largest |difference| from the score at the model's own
-        tau.
+        One row per tau: `tau`, `rho` (Spearman), `n_models` (models with a score at that tau and at their own), and,
+        over these models, `uds_mean` and `largest_change` (the largest absolute difference from the score at the
+        model's own tau).
 
     Raises:
-        ConfigError: Fewer than three audits.
+        ConfigError: There are fewer than three audits.
     """
     if len(audits) < 3:
         raise ConfigError(f"a rank correlation over models needs at least 3 audits; got {len(audits)}.")
@@ -348,8 +350,8 @@ def tau_rank_correlation(audits: Mapping[str, DepthAudit], taus: Sequence[float]
 def length_correlation(audit: DepthAudit) -> Correlation:
     """Rank-correlate each example's number of entity tokens with its UDS.
 
-    Where examples share subjects, the p-value is that of `contrast`, which flips the signs of whole subjects: here
-    applied to their contributions to the correlation (products of centred ranks). NaN with fewer than two subjects.
+    If examples share subjects, the p-value is from the sign-flip test of `contrast`, applied to the subjects'
+    contributions to the correlation (products of centred ranks). NaN with fewer than two subjects.
     """
     lengths, scores = audit.n_tokens.tolist(), audit.uds_per_example.tolist()
     found = spearman(lengths, scores)
@@ -367,11 +369,11 @@ def length_correlation(audit: DepthAudit) -> Correlation:
 
 
 def clip_shares(audit: DepthAudit) -> dict[str, float]:
-    """Return the shares of KE layers and of measurable examples that are affected by clipping.
+    """Return the shares of KE layers and of measurable examples affected by clipping.
 
     Returns:
         `over_layers`, `negative_layers`: shares of KE layers with raw LER above 1 or below 0. `over_examples`,
-        `negative_examples`: the same for each example's weighted raw ratio. NaN where nothing is measurable.
+        `negative_examples`: the same for each example's weighted raw ratio. NaN if nothing is measurable.
     """
     weights = torch.where(audit.ke_mask, audit.s1_delta, 0.0)
     raw = torch.where(audit.ke_mask, audit.s2_delta, 0.0).sum(-1) / weights.sum(-1)

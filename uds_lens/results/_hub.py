@@ -1,4 +1,4 @@
-"""Put an audit on a model's page on the Hub: a section of the model card, the score in its metadata, and the files."""
+"""Publish an audit in a model's Hub repository: a section and metadata in the model card, and the files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
 
 
-ADDRESS = "https://github.com/uds-lens/uds-lens"  # the project, named as the source of the number
+ADDRESS = "https://github.com/uds-lens/uds-lens"  # the project, cited as the source of the score
 METRIC = "unlearning_depth_score"  # the metric's identifier in the metadata
-FOLDER = "uds_lens"  # folder of the files in the repository
+FOLDER = "uds_lens"  # folder for the files in the repository
 
 _BEGIN, _END = "<!-- uds_lens: unlearning depth -->", "<!-- uds_lens: end -->"
 _HEADING = "## Unlearning depth"
-_SECTION = re.compile(  # a begin mark without the heading is the user's, as is all text outside the two marks
+_SECTION = re.compile(  # without the heading, a begin mark belongs to the user, as does all text outside the marks
     rf"{re.escape(_BEGIN)}\r?\n{_HEADING}\r?\n(?:(?!{re.escape(_BEGIN)}).)*?{re.escape(_END)}(?:\r?\n)?", re.DOTALL
 )
 _SETTINGS = (
@@ -47,10 +47,10 @@ _SETTINGS = (
 def model_card(
     audit: DepthAudit, *, dataset: str = "forget set", config: str | None = None, card: str | None = None
 ) -> ModelCard:
-    """Write an audit into a model card: score, interval, warnings, and how it was measured.
+    """Add an audit to a model card: score, interval, warnings, and how it was measured.
 
-    The score is also in the card's metadata (`model-index`), where the Hub looks for evaluation results. An audit
-    without a score, or with a fatal warning, appears in the text only.
+    The score is also in the card's metadata (`model-index`), where the Hub looks for evaluation results. If there is no
+    score or a warning is fatal, the audit appears only in the text.
 
     Example:
         >>> import uds_lens as ul
@@ -68,7 +68,7 @@ def model_card(
     if audit.config.words != "unlearning":
         raise ConfigError(
             Setting("words", audit.config.words, of="AuditConfig"),
-            ": model cards and scores on the Hub cover unlearning only. Share the audit or its report instead.",
+            ": model cards and scores on the Hub are for unlearning only. Share the audit or its report instead.",
         )
     if not dataset.strip():
         raise ConfigError(Setting("dataset"), " must name the forget set; got an empty text.")
@@ -101,7 +101,7 @@ def model_card(
 
 
 def shared_name(name: str) -> str:
-    """Return a model's name for publication: a Hub id, or the last part of a path.
+    """Return a model's name for publication: its Hub id, or the last part of its path.
 
     >>> shared_name("/home/ada/runs/npo"), shared_name("owner/model"), shared_name("runs/a/npo")
     ('npo', 'owner/model', 'npo')
@@ -156,9 +156,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
         ("versions", markdown(", ".join(f"{k} {v}" for k, v in audit.provenance.get("versions", {}).items()))),
     ]
     if not math.isnan(audit.output_depth):
-        rows.insert(
-            2, ("output depth", f"{number(audit.output_depth)}, what the unpatched answers say, on the same scale")
-        )
+        rows.insert(2, ("output depth", f"{number(audit.output_depth)}, the unpatched answers on the same scale"))
     if audit.transplant is not None:
         found = audit.transplant
         hidden = found.reason if math.isnan(found.hidden) else number(found.hidden)
@@ -191,7 +189,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
 
 
 def _without_paths(text: str, audit: DepthAudit) -> str:
-    """Replace the models' paths in a warning by their last parts."""
+    """Shorten the models' paths in a warning to their last parts."""
     for name in sorted({record.name for record in audit.roles.values()}, key=len, reverse=True):
         text = text.replace(name, shared_name(name))
     return text
@@ -217,13 +215,13 @@ def push(
     private: bool | None,
     token: str | None,
 ) -> str:
-    """Commit an audit and its section of the card to the Hub (see `DepthAudit.push_to_hub`)."""
+    """Commit an audit and its card section to the Hub (see `DepthAudit.push_to_hub`)."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
         raise ConfigError(f"a repository on the Hub is named owner/name; got {repo[:80]!r}.")
     if is_offline():
-        raise StorageError(f"cannot push to {repo!r}: HF_HUB_OFFLINE is set. Unset it if there is a network.")
+        raise StorageError(f"cannot push to {repo!r}: HF_HUB_OFFLINE is set. Unset it if you are online.")
     api = HfApi(token=token)
     with SpillFolder() as folder:
         audit.save(folder / "audit")
@@ -240,7 +238,7 @@ def push(
         )
     except UdsLensError:
         raise
-    except Exception as error:  # the Hub refuses or cannot be reached
+    except Exception as error:  # the Hub refuses the commit or cannot be reached
         raise StorageError(
             f"cannot push to {repo!r}: {_first_line(error)} Log in with `hf auth login`, or pass a token with write "
             "access."

@@ -1,4 +1,4 @@
-"""Confidence intervals of means over examples, resampling subjects, and the error of a random sample."""
+"""Confidence intervals of means over examples by resampling subjects, and the error of a random sample."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from uds_lens.results._statistics import NO_INTERVAL, Interval, student
 Floats: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.int64]
 
-FEW_CLUSTERS = 10  # below this many subjects a subject-level interval is rough
-ROUNDING = 1e-12  # scores closer than this differ only by rounding, and bootstrapping them would divide zero by zero
-FLOOR = 0.3  # minimum standard error of a resample, as a share of that of the data
+FEW_CLUSTERS = 10  # number of subjects below which a subject-level interval is rough
+ROUNDING = 1e-12  # smaller differences between scores are rounding (bootstrapping them would divide zero by zero)
+FLOOR = 0.3  # minimum standard error of a resample, relative to that of the data
 AT_ONCE = 2_000_000  # maximum number of values in memory while resampling
-MANY = 2000  # above this many clusters, resamples are drawn in linear time; below, by numpy's multinomial
+MANY = 2000  # number of clusters above which resamples are drawn in linear time, not by numpy's multinomial
 
 
 class IntervalBasis(NamedTuple):
-    """The unit an interval resamples."""
+    """The unit that an interval resamples."""
 
     by: Literal["subject", "example"]
-    """Subjects if two examples share one, otherwise examples."""
+    """Subjects if any two examples share one, otherwise examples."""
     n: int
     """Number of units among the measurable examples."""
     effective: float
-    """Equivalent number of units of equal size, `(sum n_g)^2 / sum n_g^2`: 3.6 if one of ten has half of the rows."""
+    """Equivalent number of equally large units, `(sum n_g)^2 / sum n_g^2`: 3.6 if one unit in ten has half of the
+    rows."""
 
     @property
     def few(self) -> bool:
-        """Whether there are so few subjects that an interval over them is rough."""
+        """Whether an interval over subjects is rough because there are few."""
         return self.by == "subject" and self.effective < FEW_CLUSTERS
 
     @property
@@ -72,7 +73,7 @@ def interval_basis(values: Float[Tensor, "example"], clusters: Sequence[Hashable
 
 
 def cluster_codes(clusters: Sequence[Hashable | None]) -> Codes:
-    """Number clusters from 0 in order of appearance; each None is its own cluster.
+    """Number clusters from 0 in order of appearance; each None is a cluster of its own.
 
     >>> cluster_codes(["Ada", None, "Ada", None]).tolist()
     [0, 1, 0, 2]
@@ -94,15 +95,15 @@ def bootstrap_interval(
     """Bootstrap the mean over measurable examples.
 
     Examples about one subject are not independent, so whole `clusters` are resampled. With S_g the sum and n_g the
-    number of values of cluster g of G, m = sum S_g / sum n_g and se^2 = G / (G - 1) sum (S_g - n_g m)^2 / (sum n_g)^2,
-    the interval is `m +- q se`, q the quantile of |m* - m| / max(se*, 0.3 se) over resamples, and at least that of
-    Student's t with G - 1 degrees of freedom (symmetric studentised bootstrap; the floor under se* bounds resamples
-    that miss the few clusters that differ). Without clusters, and where each cluster has one value or all have the same
-    mean, examples are resampled, with bias correction and acceleration (BCa).
+    number of values in cluster g of G, m = sum S_g / sum n_g and se^2 = G / (G - 1) sum (S_g - n_g m)^2 / (sum n_g)^2,
+    the interval is `m +- q se`, where q is the quantile of |m* - m| / max(se*, 0.3 se) over resamples, but at least
+    that of Student's t with G - 1 degrees of freedom. This is the symmetric studentised bootstrap; the floor under se*
+    limits the effect of resamples that miss the few clusters that differ. Without clusters, or if each cluster has one
+    value or all have the same mean, examples are resampled with bias correction and acceleration (BCa).
 
-    With `bounds`, and scores near them, the interval reaches at least as far as that of a beta-binomial model of the
-    clusters (`widened`), and equal scores have an interval, too. The interval reflects the choice of subjects or
-    examples, not the seed of training.
+    With `bounds`, the interval for scores near them is at least as wide as under a beta-binomial model of the clusters
+    (`widened`), and equal scores also have an interval. The interval reflects the choice of subjects or examples, not
+    the training seed.
 
     Args:
         values: Scores; NaN values are left out.
@@ -113,14 +114,14 @@ def bootstrap_interval(
         bounds: Smallest and largest possible score; the interval lies between them.
 
     Returns:
-        The interval. NaN with fewer than two measurable examples, where all belong to one cluster, and where all scores
-        are equal and there are no bounds.
+        The interval; NaN with fewer than two measurable examples, if all belong to one cluster, and if all scores are
+        equal and there are no bounds.
 
     Raises:
-        ConfigError: `confidence` is not between 0 and 1, or `clusters` differs in length from the values.
+        ConfigError: `confidence` is not between 0 and 1, or `clusters` and `values` differ in length.
 
     References:
-        Efron (1987), Better Bootstrap Confidence Intervals; as `scipy.stats.bootstrap` computes them. Hall (1988), On
+        Efron (1987), Better Bootstrap Confidence Intervals, as in `scipy.stats.bootstrap`. Hall (1988), On
         Symmetric Bootstrap Confidence Intervals. Cameron, Gelbach & Miller (2008), Bootstrap-Based Improvements for
         Inference with Clustered Errors. Williams (1975), as in `widened`.
 
@@ -137,7 +138,7 @@ def bootstrap_interval(
     """
     check_confidence(confidence)
     if clusters is not None and len(clusters) != len(values):
-        raise ConfigError(f"clusters must name one cluster per value: {len(values)} values, {len(clusters)} clusters.")
+        raise ConfigError(f"clusters must have one entry per value: {len(values)} values, {len(clusters)} clusters.")
     measured = ~values.isnan()
     scores = values[measured].double().numpy()
     names = range(len(values)) if clusters is None else clusters
@@ -165,8 +166,7 @@ def check_confidence(confidence: float) -> None:
 
 
 def _bca(scores: Floats, confidence: float, n_resamples: int, seed: int) -> Interval:
-    # This draws and computes as scipy.stats.bootstrap does, which would jackknife in n^2 steps and takes a second to
-    # import.
+    # Same draws and results as scipy.stats.bootstrap, which jackknifes in n^2 steps and takes a second to import.
     from scipy.special import ndtr, ndtri
 
     n, chance = len(scores), np.random.default_rng(seed)
@@ -179,12 +179,11 @@ def _bca(scores: Floats, confidence: float, n_resamples: int, seed: int) -> Inte
     return Interval(float(ends[0]), float(ends[1]))
 
 
-# The studentised bootstrap over clusters. A resample is a row of `times`, the number of times that each cluster was
-# drawn.
+# The studentised bootstrap over clusters. Each row of `times` is a resample: how often each cluster was drawn.
 
 
 def _resamples(n_resamples: int, seed: int, *n_clusters: int) -> Iterator[list[Floats]]:
-    """Draw clusters in chunks that fit into memory: one array for each set of clusters, with a row per resample."""
+    """Draw clusters in chunks that fit into memory: one array per set of clusters, with one row per resample."""
     if len(n_clusters) == 1 and n_resamples * n_clusters[0] <= 10 * AT_ONCE:
         (n,) = n_clusters
         step, kept = max(1, AT_ONCE // n), _kept(n_resamples, seed, n)
@@ -195,7 +194,7 @@ def _resamples(n_resamples: int, seed: int, *n_clusters: int) -> Iterator[list[F
 
 @lru_cache(maxsize=1)
 def _kept(n_resamples: int, seed: int, n: int) -> NDArray[np.int16]:
-    """Draw once for all scores with the same clusters: overall, by type and by layer."""
+    """Reuse one draw for all scores with the same number of clusters: overall, by type and by layer."""
     return np.concatenate([times.astype(np.int16) for (times,) in _chunks(n_resamples, seed, n)])
 
 
@@ -209,14 +208,14 @@ def _times(chance: np.random.Generator, n: int, rows: int) -> Floats:
     if n <= MANY:
         return chance.multinomial(n, np.full(n, 1 / n), size=rows).astype(float)
     times = np.empty((rows, n))
-    for row, places in zip(times, _drawn(chance, n, rows), strict=True):  # takes a sixth of the time of multinomial
+    for row, places in zip(times, _drawn(chance, n, rows), strict=True):  # six times as fast as multinomial
         row[:] = np.bincount(places, minlength=n)
     return times
 
 
 def _drawn(chance: np.random.Generator, n: int, rows: int) -> Iterator[NDArray[np.int32]]:
-    """Draw n of n units `rows` times, a few rows at a time, to stay within the processor's cache."""
-    for start in range(0, rows, 8):  # 32-bit integers give the same draws as 64-bit ones in half the time
+    """Draw n of n units `rows` times, a few rows at a time so that these stay in the CPU cache."""
+    for start in range(0, rows, 8):  # 32-bit integers give the same draws as 64-bit integers in half the time
         yield from chance.integers(0, n, (min(8, rows - start), n), dtype=np.int32)
 
 
@@ -226,16 +225,16 @@ def _blas() -> ThreadpoolController:
 
 
 def _means(total: Floats, size: Floats, n: int | Codes) -> Callable[[Floats], tuple[Floats, Floats]]:
-    """Return a function from resamples to means with cluster-robust standard errors; NaN if the size is not above 0."""
+    """Return a function from resamples to means and cluster-robust standard errors (NaN unless the size is above 0)."""
     shape, (total, size) = total.shape[1:], (part.reshape(len(part), -1) for part in (total, size))
-    single = bool(((size == 0) | (size == 1)).all())  # if so, the products are terms already computed
-    varying = (size != 1).any(0)  # where all are 1, a resample has as many values as clusters drawn
+    single = bool(((size == 0) | (size == 1)).all())  # then products with size repeat other terms
+    varying = (size != 1).any(0)  # otherwise, a resample has one value per cluster
     terms = [total, total**2, size[:, varying], *([] if single else [total * size, size**2])]
-    summed = np.concatenate(terms, axis=1)  # a single product, which reads the resamples only once
+    summed = np.concatenate(terms, axis=1)  # one matrix product reads the resamples only once
     ends = np.cumsum([term.shape[1] for term in terms])[:-1]
 
     def of(times: Floats) -> tuple[Floats, Floats]:
-        with _blas().limit(limits=1, user_api="blas"):  # a second thread would only wait while resamples are drawn
+        with _blas().limit(limits=1, user_api="blas"):  # more threads would mostly wait for the draws
             totals, squares, counted, *others = np.split(times @ summed, ends, axis=1)
         counts = np.full(totals.shape, float(len(size)))
         counts[:, varying] = counted
@@ -253,8 +252,8 @@ def _means(total: Floats, size: Floats, n: int | Codes) -> Callable[[Floats], tu
 def studentised(total: Floats, size: Floats, confidence: float, n_resamples: int, seed: int) -> Interval | None:
     """Bootstrap sum(total) / sum(size) over clusters (symmetric, studentised; see `bootstrap_interval`).
 
-    Returns: The interval; NaN where so many resamples have a denominator that is not above 0 that there is no quantile.
-    None where the ratio is the same in all clusters.
+    Returns: The interval; NaN if the quantile is undefined because too many resamples have a denominator that is not
+    positive. None if the ratio is the same in all clusters.
     """
     n = len(size)
     ratio = total.sum() / size.sum()
@@ -266,7 +265,7 @@ def studentised(total: Floats, size: Floats, confidence: float, n_resamples: int
         ratios, errors = means_of(times)
         parts.append(np.abs(ratios - ratio) / np.maximum(errors, FLOOR * error))
     distances = np.nan_to_num(np.concatenate(parts), nan=math.inf)
-    # nothing can be interpolated between two infinite distances
+    # infinite distances cannot be interpolated
     method: Any = "higher" if np.isinf(distances).any() else "linear"
     reach = max(float(np.quantile(distances, confidence, method=method)), student(confidence, n - 1)) * error
     return Interval(float(ratio - reach), float(ratio + reach)) if math.isfinite(reach) else NO_INTERVAL
@@ -283,11 +282,10 @@ def column_intervals(
 ) -> tuple[list[float], list[float]]:
     """Bootstrap each column's mean (studentised), with the same resampled clusters for all columns.
 
-    For a column without NaN, the ends are those of `bootstrap_interval`, except that examples without clusters are
-    resampled by the studentised bootstrap here, too. NaN values are left out of their column; `bounds` has one pair for
-    each column.
+    For a column without NaN, the ends are those of `bootstrap_interval`, except that the studentised bootstrap is also
+    used for examples without clusters. NaN values are left out of their column; `bounds` has one pair per column.
 
-    Returns: The lower and the upper ends. NaN with fewer than two clusters, and for equal values without bounds.
+    Returns: The lower and the upper ends; NaN with fewer than two clusters, and for equal values without bounds.
 
     Example:
         >>> import torch
@@ -324,7 +322,7 @@ def column_intervals(
             equal = of_equal_scores(float(scores[0]), present, limits, confidence) if limits else NO_INTERVAL
             ends[:, column] = equal
             continue
-        if error[column] == 0:  # clusters agree but examples differ: resample examples
+        if error[column] == 0:  # clusters have equal means but examples differ: resample examples
             how: Any = {"confidence": confidence, "n_resamples": n_resamples, "seed": seed}
             ends[:, [column]] = column_intervals(values[:, [column]], clusters=[None] * len(values), **how)
         if limits:
@@ -344,15 +342,15 @@ def ratio_interval(
     n_resamples: int = 9999,
     seed: int = 0,
 ) -> Interval:
-    """Bootstrap mean(top) / mean(bottom), two sets of values resampled by cluster independently of each other.
+    """Bootstrap mean(top) / mean(bottom), resampling the two sets of values independently by cluster.
 
     With m_t, m_b the means, r = m_t / m_b, and se_t, se_b their standard errors over clusters (as in
-    `bootstrap_interval`), se^2 = (se_t^2 + r^2 se_b^2) / m_b^2. The interval is `r +- q se`, q the quantile of
-    |r* - r| / max(se*, 0.3 se) over resamples, and at least that of Student's t with degrees of freedom one fewer than
+    `bootstrap_interval`), se^2 = (se_t^2 + r^2 se_b^2) / m_b^2. The interval is `r +- q se`, where q is the quantile of
+    |r* - r| / max(se*, 0.3 se) over resamples, but at least that of Student's t with one degree of freedom fewer than
     the smaller number of clusters.
 
-    Returns: The interval. NaN with fewer than two clusters on either side, where the clusters of both sides are all
-    alike, and where mean(bottom), in the data or in too many resamples, is not above 0.
+    Returns: The interval; NaN with fewer than two clusters on either side, if the clusters on each side are all alike,
+    and if mean(bottom) is not positive in the data or in too many resamples.
 
     References:
         Hall (1988), On Symmetric Bootstrap Confidence Intervals; the standard error is that of the delta method.
@@ -366,7 +364,7 @@ def ratio_interval(
     """
     check_confidence(confidence)
     if len(top_clusters) != len(top) or len(bottom_clusters) != len(bottom):
-        raise ConfigError("clusters must name one cluster per value, above and below.")
+        raise ConfigError("top_clusters and bottom_clusters must have one entry per value.")
     sides = []
     for values, clusters in ((top, top_clusters), (bottom, bottom_clusters)):
         codes = cluster_codes(clusters)
@@ -378,7 +376,7 @@ def ratio_interval(
         return NO_INTERVAL
 
     def ratios_of(times: Sequence[Floats]) -> tuple[Floats, Floats]:
-        """Return the ratio for each resample and its standard error; NaN where the denominator is not positive."""
+        """Return the ratio and its standard error for each resample; NaN where the denominator is not positive."""
         (above, above_error), (below, below_error) = (of(drawn) for of, drawn in zip(means_of, times, strict=True))
         below = np.where(below > 0, below, np.nan)
         ratio = above / below
@@ -395,27 +393,29 @@ def ratio_interval(
     return Interval(ratio - reach, ratio + reach) if math.isfinite(reach) else NO_INTERVAL
 
 
-# Scores that are nearly all or nothing: a bootstrap draws only from the subjects at hand, which may lack the rare kind.
+# Scores that are nearly all-or-nothing: a bootstrap draws only from the subjects in the data, which may lack a rare
+# kind.
 
-_MEANS, _CORRELATIONS = 80, 20  # points of the grid over the posterior
+_MEANS, _CORRELATIONS = 80, 20  # grid points over the posterior
 
 
 def widened(
     low: float, high: float, scores: Floats, codes: Codes, bounds: tuple[float, float], confidence: float
 ) -> tuple[float, float]:
-    """Widen an interval of the mean where the few subjects asked about may not include a rare kind.
+    """Widen an interval of the mean if the few subjects in the data may not include a rare kind.
 
-    If scores are nearly 0 or 1, agree within a subject, and one of the two values is rare, the subjects asked about
-    include few of the rare kind or none, and the bootstrap interval is too short or has no width at all. The number of
-    scores above the midpoint of the bounds in each subject is then modelled as beta-binomial, with a uniform prior for
-    the share p of such scores and an arcsine prior (Beta(1/2, 1/2)) for their correlation within a subject: this gives
-    weight to no correlation and to a perfect one; with a uniform prior for the correlation, intervals cover too little
-    if it is .97. The quantiles of the posterior of p, mapped to the range from the mean of the scores below the
-    midpoint to the mean of those above it (or the bound, if there are none), are ends that the interval must reach.
+    If scores are nearly 0 or 1, agree within each subject, and one of the two values is rare, the data include few or
+    no subjects of the rare kind, and the bootstrap interval is too short or has no width at all. The number of scores
+    above the midpoint of the bounds in each subject is then modelled as beta-binomial, with a uniform prior for the
+    share p of such scores and an arcsine prior (Beta(1/2, 1/2)) for their correlation within a subject. The arcsine
+    prior gives weight to both no correlation and perfect correlation; with a uniform prior, coverage is too low at a
+    correlation of .97. The quantiles of the posterior of p are mapped to the range from the mean of the scores below
+    the midpoint to the mean of the scores above it (a bound if there are none). The interval is extended to these
+    values.
 
-    How far the scores are from all-or-nothing is measured by d, the mean of 4 |s - a| |b - s| / (b - a)^2 over scores s
-    with bounds a and b: 0 where all lie on the bounds, 1 where all lie midway. Up to d = 1/2, the interval is widened
-    fully; from d = 3/4 on, it is not widened; in between, it is widened in proportion.
+    The distance of scores s with bounds a and b from all-or-nothing is measured by d, the mean of 4 |s - a| |b - s| /
+    (b - a)^2, which is 0 if all lie on the bounds and 1 if all lie midway. Up to d = 1/2, the interval is widened
+    fully; from d = 3/4, it is not widened; in between, it is widened in proportion.
 
     References:
         Williams (1975), The Analysis of Binary Responses from Toxicological Experiments Involving Reproduction and
@@ -436,7 +436,7 @@ def widened(
 
 
 def left_by_one(interval: Interval, mean: float, n: int) -> bool:
-    """Whether the mean would leave its interval if one of n units scored as far from it as [0, 1] allows.
+    """Return whether the mean would leave its interval if one of n units scored as far from the mean as [0, 1] allows.
 
     >>> left_by_one(Interval(0.49, 0.51), 0.5, 20), left_by_one(Interval(0.4, 0.6), 0.5, 20)
     (True, False)
@@ -445,10 +445,10 @@ def left_by_one(interval: Interval, mean: float, n: int) -> bool:
 
 
 def of_equal_scores(score: float, codes: Codes, bounds: tuple[float, float], confidence: float) -> Interval:
-    """Return an interval of the mean where all scores are equal.
+    """Return an interval of the mean of equal scores.
 
-    Scores of another kind may exist although none was drawn. The ends are the means that would result if the share of
-    such scores were at its upper limit (`share_interval`), and all of them lay on one of the bounds.
+    Different scores may exist although none was drawn. The ends are the means that would result if the share of such
+    scores were at its upper limit (`share_interval`) and all of them lay on one of the bounds.
 
     Example:
         >>> low, high = of_equal_scores(0.0, np.arange(20), (0.0, 1.0), 0.95)
@@ -477,15 +477,15 @@ def share_interval(count: Floats, size: Codes, confidence: float) -> tuple[float
     ends = betaincinv(whole + 0.5, n - whole + 0.5, [1e-6, 1 - 1e-6])  # wide enough for any correlation
     first, last = np.arcsin(np.sqrt(ends)).tolist()
     angles = np.linspace(first, last, _MEANS)
-    p, rest = np.sin(angles) ** 2, np.cos(angles) ** 2  # the rest is above 0 where 1 - p rounds to 0
+    p, rest = np.sin(angles) ** 2, np.cos(angles) ** 2  # cos^2 is positive even where 1 - p rounds to 0
     steps = (np.arange(_CORRELATIONS) + 0.5) / _CORRELATIONS * np.pi / 2
-    rho = np.sin(steps) ** 2  # equal parts of the prior
+    rho = np.sin(steps) ** 2  # midpoints of equal parts of the prior
     a, b = (share[:, None] * (1 / rho - 1) for share in (p, rest))
     kinds, times = np.unique(np.stack([count, size.astype(float)]), axis=1, return_counts=True)
     successes, trials = kinds[:, :, None, None]
     log_probability = (
         gammaln(a + successes)
-        + gammaln(b + (trials - successes))  # in this order: b may be tiny
+        + gammaln(b + (trials - successes))  # do not reorder: b may be tiny
         - gammaln(a + b + trials)
         - (gammaln(a) + gammaln(b) - gammaln(a + b))
     )
@@ -497,31 +497,31 @@ def share_interval(count: Floats, size: Codes, confidence: float) -> tuple[float
     return float(np.interp(tail, below, p)), float(np.interp(1 - tail, below, p))
 
 
-# A random sample of the examples against all of them.
+# The error of a random sample of the examples.
 
-LEAST_WITHIN = 5  # degrees of freedom within subjects below which their spread is not estimated separately
+LEAST_WITHIN = 5  # degrees of freedom within subjects below which the spread within subjects is not estimated
 
 ROUNDED = 1 / 6
-"""Variance of a subject's number of rows about its exact share: mean of p (1 - p) over the part p that is rounded."""
+"""Variance of a subject's number of rows around its exact share: the mean of p (1 - p) over fractional parts p."""
 
 
 class SampleError(NamedTuple):
-    """The error due to measuring only some of the examples; 0 if all are measured.
+    """The error from measuring only some of the examples; 0 if all are measured.
 
-    `uds_interval` covers subjects other than those in the data, and does not shrink to 0 as the sample grows.
+    By contrast, `uds_interval` is about subjects beyond the data, and does not shrink to 0 as the sample grows.
     """
 
     standard_error: float
-    """Standard error of the mean as an estimate of the mean over all examples; NaN where it cannot be known."""
+    """Standard error of the mean as an estimate of the mean over all examples; NaN if it cannot be estimated."""
 
     interval: Interval
-    """Interval for the mean over all examples, by Student's t; NaN where the standard error is NaN."""
+    """Interval for the mean over all examples from Student's t; NaN if the standard error is NaN."""
 
     of: int
-    """Number of examples in all."""
+    """Total number of examples."""
 
     at_most: bool
-    """True if these are upper bounds: too few subjects have two rows to estimate their spread separately."""
+    """Whether these are upper bounds, because too few subjects have two rows to estimate the spread within subjects."""
 
     @property
     def words(self) -> str:
@@ -542,16 +542,15 @@ def sample_error(
     confidence: float = 0.95,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> SampleError:
-    """Estimate how far the mean over a sample lies from the mean over all examples it was drawn from.
+    """Estimate how far a sample's mean lies from the mean over all examples that it was drawn from.
 
-    With residuals e_i = x_i - m of the measured examples and 0 for those that are not measurable, se^2 = (1 - n / N) n
-    s^2 / n_m^2, where n of N examples were drawn, n_m were measured, and s^2 is the variance of the residuals. Since
-    `uds_lens.data.sample_examples` gives each subject its share, s^2 is taken within subjects (pooled); where their
-    shares had to be rounded, sum e_g^2 / (6 n_m^2) is added, with the mean residual e_g of each subject less its
-    own noise. Without subjects, s^2 is the variance over all examples, which also serves as an upper bound where fewer
-    than 5 degrees of freedom are left within subjects. Where all scores are equal, examples that were not drawn may be
-    of another kind: as many of them as `of_equal_scores` allows are assumed to be, all with scores on the farther of
-    the `bounds`.
+    With residuals e_i = x_i - m for measured examples and 0 for unmeasurable ones, se^2 = (1 - n / N) n s^2 / n_m^2,
+    where n of N examples were drawn, n_m were measured, and s^2 is the variance of the residuals. Since
+    `uds_lens.data.sample_examples` gives each subject its share, s^2 is pooled within subjects. If the shares had to be
+    rounded, sum e_g^2 / (6 n_m^2) is added, where e_g is the mean residual of subject g, less its own noise. Without
+    subjects, s^2 is the variance over all examples, which also serves as an upper bound if there are fewer than 5
+    degrees of freedom within subjects. If all scores are equal, examples that were not drawn may differ: as many as
+    `of_equal_scores` allows are assumed to have scores on the farther of the `bounds`.
 
     References:
         Cochran (1977), Sampling Techniques, chapters 2, 5 and 6: finite populations, strata, ratios.
@@ -573,7 +572,7 @@ def sample_error(
     n, left = len(residuals), max(0.0, 1 - drawn / of)
     free, square, rounding, at_most = n - 1, float((residuals**2).sum()) / (n - 1), 0.0, False
     if any(subject is not None for subject in subjects):
-        # Examples without a subject are a stratum too, as in the draw.
+        # Examples without a subject are one stratum, as in the draw.
         codes = cluster_codes([("",) if subject is None else subject for subject in subjects])
         sizes = np.bincount(codes)
         within = int((sizes - 1).sum())
@@ -586,7 +585,7 @@ def sample_error(
     error = math.sqrt(left * n * square + rounding) / count
     reach = student(confidence, free) * error
     if np.ptp(scores[measured]) < ROUNDING and left and all(map(math.isfinite, bounds)):
-        # As in the interval of the mean, other examples may be of another kind: here, only those that were not drawn.
+        # As in the interval of the mean, other examples may differ, but here only those that were not drawn.
         ends = of_equal_scores(mean, np.arange(count), bounds, confidence)
         reach = left * max(mean - ends.low, ends.high - mean)
         error = reach / student(confidence, free)

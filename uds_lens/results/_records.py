@@ -1,4 +1,4 @@
-"""Records of the models that were measured, and where a measurement comes from."""
+"""Records of measured models, and the provenance of a measurement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PACKAGES = ("uds_lens", "torch", "transformers", "transformer-lens", "tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecord:
-    """One checkpoint as it was measured."""
+    """A checkpoint as measured."""
 
     name: str
     """Path, Hub id or name of the live model, as given."""
@@ -50,14 +50,15 @@ class ModelRecord:
     """Width of the residual stream."""
 
     storage: str | None = None
-    """How the weights are quantised: `Q4_1 (79%), Q8_0, F32` of a GGUF file, `4 bits (nf4)`; None if they are not."""
+    """How the weights are quantised, for example `Q4_1 (79%), Q8_0, F32` (a GGUF file) or `4 bits (nf4)`; otherwise
+    None."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
 
     @classmethod
     def of(cls, model: HookedModel) -> ModelRecord:
-        """Record an open model, hashing its weights."""
+        """Return the record of an open model, hashing its weights."""
         return cls(
             name=model.name,
             fingerprint=model.fingerprint,
@@ -74,7 +75,7 @@ class ModelRecord:
 
 
 def fingerprint_of(model: str, *, dtype: DType, run: RunOptions) -> str:
-    """Return the fingerprint of a checkpoint's weights, opened as they will be measured."""
+    """Return the fingerprint of a checkpoint's weights, loaded as for a measurement."""
     with open_to_measure(model, dtype=dtype, run=run) as opened:
         return opened.fingerprint
 
@@ -99,7 +100,7 @@ def open_to_measure(source: ModelSource, *, dtype: DType, run: RunOptions, token
 
 
 def printable(name: str) -> str:
-    r"""Escape the bytes of a name that are not UTF-8: paths may contain them, but tables and terminals cannot.
+    r"""Escape bytes in a name that are not UTF-8, which paths may contain but tables and terminals cannot show.
 
     >>> import os
     >>> printable(os.fsdecode(b"caf\xe9"))
@@ -117,7 +118,7 @@ def provenance(
     ids_hash: str,
     packages: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Collect what helps to repeat a measurement: versions, machine, command, first prompt, hash of tokens."""
+    """Collect what helps to reproduce a measurement: versions, machine, command, first prompt, hash of tokens."""
     return {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv),
@@ -133,7 +134,7 @@ def provenance(
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Return the installed versions of the packages that all numbers depend on, and of `more`."""
+    """Return the installed versions of the packages that affect all numbers, and of `more`."""
     return {package: _installed(package) for package in (*_PACKAGES, *more)}
 
 
@@ -151,7 +152,7 @@ def equal_weights(models: Mapping[str, ModelRecord]) -> list[tuple[str, str]]:
 
 
 def reference_role(audit: DepthAudit) -> str | None:
-    """Return which reference has the audited model's weights: "full", "retain" (or "retain 2" of several), or None.
+    """Return the reference that has the audited model's weights ("full", "retain", or "retain 2" of several), or None.
 
     The score of a reference is known in advance: 0, or 1 on the scale of that retain model.
     """
@@ -159,7 +160,7 @@ def reference_role(audit: DepthAudit) -> str | None:
 
 
 def references_among(audits: Mapping[str, DepthAudit]) -> list[str]:
-    """Return the names of the audits of a reference.
+    """Return the names of audits whose model is a reference.
 
     >>> references_among({})
     []

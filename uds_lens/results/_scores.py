@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def ke_mask(s1_delta: Float[Tensor, "example layer"], tau: float) -> Bool[Tensor, "example layer"]:
-    """Find the knowledge-encoding (KE) layers: `s1_delta > tau`.
+    """Return the mask of knowledge-encoding (KE) layers, `s1_delta > tau`.
 
     Args:
         s1_delta: Log-probability lost when retain's state is patched in, nats per token.
@@ -43,7 +43,7 @@ def layer_erasure_ratio(
         s1_delta: Log-probability lost with retain's state, nats per token.
         s2_delta: The same with the unlearned model's state.
         ke: KE layers.
-        clip: False keeps the raw ratio: above 1 the layer lost more than retain lacks, below 0 its state helps.
+        clip: False keeps the raw ratio: above 1, the layer lost more than retain lacks; below 0, its state helps.
 
     Returns:
         0 = as in `full`, 1 = as in `retain`; NaN outside the KE layers.
@@ -60,7 +60,7 @@ def layer_erasure_ratio(
 def uds_per_example(
     s1_delta: Float[Tensor, "example layer"], ler: Float[Tensor, "example layer"], ke: Bool[Tensor, "example layer"]
 ) -> Float[Tensor, "example"]:
-    """Score each example: the mean of LER over its KE layers, weighted by `s1_delta`.
+    """Score each example by its mean LER over KE layers, weighted by `s1_delta`.
 
     `UDS_i = sum_KE s1_delta LER / sum_KE s1_delta`
 
@@ -101,14 +101,14 @@ def output_depth(
     s_retain: Float[Tensor, "example"],
     tau: float,
 ) -> Float[Tensor, "example"]:
-    """Score each example by unpatched answers alone: the share of what `retain` lacks that `unlearned` lacks, too.
+    """Score each example by unpatched answers alone: how much of what `retain` lacks `unlearned` also lacks.
 
     `O_i = clip((s_full - s_unlearned) / (s_full - s_retain), 0, 1)`
 
     Args:
         s_full: Mean log-probability that `full` gives to the entity's tokens, nats per token.
         s_unlearned: The same for the unlearned model.
-        s_retain: The same for the retain model, or for what stands in for it.
+        s_retain: The same for the retain model or its stand-in.
         tau: Threshold, nats per token.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Records of stage 1, shared by baselines and audits; scores per retain model; damage on retained facts."""
+"""Records of stage 1 (shared by baselines and audits), scores per retain model, and damage on retained facts."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
     from uds_lens.results._depth_audit import DepthAudit
 
 
-S1_TENSORS = ("s1_delta", "s1_norm_ratio", "s1_cosine")  # of each retain model, and of their mean
+S1_TENSORS = ("s1_delta", "s1_norm_ratio", "s1_cosine")  # for each retain model, and for their mean
 
-LEAST_KNOWN = 0.1  # probability per token (geometric mean) that `full` must give a control fact, for the fact to count
+LEAST_KNOWN = 0.1  # probability per token (geometric mean) under `full` from which a control fact counts
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RetainStage1:
-    """Stage 1 of one of several retain models."""
+    """Stage 1 with one of several retain models."""
 
     model: ModelRecord
     """The model."""
 
     s1_delta: Float[Tensor, "example layer"]
-    """Log-probability lost with its state patched in, nats per token."""
+    """Log-probability lost with the retain model's state patched in, nats per token."""
 
     s1_norm_ratio: Float[Tensor, "example layer"]
-    """Norm of its state over that of the state it replaces."""
+    """Norm of the retain model's state divided by the norm of the state it replaces."""
 
     s1_cosine: Float[Tensor, "example layer"]
-    """Cosine between its state and the state it replaces."""
+    """Cosine between the retain model's state and the state it replaces."""
 
     control_s1_delta: Float[Tensor, "fact layer"] | None = None
-    """As `s1_delta`, on the control facts; None without a control."""
+    """Like `s1_delta`, on the control facts; None without a control."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ScoredFacts:
-    """Facts that were scored, and stage 1 on them."""
+    """Facts that were scored, with their stage 1."""
 
     examples: Sequence[ForgetExample]
     """The scored examples, in input order."""
@@ -61,14 +61,14 @@ class ScoredFacts:
     """Rows that could not be scored, with reasons."""
 
     n_tokens: Int[Tensor, "example"]
-    """Entity tokens of each example."""
+    """Number of entity tokens in each example."""
 
     s_full: Float[Tensor, "example"]
     """Mean log-probability of the entity under `full`, nats per token."""
 
     s1_delta: Float[Tensor, "example layer"]
-    """Stage 1: log-probability lost with retain's state patched in, nats per token; the mean over several retain
-    models."""
+    """Stage 1: log-probability lost with retain's state patched in, nats per token (the mean over several retain
+    models)."""
 
     @cached_property
     def subjects(self) -> list[str | None]:
@@ -78,7 +78,7 @@ class ScoredFacts:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ControlFacts(ScoredFacts):
-    """Retained facts, measured like forget facts; S1 is the cost of the states of another model that knows them."""
+    """Retained facts, measured like forget facts; S1 is the cost of states from another model that knows them."""
 
     ids_hash: str
     """Hash of the token ids."""
@@ -88,22 +88,22 @@ class ControlFacts(ScoredFacts):
 
     @cached_property
     def known(self) -> Bool[Tensor, "fact"]:
-        """Facts to which `full` gives a probability of at least `LEAST_KNOWN` per token; the others cannot be lost."""
+        """Facts to which `full` gives a probability of at least `LEAST_KNOWN` per token; other facts cannot be lost."""
         return self.s_full >= math.log(LEAST_KNOWN)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Exchanged:
-    """Answers of `full` and the retain models with each other's blocks: a transplant without the unlearned model.
+    """Answers of `full` and the retain models with each other's blocks, which need no unlearned model.
 
-    Mean log-probability of each entity, nats per token, float64. Rows are the examples, then the control facts.
+    Mean log-probability of each entity, in nats per token, as float64. Rows are the examples, then the control facts.
     """
 
     candidates: tuple[tuple[int, int, bool], ...]
-    """What was put in: first block, number of blocks, and whether only their attention was."""
+    """What was transplanted: first block, number of blocks, and whether only their attention."""
 
     s_full: Float[Tensor, "row"]
-    """Under `full`, in the same passes."""
+    """Under unmodified `full`, in the same passes."""
 
     s_retain: Float[Tensor, "donor row"]
     """Under each retain model."""
@@ -115,10 +115,10 @@ class Exchanged:
     """Under each retain model with each candidate of `full`."""
 
     retain_with_retain: Float[Tensor, "host donor row candidate"] | None = None
-    """Under each of several retain models with each candidate of another, NaN with its own; None with one."""
+    """Under each retain model with each candidate of another, NaN with its own; None with a single retain model."""
 
     def of_rows(self, rows: slice | Sequence[int]) -> dict[str, Any]:
-        """Return the tensors of some rows by name."""
+        """Return the tensors for some rows by name."""
         among = self.retain_with_retain
         return {
             "s_full": self.s_full[rows],
@@ -131,7 +131,7 @@ class Exchanged:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stage1(ScoredFacts):
-    """`full` against `retain` on a forget set."""
+    """Stage 1 of a measurement: `full` against `retain` on a forget set."""
 
     config: AuditConfig
     """Settings of the measurement."""
@@ -143,24 +143,24 @@ class Stage1(ScoredFacts):
     """Versions, machine, command, engine, first rendered prompt, hash of the token ids."""
 
     s1_norm_ratio: Float[Tensor, "example layer"]
-    """Norm of retain's state over that of the state it replaces; 1 = equal."""
+    """Norm of retain's state divided by the norm of the state it replaces; 1 = equal."""
 
     s1_cosine: Float[Tensor, "example layer"]
     """Cosine between retain's state and the state it replaces."""
 
     retains: tuple[RetainStage1, ...] = ()
-    """Stage 1 of each of several retain models; empty if there is only one."""
+    """Stage 1 of each retain model; empty if there is only one."""
 
     s_retain: Float[Tensor, "example"] | None = None
     """Mean log-probability of the entity under `retain` itself, unpatched, nats per token: the mean over several retain
-    models, or over the counterfactuals of `full` that stand in for one. None where it was not measured."""
+    models, or over `full`'s counterfactuals if these stand in for a retain model. None if it was not measured."""
 
     control: ControlFacts | None = None
     """Facts that `full` and `retain` both know, measured in the same way; None without a control."""
 
     @property
     def roles(self) -> dict[str, ModelRecord]:
-        """All models by role; several retain models are numbered."""
+        """The records of all models by role; several retain models are numbered."""
         roles: dict[str, ModelRecord] = {}
         for role, record in self.models.items():
             if role == "retain" and self.retains:
@@ -176,7 +176,7 @@ class Stage1(ScoredFacts):
 
     @property
     def prompts(self) -> str:
-        """The prompts of the questions, "raw" or "chat template"."""
+        """The kind of prompts: "raw" or "chat template"."""
         return "chat template" if self.config.protocol == "chat" else "raw"
 
     @cached_property
@@ -189,7 +189,7 @@ class Stage1(ScoredFacts):
 
 
 def of_rows(names: Sequence[str | None], kept: Bool[Tensor, "row"]) -> list[str | None]:
-    """Return the names of the rows that are kept."""
+    """Return the items of the rows that are kept."""
     return [name for name, keep in zip(names, kept.tolist(), strict=True) if keep]
 
 
@@ -197,14 +197,14 @@ def of_rows(names: Sequence[str | None], kept: Bool[Tensor, "row"]) -> list[str 
 
 
 class Spread(NamedTuple):
-    """Summary of one unlearned model's scores against several retain models; NaN if a score is NaN."""
+    """Spread of one unlearned model's scores against several retain models; NaN if any score is NaN."""
 
     low: float
     """The lowest."""
     high: float
     """The highest."""
     deviation: float
-    """Standard deviation (n - 1); NaN with fewer than two."""
+    """Standard deviation (n - 1); NaN with fewer than two scores."""
 
 
 def spread_of(scores: tuple[float, ...]) -> Spread:
@@ -220,20 +220,20 @@ def spread_of(scores: tuple[float, ...]) -> Spread:
 
 
 def uds_against(audit: DepthAudit, s1_delta: Float[Tensor, "example layer"]) -> Float[Tensor, "example"]:
-    """Score each example on the scale of one of several retain models, given its S1.
+    """Score each example on the scale of one of several retain models, given that model's S1.
 
-    The layers are those where the mean S1 of all retain models exceeds tau, except those where this model's states cost
-    nothing, which have no scale and no weight.
+    The layers are those where the mean S1 of all retain models exceeds tau, except layers where this model's states
+    cost nothing: these have no scale and no weight.
 
-    Returns: In [0, 1]; exactly 1 where the unlearned model is this retain model, exactly 0 where it is `full`. NaN if
-        no such layer is left.
+    Returns: Scores in [0, 1]: exactly 1 if the unlearned model is this retain model, exactly 0 if it is `full`, and NaN
+        if no such layer is left.
     """
     layers = audit.ke_mask & (s1_delta > 0)
     return uds_per_example(s1_delta, layer_erasure_ratio(s1_delta, audit.s2_delta, layers), layers)
 
 
 def retain_ceiling(stage: Stage1) -> float:
-    """Return the lowest score of a retain model on another's scale (`DepthAudit.retain_ceiling`)."""
+    """Return the lowest score of any retain model on another's scale (`DepthAudit.retain_ceiling`)."""
     scores = [
         mean_uds(uds_per_example(scale, layer_erasure_ratio(scale, other.s1_delta, layers), layers))
         for own in stage.retains
@@ -244,20 +244,20 @@ def retain_ceiling(stage: Stage1) -> float:
     return min((score for score in scores if not math.isnan(score)), default=math.nan)
 
 
-# Damage: the loss on retained facts relative to that on forget facts.
+# Damage: the loss on retained facts relative to the loss on forget facts.
 
 
 class Damage(NamedTuple):
     """Loss on retained facts next to loss on forget facts, from patching in the unlearned model's states."""
 
     value: float
-    """`control_loss / forget_loss`. 0: nothing is lost on retained facts. 1: a retained fact loses as much as a
-    forgotten one. Below 0, the states help on retained facts; above 1, they cost more there than on forget facts. NaN:
-    see `reason`."""
+    """`control_loss / forget_loss`. 0: nothing is lost on retained facts. 1: a retained fact loses as much as a forget
+    fact. Below 0, the states help on retained facts; above 1, they cost more on retained facts than on forget facts.
+    NaN: see `reason`."""
 
     interval: Interval
-    """Resampled by subject on both sides; NaN where the value is, with fewer than two subjects on one side, or where no
-    subject differs from the others."""
+    """Interval from resampling subjects on both sides; NaN if the value is NaN, if either side has fewer than two
+    subjects, or if all subjects are alike."""
 
     forget_loss: float
     """Mean of `s2_delta` over measurable examples and all layers, nats per token."""
@@ -266,17 +266,17 @@ class Damage(NamedTuple):
     """Mean of `s2_delta` over the retained facts that `full` knows and all layers, nats per token."""
 
     retain_loss: float
-    """The same with the states of `retain`, which knows these facts: what the states of any other model cost."""
+    """The same with the states of `retain`, which knows these facts: the cost of any other model's states."""
 
     reason: str | None
-    """Why the value is NaN."""
+    """Why the value is NaN, if it is."""
 
 
 class EntityProb(NamedTuple):
     """Probability of the entity after the correct beginning of its answer: geometric mean per token, mean over facts.
 
-    This is the unpatched model's own probability, given the text up to the entity. NaN without facts or a control, and
-    for the unlearned model if it was not measured.
+    These are probabilities under the unpatched models, given the text up to the entity. NaN without facts or a control,
+    and for the unlearned model if they were not measured.
     """
 
     full: float
@@ -293,7 +293,7 @@ class EntityProb(NamedTuple):
 
 
 def entity_prob_of(audit: DepthAudit) -> EntityProb:
-    """Average the probability of the entities, `exp` of each fact's mean log-probability."""
+    """Average the entities' probabilities, the `exp` of each fact's mean log-probability."""
 
     def mean(logprobs: Tensor | None) -> float:
         return math.nan if logprobs is None or not len(logprobs) else float(logprobs.double().exp().mean())
@@ -310,7 +310,7 @@ def entity_prob_of(audit: DepthAudit) -> EntityProb:
 
 
 def require_control(audit: DepthAudit) -> tuple[ControlFacts, Float[Tensor, "fact layer"]]:
-    """Return the control of an audit, and the unlearned states' cost on it."""
+    """Return an audit's control facts, and the cost of the unlearned states on these."""
     if audit.control is None or audit.control_s2_delta is None:
         raise ConfigError(
             "this audit has no control: measure it with ",
@@ -328,14 +328,14 @@ def mean_loss(delta: Float[Tensor, "some layer"]) -> float:
 def damage_of(audit: DepthAudit) -> Damage:
     """Estimate damage.
 
-    With s2 the loss from patching the unlearned model's state in, over measurable forget examples i, known retained
-    facts j and all L layers,
+    With s2 the loss from patching in the unlearned model's state, measurable forget examples i, known retained facts j
+    and all layers l,
 
         damage = mean_j mean_l s2_control[j, l]  /  mean_i mean_l s2[i, l]
 
-    Returns: The ratio with its interval and its parts. It is NaN, with a reason, without a control, if no retained fact
-        could be scored, if no example is measurable, or if the loss on forget facts does not exceed tau, so that there
-        is nothing to compare with.
+    Returns: The ratio with its interval and its parts. The ratio is NaN, with a reason, if there is no control, if no
+        retained fact could be scored, if no example is measurable, or if the loss on forget facts does not exceed tau,
+        so that there is nothing to compare with.
     """
     if audit.control is None:
         return Damage(math.nan, NO_INTERVAL, math.nan, math.nan, math.nan, "no control facts were given")
@@ -345,7 +345,7 @@ def damage_of(audit: DepthAudit) -> Damage:
     losses = mean_loss(forget), mean_loss(retained), mean_loss(control.s1_delta[control.known])
     reason = None
     if math.isnan(losses[1]):
-        reason = "no control fact could be scored, or full knows none of them"
+        reason = "no control fact could be scored, or full knows none of these facts"
     elif math.isnan(losses[0]):
         reason = "no example is measurable"
     elif losses[0] <= config.tau:

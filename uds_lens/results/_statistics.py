@@ -1,4 +1,4 @@
-"""Intervals, adjusted p-values and rank correlation, for audits and tables of models; does not import torch."""
+"""Intervals, adjusted p-values and rank correlation for audits and tables of models, without importing torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Interval(NamedTuple):
-    """A confidence interval; both ends are NaN if it is undefined."""
+    """A confidence interval; both ends are NaN if the interval is undefined."""
 
     low: float
     high: float
@@ -64,11 +64,11 @@ class Correlation(NamedTuple):
     """Number of pairs used."""
 
 
-_LARGE = 100  # with more pairs, the t distribution replaces permutations
+_LARGE = 100  # number of pairs above which the t distribution replaces permutations
 
 
 def rank_correlation(left: Sequence[float | int], right: Sequence[float | int]) -> float:
-    """Rank-correlate the pairs where both values exist; NaN with fewer than three, or without variation.
+    """Rank-correlate the pairs where both values exist; NaN with fewer than three pairs, or without variation.
 
     >>> rank_correlation([1, 2, 3, 4], [10, 20, 30, float("nan")])
     1.0
@@ -79,9 +79,8 @@ def rank_correlation(left: Sequence[float | int], right: Sequence[float | int]) 
 def spearman(left: Sequence[float | int], right: Sequence[float | int]) -> Correlation:
     """Rank-correlate the pairs where both values exist, and test the correlation as if pairs were independent.
 
-    The p-value is computed from permutations: from all of them with up to seven pairs, and from 9,999 random ones with
-    up to 100; with more pairs, it follows from the t distribution. NaN with fewer than three pairs, or without
-    variation.
+    The p-value comes from all permutations with up to 7 pairs, from 9,999 random permutations with up to 100 pairs, and
+    from the t distribution with more. NaN with fewer than three pairs, or without variation.
 
     Example:
         >>> rho, p, n = spearman([1, 2, 3, 4], [10, 20, 30, float("nan")])
@@ -112,7 +111,7 @@ def _pairs(left: Sequence[float | int], right: Sequence[float | int]) -> np.ndar
 
 
 def _correlated(pairs: np.ndarray) -> tuple[float, float]:
-    """Return Spearman's coefficient, and its p-value by the t distribution."""
+    """Return Spearman's coefficient and its p-value from the t distribution."""
     if len(pairs) < 3 or np.ptp(pairs, axis=0).min() == 0:
         return math.nan, math.nan
     from scipy.stats import spearmanr
