@@ -95,8 +95,8 @@ def test_directory_names_tell_models_apart(models: list[str], names: list[str]) 
         (["one"], "name must be given once per model, in the same order: 2 models, 1 names"),
         (["one", "one"], "'one' is given twice"),
         (["one", "a/b"], "'a/b' cannot be used as a directory name"),
-        (["one", ".."], "'..' cannot name"),
-        (["one", "baseline"], "'baseline' cannot name"),
+        (["one", ".."], "'..' cannot be used"),
+        (["one", "baseline"], "'baseline' cannot be used"),
     ],
 )
 def test_names_that_collide_or_are_none_are_refused(given: list[str], words: str) -> None:
