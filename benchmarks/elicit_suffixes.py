@@ -21,20 +21,15 @@ from elicit_models import rows
 
 import uds_lens as ul
 from uds_lens.elicitation import GCG, ElicitOptions, SoftGCG, elicit
-from uds_lens.elicitation._asking import Asked, Asking, ByPrompt, ask_rows
+from uds_lens.elicitation._asking import Asking, ByPrompt, ask_rows
 from uds_lens.elicitation._gcg import TARGET, first_suffix, target_loss
 from uds_lens.elicitation._probes import ICL, Plain, keyed_seed
-from uds_lens.elicitation._run import estimate_hours
 from uds_lens.models import HookedModel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 OPTIONS = ElicitOptions(samples=0)
 ASKING = Asking(decoding="greedy", options=OPTIONS, protocol="raw", ends=frozenset(), show=False)
-SHAPES = {
-    "Llama-3.2-1B": {"depth (layers)": 16, "width (d_model)": 2048, "vocabulary size": 128256},
-    "Llama-3.1-8B": {"depth (layers)": 32, "width (d_model)": 4096, "vocabulary size": 128256},
-}
 
 
 def asks_of(model, examples, probe, forget=()):
@@ -136,13 +131,6 @@ def speed(asked: argparse.Namespace) -> None:
                 f"{'are the same' if texts[True] == texts[False] else 'DIFFER'}, losses by at most {away:.1e}",
                 flush=True,
             )
-        every = asks_of(model, forget, probe)
-    for name, shape in SHAPES.items():
-        for told, chosen in (("defaults", GCG()), ("250 steps, 512 candidates", GCG(steps=250, candidates=512))):
-            hours = estimate_hours(
-                [Asked(chosen, every)], ElicitOptions(samples=0, dtype="bfloat16"), shape=shape, device="cuda"
-            )
-            print(f"{name}, {len(every)} questions, {told}, one GPU, bfloat16: about {hours:.1f} hours (estimate)")
 
 
 def on_retain(asked: argparse.Namespace, questions, probes):

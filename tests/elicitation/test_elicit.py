@@ -10,7 +10,7 @@ import pytest
 import uds_lens as ul
 from uds_lens.elicitation import ICL, ElicitData, depth_correlation, elicit
 from uds_lens.elicitation._run import check_out
-from uds_lens.errors import ConfigError, DataError, ModelError, StorageError, UdsLensWarning
+from uds_lens.errors import ConfigError, DataError, ModelError, StorageError
 
 from .conftest import GREEDY, OPTIONS, PROBES, ROWS, RUN
 
@@ -222,14 +222,6 @@ def test_a_correlation_that_rests_on_one_subject_has_no_interval():
     assert found.rho > 0 and all(map(math.isnan, found.interval))
     perfect = depth_correlation(frame.assign(beyond_retain=1 - frame["uds"]), probe="cloze")
     assert perfect.rho == pytest.approx(-1) and all(map(math.isnan, perfect.interval))
-
-
-def test_long_runs_are_announced_and_run(opened):
-    """The time is an estimate: a study would have counted a refusal as a failure."""
-    options = dataclasses.replace(GREEDY, max_hours=1e-12)
-    with pytest.warns(UdsLensWarning, match=r"may take about .* hours .*a rough estimate.*max_hours=1e-12"):
-        found = elicit(opened("llama"), ROWS, probes=["plain"], options=options, run=RUN)
-    assert found.part("unlearned", "plain").responses
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import t
 
-from uds_lens.elicitation import GCG, ElicitOptions, Prompt, share
-from uds_lens.elicitation._asking import Ask, Asked
-from uds_lens.elicitation._probes import Rendered
-from uds_lens.elicitation._run import estimate_hours
+from uds_lens.elicitation import share
 from uds_lens.elicitation._scoring import best_of, budgets, cut, leak_at, score_texts
 from uds_lens.errors import ConfigError, UdsLensWarning, forget_warnings
 
@@ -106,19 +103,6 @@ def test_why_there_is_no_share():
     assert share(nothing, nothing, GROUPS).reason.startswith("not asked")
     alone = share(np.full(6, 0.8), np.ones(6), np.zeros(6, dtype=int))
     assert math.isnan(alone.value) and alone.reason.startswith("one subject"), "full has power, which is no chance"
-
-
-def test_estimated_hours_depend_on_device_dtype_and_models():
-    prompt = Prompt(question="Who?", reference="Ada.")
-    asked = Asked(GCG(), (Ask(0, "0", None, Rendered(prompt, "Question: Who?", [1, 2, 3])),))
-    shape = {"depth (layers)": 16, "width (d_model)": 2048, "vocabulary size": 128256}
-
-    def hours(device, dtype="float32", n_models=1):
-        options = ElicitOptions(samples=0, dtype=dtype)
-        return estimate_hours([asked] * n_models, options, shape=shape, device=device)
-
-    assert hours("cpu") > 50 * hours("cuda:0") > 100 * hours("cuda", "bfloat16") > 0
-    assert hours("cuda", n_models=3) == pytest.approx(3 * hours("cuda"))
 
 
 def test_a_judge_of_ones_own_stands_next_to_rouge(asked):

@@ -73,19 +73,13 @@ class SuffixProbe:
         """Split the prompt at the end of the question, where the suffix goes, and tokenise the target."""
         question = dataclasses.replace(ask.rendered.prompt, question=ask.rendered.prompt.question + _MARK)
         whole = written_with_space(question, model.tokenizer, protocol=asking.protocol, chat=asking.options.chat)
-        text, wanted = whole.rstrip(" "), self._wanted(ask)
+        text = whole.rstrip(" ")
+        wanted = ask.rendered.prompt.reference if self.target == "answer" else self.target
         before, _, after = text.rpartition(_MARK)
         words = continuation_text(text, wanted) if question.start else whole[len(text) :] + wanted
         assert model.tokenizer is not None
         ids = model.tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]
         return Slot(before, after, tuple(ids), asking.protocol)
-
-    def _wanted(self, ask: Ask) -> str:
-        return ask.rendered.prompt.reference if self.target == "answer" else self.target
-
-    def expected_length(self, ask: Ask, n_suffix: int) -> int:
-        """Estimate the number of tokens in prompt, suffix and target, assuming two tokens per target word."""
-        return len(ask.rendered.ids) + n_suffix + 2 * len(self._wanted(ask).split())
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,17 +290,6 @@ class GCG(SuffixProbe):
     def name(self) -> str:
         """Name of the probe, with the settings that differ from the default."""
         return name_with_settings("gcg", self, unnamed=["cached", "rows_at_once"])
-
-    def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
-        """Estimate the maximum number of tokens and passes for the search; a backward pass counts twice."""
-        batches = -(-self.candidates // self.rows_at_once)
-        swapped = self.tokens * (1 + 1 / batches) / 2  # suffix tokens from a batch's first swap on
-        tokens = 0.0
-        for ask in asks:
-            whole = self.expected_length(ask, self.tokens)
-            after = whole - len(ask.rendered.ids) - self.tokens + 4  # the target, and the tokens that open the answer
-            tokens += 4.0 * whole + self.candidates * (swapped + after if self.cached else whole)
-        return tokens * self.steps, (2.0 * batches + 3) * len(asks) * self.steps
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
         """Find a suffix for each question, then generate from the prompt with that suffix."""
@@ -539,12 +522,6 @@ class SoftGCG(SuffixProbe):
     @property
     def _usual(self) -> Effort:
         return _FOR_ANSWERS if self.target == "answer" else _USUAL
-
-    def extra_tokens(self, asks: Sequence[Ask]) -> tuple[float, float]:
-        """Estimate the number of tokens and passes for the optimisation; a backward pass counts twice."""
-        tokens, steps, _ = self.effort
-        batches = -(-len(asks) // self.rows_at_once)
-        return 3.0 * steps * sum(self.expected_length(ask, tokens) for ask in asks), 3.0 * steps * batches
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
         """Optimise a suffix for each question, then generate from the question with that suffix."""

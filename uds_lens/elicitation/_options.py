@@ -83,9 +83,6 @@ class ElicitOptions:
     rows_at_once: PositiveInt = 256
     """Texts generated per batch. Results are the same up to rounding."""
 
-    max_hours: PositiveFloat = 2.0
-    """Warn before a run whose estimated duration exceeds this many hours. Does not affect results."""
-
     def __post_init__(self) -> None:
         _ = self.chat
 

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from uds_lens.elicitation._options import Decoding, ElicitOptions
 from uds_lens.elicitation._probes import PRESETS, PromptProbe, find_probe, with_settings
 from uds_lens.elicitation._results import ElicitationResults
 from uds_lens.elicitation._saving import HOLDOUT, KIND, Part, Response, part_key, parts_folder, read_part, write_part
-from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting, UdsLensWarning
+from uds_lens.errors import ConfigError, DataError, ResultFormatError, Setting
 from uds_lens.generation._decoding import answer_end_ids
 from uds_lens.generation._reading import growing_way
 from uds_lens.models import HookedModel, read_checkpoint_info
@@ -130,9 +129,6 @@ def elicit(
         MissingDependencyError: The package rouge-score is not installed.
         IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
 
-    Warns:
-        UdsLensWarning: The run may take longer than `max_hours`. The run starts anyway, because the estimate is rough.
-
     Example:
         >>> import uds_lens as ul
         >>> world = ul.toy.load()
@@ -174,7 +170,6 @@ def elicit(
         ]
         for some, pool in ((rows, data.forget), (holdout, data.holdout))
     )
-    _announce([*asked * len(sources), *aside], options, shape=infos["unlearned"].shape, device=run.device)
     parts: list[Part] = []
     records: dict[str, ModelRecord] = {}
     ways: list[str] = []
@@ -322,57 +317,6 @@ def chosen_probes(probes: Sequence[str | PromptProbe | Probe] | str) -> list[Pro
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"two probes have the name {twice!r}: give each probe a unique name.")
     return chosen
-
-
-_RATE = {"cpu": 8e9, "cuda": 2e13, "mps": 5e11}
-"""Multiply-adds per second in float32, by device. The CPU figure was measured on two cores with a 3.9-million-parameter
-model; the others are guesses from manufacturers' figures."""
-
-_DENSE = 6.0
-"""Speed-up of a CPU when an optimiser processes many tokens per batch, measured in the same way."""
-
-_HALF = {"cuda": 6.0, "mps": 2.0}  # speed-up from half precision, by device; also guessed
-_PASS = {"cpu": 4e-3, "cuda": 2e-2, "mps": 2e-2}  # minimum duration of a forward pass in seconds
-
-
-def estimate_hours(
-    asked: Sequence[Asked], options: ElicitOptions, *, shape: Mapping[str, object], device: str
-) -> float:
-    """Estimate the duration of the run in hours, to within a factor of three."""
-    layers, width, vocabulary = (
-        int(str(shape[name])) for name in ("depth (layers)", "width (d_model)", "vocabulary size")
-    )
-    work = 2.0 * (12 * layers * width**2 + vocabulary * width)
-    kind = device.split(":")[0]
-    rate, once = _RATE.get(kind, _RATE["cpu"]), _PASS.get(kind, _PASS["cpu"])
-    rate *= _HALF.get(kind, 1.0) if options.dtype in ("bfloat16", "float16") else 1.0
-    seconds = 0.0
-    for asked_probe in asked:
-        prompts = sum(len(ask.rendered.ids) for ask in asked_probe.asks)
-        for decoding in options.decodings if asked_probe.probe.samples_too else ("greedy",):
-            texts = len(asked_probe.asks) * (options.samples if decoding == "sampled" else 1)
-            steps = options.max_new_tokens * -(-texts // options.rows_at_once)
-            seconds += (prompts + texts * options.max_new_tokens) * work / rate + steps * once
-        extra = getattr(asked_probe.probe, "extra_tokens", None)
-        if extra is not None:
-            tokens, passes = extra(asked_probe.asks)
-            seconds += tokens * work / (rate * (_DENSE if kind == "cpu" else 1.0)) + passes * once
-    return seconds / 3600
-
-
-def _announce(asked: Sequence[Asked], options: ElicitOptions, **where: Any) -> None:
-    hours = estimate_hours(asked, options, **where)
-    logger.info("elicitation takes about %.2g hours", hours)
-    if hours > options.max_hours:
-        warnings.warn(
-            UdsLensWarning(
-                f"these probes may take about {hours:.2g} hours on this device (a rough estimate, within a factor of "
-                "three), more than ",
-                Setting("max_hours", options.max_hours),
-                ". To shorten it, ask fewer questions, draw fewer samples or take fewer optimiser steps.",
-            ),
-            stacklevel=3,
-        )
 
 
 def check_out(

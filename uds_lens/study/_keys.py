@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 RULES = 1  # incremented when equal plans start to give different values
 
-_NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("max_hours", "rows_at_once")}
+_NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("rows_at_once",)}
 """Settings that affect only speed and memory. Keys always contain their defaults."""
 
 RESCORED = ("tau", "confidence", "n_bootstrap", "words")
