@@ -130,6 +130,6 @@ def shortened(text: str, room: int) -> str:
 
 
 def _in_notebook() -> bool:
-    """Return whether this process is a notebook kernel (that IPython is imported does not prove it)."""
+    """Return whether this process is a notebook kernel (an imported IPython is not enough)."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

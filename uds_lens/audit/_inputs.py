@@ -1,4 +1,4 @@
-"""Inputs of an audit: models and examples, which are checked before a model is opened and tokenised only once."""
+"""Inputs of an audit: models and examples are checked before a model is opened; examples are tokenised once."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def depth_map(
 
     Args:
         full: The model that is patched.
-        source: The model whose states are patched in, such as retain or an unlearned or edited model.
+        source: The model whose states are patched in, such as the retain model, or an unlearned or edited one.
         examples: Examples with entity spans.
         sites: Points in a block, in the residual stream or the attention heads (`z`, `q`, `k`, `v`).
         positions: "entity", as for a score; "subject", all mentions of the example's subject; "prompt", everything

@@ -80,7 +80,7 @@ class StateStore:
 
     @classmethod
     def of_folder(cls, folder: Path) -> StateStore:
-        """Make a store of the files that an earlier run kept in a directory."""
+        """Make a store from the files that an earlier run kept in a directory."""
         from safetensors import safe_open
 
         store = cls(budget=0)
@@ -114,7 +114,7 @@ class StateStore:
 
 @dataclass(frozen=True, eq=False)
 class SourceStates:
-    """One source's states on every row of a plan, on the CPU."""
+    """One source's states for every row of a plan, on the CPU."""
 
     record: ModelRecord
     """The model that the states come from."""

@@ -1,8 +1,8 @@
 """The two stages of an audit: read each source's states, patch them into `full`, and measure the log-probability lost.
 
 Stage 1 patches in the retain models, stage 2 the unlearned ones. Each source is opened, its window states are copied to
-the CPU or to disk (`read_sources`), and it is closed. Then `full` is opened (`Target`), and the states of every source
-are patched into every batch. Running both stages together costs a single pass over `full`.
+the CPU or to disk (`read_sources`), and the source is closed. Then `full` is opened (`Target`), and the states of every
+source are patched into every batch. Running both stages together costs a single pass over `full`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def target_logprobs(
         states: Last-layer residual stream.
         targets: Next-token ids; ignored where not scored.
         scored: True for the entries to score.
-        score: Returns numbers to use instead, see `Score`.
+        score: What to measure instead of log-probabilities; see `Score`.
         normed: Whether the states have already passed the final norm.
 
     Returns:

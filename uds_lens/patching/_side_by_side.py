@@ -237,7 +237,7 @@ def _try(model: HookedModel, limit: RopeLimit | None) -> RowLayout:
     short, long = _row(model, _SHORT), _row(model, _LONG)
     alone = _alone(model, short)
     if not bool(alone.isfinite().all()):
-        return RowLayout()  # the pass in which a broken model fails reports it, with the example
+        return RowLayout()  # a broken model is reported later, together with the example
     side = _side(model, short, long, alone)
     if limit is None:
         return RowLayout(side=side)
