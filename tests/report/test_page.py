@@ -144,10 +144,10 @@ def test_logit_lens_values_that_a_file_may_hold():
     drawn = Page(render(audit, lens=[lens_results(audit, s1_delta=good, s2_delta=good)])).data["models"][0]["lens"]
     assert_allclose(numbers(drawn[1]), [0.5, np.nan, 0.5, 0.25])
     for bad, words in (
-        ([[0.5, "x"], [0.5, 0.25]], "not one number per example and layer"),
-        ([3, 4], "not one number per example and layer"),
-        ([[0.5, 0.5]], "not one number per example and layer"),
-        ({}, "not one number per example and layer"),
+        ([[0.5, "x"], [0.5, 0.25]], "must be one number per example and layer"),
+        ([3, 4], "must be one number per example and layer"),
+        ([[0.5, 0.5]], "must be one number per example and layer"),
+        ({}, "must be one number per example and layer"),
         ([[0.5], [0.5]], "belong to none of the audits"),
         ([[], []], "belong to none of the audits"),
     ):

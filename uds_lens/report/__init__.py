@@ -1,4 +1,4 @@
-"""Reports of audits and dashboards of many models, each a single HTML file that opens offline."""
+"""Reports on audits and dashboards of many models, each a single HTML file that opens offline."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""From audits to one HTML file: verdicts, warnings, differences, tables; the numbers are in `_payload.py`."""
+"""The HTML report on audits: verdicts, warnings, differences and tables; `_payload.py` provides the numbers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def headlines(
 
 
 def _transplant(name: str, found: Transplant) -> dict[str, Any]:
-    """Return one row of the table of transplants."""
+    """Return one row of the transplant table."""
     widest = found.localisation[-1]
     return {
         "name": name,
@@ -117,7 +117,7 @@ def _transplant(name: str, found: Transplant) -> dict[str, Any]:
 
 
 def _retains(audit: DepthAudit) -> dict[str, Any] | None:
-    """Return the scores against single retain models; None if there is only one."""
+    """Return the score against each retain model; None if there is only one."""
     if not audit.retains:
         return None
     low, high, _ = audit.retain_spread
@@ -134,7 +134,7 @@ def _retains(audit: DepthAudit) -> dict[str, Any] | None:
 
 
 def _damage(audit: DepthAudit) -> dict[str, Any] | None:
-    """Describe the loss on retained facts next to that on forget facts; None without a control."""
+    """Describe the loss on retained facts and on forget facts; None without a control."""
     if audit.control is None:
         return None
     damage, prob, own, roles = audit.damage_estimate, audit.entity_prob, "", audit.config.roles
@@ -145,7 +145,7 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     losses = (
         f"Loss: {damage.control_loss:.3f} nats/token on {facts} retained facts (with {roles.retain}'s states: "
         f"{damage.retain_loss:.3f}), and {damage.forget_loss:.3f} on the forget facts. Measured only at the "
-        f"entities, after the correct beginning of the answer{own}; for whole answers, see uds-lens metrics "
+        f"entities, after the correct beginning of the answer{own}; for whole answers, use uds-lens metrics "
         "--retain-data."
     )
     return {
@@ -156,11 +156,11 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
     }
 
 
-# The first page: verdicts with their reasons, and what to do next.
+# The first section: verdicts with reasons, and next steps.
 
 
 def verdicts(models: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Group the models (except references) that have the same verdict for the same reason."""
+    """Group the models (except references) with the same verdict and reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for model in models:
         if not model["reference"]:
@@ -178,7 +178,7 @@ class Step(NamedTuple):
 def next_steps(
     audits: Mapping[str, DepthAudit], references: Collection[str], *, utility: bool, elicited: Collection[str]
 ) -> Iterator[Step]:
-    """Yield the steps not yet tried, with commands for the files that the audits were made from."""
+    """Yield the steps not yet taken, with commands that use the same files as the audits."""
     own = {name: audit for name, audit in audits.items() if name not in references}
     if not own:
         return
@@ -191,7 +191,7 @@ def next_steps(
     forget = _quoted(_given(first, "--examples") or "forget.json")
     known = next(filter(None, (_given(audit, "--control") for audit in own.values())), None)
     kept = _quoted(known or "retained.json")
-    yours = "" if known else " (retained.json, a file of yours)"
+    yours = "" if known else " (your own file retained.json)"
     out = dict.fromkeys(_quoted(_given(audit, "--out") or "audits") for audit in own.values())
     report = f"uds-lens report {' '.join(out)}"
     again = dict.fromkeys(
@@ -201,12 +201,13 @@ def next_steps(
     )
     if again:
         yield Step(
-            f"Rule out damage, with facts that should be retained{yours}, and hiding, with transplants: audit again.",
+            f"Audit again, with facts that should be retained{yours} to rule out damage, and with transplants to rule "
+            "out hiding.",
             "\n".join(f"{command} --out audits-again" for command in again),
         )
     if not utility:
         yield Step(
-            f"Check utility: a destroyed model scores high too. Ask about facts that should be retained{yours}.",
+            f"Check utility, since a destroyed model also scores high: ask about facts that should be retained{yours}.",
             f"uds-lens metrics {models} --examples {forget} --retain-data {kept} --metric retain_q_prob --out metrics\n"
             f"{report} --metrics metrics",
         )
@@ -220,14 +221,14 @@ def next_steps(
 
 
 def _lacking(audit: DepthAudit, kept: str) -> str:
-    """Return the options that add a control and a transplant where an audit lacks them."""
+    """Return the options that add a control or a transplant if an audit lacks it."""
     control = "" if audit.control is not None else f" --control {kept}"
     has_blocks = audit.config.stand_in != "counterfactual"
     return control + (" --transplant" if has_blocks and audit.transplant is None else "")
 
 
 def _words(audit: DepthAudit) -> list[str]:
-    """Return the words of the command that made an audit; empty if it is not recorded."""
+    """Return the arguments of the recorded command of an audit; empty if there is none."""
     try:
         return shlex.split(str(audit.provenance.get("command", "")))
     except ValueError:  # an unclosed quote
@@ -235,7 +236,7 @@ def _words(audit: DepthAudit) -> list[str]:
 
 
 def _given(audit: DepthAudit, option: str) -> str | None:
-    """Return the value of an option in the command that made an audit; None if it is not recorded."""
+    """Return the value of an option in the recorded command of an audit; None if there is none."""
     words = _words(audit)
     values = (
         after if word == option else word.removeprefix(f"{option}=")
@@ -246,7 +247,7 @@ def _given(audit: DepthAudit, option: str) -> str | None:
 
 
 def _as_recorded(audit: DepthAudit) -> str | None:
-    """Return the command that made an audit, with all of its settings, but without its `--out`."""
+    """Return the recorded command of an audit with all options except `--out`; None if there is none."""
     words = _words(audit)[1:]
     if words[:1] != ["audit"]:
         return None
@@ -263,10 +264,10 @@ def _quoted(name: str) -> str:
 
 
 def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
-    """Return one caption for each figure of several patch sites."""
+    """Return a caption for each figure that compares patch sites."""
     names, groups = {id(audit): name for name, audit in audits.items()}, site_groups(audits.values())
     return [
-        "S1, the log-probability lost when retain's state is patched in at different points of the block. It depends "
+        "S1, the log-probability lost when retain's state is patched in at different points in the block. It depends "
         "only on full and retain."
         + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
         for sites in groups
@@ -276,7 +277,7 @@ def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
 def sections(
     audits: Mapping[str, DepthAudit], *, metrics: bool = False, elicited: bool = False, transplants: bool = False
 ) -> list[tuple[str, str]]:
-    """Return the sections of the page, for the links at its top: anchor and title."""
+    """Return the anchors and titles of the page's sections, for the links at the top."""
     several = len(audits) > 1
     return [
         ("score", "Scores" if several else "Score"),
@@ -301,7 +302,7 @@ def sections(
 
 
 def skipped_rows(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
-    """Return the rows that could not be scored, without duplicates, with the names of the audits."""
+    """Return the distinct rows that could not be scored, with the names of their audits."""
     rows: dict[tuple[Any, ...], list[str]] = {}
     for name, audit in audits.items():
         for row in audit.skipped:
@@ -313,7 +314,7 @@ def skipped_rows(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
 
 
 def settings(audits: Mapping[str, DepthAudit]) -> list[dict[str, str]]:
-    """Return the configuration: one row per setting, with the values of all audits (equal ones only once)."""
+    """Return one row per setting of the configuration, with the distinct values over all audits."""
     rows = []
     for name in AuditConfig().to_dict():
         values = dict.fromkeys(str(getattr(audit.config, name)) for audit in audits.values())
@@ -334,7 +335,7 @@ def checkpoints(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
 
 
 def provenance(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
-    """Return the provenance of the numbers; audits with the same values share a row."""
+    """Return the provenance of the numbers, with one row for audits that share it."""
     entries: dict[str, dict[str, Any]] = {}
     for name, audit in audits.items():
         answers = _answers(audit.provenance)
@@ -344,7 +345,7 @@ def provenance(audits: Mapping[str, DepthAudit]) -> list[dict[str, Any]]:
 
 
 def _answers(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Flatten a record; versions and training prompts become one value each; the prompt is shown elsewhere.
+    """Flatten a record, joining versions and training prompts and leaving out the prompt, which is shown elsewhere.
 
     >>> _answers({"created": "today", "stage_1": {"created": "before", "versions": {"torch": "2"}}})
     {'created': 'today', 'stage_1, created': 'before', 'stage_1, versions': 'torch 2'}
@@ -368,7 +369,7 @@ _PATH = re.compile(r"(?<![\w.:/\\])(?:~|\.{1,2})?(?:[A-Za-z]:)?(?:[/\\]+[^\s/\\'
 
 
 def short_path(text: str) -> str:
-    """Cut paths that begin with `/`, `~`, `.` or `..` to their last two parts, which removes user names.
+    """Shorten paths that begin with `/`, `~`, `.` or `..` to their last two parts, which removes user names.
 
     >>> short_path("uds-lens audit --full /home/ada/models/ckpt/full --out ../../home/ada/runs/npo")
     'uds-lens audit --full .../ckpt/full --out .../runs/npo'
@@ -410,12 +411,12 @@ def shortened(audits: Mapping[str, DepthAudit]) -> dict[str, DepthAudit]:
 def _without_paths(value: Any) -> Any:
     if isinstance(value, str):
         return short_path(value)
-    if isinstance(value, Mapping):  # the first prompt is kept: it is what the models read
+    if isinstance(value, Mapping):  # the first prompt is model input, so it is left unchanged
         return {key: part if key == "first_prompt" else _without_paths(part) for key, part in value.items()}
     return [_without_paths(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-# Warnings: of each audit, and between audits.
+# Warnings about single audits and about combinations of audits.
 
 _PERCENT = re.compile(r"(-?\d+)%")
 
@@ -423,13 +424,13 @@ _PERCENT = re.compile(r"(-?\d+)%")
 class Note(NamedTuple):
     """One warning."""
 
-    names: tuple[str, ...]  # audits that it concerns; empty if it concerns all of them together
+    names: tuple[str, ...]  # audits concerned; empty if the warning is about all of them together
     text: str
     level: Level = "caution"
 
 
 def notes(audits: Mapping[str, DepthAudit]) -> list[Note]:
-    """Return the fatal warnings, then those between audits, then those of single audits.
+    """Return all warnings, most serious first; within a level, warnings about several audits come first.
 
     Sentences that differ only in their percentages are merged.
     """
@@ -457,7 +458,7 @@ def _merged(sentences: list[str]) -> str:
 
 
 def differences(audits: Mapping[str, DepthAudit], references: Sequence[str] = ()) -> pd.DataFrame | None:
-    """Compare every pair of audits with the resamples, seed and confidence of the first; None for a single audit."""
+    """Compare every pair of audits with the first audit's resamples, seed and confidence; None for a single audit."""
     if len(audits) < 2:
         return None
     config = next(iter(audits.values())).config
@@ -468,7 +469,7 @@ def differences(audits: Mapping[str, DepthAudit], references: Sequence[str] = ()
 
 
 def difference_words(pairs: pd.DataFrame | None, confidence: str) -> dict[str, Any] | None:
-    """Return the table and the sentence above it; None if there is nothing to compare."""
+    """Return the comparison table and the sentence above it; None if there is nothing to compare."""
     if pairs is None:
         return None
     rows = [_difference_row(row) for row in pairs.itertuples()]
@@ -481,7 +482,7 @@ def difference_words(pairs: pd.DataFrame | None, confidence: str) -> dict[str, A
 
 
 def _difference_row(row: Any) -> dict[str, Any]:
-    """Return a pair as shown in the table, with the deeper model first."""
+    """Return a pair's row in the table, with the more deeply erased model first."""
     defined, tested = not math.isnan(row.difference), not math.isnan(row.p_holm)
     one, other, low, high = row.one, row.other, row.low, row.high
     if defined and row.difference < 0:
@@ -503,12 +504,12 @@ def _difference_row(row: Any) -> dict[str, Any]:
         "verdict": verdict,
         "n": row.n,
         "n_subjects": row.n_subjects,
-        # a column of texts holds NaN where there is no text
+        # pandas stores a missing text as NaN
         "why": "; ".join(part for part in why if isinstance(part, str) and part),
     }
 
 
-# The method as a picture: one layer's state patched from a source into `full`.
+# Diagram of the method: one layer's state is patched from a source into `full`.
 
 _COLOURS = ("ink", "text", "faint", "line", "grid", "card", "wash", "retain", "unlearned", "erased", "known", "mixed")
 _LIGHT = {"card": "#ffffff", "wash": "#f4f5f7", "line": "#c9cdd5", "known": "#8fbde0", "mixed": "#b8a9a0"}
@@ -516,7 +517,7 @@ _DARK = {"card": "#1b1f26", "wash": "#1d2229", "line": "#434a56", "known": "#2f6
 
 
 def method_picture(theme: Theme = "light", *, narrow: bool = False) -> str:
-    """Draw the method as an SVG file with its background.
+    """Draw the method as an SVG diagram with a background.
 
     Example:
         >>> method_picture("dark").startswith("<svg")
@@ -544,35 +545,35 @@ def write(
     elicitations: Sequence[ElicitationResults] = (),
     short_paths: bool = False,
 ) -> Path:
-    """Write one HTML file about one audit or several: it opens offline and makes no network requests.
+    """Write an HTML report on one or several audits that opens offline and makes no network requests.
 
-    Audits of the same models at several patch sites are compared by site.
+    If audits of the same models differ in the patch site, the sites are compared.
 
     Args:
         audits: One audit, a mapping from names to audits, or several audits, which are then named after their unlearned
             models.
-        path: File to write (`.html`), written atomically.
-        title: Heading of the page; by default the page's own.
-        lens: Logit Lens results to draw next to UDS in the view of an example, from `metrics.compare_logit_lens(audit,
+        path: HTML file to write, atomically.
+        title: Heading of the page.
+        lens: Logit Lens results to draw next to UDS for single examples, from `metrics.compare_logit_lens(audit,
             example)`, or from `metrics.evaluate(...)` with `logit_lens`; each is matched to its audit automatically.
-        metrics: Other metrics of the models (`metrics.evaluate`) and transplants (`uds_lens.transplant`), of one model
-            or several, in any order; each is matched to its audit by the weights. They add a table and a figure of
-            depth against utility; Logit Lens values among them are drawn like those of `lens`.
-        references: Names of audits that serve as references: they are drawn in grey, and the page does not open on
-            them. Audits of `full` and `retain` are recognised by their weights and need not be named.
-        elicitations: Results of `elicitation.elicit` on audited models, which add what was extracted beyond retain next
-            to the depth. Each is matched to its audit by the model's weights.
-        short_paths: Cut paths of this machine to their last two parts, for a page that is shared.
+        metrics: Other metrics (`metrics.evaluate`) and transplants (`uds_lens.transplant`) of one or several models, in
+            any order; each result is matched to its audit by the model's weights. Metrics add a table and a figure of
+            depth against utility; Logit Lens values among these are drawn like those in `lens`.
+        references: Names of audits that serve as references, which are drawn in grey and not selected when the page
+            opens. Audits of `full` and `retain` are recognised by their weights and need not be named.
+        elicitations: Results of `elicitation.elicit` on audited models, matched to audits by the models' weights. They
+            add to the depth how much was extracted beyond retain.
+        short_paths: Shorten local paths to their last two parts, for a page that is to be shared.
 
     Returns:
         The path.
 
     Raises:
         ConfigError: There are no audits, the path does not end in `.html`, a Logit Lens result, a metric result or an
-            elicitation belongs to none of the audits, or a reference names none of them.
-        DataError: An id occurs twice in an audit, so one example could be shown with another's curve.
-        ResultFormatError: A file that is not a report by this package exists at `path`.
-        StorageError: The system refuses to write.
+            elicitation belongs to none of the audits, or a reference is not the name of an audit.
+        DataError: An id occurs twice in an audit, so that an example could be shown with the curve of another.
+        ResultFormatError: `path` exists and is not a report by this package.
+        StorageError: The file cannot be written.
     """
     path = located(path)
     if path.suffix.lower() not in (".html", ".htm"):
@@ -603,7 +604,7 @@ def render(
     elicitations: Sequence[ElicitationResults] = (),
     short_paths: bool = False,
 ) -> str:
-    """Return the page of `write` as text; arguments and errors are those of `write`."""
+    """Return the page that `write` writes, with the same arguments and errors."""
     from markupsafe import Markup
 
     named = _named(audits)
@@ -659,7 +660,7 @@ def render(
 
 
 _ON_PAGE = {name: f"var(--{name})" for name in _COLOURS}
-"""Theme of the page that shows the picture."""
+"""Colours of the page's own theme."""
 
 
 def _named(audits: DepthAudit | Sequence[DepthAudit] | Mapping[str, DepthAudit]) -> dict[str, DepthAudit]:
@@ -667,10 +668,10 @@ def _named(audits: DepthAudit | Sequence[DepthAudit] | Mapping[str, DepthAudit])
         audits = [audits]
     if not isinstance(audits, Mapping):
         if not all(isinstance(audit, DepthAudit) for audit in audits):
-            raise ConfigError("a report takes audits (DepthAudit.load reads saved ones); got something else.")
+            raise ConfigError("a report is made from audits (DepthAudit.load reads saved audits); got something else.")
         audits = dict(zip(audit_names(audits), audits, strict=True))
     if not audits:
         raise ConfigError("a report needs at least one audit; got none.")
-    for name, audit in audits.items():  # curves are looked up by id
+    for name, audit in audits.items():  # curves are looked up by example id
         check_unique(audit.examples, where=f"the audit {str(name)[:80]!r}")
     return dict(audits)

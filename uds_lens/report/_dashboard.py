@@ -1,4 +1,4 @@
-"""Many models and the metrics that judge them, as one HTML page that opens offline."""
+"""The dashboard of many models and their metrics, as one HTML page that opens offline."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 # Figures.
 
 SCATTERS = {"both": ("useful", "forgot"), "utility": ("useful",)}
-"""The two filters for drawing perturbations, and the columns of the points that they need."""
+"""Two filters for the perturbation plots, and the columns of `points` that these need."""
 
 
 def figures(tables: Tables) -> dict[str, Any]:
-    """Draw all figures, by name; None if there is nothing to draw."""
+    """Draw all figures by name; a figure is None if there is nothing to draw."""
     metrics, main, label = tables.metrics, tables.main, labels(tables.metrics)
     drawn: dict[str, Any] = {"forest": None, "filters": None, "pairs": None, "frontier": None}
     if len(main) and main["auc"].notna().any():
@@ -100,7 +100,7 @@ def _scatters(tables: Tables) -> dict[str, Any]:
     return drawn
 
 
-# Numbers and texts for the script, as strict JSON values.
+# Numbers and texts for the page's script, as strict JSON values.
 
 _SCORES = ("memorization", "mia", "depth", "utility", "utility_rel", "score_without", "score_with", "zeros")
 _METRIC = (
@@ -163,7 +163,7 @@ _SETTINGS = {
 
 
 def payload(tables: Tables) -> dict[str, Any]:
-    """Return everything for the page, from the tables of `gather`."""
+    """Return all data for the page, from the tables of `gather`."""
     methods, options = _values(tables.models, "method"), tables.options
     return {
         "models": _models(tables.models, tables),
@@ -182,7 +182,7 @@ def payload(tables: Tables) -> dict[str, Any]:
 
 
 def settings(tables: Tables) -> dict[str, str]:
-    """Return the filter settings that the table of metrics can switch between, the paper's first."""
+    """Return the filter settings offered for the metrics table, with the paper's first."""
     there = set(zip(tables.robust["filter"], tables.robust["models"], strict=True))
     common = " (models that pass for all metrics)"
     return {
@@ -194,7 +194,7 @@ def settings(tables: Tables) -> dict[str, str]:
 
 
 def groups(tables: Tables) -> dict[str, list[dict[str, Any]]]:
-    """Return the numbers in a model's expanded row: name, label, and whether a high value means knowledge."""
+    """Return what a model's expanded row shows: name, label, and whether a high value means knowledge."""
     parts, columns = tables.options.parts, [str(name) for name in tables.models.columns]
     of_ours = {name: METRICS[name] for name in columns if name in METRICS}
     useful = [name for name, metric in of_ours.items() if metric.group == "utility"]
@@ -221,7 +221,7 @@ def groups(tables: Tables) -> dict[str, list[dict[str, Any]]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a cell as JSON: numpy numbers become Python's, and missing values become null.
+    """Return a table cell as a JSON value: numpy numbers become Python numbers, and missing values become None.
 
     >>> import numpy as np
     >>> plain(np.float64("nan")), plain(np.int64(3)), plain("x")
@@ -236,7 +236,7 @@ def plain(value: Any) -> Any:
 
 
 def _models(frame: pd.DataFrame, tables: Tables) -> dict[str, Any]:
-    """Return rows by position, with the names of the columns once."""
+    """Return the rows as lists, with the column names stored once."""
     parts = [item["name"] for items in groups(tables).values() for item in items]
     wanted = ["model", "method", "config", "lr", "epochs", "reason", *_SCORES, *parts]
     beside = [name for name in BESIDE if name in frame.columns and frame[name].notna().any()]
@@ -290,9 +290,9 @@ def _robust(tables: Tables, key: str) -> dict[str, Mapping[str, Any]]:
     }
 
 
-# Words and small tables that need no script.
+# Texts and small tables that need no script.
 
-MISSING_ROWS = 200  # maximum number of missing values that are listed
+MISSING_ROWS = 200  # maximum number of missing values to list
 
 
 def context(tables: Tables) -> dict[str, Any]:
@@ -348,10 +348,10 @@ def context(tables: Tables) -> dict[str, Any]:
 
 
 def sweep(models: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the settings tried for each method: learning rates, epochs, and settings read from configuration names.
+    """Return the settings tried for each method: learning rates, epochs, and settings parsed from configuration names.
 
-    A name such as `lr1e5_b01_a2_ep5` is read as beta 0.1 and alpha 2: letters as in the UDS paper's names, which leave
-    out the decimal point. Other letters and their values are shown as written.
+    Following the UDS paper's names, which leave out the decimal point, `lr1e5_b01_a2_ep5` means beta 0.1 and alpha 2.
+    Other letters and their values are shown as written.
 
     >>> import pandas as pd
     >>> configs = ["lr1e5_b35_a1_ep5", "lr1e5_b35_a2_ep5"]
@@ -385,11 +385,11 @@ def sweep(models: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 _LETTERS = {"a": "\u03b1", "b": "\u03b2", "g": "\u03b3", "d": "\u03b4", "l": "layer", "s": "c"}
-"""Settings of the methods by their letters in the UDS paper's names; `s` is RMU's scale of the random direction."""
+"""Method settings by their letters in the UDS paper's names; `s` is the scale of RMU's random direction."""
 
 
 def _value(letter: str, digits: str) -> str:
-    """Restore the decimal point of a value: b01 is 0.1, b35 is 3.5, b10 is 10."""
+    """Restore a value's decimal point: b01 is 0.1, b35 is 3.5, b10 is 10."""
     if letter not in _LETTERS or not digits.isdigit():
         return digits
     if digits.startswith("0") and len(digits) > 1:
@@ -428,32 +428,31 @@ def dashboard(
     points: pd.DataFrame | None = None,
     options: DashboardOptions | None = None,
 ) -> Path:
-    """Write one HTML file about many models: metrics judged, methods ranked, and the scores of every model.
+    """Write an HTML dashboard of many models: metrics judged, methods ranked, and the scores of every model.
 
-    With the UDS paper's files (`uds_lens.meta.read_published`) it is the paper's dashboard, with intervals, numbers of
-    models, ties, and switches for filters and for the rule that selects configurations. It opens offline and makes no
-    network requests.
+    With the UDS paper's files (`uds_lens.meta.read_published`), the result is the paper's dashboard, with intervals,
+    numbers of models and ties added, and a choice of filters and of the rule that selects configurations. The page
+    opens offline and makes no network requests.
 
     Args:
-        models: One row per unlearned model: `model`, `method`, `config`, `utility_rel`, the metrics of the score; or
-            the result of a reader of `uds_lens.meta`. Rows with `knows` are pool models, and rows without `method` are
-            references.
-        path: File to write (`.html`), written atomically.
-        pools: Models of known pools, with `knows` and metrics, where they are not among `models`; they give F with
+        models: One row per unlearned model: `model`, `method`, `config`, `utility_rel`, and the metrics in the score;
+            or the result of one of the readers in `uds_lens.meta`. Rows with `knows` are pool models, and rows without
+            `method` are references.
+        path: HTML file to write, atomically.
+        pools: Pool models, with `knows` and metrics, if these are not among `models`. From the pools come F with
             intervals, thresholds, histograms and the differences between metrics.
-        robust: Result of `uds_lens.meta.robustness_by_filter`, which gives Q, R and Rob, and the switch between
-            filters.
-        points: Result of `uds_lens.meta.perturbation_points`, which gives the scatter plots.
-        options: Parts of the score, the rule that selects configurations, title, resamples.
+        robust: Result of `uds_lens.meta.robustness_by_filter`, which adds Q, R and Rob, and a choice of filters.
+        points: Result of `uds_lens.meta.perturbation_points`, which adds scatter plots.
+        options: Parts of the score, rule that selects configurations, title, and number of resamples.
 
     Returns:
         The path.
 
     Raises:
         ConfigError: The path does not end in `.html`.
-        ResultFormatError: A file that is not a page by this package exists at `path`.
+        ResultFormatError: `path` exists and is not a page by this package.
         DataError: A model occurs twice, there is no column `model`, or the models come from several base models or
-            splits. The page says what else is missing.
+            splits. Other missing tables or columns are named on the page.
     """
     return write_dashboard(models, path, pools=pools, robust=robust, points=points, options=options)[0]
 
@@ -461,7 +460,7 @@ def dashboard(
 def write_dashboard(
     models: pd.DataFrame | ModelTable, path: str | os.PathLike[str], **given: Any
 ) -> tuple[Path, tuple[str, ...]]:
-    """Do what `dashboard` does, and also return what could not be made or is based on too few models."""
+    """Do the work of `dashboard`, and also return notes on what could not be made or is based on too few models."""
     path = located(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a dashboard is an HTML file, for example dashboard.html; got {str(path)!r}.")

@@ -1,4 +1,4 @@
-"""The tables of a dashboard, with their explanations.
+"""The tables of a dashboard, with their texts.
 
 First the texts (metrics, methods, sources and cautions), then models with scores, metrics, and missing values.
 """
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# A text file next to the templates: formula and meaning by metric; names of methods (those of this package, of the UDS
-# paper, and of the trainers of Open-Unlearning) as their authors write them; publications.
+# Texts stored next to the templates: formulas and meanings of metrics, names of methods as their authors write them
+# (for methods of this package, the UDS paper and Open-Unlearning's trainers), and publications.
 _TEXTS = json.loads((Path(__file__).parent / "page" / "words.json").read_text(encoding="utf-8"))
 
 _ALSO = {"s_mia_zlib": "s_mia_loss", "s_mia_min_k": "s_mia_loss", "s_mia_min_kpp": "s_mia_loss"}
 
 
 def definition(metric: str) -> Sequence[str] | None:
-    """Return formula and meaning of a metric; None if this package does not define it.
+    """Return the formula and meaning of a metric; None if this package does not define the metric.
 
     >>> definition("s_mia_zlib")[0] == definition("s_mia_loss")[0], definition("mine")
     (True, None)
@@ -61,7 +61,7 @@ def definition(metric: str) -> Sequence[str] | None:
 
 
 def method_name(method: str) -> str:
-    """Write a method's name as its authors do; leave an unknown name as it is.
+    """Write a method's name as its authors do, and leave unknown names as they are.
 
     >>> method_name("simnpo"), method_name("GradAscent"), method_name("mine")
     ('SimNPO', 'GradAscent', 'mine')
@@ -70,14 +70,14 @@ def method_name(method: str) -> str:
 
 
 class Source(NamedTuple):
-    """A publication: authors, year and title; its URL, or empty if only in print."""
+    """A publication: authors, year and title, and the URL (empty if there is none)."""
 
     text: str
     url: str
 
 
 def sources(metrics: Iterable[str], methods: Iterable[str]) -> list[Source]:
-    """Return the publications that the page draws on, the UDS paper first."""
+    """Return the publications cited on the page, the UDS paper first."""
     named, used = [str(name) for name in metrics], {str(method).lower() for method in methods}
     wanted = ["uds", "open_unlearning"]
     if named or used & {"graddiff", "idknll", "idkdpo"}:
@@ -91,16 +91,16 @@ def sources(metrics: Iterable[str], methods: Iterable[str]) -> list[Source]:
     return [Source(*_TEXTS["papers"][key]) for key in (*wanted, *(["hanley", "delong", "holm"] if named else []))]
 
 
-FULL_FILTER = "utility+threshold"  # the paper's filter: models with enough utility that the metric calls unlearned
+FULL_FILTER = "utility+threshold"  # the paper's filter: enough utility, and unlearned according to the metric
 
 
 def metric_label(name: str) -> str:
-    """Return the label of a metric of this package, or else its name."""
+    """Return a metric's label in this package or, if it has none, its name."""
     return METRICS[name].label if name in METRICS else name
 
 
 def labels(metrics: pd.DataFrame) -> dict[str, str]:
-    """Return the label of each metric of a table, or its name if there is none."""
+    """Return the label of each metric in a table or, if it has none, its name."""
     column = metrics["label"] if "label" in metrics.columns else [None] * len(metrics)
     return {
         str(name): label if isinstance(label, str) else str(name)
@@ -109,7 +109,7 @@ def labels(metrics: pd.DataFrame) -> dict[str, str]:
 
 
 def default_title(tables: Tables) -> str:
-    """Phrase the question that the tables can answer: without pools and perturbations, no metric is judged."""
+    """Return the question that the tables can answer; without pools and perturbations, no metric is judged."""
     questions = ["which metrics can be trusted"] if len(tables.metrics) else []
     questions += [("and " if questions else "") + "which methods forget"] if len(tables.models) else []
     asked = ", ".join(questions) or "what do the tables show"
@@ -117,7 +117,7 @@ def default_title(tables: Tables) -> str:
 
 
 def judged(tables: Tables, setting: str, models: str = "own") -> pd.DataFrame:
-    """Return F, Q, R, Rob and Overall with ranks at one filter setting, one metric per family."""
+    """Return F, Q, R, Rob and Overall with ranks at one filter setting, for one metric per family."""
     import pandas as pd
 
     rows = tables.robust[(tables.robust["filter"] == setting) & (tables.robust["models"] == models)]
@@ -189,7 +189,7 @@ def _ties(tables: Tables) -> Iterator[str]:
 
 
 PUBLISHED_POOL = 30
-"""Number of models in each pool of the UDS paper (its section 5); the paper's files have no values for pool models."""
+"""Number of models in each pool of the UDS paper (section 5); its released files have no values for pool models."""
 
 
 @validated
@@ -202,32 +202,32 @@ class DashboardOptions:
     """
 
     parts: ScoreParts = field(default_factory=ScoreParts)
-    """Columns of the score; for undeclared metrics, its `direction` says what a higher value means."""
+    """Columns of the score; `direction` says what a higher value of an undeclared metric means."""
     min_utility: float | None = None
     """Initial minimum `utility_rel` of a candidate; None for no minimum."""
     select_by: View = "without"
-    """Initial choice of a method's configuration: by the score without or with depth."""
+    """Initial rule that selects a method's configuration: the score without or with depth."""
     title: str | None = None
-    """Heading of the page; None means the question that the tables can answer."""
+    """Heading of the page; None uses the question that the tables can answer."""
     n_resamples: NonNegativeInt = 1000
     """Number of resamples for each bootstrap."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tables:
-    """The tables of one dashboard; None or empty if missing."""
+    """The tables of a dashboard; a missing table is None or empty."""
 
     models: pd.DataFrame  # unlearned models, with the columns of `uds_lens.meta.score_models`
-    references: pd.DataFrame  # `full`, `retain`: the same columns
+    references: pd.DataFrame  # `full` and `retain`, with the same columns
     # One row per metric: `metric`, `label`, `tags`, `family`, F with its intervals, means of the pools.
     metrics: pd.DataFrame
-    robust: pd.DataFrame  # Q, R, Rob and n of each metric at each filter setting: columns of `COLUMNS["robustness"]`
-    pools: pd.DataFrame | None  # models that know and models that do not
-    cuts: pd.DataFrame | None  # thresholds between them
+    robust: pd.DataFrame  # Q, R, Rob and n by metric and filter setting: columns of `COLUMNS["robustness"]`
+    pools: pd.DataFrame | None  # models with and without the knowledge
+    cuts: pd.DataFrame | None  # thresholds between the pools
     pairs: pd.DataFrame | None  # differences between metrics
     points: pd.DataFrame | None  # models before and after quantisation and relearning
-    stability: Mapping[str, Stability]  # probabilities of ranks, by the rule that selects configurations
-    directions: Mapping[str, Points]  # what a higher value of each metric of the score means
+    stability: Mapping[str, Stability]  # rank probabilities by the rule that selects configurations
+    directions: Mapping[str, Points]  # what a higher value means for each metric in the score
     gaps: tuple[str, ...]  # notes on tables that could not be made or are based on few models
     reasons: pd.DataFrame  # why values are NaN: `model`, `metric`, `reason`
     source: str  # where the models come from
@@ -241,7 +241,7 @@ class Tables:
 
     @property
     def main(self) -> pd.DataFrame:
-        """The metrics that stand for their family."""
+        """The metrics that represent their families."""
         return self.metrics[self.metrics["metric"] == self.metrics["family"]]
 
 
@@ -262,7 +262,7 @@ def gather(
     require(frame, ["model"], source="a table of models (uds_lens.meta.COLUMNS['models'])")
     if frame["model"].duplicated().any():
         twice = frame["model"][frame["model"].duplicated()].iloc[0]
-        raise DataError(f"the model {str(twice)!r} occurs twice: one row per model.")
+        raise DataError(f"the model {str(twice)!r} occurs twice: expected one row per model.")
     gaps: list[str] = []
     reasons = pd.DataFrame(columns=list(REASONS)) if table is None else table.reasons
     unlearned, references, pooled = _split(frame)
@@ -298,7 +298,7 @@ def gather(
 
 
 def _split(frame: pd.DataFrame) -> list[pd.DataFrame]:
-    """Split a table into unlearned models, references (no method, no pool), and models of the pools."""
+    """Split a table into unlearned models, references (no method, no pool), and pool models."""
     none = np.zeros(len(frame), dtype=bool)
     pooled = frame["knows"].notna().to_numpy() if "knows" in frame.columns else none
     method = frame["method"].notna().to_numpy() if "method" in frame.columns else none
@@ -311,7 +311,7 @@ def _split(frame: pd.DataFrame) -> list[pd.DataFrame]:
 def _scored(
     unlearned: pd.DataFrame, references: pd.DataFrame, parts: ScoreParts, reasons: pd.DataFrame, gaps: list[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Points]]:
-    """Add the columns of the score, and say why methods are not ranked."""
+    """Add the columns of the score; if methods cannot be ranked, add a note that says why."""
     if not len(unlearned):
         return unlearned, references, {}
 
@@ -325,7 +325,7 @@ def _scored(
 
     try:
         if "method" not in unlearned.columns:
-            raise DataError("the table lacks the column 'method': which unlearning method made each model.")
+            raise DataError("the table lacks the column 'method', the unlearning method of each model.")
         ways = meta.directions(unlearned, list(dict.fromkeys(parts.metrics)), parts.direction)
         unlearned, references = scored(unlearned), scored(references)
     except UdsLensError as problem:
@@ -340,7 +340,7 @@ def _scored(
 def _judged(
     pools: pd.DataFrame | None, options: DashboardOptions, gaps: list[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame | None, pd.DataFrame | None]:
-    """Compute F, thresholds and pairwise differences from models of known pools."""
+    """Compute F, thresholds and pairwise differences from pool models."""
     import pandas as pd
 
     nothing = pd.DataFrame(columns=["metric", "auc"]), None, None
@@ -396,7 +396,7 @@ def _stability(
 
 
 def _published_metrics(published: Published) -> pd.DataFrame:
-    """Return the paper's numbers, with intervals derived from the sizes of its pools."""
+    """Return the paper's numbers, with intervals derived from its pool sizes."""
     frame = published.metrics.copy()
     ends = [meta.hanley_mcneil(float(auc), PUBLISHED_POOL, PUBLISHED_POOL) for auc in frame["auc"]]
     frame["low"], frame["high"] = [end[0] for end in ends], [end[1] for end in ends]
@@ -404,7 +404,7 @@ def _published_metrics(published: Published) -> pd.DataFrame:
 
 
 def _published_robustness(published: Published) -> pd.DataFrame:
-    """Return Q and R under both filters as in the file, and under the utility filter alone as printed."""
+    """Return Q and R under both filters as in the paper's file, and under the utility filter alone as printed."""
     import pandas as pd
 
     metrics, useful = published.metrics, int((published.frame["utility_rel"] >= 0.8).sum())
@@ -422,7 +422,7 @@ def _published_robustness(published: Published) -> pd.DataFrame:
 
 
 def _with_families(metrics: pd.DataFrame) -> pd.DataFrame:
-    """Mark metrics that are one metric at several settings (a number at the end); the middle one represents all."""
+    """Group metrics that differ only in a setting (a number at the end); the middle setting represents the family."""
     stems: dict[str, list[str]] = {}
     for name in metrics["metric"]:
         stems.setdefault(re.sub(r"_\d+(\.\d+)?$", "", str(name)), []).append(str(name))

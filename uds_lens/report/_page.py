@@ -1,4 +1,4 @@
-"""Build a page that opens offline from a template, scripts and numbers: embedding, hashes, security policy."""
+"""Build pages that open offline from templates, scripts and numbers: embedding, hashes, security policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAGE = Path(__file__).parent / "page"
 
 
 def safe_json(value: Any) -> str:
-    r"""Write JSON for a script element: ASCII, with no character that HTML could read as markup.
+    r"""Write JSON for a script element: ASCII, without characters that HTML could interpret as markup.
 
     Example:
         >>> safe_json({"question": "</script>"})
@@ -32,7 +32,7 @@ def safe_json(value: Any) -> str:
 
 
 def plain_figure(figure: Any) -> dict[str, Any]:
-    """Return a figure without a title as JSON values without the template, which the page stores only once."""
+    """Return a figure as JSON values without its title and its template, which the page stores only once."""
     spec = jsonable(figure)
     for name in ("template", "title"):
         spec["layout"].pop(name, None)
@@ -40,14 +40,14 @@ def plain_figure(figure: Any) -> dict[str, Any]:
 
 
 def jsonable(part: Any) -> Any:
-    """Return a part of a figure as JSON values."""
+    """Return a figure or a part of it as JSON values."""
     from plotly.io.json import to_json_plotly
 
     return json.loads(to_json_plotly(part))
 
 
 def floats(values: Float[Tensor, "..."]) -> str:
-    """Write numbers as little-endian float32 in base64; NaN stays NaN.
+    """Encode numbers as little-endian float32 in base64; NaN stays NaN.
 
     >>> import torch
     >>> floats(torch.tensor([1.0]))
@@ -57,7 +57,7 @@ def floats(values: Float[Tensor, "..."]) -> str:
 
 
 def deltas(values: Float[Tensor, "example layer"], tau: float | int) -> str:
-    """Write `floats` so that rounding moves none across `tau` and the page has the same KE layers."""
+    """Encode deltas like `floats`, without rounding any across `tau`, so that the page has the same KE layers."""
     exact, limit = values.numpy(), np.float32(tau)
     near = exact.astype("<f4")
     near = np.where((exact > tau) & (near <= limit), np.nextafter(limit, np.float32(np.inf)), near)
@@ -66,7 +66,7 @@ def deltas(values: Float[Tensor, "example layer"], tau: float | int) -> str:
 
 
 def script_hash(text: str) -> str:
-    """Return the source expression of an inline script for a content security policy.
+    """Return an inline script's source expression for a content security policy.
 
     >>> script_hash("")
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
@@ -76,14 +76,14 @@ def script_hash(text: str) -> str:
 
 
 def fill(name: str, *, scripts: Sequence[str], styles: Sequence[str], data: Any, context: dict[str, Any]) -> str:
-    """Fill a template with plotly, scripts, styles and numbers."""
+    """Fill a template with plotly, scripts, styles and data."""
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
     from uds_lens import __version__
 
     library, script = get_plotlyjs(), _joined(scripts)
-    # only this page's scripts run, and nothing is loaded: a second safeguard after escaping texts
+    # only this page's scripts run and nothing is loaded, as a second safeguard in addition to escaping
     policy = (
         f"default-src 'none'; script-src {script_hash(library)} {script_hash(script)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -101,7 +101,7 @@ def fill(name: str, *, scripts: Sequence[str], styles: Sequence[str], data: Any,
 
 @functools.cache
 def template(name: str) -> Template:
-    """Return a template of `page/`: texts are escaped, and an undefined name is an error."""
+    """Return a template from `page/` that escapes texts and treats undefined names as errors."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     pages = Environment(

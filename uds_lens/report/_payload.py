@@ -1,4 +1,4 @@
-"""Numbers and texts for the script of a report; data shared by several audits are stored once."""
+"""Numbers and texts for a report's script; data shared by several audits are stored once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from uds_lens.transplants import Transplant
 if TYPE_CHECKING:
     import pandas as pd
 
-MATRIX = 4  # from this number of models on, differences are shown as a matrix; for fewer, a table is shorter
+MATRIX = 4  # number of models from which differences are also shown as a matrix
 
 
 # Other metrics, matched to the audits by the weights of their models.
@@ -38,10 +38,10 @@ MATRIX = 4  # from this number of models on, differences are shown as a matrix; 
 MetricSource: TypeAlias = MetricResults | Transplant
 
 MetricSources: TypeAlias = MetricSource | Mapping[str, MetricSource] | Sequence[MetricSource]
-"""Results of one model or of several, in any order."""
+"""Results for one or several models, in any order."""
 
 UTILITIES = ("utility_rel", "utility", "model_utility", "retain_q_prob", "retain_q_rouge")
-"""Metrics of utility, in order of preference."""
+"""Utility metrics in order of preference."""
 
 _GROUPS = {
     "utility": "Utility",
@@ -59,16 +59,16 @@ _SCORES = {"full": 0.0, "retain": 1.0}
 class Measured(NamedTuple):
     """Metrics next to depth."""
 
-    # By name of the audit; `full` and `retain` under their roles, if they are not audits.
+    # By audit name; `full` and `retain` by role if they are not audited.
     values: Mapping[str, Mapping[str, MetricValue]]
-    roles: tuple[str, ...]  # names in `values` that are not names of audits
+    roles: tuple[str, ...]  # names in `values` that are not audit names
     warnings: Mapping[str, tuple[str, ...]]  # by the same names
-    # The prompts of each, "raw" or "chat template"; both, if its metrics were measured in different ways.
+    # The kind of prompts, "raw" or "chat template"; both if a model's metrics used both.
     prompts: Mapping[str, str]
 
 
 def measured(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> Measured | None:
-    """Match results to audits; None if there are no results."""
+    """Match metric results to audits; None if there are no results."""
     values: dict[str, dict[str, MetricValue]] = {}
     warnings: dict[str, tuple[str, ...]] = {}
     prompts: dict[str, dict[str, None]] = {}
@@ -87,7 +87,7 @@ def measured(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> Measur
 
 
 def metric_sources(metrics: MetricSources) -> list[MetricResults]:
-    """Return the results one by one."""
+    """Return the metric results as a list."""
     return [source for source in _sources(metrics) if isinstance(source, MetricResults)]
 
 
@@ -97,14 +97,14 @@ def _sources(metrics: MetricSources) -> list[MetricSource]:
     sources = list(metrics.values() if isinstance(metrics, Mapping) else metrics)
     if not all(isinstance(source, MetricResults | Transplant) for source in sources):
         raise ConfigError(
-            "metrics of a report are MetricResults (of metrics.evaluate, or MetricResults.load) and transplants; got "
+            "metrics of a report are MetricResults (from metrics.evaluate or MetricResults.load) and transplants; got "
             "something else."
         )
     return sources
 
 
 def transplants_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> dict[str, Transplant]:
-    """Match transplants to audits of their models; if a model has several audits, to the compatible ones."""
+    """Match transplants to the audits of their models (if a model has several audits, to the compatible ones)."""
     found: dict[str, Transplant] = {}
     for source in _sources(metrics):
         if not isinstance(source, Transplant):
@@ -114,7 +114,7 @@ def transplants_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) 
         if not names:
             raise ConfigError(
                 f"the transplant of {source.models['unlearned'].name!r} belongs to none of the audits: its model has "
-                "other weights."
+                "different weights."
             )
         fitting = [name for name in names if source.differs_from(audits[name]) is None]
         found |= dict.fromkeys(fitting or [name for name in names if name not in found], source)
@@ -122,7 +122,7 @@ def transplants_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) 
 
 
 def _owners(audits: Mapping[str, DepthAudit], source: MetricResults) -> list[str]:
-    """Return the audits of the measured model, or else its role in all of them."""
+    """Return the names of the measured model's audits or, if it has none, its role in all audits."""
     weights = source.models["model"].fingerprint
     names = [name for name, audit in audits.items() if audit.models["unlearned"].fingerprint == weights]
     roles = [
@@ -133,14 +133,14 @@ def _owners(audits: Mapping[str, DepthAudit], source: MetricResults) -> list[str
     if not names and not roles:
         raise ConfigError(
             f"the metrics of {source.models['model'].name!r} belong to none of the audits on the page: expected "
-            "results of one of their models (the weights are compared, not the names). Audit that model, too, or leave "
+            "results of one of their models (the weights are compared, not the names). Audit that model too, or leave "
             "its results out."
         )
     return names or roles
 
 
 def utility_metric(metrics: Measured | None) -> str | None:
-    """Choose the utility metric: the first that all models have, else the first that any has."""
+    """Return the utility metric: the first that all models have or, failing that, the first that any model has."""
     if metrics is None:
         return None
     models = metrics.values.values()
@@ -154,7 +154,7 @@ def utility_metric(metrics: Measured | None) -> str | None:
 def metrics_table(
     audits: Mapping[str, DepthAudit], metrics: Measured, order: Sequence[str], references: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the texts of the section: a row per metric, a column per model in `order`, roles last."""
+    """Return the texts of the section, with one row per metric and one column per model in `order`, roles last."""
     places = {name: place for place, name in enumerate(audits)}
     names = [name for name in (*order, *metrics.roles) if name in metrics.values]
     first: dict[str, MetricValue] = {}
@@ -207,7 +207,7 @@ def _cell(metric: MetricValue | None) -> dict[str, str]:
 
 
 def _model_figures(audit: DepthAudit, layers: pd.DataFrame) -> dict[str, Any]:
-    """Draw the figures that exist once per model."""
+    """Draw the figures for one model."""
     examples = audit.examples_frame()
     figures: dict[str, Any] = {
         "layers": plots.layer_profile(layers, title=None),
@@ -228,7 +228,7 @@ def _shared_figures(
     references: Sequence[str],
     metrics: Measured | None,
 ) -> dict[str, Any]:
-    """Draw the figures of all audits together, and templates that the page fills in."""
+    """Draw the figures for all audits together, and figures whose data the page fills in."""
     import pandas as pd
 
     first = next(iter(audits.values()))
@@ -246,7 +246,7 @@ def _shared_figures(
     for place, sites in enumerate(site_groups(audits.values())):
         frames = {site: layers[names[id(audit)]] for site, audit in sites.items()}
         figures[f"components{place}"] = plain_figure(plots.component_profile(frames, title=None))
-    long = pd.DataFrame({"layer": [0], "s1_delta": [1.0], "s2_delta": [0.0], "ler": [np.nan]})  # with a legend for NaN
+    long = pd.DataFrame({"layer": [0], "s1_delta": [1.0], "s2_delta": [0.0], "ler": [np.nan]})  # NaN adds a legend
     examples = pd.DataFrame({"example_id": [""], "question": [""], "entity": [""], "uds": [0.0]})
     heatmap = plain_figure(plots.ler_heatmap(long, examples, title=None))
     for key in ("x", "z", "text", "customdata"):
@@ -258,7 +258,7 @@ def _shared_figures(
     return figures | {
         "heatmap": heatmap,
         "example": plain_figure(plots.example_profile(one, tau=first.config.tau, title=None)),
-        # the headings say `undefined` where the page fills in the scores
+        # the page replaces `undefined` in the headings by the scores
         "lens": plain_figure(plots.lens_against_uds(lens, tau=first.config.tau, title=None)),
         "template": jsonable(plots.template("light")),
     }
@@ -267,7 +267,7 @@ def _shared_figures(
 def _utility_figure(
     audits: Mapping[str, DepthAudit], metrics: Measured, references: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Draw depth against utility; each mark names its model."""
+    """Draw depth against utility; each mark stores the position of its model."""
     import pandas as pd
 
     name = utility_metric(metrics)
@@ -293,11 +293,11 @@ def _utility_figure(
 # Logit Lens values, matched to the audits and their examples.
 
 LensSource: TypeAlias = LensComparison | MetricResults
-"""One example (`metrics.compare_logit_lens`), or all of them (`metrics.evaluate` with `logit_lens`)."""
+"""Values for one example (`metrics.compare_logit_lens`), or for all (`metrics.evaluate` with `logit_lens`)."""
 
 
 class LensDeltas(NamedTuple):
-    """Deltas by Logit Lens for the examples of an audit, nats per token; NaN where not measured."""
+    """Logit Lens deltas for the examples of an audit, in nats per token; NaN if not measured."""
 
     s1: Float[Tensor, "example layer"]  # of `retain`
     s2: Float[Tensor, "example layer"]  # of the unlearned model
@@ -339,20 +339,20 @@ def lens_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) -> list
 
 
 def _lens_rows(source: LensSource) -> dict[str, tuple[Sequence[float], Sequence[float]]]:
-    """Return S1 and S2 per layer, by example id; files write NaN as null."""
+    """Return S1 and S2 per layer by example id; null in files means NaN."""
     if isinstance(source, LensComparison):
         return {source.example.id: (source.lens_s1.tolist(), source.lens_s2.tolist())}
     lens, subject = source.metrics.get("logit_lens"), _lens_subject(source)
     if lens is None or "s1_delta" not in lens.details:
         raise ConfigError(
-            f"the metrics of {subject} hold no Logit Lens values per layer: measure logit_lens with this release, "
-            "with the full and the retain model."
+            f"the metrics of {subject} contain no Logit Lens values per layer: measure logit_lens with this release, "
+            "with a full and a retain model."
         )
     try:
         sides = [map(list, np.array(lens.details[name], dtype=float)) for name in ("s1_delta", "s2_delta")]
         return {example: (s1, s2) for example, s1, s2 in zip(lens.ids, *sides, strict=True)}
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"the Logit Lens values of {subject} are not one number per example and layer.") from error
+        raise ConfigError(f"the Logit Lens values of {subject} must be one number per example and layer.") from error
 
 
 def _lens_subject(source: LensSource) -> str:
@@ -362,10 +362,10 @@ def _lens_subject(source: LensSource) -> str:
 
 
 def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
-    """Tell whether the values belong to the audit's models and examples; ids alone may only be row numbers.
+    """Return whether the values belong to the audit's models and examples; ids alone may be mere row numbers.
 
-    Examples are compared by the hash of all tokens or, if one of the two has more rows, by the values at the last
-    layer, where Logit Lens and UDS measure the same quantity for `retain`.
+    Examples are compared by the hash of all tokens or, if that differs because one side has more rows, by the values at
+    the last layer, where Logit Lens and UDS measure the same quantity for `retain`.
     """
     if audit.config.site != "resid_post":
         return False
@@ -397,7 +397,7 @@ def _lens_belongs(source: LensSource, audit: DepthAudit) -> bool:
 
 # Elicitations, matched to the audits of the same models.
 
-_LONGEST = 600  # maximum length of a text on the page, in characters
+_LONGEST = 600  # maximum length of an answer on the page, in characters
 
 _ROLES = ("unlearned", "retain", "full")
 
@@ -405,12 +405,12 @@ _ROLES = ("unlearned", "retain", "full")
 def elicited_beside(
     audits: Mapping[str, DepthAudit], sources: Sequence[ElicitationResults]
 ) -> dict[str, ElicitationResults]:
-    """Match elicitations to audits, keyed by the audit's name; if a model has two, the later one is used."""
+    """Match elicitations to audits, keyed by audit name; if a model has several, the last is used."""
     matched: dict[str, ElicitationResults] = {}
     for source in sources:
         if not isinstance(source, ElicitationResults):
             raise ConfigError(
-                "elicitations are ElicitationResults (ElicitationResults.load reads saved ones); got "
+                "elicitations are ElicitationResults (ElicitationResults.load reads saved results); got "
                 f"{type(source).__name__}."
             )
         model = source.models["unlearned"]
@@ -431,7 +431,7 @@ def elicited_beside(
 
 
 def elicited_values(audit: DepthAudit, results: ElicitationResults) -> dict[str, Any]:
-    """Return the texts of one elicitation."""
+    """Return the values and texts to show for an elicitation."""
     table = results.summary()
     rows = []
     for row in table.to_dict("records"):
@@ -474,7 +474,7 @@ def elicited_values(audit: DepthAudit, results: ElicitationResults) -> dict[str,
 
 
 def elicited_figures(audit: DepthAudit, results: ElicitationResults) -> dict[str, Any]:
-    """Draw scores by probe, and depth against what one probe extracted."""
+    """Draw scores by probe, and depth against how much one probe extracted."""
     names = [record.name for record in results.probes if not record.capacity]
     chosen = next((name for name in ("cloze", "plain") if name in names), names[0] if names else None)
     depth = None
@@ -496,7 +496,7 @@ def _elicited_how(results: ElicitationResults) -> str:
 
 
 def _texts_by_example(audit: DepthAudit, results: ElicitationResults) -> dict[str, list[dict[str, Any]]]:
-    """Return for each example of the audit, by probe, the greedy text or the best sample of each model."""
+    """Return, for each example and probe, each model's greedy text or best sample."""
     places = {(row.id, row.question): place for place, row in enumerate(audit.examples)}
     of = [places.get((row.id, row.question)) for row in results.examples]
     blocks: dict[str, list[dict[str, Any]]] = {}
@@ -540,7 +540,7 @@ def _with_interval(row: Mapping[str, Any], name: str, ends: str | None = None, *
 
 _FIELDS = ("id", "row", "type", "subject", "question", "answer", "prefix", "entity")
 
-_LARGE = 4000  # number of models times examples above which there is a progress bar
+_LARGE = 4000  # number of models times examples above which a progress bar is shown
 
 
 def payload(
@@ -552,7 +552,7 @@ def payload(
     elicited: Mapping[str, ElicitationResults] | None = None,
     metrics: Measured | None = None,
 ) -> dict[str, Any]:
-    """Return everything for the page, as strict JSON values."""
+    """Return all data for the page, as strict JSON values."""
     sets: list[Any] = []
     stage1: list[str] = []
     models = []
@@ -602,7 +602,7 @@ def payload(
 
 
 def _index(items: list[Any], item: Any) -> int:
-    """Return the index of `item` in `known`, adding it if new."""
+    """Return the index of `item` in `known`, adding it if it is missing."""
     if item not in items:
         items.append(item)
     return items.index(item)
