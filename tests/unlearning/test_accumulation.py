@@ -187,7 +187,7 @@ def test_rows_past_the_original_maximum_train_alone(family, tmp_path) -> None:
     assert point["forget_loss"] == pytest.approx(-nll, rel=1e-5)
     assert point["retain_loss"] == pytest.approx(nll, rel=1e-5)
     theirs = u.make_config("kl", {**config, "reduction": "open_unlearning"})
-    with pytest.raises(ConfigError, match=r"pads rows to one length.*reduction='answers'"):
+    with pytest.raises(ConfigError, match=r"pads rows to equal length.*reduction='answers'"):
         u.unlearn(tmp_path / "model", rows(texts), rows(texts), method=theirs, out=tmp_path / "kl", options=QUICK)
 
 

@@ -52,7 +52,7 @@ def test_an_entity_decides_where_there_is_one() -> None:
 
 def test_a_model_that_says_nothing_else_is_an_error(model, tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uds_lens.unlearning._data.states_truth", lambda text, example: True)
-    with pytest.raises(DataError, match="gives no alternate answer to 1 questions"):
+    with pytest.raises(DataError, match="no alternate answer was found for 1 questions"):
         sample_alternates(*model, tiny.forget[:1], config=CONFIG)
 
 

@@ -160,7 +160,7 @@ def test_an_adapter_is_not_saved_in_the_place_of_its_base(taught: Path, tmp_path
     above = shutil.copytree(moved / "taught", moved / "above")
     with_config(above, file="adapter_config.json", base_model_name_or_path="../taught")
     for start in ("taught", "above"):
-        with pytest.raises(ConfigError, match=r"that the adapter starts from, or a base of it.*save='merged'"):
+        with pytest.raises(ConfigError, match=r"that the adapter starts from, or a base of that model.*save='merged'"):
             finetune(moved / start, NEW[:2], out=moved / "taught", config=SHORT, lora=LORA, options=again)
     with open_model(moved / "taught", device="cpu") as model:
         assert model.fingerprint == read_record(taught / "taught")["fingerprint"], "nothing was replaced"

@@ -66,9 +66,9 @@ def test_gradients_of_likelihoods(loss) -> None:
 
 
 def test_no_label_is_an_error() -> None:
-    with pytest.raises(DataError, match="no token of the batch has a label"):
+    with pytest.raises(DataError, match="the batch has no labelled tokens"):
         negative_log_likelihood(LOGITS, torch.full_like(LABELS, -100))
-    with pytest.raises(DataError, match="no token of the batch has a label"):
+    with pytest.raises(DataError, match="the batch has no labelled tokens"):
         predicting(torch.full_like(LABELS, -100))
 
 

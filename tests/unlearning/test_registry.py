@@ -122,7 +122,7 @@ def test_a_cell_can_run_twice_but_a_word_is_not_taken_twice(mine: Path) -> None:
         u.objective(OtherConfig)
     for word in ("", "my word", "Half", "half_lr"):
         OtherConfig.method = word
-        with pytest.raises(ConfigError, match="a name of its own"):
+        with pytest.raises(ConfigError, match="needs a unique name"):
             u.objective(OtherConfig)
 
 
@@ -133,7 +133,7 @@ def test_what_is_declared_wrongly_is_said(unchecked) -> None:
 
     for config, needs, words in (
         (PlainConfig, ("alternates",), "n_alternates, temperature, max_new_tokens"),
-        (u.AltPOConfig, ("refusals", "alternates"), "refusals or alternates, not both"),
+        (u.AltPOConfig, ("refusals", "alternates"), "refusals or alternates, but not both"),
         (PlainConfig, ("reference model",), "needs must be one of"),
     ):
         with pytest.raises(ConfigError, match=words):

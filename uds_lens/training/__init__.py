@@ -1,4 +1,4 @@
-"""Depth while a model trains: a callback for any transformers `Trainer`, and the curve it measures."""
+"""Measure depth during training, with a callback for any transformers `Trainer`."""
 
 import lazy_loader
 

@@ -32,7 +32,7 @@ from uds_lens.training._curve import KIND, LOGGED, RECORD, DepthCurve, DepthPoin
 @validated
 @dataclass(frozen=True, kw_only=True)
 class DepthSettings:
-    """Settings of `DepthCallback`; its docstring describes them."""
+    """Settings of `DepthCallback`, described in its docstring."""
 
     every: PositiveInt
     rows: PositiveInt | None = None
@@ -41,7 +41,7 @@ class DepthSettings:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Restore the random states of Python, NumPy and torch at the end."""
+    """Restore the random states of Python, NumPy and torch on exit."""
     python, arrays = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
@@ -54,21 +54,24 @@ def _undisturbed() -> Iterator[None]:
 class DepthCallback(TrainerCallback):
     """Measure UDS and damage while a model trains, for any transformers `Trainer`.
 
-    The model is audited in place, without a second copy; `full` stays open alongside it. Training is bit-for-bit the
-    same as without the callback. Values go to the Trainer's loggers (`depth/uds`, `depth/damage`, ...), to `curve`, and
-    to a file `depth.json` in the output directory and each checkpoint.
+    The model is audited in place, without a copy; `full` stays open during training. The trained weights are
+    bit-for-bit the same as without the callback. Values are written to the Trainer's loggers (`depth/uds`,
+    `depth/damage`, ...), to `curve`, and to a file `depth.json` in the output directory and in each checkpoint.
 
-    When the Trainer evaluates, its metrics include the UDS as `eval_depth`, the output depth as `eval_output_depth` and
-    the damage as `eval_depth_damage`, so that `metric_for_best_model="eval_depth"` with `load_best_model_at_end`, and
-    `EarlyStoppingCallback`, can select by depth (list this callback before the others). A model selected in this way
-    looks more deeply unlearned on the measured rows than it is: audit it on facts about other subjects.
+    When the Trainer evaluates, its metrics include UDS as `eval_depth`, output depth as `eval_output_depth` and damage
+    as `eval_depth_damage`. `metric_for_best_model="eval_depth"` with `load_best_model_at_end`, and
+    `EarlyStoppingCallback`, can therefore select a model by depth (list this callback before the others). On the
+    measured rows, a model selected in this way looks more deeply unlearned than it is, so audit it on facts about other
+    subjects.
 
     Args:
-        baseline: Stage 1, measured with a `control` if damage is wanted; its `full` is the model before training.
-        every: Optimiser steps between two measurements; the model before training and the last step are measured, too.
-        rows: Measure at least this many examples, whole subjects at a time, drawn with the baseline's seed. None: all.
-        control: The same as `rows`, for the baseline's control facts; 0 measures none.
-        options: How to run the audits; `device` says where `full` is opened, and `memory_gib` limits its recordings.
+        baseline: Stage 1, with `full` as the model before training; damage is measured only if it has a `control`.
+        every: Optimiser steps between measurements. The model is also measured before training and after the last step.
+        rows: Minimum number of examples to measure, drawn as whole subjects with the baseline's seed; None measures
+            all.
+        control: The same as `rows`, but for the baseline's control facts; 0 measures none.
+        options: Device and memory settings for the audits; `device` applies to `full`, and `memory_gib` limits its
+            recordings.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -98,15 +101,15 @@ class DepthCallback(TrainerCallback):
         self.options = replace(options, progress=False, stage_2=stage_2)
         usable, seed, facts = baseline.ke_mask.any(1).tolist(), baseline.config.seed, baseline.control
         if not any(usable):
-            raise DataError("no example of this baseline is measurable: depth while training would be NaN.")
+            raise DataError("no example of this baseline is measurable: depth during training would be NaN.")
         kept = _drawn(baseline.subjects, usable, rows, seed)
         kept_facts: list[int] | None = None
         if facts is not None and control != 0:
             kept_facts = _drawn(facts.subjects, facts.known.tolist(), control, seed)
         self.measured: Baseline = baseline.subset(kept, control=kept_facts, options=self.options)
-        """Stage 1 of the examples that are measured while training."""
+        """Stage 1 of the examples measured during training."""
         self.seconds_estimated = float("nan")
-        """Estimate of the time of all measurements, made before the first step."""
+        """Estimated total time of all measurements, in seconds, made before the first step."""
         self._key, self._points, self._stack = baseline.key, list[DepthPoint](), ExitStack()
         self._audit: Callable[[], DepthAudit] | None = None
         self._seconds: Callable[[], float] | None = None
@@ -128,17 +131,17 @@ class DepthCallback(TrainerCallback):
 
     @_undisturbed()
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Open `full`, measure the current model, and log the estimated cost of the rest."""
+        """Open `full`, measure the current model, and report the estimated cost of further measurements."""
         if is_sharded(args, model):
             raise ModelError(
-                "depth while training needs the whole model in one process, and this one is sharded (FSDP, ZeRO-3 or "
-                "tensor parallel): audit its saved checkpoints instead, with uds-lens audit --watch."
+                "depth during training needs the whole model in one process, but this model is sharded (FSDP, ZeRO-3 "
+                "or tensor parallel): audit its saved checkpoints with uds-lens audit --watch instead."
             )
         self._close()
         self._trainer = trainer_of(state)
         if self._trainer is None:
             warn_once(
-                "this callback is not run by a transformers Trainer: the curve is in callback.curve, but is not logged."
+                "this callback does not run in a transformers Trainer: the curve is in callback.curve but not logged."
             )
         self._points = points_in(state.log_history)
         check_writable(Path(args.output_dir) / RECORD, directory=False, format=KIND.format)
@@ -168,8 +171,8 @@ class DepthCallback(TrainerCallback):
 
     @_undisturbed()
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        """Add depth to the Trainer's metrics, so that it can stop early and choose a checkpoint by depth."""
-        if self._trainer is None or metrics is None:  # an evaluation outside of training
+        """Add depth to the Trainer's metrics, for early stopping and for choosing a checkpoint by depth."""
+        if self._trainer is None or metrics is None:  # an evaluation outside training
             return
         done = self._points and self._points[-1].step == state.global_step
         point = self._points[-1] if done else self._measure(args, state)
@@ -178,14 +181,14 @@ class DepthCallback(TrainerCallback):
 
     @_undisturbed()
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Put the record into the checkpoint."""
+        """Save the curve in the checkpoint."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir():
             self.curve.save(folder)
 
     @_undisturbed()
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Close `full` and write the record."""
+        """Close `full` and save the curve."""
         self._close()
         if not state.is_world_process_zero:
             return
@@ -216,9 +219,9 @@ class DepthCallback(TrainerCallback):
 
 
 def _drawn(subjects: Sequence[str | None], usable: Sequence[bool], n: int | None, seed: int) -> list[int]:
-    """Draw rows, whole subjects at a time, until there are `n` usable ones (None: all of them).
+    """Draw whole subjects at random until there are at least `n` usable rows (None: all usable rows).
 
-    A row without a subject is its own subject.
+    A row without a subject counts as its own subject.
     """
     by_subject: dict[object, list[int]] = {}
     for row, subject in enumerate(subjects):
@@ -235,7 +238,7 @@ def _drawn(subjects: Sequence[str | None], usable: Sequence[bool], n: int | None
 
 
 def _of_first_process(point: DepthPoint, device: Any) -> DepthPoint:
-    """Return the first process's point in every process, so that all make the same decisions."""
+    """Return the first process's point in every process, so that all processes make the same decisions."""
     if not torch.distributed.is_initialized():
         return point
     numbers = torch.tensor(astuple(point)[1:], dtype=torch.float64, device=device)

@@ -1,4 +1,4 @@
-"""`DepthCurve`: measurements during training, and the choice of the best step."""
+"""`DepthCurve`: depth and damage measured during training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from uds_lens.plots import Look
 
 
-RECORD = "depth.json"  # name of the record next to a checkpoint
+RECORD = "depth.json"  # file name of a saved curve, next to a checkpoint's weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,30 +30,31 @@ class DepthPoint:
     """Measurements at one training step."""
 
     step: int
-    """Optimiser steps taken; 0 is the model before training."""
+    """Number of optimiser steps taken; 0 is the model before training."""
 
     uds: FloatOrNaN
-    """UDS on the measured examples, in [0, 1]; NaN if none is measurable."""
+    """UDS on the measured examples, in [0, 1]; NaN if no example is measurable."""
 
     output_depth: FloatOrNaN = math.nan
-    """Output depth, from the answers without patching, in [0, 1]; NaN if it was not measured."""
+    """Output depth, measured on the answers without patching, in [0, 1]; NaN if not measured."""
 
     damage: FloatOrNaN
-    """Loss on retained facts divided by loss on forget facts; NaN without a control, or if nothing is lost yet."""
+    """Loss on retained facts divided by loss on forget facts; NaN without a control, or if nothing has been lost
+    yet."""
 
     forget_loss: FloatOrNaN
-    """Log-probability that patching in the model's states costs on forget facts, mean over all layers, in nats per
+    """Log-probability lost on forget facts by patching in the model's states, averaged over all layers, in nats per
     token; NaN if stage 2 was measured only at knowledge-encoding layers."""
 
     control_loss: FloatOrNaN
-    """The same on retained facts; NaN without a control."""
+    """The same for retained facts; NaN without a control."""
 
     seconds: float
-    """Time of the measurement."""
+    """Duration of the measurement, in seconds."""
 
     @classmethod
     def of(cls, audit: DepthAudit, *, step: int, seconds: float) -> DepthPoint:
-        """Make a point from the numbers of an audit."""
+        """Make a point from an audit."""
         damage = audit.damage_estimate
         return cls(
             step=step,
@@ -71,7 +72,7 @@ LOGGED = tuple(field.name for field in fields(DepthPoint) if field.name != "step
 
 
 def logs_of(point: DepthPoint) -> dict[str, float]:
-    """Return a point in the form logged by a `Trainer`; NaN values are left out.
+    """Return a point as a `Trainer` logs it, without NaN values.
 
     >>> point = DepthPoint(step=4, uds=0.5, damage=math.nan, forget_loss=1.0, control_loss=math.nan, seconds=0.1)
     >>> logs_of(point)
@@ -82,7 +83,7 @@ def logs_of(point: DepthPoint) -> dict[str, float]:
 
 
 def points_in(history: Sequence[Mapping[str, Any]]) -> list[DepthPoint]:
-    """Return the points in the log history of a `Trainer`, which its checkpoints keep."""
+    """Restore points from a `Trainer`'s log history, which is saved in its checkpoints."""
     return [
         DepthPoint(step=row["step"], **{name: row.get(f"depth/{name}", math.nan) for name in LOGGED})
         for row in history
@@ -91,9 +92,9 @@ def points_in(history: Sequence[Mapping[str, Any]]) -> list[DepthPoint]:
 
 
 def best_of(points: Sequence[DepthPoint], max_damage: float | None) -> DepthPoint | None:
-    """Return the deepest point whose damage is within a bound (the earliest, if several); None if there is none.
+    """Return the deepest point with a damage of at most `max_damage` (the earliest if tied), or None.
 
-    A damage of NaN is within any bound: nothing was lost on forget facts, so nothing was damaged in the process.
+    A point with a damage of NaN is always allowed, because nothing was lost on forget facts at that point.
 
     >>> a, b = (DepthPoint(step=s, uds=u, damage=d, forget_loss=1.0, control_loss=d, seconds=0.0)
     ...         for s, u, d in ((2, 0.4, 0.1), (4, 0.9, 0.8)))
@@ -106,42 +107,41 @@ def best_of(points: Sequence[DepthPoint], max_damage: float | None) -> DepthPoin
 
 @dataclass(frozen=True, kw_only=True)
 class DepthCurve:
-    """Depth and damage by step, with the measured examples; written as `depth.json` next to each checkpoint."""
+    """Depth and damage by step, with the measured examples; saved as `depth.json` next to each checkpoint."""
 
     points: tuple[DepthPoint, ...]
-    """In the order of the steps."""
+    """Points in order of steps."""
 
     settings: Mapping[str, Any]
     """Settings of the callback."""
 
     measured: Sequence[Mapping[str, Any]]
-    """Examples that the curve is measured on: id and subject. A model chosen by the curve is scored on other
-    subjects."""
+    """Ids and subjects of the measured examples. A model chosen by the curve must be scored on other subjects."""
 
     baseline: str
     """Key of the baseline (`Baseline.key`)."""
 
     seconds_estimated: FloatOrNaN = math.nan
-    """Estimate of the time of all measurements, made before the first step of this process."""
+    """Estimated total time of all measurements, in seconds, made before this process's first step."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of the packages that the numbers depend on."""
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per step: step, uds, output_depth, damage, forget_loss, control_loss, seconds."""
+        """Return one row per step, with the fields of `DepthPoint` as columns."""
         import pandas as pd
 
         return pd.DataFrame([asdict(point) for point in self.points], columns=["step", *LOGGED])
 
     def best(self, *, max_damage: float | None = None) -> DepthPoint | None:
-        """Return the deepest point with a damage of at most `max_damage` (the earliest, if several), or None."""
+        """Return the deepest point with a damage of at most `max_damage` (the earliest if tied), or None."""
         return best_of(self.points, max_damage)
 
     def plot(self, *, utility: Mapping[int, float] | None = None, **look: Unpack[Look]) -> go.Figure:
-        """Draw depth, damage and utility by step (see `uds_lens.plots.depth_by_step`).
+        """Plot depth, damage and utility by step (see `uds_lens.plots.depth_by_step`).
 
         Args:
-            utility: Utility in [0, 1] by step, where it was measured.
+            utility: Utility in [0, 1] by step, for steps where it was measured.
             **look: Theme, title, width, height (`uds_lens.plots.Look`).
         """
         from uds_lens import plots
@@ -155,7 +155,7 @@ class DepthCurve:
         """Write `depth.json` into a directory.
 
         Raises:
-            ResultFormatError: Another file of this name is there.
+            ResultFormatError: The directory holds another file with this name.
             StorageError: The system refuses.
         """
         place = located(folder) / RECORD
@@ -168,7 +168,7 @@ class DepthCurve:
         """Read the `depth.json` in a directory.
 
         Raises:
-            ResultFormatError: It is missing, altered, or of another version.
+            ResultFormatError: The file is missing, was altered, or has an unsupported version.
         """
         saved = Result.load(located(folder) / RECORD, KIND)
         return cls(settings=saved.settings, **vars(saved.values), **saved.provenance)
@@ -191,4 +191,4 @@ class _Origin:
 
 
 KIND = Kind("DepthCurve", values=_Values, origin=_Origin)
-"""How a curve is stored."""
+"""Storage format of a curve."""

@@ -1,6 +1,6 @@
-"""Unlearning methods, and the two perturbations that test them: relearning and quantisation.
+"""Unlearning methods, and the two perturbations of the robustness test: relearning and quantisation.
 
-Importing this package loads no torch: names load on first use, so that the command line can name the methods at once.
+Names are imported lazily, so the command line can list the methods without importing torch.
 """
 
 import lazy_loader

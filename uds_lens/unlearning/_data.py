@@ -1,6 +1,6 @@
-"""The data of a training run, in seeded order: batches that pair each forget answer with a retain answer.
+"""Training data in seeded order, in batches that pair each forget answer with a retain answer.
 
-The second half prepares the data: tokens, the answers to prefer, and reference log-probabilities.
+The second half of this module prepares the data: tokens, preferred answers and reference log-probabilities.
 """
 
 from __future__ import annotations
@@ -42,43 +42,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingPair:
-    """One forget example in one epoch, with the answers that are trained on alongside it."""
+    """One forget example in one epoch, with the other answers in the same training pair."""
 
-    forget: AnswerSequence  # question with the answer to forget
-    winner: AnswerSequence | None  # the same question with the answer to prefer, for methods that use one
-    retain: AnswerSequence | None  # an example to keep
-    # Log-probability of the forget answer under `full`, nats; NaN if the method does not need it.
+    forget: AnswerSequence  # question and answer to forget
+    winner: AnswerSequence | None  # the same question with a preferred answer, if the method uses one
+    retain: AnswerSequence | None  # question and answer to keep
+    # log-probability of the forget answer under `full`, in nats; NaN if the method does not need it
     forget_reference: float
-    winner_reference: float  # log-probability of the winner under `full`
-    is_filler: bool = False  # whether it only fills the last batch of an epoch and does not count
+    winner_reference: float  # log-probability of the preferred answer under `full`
+    is_filler: bool = False  # fills up the last batch of an epoch without contributing to the loss
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Tokenised answers that a method trains on."""
+    """Tokenised training data."""
 
     forget: Sequence[AnswerSequence]  # answers to forget
     retain: Sequence[AnswerSequence] = ()  # answers to keep
-    # For each forget example, the answers to prefer; epochs use them in turn.
+    # for each forget example, the preferred answers, which epochs use in turn
     winners: Sequence[Sequence[AnswerSequence]] = ()
-    forget_reference: Sequence[float] = ()  # log-probability of each forget answer under `full`, nats
-    winner_reference: Sequence[Sequence[float]] = ()  # log-probability of each winner under `full`, nats
+    forget_reference: Sequence[float] = ()  # log-probability of each forget answer under `full`, in nats
+    winner_reference: Sequence[Sequence[float]] = ()  # likewise for each preferred answer
 
 
 class PairDataset(Dataset):
-    """All pairs of a training run, in an order that depends only on the seed.
+    """All pairs of a training run, in an order determined by the seed.
 
-    Each epoch uses every forget example once, in a new order. Retain examples cycle in the same way: each is used once
-    before any is repeated. The index of a pair determines its content, so a killed run resumes with exactly the
-    remaining pairs.
+    Each epoch uses every forget example once, in a new order. Retain examples are cycled in the same way, so that each
+    is used once before any is repeated. A pair's index determines its content, so an interrupted run resumes with
+    exactly the remaining pairs.
 
-    An epoch ends with its last batch, however short: fillers, which do not count, pad it to the full size. Several
-    processes thus get equal numbers of pairs, whereas accelerate would repeat the first pairs and count them twice.
+    The last batch of an epoch is padded to full size with fillers, which do not contribute to the loss. All processes
+    therefore get equal numbers of pairs. Without fillers, accelerate would repeat the first pairs and count them twice.
     """
 
     def __init__(self, data: TrainingData, *, epochs: int, seed: int, batch_size: int = 1) -> None:
         if not data.forget:
-            raise DataError("there is no forget example to train on.")
+            raise DataError("there are no forget examples to train on.")
         self._data, self._seed, self._epochs = data, seed, epochs
         # number of pairs in an epoch, including fillers
         self._epoch = math.ceil(len(data.forget) / batch_size) * batch_size
@@ -92,7 +92,7 @@ class PairDataset(Dataset):
             raise IndexError(index)
         epoch, place = divmod(index, self._epoch)
         n = len(self._data.forget)
-        if place >= n:  # repeat the last pair, whose loss is finite if the batch's is
+        if place >= n:  # a filler: repeat the last pair, whose loss is finite if the batch's is
             return replace(self._pair(epoch * n + n - 1), is_filler=True)
         return self._pair(epoch * n + place)
 
@@ -110,7 +110,7 @@ class PairDataset(Dataset):
         )
 
     def _at(self, side: str, index: int, n: int) -> tuple[int, int]:
-        """Return the epoch and the row of one side at an index."""
+        """Return the epoch, and the row of one side, for an index."""
         epoch, position = divmod(index, n)
         if (side, epoch) not in self._orders:
             seed = (self._seed * 1_000_003 + epoch) * 2 + (side == "retain")
@@ -120,7 +120,7 @@ class PairDataset(Dataset):
 
 
 class PairCollator:
-    """Collate pairs into padded batches, one per side. Fillers are left out unless there are no other pairs."""
+    """Collate pairs into one padded batch per side. Fillers are dropped unless there are no other pairs."""
 
     def __init__(self, pad_token_id: int) -> None:
         self.pad_token_id = pad_token_id
@@ -128,7 +128,7 @@ class PairCollator:
     def __call__(self, pairs: Sequence[TrainingPair]) -> dict[str, dict[str, Tensor]]:
         """Return the sides `forget` and, if present, `winner` and `retain`, with reference log-probabilities.
 
-        In a batch that consists of fillers only, every side is marked with `FILLER`.
+        If a batch consists only of fillers, every side is marked with `FILLER`.
         """
         real = [pair for pair in pairs if not pair.is_filler]
         pairs = real or pairs[:1]
@@ -145,11 +145,12 @@ class PairCollator:
 
 
 def length_groups(batch: Mapping[str, Mapping[str, Tensor]], *, rows: int = 8) -> list[dict[str, dict[str, Tensor]]]:
-    """Split a batch into groups of rows of similar length, to avoid padding.
+    """Split a batch into groups of rows with similar lengths, to reduce padding.
 
-    On a CPU padding costs as much as text, and nearly half of a random batch is padding. A forget answer and its winner
-    stay together. Retain answers are grouped separately, so a retain answer need not run with the forget answer of its
-    pair. Means over the rows of a side, as used by every objective of this package, change only by rounding.
+    On a CPU, padding costs as much as text, and nearly half of a random batch is padding. A forget answer and its
+    preferred answer stay together. Retain answers are grouped separately, so a retain answer need not be in the same
+    group as its pair's forget answer. Means over the rows of a side, as used by all built-in objectives, change only by
+    rounding.
 
     Example:
         >>> labels = torch.tensor([[-100, 5, 6, 2], [-100, 7, -100, -100]])
@@ -170,25 +171,25 @@ def length_groups(batch: Mapping[str, Mapping[str, Tensor]], *, rows: int = 8) -
 
 
 def _selected(values: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
-    """Select rows, up to the end of the longest."""
+    """Select rows, and trim padding beyond the longest selected row."""
     width = int(values["attention_mask"][rows].sum(1).max())
     return {name: value[rows, :width] if value.ndim == 2 else value[rows] for name, value in values.items()}
 
 
 T = TypeVar("T")
 
-ALTERNATES = "alternates.json"  # name of a file next to a checkpoint
+ALTERNATES = "alternates.json"  # file name, next to a checkpoint's weights
 
 _ROUNDS, _HOTTER, _BATCH = 5, 0.5, 32
 
 
 def pairs_of(examples: Sequence[ForgetExample]) -> list[tuple[str, str]]:
-    """Return question and answer of each example."""
+    """Return each example's question and answer."""
     return [(example.question, example.answer) for example in examples]
 
 
 def encoded(parent: Parent, config: MethodConfig, pairs: Sequence[tuple[str, str]]) -> list[AnswerSequence]:
-    """Tokenise questions with answers, with the prompts of a run."""
+    """Tokenise questions and answers in the prompt format of a run."""
     sequences = answer_sequences(
         parent.tokenizer,
         pairs,
@@ -202,7 +203,7 @@ def encoded(parent: Parent, config: MethodConfig, pairs: Sequence[tuple[str, str
 
 
 def preferred_answers(job: Job, parent: Parent, folder: Path) -> list[list[str]]:
-    """Return the preferred answers for each forget answer; alternates are kept in `folder` for a resumed run."""
+    """Return each forget answer's preferred answers; alternates are saved in `folder` so that a run can be resumed."""
     if "refusals" in job.objective.needs:
         generator = torch.Generator().manual_seed(job.config.seed)
         drawn = torch.randint(len(job.refusals), (len(job.forget), job.config.epochs), generator=generator)
@@ -224,7 +225,7 @@ def preferred_answers(job: Job, parent: Parent, folder: Path) -> list[list[str]]
 
 
 def completed(data: TrainingData, job: Job, parent: Parent, winners: Sequence[Sequence[str]]) -> TrainingData:
-    """Add the answers to prefer, and reference log-probabilities if the objective needs them."""
+    """Add the preferred answers, and reference log-probabilities if the objective needs them."""
     pairs = [(x.question, text) for x, row in zip(job.forget, winners, strict=True) for text in row]
     flat, lengths = encoded(parent, job.config, pairs), [len(row) for row in winners]
     data = replace(data, winners=_split(flat, lengths) if flat else ())
@@ -245,13 +246,13 @@ def _split(values: Sequence[T], lengths: Sequence[int]) -> list[Sequence[T]]:
 
 
 def load_refusals(path: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
-    """Read refusals, one per line; empty lines do not count.
+    """Read refusals, one per line, ignoring empty lines.
 
     Args:
-        path: A text file; None reads the hundred that come with this package.
+        path: A text file; None reads the hundred refusals that come with this package.
 
     Raises:
-        DataError: The file cannot be read, or holds no refusals.
+        DataError: The file cannot be read, or contains no refusals.
 
     Example:
         >>> len(load_refusals())
@@ -272,7 +273,7 @@ def load_refusals(path: str | os.PathLike[str] | None = None) -> tuple[str, ...]
     return refusals
 
 
-# Alternate answers for AltPO, sampled from the model that is to forget.
+# Alternate answers for AltPO, sampled from the model before training.
 
 
 def sample_alternates(
@@ -283,10 +284,10 @@ def sample_alternates(
     config: Any,
     show_progress: bool | None = None,
 ) -> list[list[str]]:
-    """Sample answers in the model's own style that differ from the one to forget.
+    """Sample answers in the model's own style that differ from the answers to forget.
 
-    A sample that gives away the true answer (it contains the entity, or nine tenths of the answer's words) is drawn
-    again, with the temperature raised by 0.5 each time.
+    A sample that gives away the true answer (it contains the entity, or nine tenths of the answer's words) is redrawn,
+    with the temperature raised by 0.5 each time.
     """
     drawn: list[list[str]] = [[] for _ in examples]
     size = _BATCH if _may_be_padded(model) else 1
@@ -306,14 +307,14 @@ def sample_alternates(
     without = [example.question for example, texts in zip(examples, drawn, strict=True) if not texts]
     if without:
         raise DataError(
-            f"the model gives no alternate answer to {len(without)} questions, the first {without[0]!r}: raise "
-            "temperature, or leave these rows out."
+            f"no alternate answer was found for {len(without)} questions, such as {without[0]!r}: raise temperature, "
+            "or leave these rows out."
         )
     return [[texts[i % len(texts)] for i in range(config.n_alternates)] for texts in drawn]
 
 
 def states_truth(text: str, example: ForgetExample) -> bool:
-    """Tell whether a text gives away the true answer.
+    """Return whether a text gives away the true answer.
 
     Example:
         >>> example = ForgetExample("0", "Who?", "The author is Ada Vey.")
@@ -340,7 +341,7 @@ _SAVED = Kind("Alternates", values=_Alternates)
 
 
 def write_alternates(file: Path, examples: Sequence[ForgetExample], alternates: Sequence[Sequence[str]]) -> None:
-    """Write questions with their alternates, atomically."""
+    """Write questions and their alternates, atomically."""
     rows = [
         _Row(example.id, example.question, tuple(texts)) for example, texts in zip(examples, alternates, strict=True)
     ]
@@ -348,12 +349,12 @@ def write_alternates(file: Path, examples: Sequence[ForgetExample], alternates: 
 
 
 def read_alternates(file: Path) -> list[list[str]]:
-    """Read alternates written by `write_alternates`, in order."""
+    """Read the alternates written by `write_alternates`, in order."""
     return [list(row.alternates) for row in Result.load(file, _SAVED).values.rows]
 
 
 def _may_be_padded(model: Any) -> bool:
-    """Tell whether transformers' `generate` gives the same texts in a batch as alone."""
+    """Return whether transformers' `generate` gives the same texts in a batch as for each prompt alone."""
     if is_tested_family(model):
         return True
     with as_hooked(model) as view:
@@ -369,7 +370,7 @@ def _draw(
     ]
     rows = prompt_ids(tokenizer, prompts, protocol=protocol)
     ends = answer_ends(tokenizer, protocol=protocol, chat=config.chat)
-    embedded = len(model.get_input_embeddings().weight)  # a tokenizer may name a padding token that is not
+    embedded = len(model.get_input_embeddings().weight)  # a tokenizer's padding token may be outside the embedding
     pad = next((i for i in (tokenizer.pad_token_id, *ends[-1:]) if i is not None and i < embedded), 0)
     width = max(map(len, rows))
     sampled = model.generate(

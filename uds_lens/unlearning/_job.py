@@ -1,4 +1,4 @@
-"""One training run: the model it starts from, its data and settings, and the key of its result."""
+"""A training run: its initial model, data, settings and key."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parent:
-    """The model a run starts from."""
+    """The initial model of a run."""
 
     model: PreTrainedModel  # on its device, in evaluation mode, in the training dtype
-    tokenizer: PreTrainedTokenizerFast  # its tokenizer
+    tokenizer: PreTrainedTokenizerFast  # the model's tokenizer
     name: str  # directory or Hub id, as given
-    fingerprint: str  # fingerprint of its weights, in the training dtype
-    protocol: Protocol | None = None  # prompts it was trained with, if its record names them
+    fingerprint: str  # fingerprint of the weights, in the training dtype
+    protocol: Protocol | None = None  # prompt format that it was trained with, if recorded
 
     @property
     def pad_token_id(self) -> int:
-        """Token for padding, which is masked everywhere: a tokenizer may name one that the model does not embed."""
+        """Padding token, which is always masked; 0 if the model has no embedding for the tokenizer's padding token."""
         pad = self.tokenizer.pad_token_id
         pad = int(pad if pad is not None else self.tokenizer.eos_token_id or 0)
         return pad if pad < len(self.model.get_input_embeddings().weight) else 0
 
     @property
     def max_tokens(self) -> int | None:
-        """Longest sequence of the model, if it has a limit."""
+        """Maximum sequence length of the model, if it has a limit."""
         return longest_text(self.model.config)
 
     def runs_apart(self, sequences: Iterable[AnswerSequence]) -> bool:
-        """Tell whether a sequence is so long that its rotary frequencies depend on the batch's longest row."""
+        """Return whether any sequence is so long that rotary frequencies depend on the batch's longest row."""
         limit = rope_limit(self.model.config)
         return limit is not None and any(len(sequence.ids) > limit.length for sequence in sequences)
 
 
 def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent:
-    """Open the model to start from."""
+    """Open the initial model."""
     if not isinstance(source, str | os.PathLike):
         raise ModelError(
-            f"training starts from a directory or a Hub id, got {type(source).__name__}: save the model first with "
-            "save_pretrained, and its tokenizer next to it."
+            f"training needs a directory or a Hub id, but got {type(source).__name__}: save the model first with "
+            "save_pretrained, with its tokenizer next to it."
         )
     name, device = os.fspath(source), pick_device(options.device)
     where: Any = {name: getattr(options, name) for name in ("revision", "offline", "trust_remote_code")}
@@ -71,48 +71,48 @@ def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent
     if tokenizer is None:
         raise ModelError(f"{name!r} has no tokenizer: save it there with tokenizer.save_pretrained.")
     if getattr(model, "is_quantized", False):
-        raise ModelError(f"{name!r} is quantised: train the original model, and quantise the result.")
+        raise ModelError(f"{name!r} is quantised: train the original model and quantise the result.")
     if device.startswith("cuda") and has_torch_attention(model):
         model.set_attn_implementation("sdpa")
     return Parent(model, tokenizer, name, digest.result(), recorded_protocol(source))
 
 
-RULES = 2  # incremented when equal settings start to give a different model, so that older results are not reused
+RULES = 2  # incremented when equal settings give a different model than before, so that older results are not reused
 
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """Rows whose answers' probabilities a run reports, before and after training."""
+    """Rows whose answer probabilities are reported before and after training."""
 
-    name: str  # their source
+    name: str  # name of the set
     rows: tuple[ForgetExample, ...]  # the rows
-    trained: bool  # whether the run trains on them
+    trained: bool  # whether the run trains on these rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """Everything one training run needs."""
 
-    config: MethodConfig  # settings of the method
-    objective: Objective  # its declaration
-    source: str | os.PathLike[str]  # the model to start from
+    config: MethodConfig  # method settings
+    objective: Objective  # declaration of the method
+    source: str | os.PathLike[str]  # the initial model
     forget: tuple[ForgetExample, ...]  # the forget set
-    retain: tuple[ForgetExample, ...] = ()  # the retain set, empty if the method does not use it
-    refusals: tuple[str, ...] = ()  # refusals, empty if the method does not use them
-    lora: LoraSettings | None = None  # adapters, or None
-    options: TrainOptions  # how to run it
-    out: Path  # directory of the result
+    retain: tuple[ForgetExample, ...] = ()  # the retain set; empty if the method does not use one
+    refusals: tuple[str, ...] = ()  # refusals; empty if the method does not use them
+    lora: LoraSettings | None = None  # adapter settings, if any
+    options: TrainOptions  # run options
+    out: Path  # output directory
     record: str  # file name of the record
-    checked: tuple[CheckedRows, ...] = ()  # rows whose probability is measured before and after
+    checked: tuple[CheckedRows, ...] = ()  # rows to measure before and after training
 
     @property
     def saves_adapter(self) -> bool:
-        """Whether only the adapter is saved, without its base."""
+        """Whether only the adapter is saved, without the base model."""
         return self.lora is not None and self.lora.save == "adapter"
 
     @property
     def sides(self) -> dict[str, dict[str, Any]]:
-        """Number of rows and fingerprint of each kind of data, whatever file it came from.
+        """Number of rows and fingerprint of each kind of data, independent of file names.
 
         Entities are included if they determine which alternates are valid.
         """
@@ -133,12 +133,12 @@ class Job:
         }
 
     def settled(self, parent: Parent) -> Job:
-        """Return the same job with the protocol `auto` resolved for this model."""
+        """Return the same job with the protocol `auto` resolved for the model."""
         protocol = chosen_protocol(self.config.protocol, parent.tokenizer, parent.protocol)
         return replace(self, config=replace(self.config, protocol=protocol))
 
     def depends_on(self, parent: Parent, tokens: Sequence[AnswerSequence]) -> dict[str, Any]:
-        """Return everything that affects the result by more than rounding, as plain values."""
+        """Return everything that affects the result by more than rounding error, as plain values."""
         options = self.options
         parts: dict[str, Any] = {
             "rules": RULES,
@@ -156,12 +156,12 @@ class Job:
         if (source := self.objective.source) is not None:
             parts["source of the method"] = source
         rows, size = len(self.forget), self.config.batch_size
-        if rows % size and (self.config.epochs > 1 or self.config.warmup_epochs):  # earlier, batches spanned epochs
+        if rows % size and (self.config.epochs > 1 or self.config.warmup_epochs):  # batches once spanned epochs
             parts["epochs"] = "whole"
         if "alternates" in self.objective.needs:  # sampling depends on the machine
             parts["device"] = parent.model.device.type
         if self.saves_adapter:
             parts["saved"] = "adapter"
-        if parent.runs_apart(tokens):  # earlier versions trained such rows next to others
+        if parent.runs_apart(tokens):  # earlier versions trained such rows in batches
             parts["long rows"] = "alone"
         return parts

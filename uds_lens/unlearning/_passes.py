@@ -1,8 +1,8 @@
-"""Forward passes that an objective may request, and the terms it returns: means whose parts add up over a batch.
+"""Forward passes for objectives, and the loss terms that objectives return.
 
-The file begins with pure functions: log-probabilities of labelled tokens and of whole answers, and the padded batches
-that they are computed on. Logits and labels are unshifted, as a model returns and a batch holds them: the logits at
-position p predict the label at p + 1, and a label of -100 is not counted. Everything is in nats, in float32 or better.
+The module begins with pure functions for padding and for log-probabilities of tokens and answers. Logits and labels are
+unshifted: the logits at position p predict the label at p + 1, and labels of -100 are ignored. All log-probabilities
+are in nats, in float32 or better.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from uds_lens.models._anatomy import anatomy_of
 from uds_lens.patching._side_by_side import layout_of_config
 from uds_lens.unlearning._settings import RetainConfig
 
-IGNORED = -100  # label of a position without a target
+IGNORED = -100  # label of positions without a target
 
 
 def labelled(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch prev"]:
-    """Mark the logits that predict a labelled token; entry p belongs to the label at p + 1."""
+    """Return a mask of the logits that predict a labelled token; entry p corresponds to the label at p + 1."""
     kept = labels[:, 1:] != IGNORED
     if not bool(kept.any()):
-        raise DataError("no token of the batch has a label: every answer needs at least one token to learn.")
+        raise DataError("the batch has no labelled tokens: every answer needs at least one token to learn.")
     return kept
 
 
 def predicting(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
-    """Mark the positions whose next token has a label.
+    """Return a mask of the positions whose next token has a label.
 
     >>> predicting(torch.tensor([[-100, -100, 5, 2]])).tolist()
     [[False, True, True, False]]
@@ -47,14 +47,14 @@ def predicting(labels: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch pos"]:
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
-    """Return logits in float32, or unchanged if they are in float64."""
+    """Convert logits to float32, unless they are float64."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def label_log_probs(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, "batch prev"]:
-    """Return the log-probability of each labelled token, nats; entry p is for the label at p + 1, or 0."""
+    """Return labelled tokens' log-probabilities, in nats; entry p is for the label at p + 1 (0 if unlabelled)."""
     kept = labels[:, 1:] != IGNORED
     log_probs = at_least_float32(logits[:, :-1][kept]).log_softmax(-1)
     chosen = log_probs.gather(-1, labels[:, 1:][kept].unsqueeze(-1)).squeeze(-1)
@@ -64,11 +64,11 @@ def label_log_probs(
 def sequence_log_probs(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, "batch"]:
-    """Return the log-probability of each whole answer, `sum_t log p(y_t | x, y_<t)`.
+    """Return each answer's log-probability, `sum_t log p(y_t | x, y_<t)`.
 
     Args:
         logits: Unshifted logits.
-        labels: Unshifted labels, -100 where not counted.
+        labels: Unshifted labels; -100 marks positions to ignore.
 
     Returns:
         Nats per answer, <= 0; 0 for a row without labels.
@@ -82,26 +82,26 @@ def sequence_log_probs(
 
 
 def answer_lengths(labels: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch"]:
-    """Count the labelled tokens in each row, except at position 0, which nothing predicts."""
+    """Count the labelled tokens in each row, except at position 0, which is never predicted."""
     return (labels[:, 1:] != IGNORED).sum(-1)
 
 
 def negative_log_likelihood(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, ""]:
-    """Return the mean negative log-likelihood over all labelled tokens of a batch, the retain term of most methods.
+    """Return the mean negative log-likelihood over all labelled tokens in a batch, the retain term of most methods.
 
     `NLL = -mean_t log p(y_t | x, y_<t)`
 
     Args:
         logits: Unshifted logits.
-        labels: Unshifted labels, -100 where not counted.
+        labels: Unshifted labels; -100 marks positions to ignore.
 
     Returns:
         Nats per token, >= 0.
 
     Raises:
-        DataError: No label in the batch.
+        DataError: The batch has no labels.
 
     Example:
         >>> negative_log_likelihood(torch.zeros(1, 3, 4), torch.tensor([[-100, 1, 2]]))  # log 4
@@ -111,7 +111,7 @@ def negative_log_likelihood(
 
 
 def pad_sequences(sequences: Sequence[AnswerSequence], *, pad_token_id: int) -> dict[str, Tensor]:
-    """Pad sequences on the right into one batch.
+    """Right-pad sequences into one batch.
 
     Example:
         >>> from uds_lens.data._tokens import AnswerSequence
@@ -128,7 +128,7 @@ def pad_sequences(sequences: Sequence[AnswerSequence], *, pad_token_id: int) -> 
 
 
 def widened(batch: Mapping[str, Tensor], width: int, *, pad_token_id: int) -> dict[str, Tensor]:
-    """Pad one side of a batch further on the right, up to `width` positions.
+    """Right-pad one side of a batch further, to `width` positions.
 
     Example:
         >>> batch = pad_sequences([AnswerSequence((1, 7, 2), 1)], pad_token_id=0)
@@ -143,22 +143,22 @@ def widened(batch: Mapping[str, Tensor], width: int, *, pad_token_id: int) -> di
 
 
 Side: TypeAlias = Literal["forget", "winner", "retain"]
-"""A part of a batch: answers to forget, answers to prefer to them, answers to keep."""
+"""Part of a batch: answers to forget, preferred answers, or answers to keep."""
 
-Per: TypeAlias = Literal["token", "answer"]  # unit that a mean weights equally
+Per: TypeAlias = Literal["token", "answer"]  # unit over which a mean is taken
 
 FILLER = "filler"
-"""Marks a pass that a process runs only to keep in step with the others; its rows do not belong to the batch."""
+"""Marks a pass that a process runs only to stay in sync with other processes; its rows do not belong to the batch."""
 
-INPUTS = ("input_ids", "attention_mask")  # entries of a batch that a model reads
+INPUTS = ("input_ids", "attention_mask")  # batch entries that are passed to the model
 
 
 @dataclass(frozen=True)
 class SideTotals:
-    """Size of one side of a batch, over all passes and devices."""
+    """Size of one side of a batch, summed over all passes and devices."""
 
-    answers: float  # rows
-    tokens: float  # labelled tokens that something predicts
+    answers: float  # number of rows
+    tokens: float  # number of labelled tokens, except at position 0
     inverse_lengths: float  # sum over rows of 1 / labelled tokens
 
     @classmethod
@@ -171,7 +171,7 @@ class SideTotals:
         return cls(*_counts(labels).tolist())
 
     def count(self, per: Per) -> float:
-        """Return the number of tokens, or of answers."""
+        """Return the number of tokens or answers."""
         return self.tokens if per == "token" else self.answers
 
     @property
@@ -181,7 +181,7 @@ class SideTotals:
 
 
 def batch_totals(passes: Sequence[Mapping[str, Mapping[str, Tensor]]]) -> dict[str, Float[Tensor, "3"]]:
-    """Add up answers, tokens and inverse lengths of each side over the passes of a batch; fillers count 0."""
+    """Add up each side's answers, tokens and inverse lengths over a batch's passes, without fillers."""
     return {
         side: torch.stack([_counts(batch[side]["labels"]) * (FILLER not in batch[side]) for batch in passes]).sum(0)
         for side in (passes[0] if passes else ())
@@ -195,28 +195,28 @@ def _counts(labels: Tensor) -> Float[Tensor, "3"]:
 
 @dataclass(frozen=True)
 class Mean:
-    """One term of a loss on one pass: a weighted mean, and the unit it averages over."""
+    """One term of a loss on one pass: a weighted mean, and the unit over which it is taken."""
 
     value: Float[Tensor, ""]
     """The mean over this pass."""
 
     side: Side
-    """The side whose rows or tokens the term averages."""
+    """Side over whose rows or tokens the mean is taken."""
 
     per: Per
-    """Whether each token counts the same, or each answer."""
+    """Whether the mean is over tokens or over answers."""
 
     weight: float = 1.0
-    """Factor that the loss applies to this term and that `value` does not include."""
+    """Factor of this term in the loss, not included in `value`."""
 
     @property
     def weighted(self) -> Tensor:
-        """The mean, times its weight."""
+        """The mean times its weight."""
         return self.value * self.weight
 
 
 class Terms(NamedTuple):
-    """The terms of a loss, which is their weighted sum."""
+    """Terms of a loss, which is their weighted sum."""
 
     forget: Mean
     """Term on forget data."""
@@ -226,37 +226,37 @@ class Terms(NamedTuple):
 
     @property
     def total(self) -> Tensor:
-        """The loss, if this pass is the whole batch."""
+        """The loss, provided that this pass is the whole batch."""
         return self.forget.weighted if self.retain is None else self.forget.weighted + self.retain.weighted
 
 
 def per_token(side: Side, value: Float[Tensor, ""], *, weight: float = 1.0) -> Mean:
-    """Return a term that is a mean over all labelled tokens of a side, times a weight.
+    """Return a term that is a weighted mean over all labelled tokens of a side.
 
-    A batch may be split into passes with unequal numbers of tokens. The term of each pass is then weighted by its share
-    of the batch's tokens, so that the sum over passes equals the mean over the batch.
+    If a batch is split into passes with unequal numbers of tokens, each pass's term is weighted by its share of the
+    batch's tokens, so that the sum over passes equals the mean over the batch.
     """
     return Mean(value, side, "token", weight)
 
 
 def per_answer(side: Side, value: Float[Tensor, ""]) -> Mean:
-    """Return a term that is a mean over the answers of a side, whatever their length."""
+    """Return a term that is a mean over the answers of a side, regardless of length."""
     return Mean(value, side, "answer")
 
 
 def retained(config: RetainConfig, passes: Passes) -> Mean:
-    """Return the retain term of most methods: `alpha NLL_r`, the mean over all tokens of the retain answers."""
+    """Return the retain term of most methods, `alpha NLL_r`, averaged over all retain tokens."""
     loss = negative_log_likelihood(passes.logits("retain"), passes.labels("retain"))
     return per_token("retain", config.alpha * loss)
 
 
 def decoder_blocks(model: nn.Module) -> nn.ModuleList:
-    """Return the blocks of a causal language model, under the wrappers of PEFT and data-parallel training."""
+    """Return the blocks of a causal language model, unwrapping PEFT and data-parallel wrappers."""
     return anatomy_of(without_wrappers(model)).layers
 
 
 def states_after(model: nn.Module, layers: Sequence[int], inputs: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the residual stream after each of some blocks, in ascending order, with its gradient."""
+    """Return the residual stream after each given block (in ascending order), with gradients."""
     states: list[Tensor] = []
 
     def keep(module: nn.Module, args: object, output: Any) -> None:
@@ -270,9 +270,9 @@ def states_after(model: nn.Module, layers: Sequence[int], inputs: Mapping[str, T
 
 
 class FrozenModel:
-    """The model before training, for objectives that need its whole distribution or its states.
+    """The model before training, for objectives that need its logits or states.
 
-    This is a copy, made once; for a model with adapters, it is the model itself with the adapters switched off.
+    This is a copy, or, for a model with adapters, the model itself with its adapters disabled.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -280,7 +280,7 @@ class FrozenModel:
         self._model: Any = model if self._adapted else copy.deepcopy(model).eval().requires_grad_(False)
 
     def to(self, device: torch.device) -> FrozenModel:
-        """Move the copy (the trainer moves adapted models)."""
+        """Move the copy to a device (the trainer moves models with adapters)."""
         if not self._adapted:
             self._model.to(device)
         return self
@@ -298,7 +298,7 @@ class FrozenModel:
 
 
 class Passes:
-    """Forward passes on the sides of one batch, or on the part of it that runs at once."""
+    """Forward passes on the sides of one batch, or of the part of a batch that runs at once."""
 
     def __init__(
         self,
@@ -312,22 +312,22 @@ class Passes:
         self._model, self._frozen, self._totals = model, frozen, totals
         self.batch = batch
         self.weight = weight
-        """What the objective's `reweigh` returned after the last batch; None before the first."""
+        """Return value of the objective's `reweigh` after the previous batch; None in the first batch."""
 
     def labels(self, side: str) -> Tensor:
-        """Return the labels of a side, -100 where nothing is learned."""
+        """Return the labels of a side, with -100 at positions to ignore."""
         return self.batch[side]["labels"]
 
     def logits(self, side: str) -> Tensor:
-        """Return the logits of the model in training."""
+        """Return the logits of the model being trained."""
         return self._model(**self._inputs(side), use_cache=False).logits
 
     def answer_log_probs(self, side: str) -> Tensor:
-        """Return the log-probability of each answer under the model in training, nats."""
+        """Return each answer's log-probability under the model being trained, in nats."""
         return sequence_log_probs(self.logits(side), self.labels(side))
 
     def reference(self, side: str) -> Tensor:
-        """Return the log-probability of each answer under the model before training, nats (needs `reference`)."""
+        """Return each answer's log-probability under the model before training, in nats (needs `reference`)."""
         return self.batch[side]["reference"]
 
     def frozen_logits(self, side: str) -> Tensor:
@@ -336,25 +336,25 @@ class Passes:
             return model(**self._inputs(side), use_cache=False).logits
 
     def states(self, side: str, layer: int) -> Tensor:
-        """Return the residual stream of the model in training after a layer."""
+        """Return the residual stream after a layer of the model being trained."""
         return self.states_of(side, [layer])[0]
 
     def states_of(self, side: str, layers: Sequence[int]) -> list[Tensor]:
-        """Return the residual stream of the model in training after each of several layers, in ascending order."""
+        """Return the residual stream after each given layer (ascending) of the model being trained."""
         return states_after(self._model, layers, self._inputs(side))
 
     def frozen_states(self, side: str, layer: int) -> Tensor:
-        """Return the residual stream of the model before training after a layer (needs `frozen`)."""
+        """Return the residual stream after a layer of the model before training (needs `frozen`)."""
         return self.frozen_states_of(side, [layer])[0]
 
     def frozen_states_of(self, side: str, layers: Sequence[int]) -> list[Tensor]:
-        """Return the residual stream of the model before training after each of several layers (needs `frozen`)."""
+        """Return the residual stream after each given layer of the model before training (needs `frozen`)."""
         with self._require_frozen().reading() as model:
             return states_after(model, layers, self._inputs(side))
 
     @contextmanager
     def adding(self, layer: int, change: Tensor) -> Iterator[None]:
-        """Add `change` to the residual stream after a layer, in every pass of the model in training."""
+        """Add `change` to the residual stream after a layer in all passes of the model being trained."""
 
         def add(module: nn.Module, args: object, output: Any) -> Any:
             return (output[0] + change, *output[1:]) if isinstance(output, tuple) else output + change
@@ -367,7 +367,7 @@ class Passes:
         return SideTotals.of(self.labels(side))
 
     def totals(self, side: str) -> SideTotals:
-        """Return the size of a side in the whole batch, of which this pass may be a part."""
+        """Return the size of a side in the whole batch, not only in this pass."""
         return self.counted(side) if self._totals is None else self._totals[side]
 
     def _inputs(self, side: str) -> dict[str, Tensor]:
@@ -376,8 +376,8 @@ class Passes:
     def _require_frozen(self) -> FrozenModel:
         if self._frozen is None:
             raise ConfigError(
-                "this objective compares with the model before training: declare it with needs=('frozen',), and pass "
-                "frozen=FrozenModel(model) where you call it yourself."
+                "this objective uses the model before training: declare it with needs=('frozen',), and pass "
+                "frozen=FrozenModel(model) if you call it yourself."
             )
         return self._frozen
 
@@ -385,20 +385,20 @@ class Passes:
 def answer_log_probs(
     model: Any, sequences: Sequence[AnswerSequence], *, pad_token_id: int, batch_size: int = 16
 ) -> list[float]:
-    """Return the log-probability of each answer under a model, nats.
+    """Return each answer's log-probability under a model, in nats.
 
     Args:
-        model: The model before training.
-        sequences: Prompts with answers.
+        model: The model to evaluate.
+        sequences: Tokenised prompts with answers.
         pad_token_id: Token for padding.
-        batch_size: Sequences per forward pass. Answers are sorted by length first, and sequences whose rotary
-            frequencies would depend on the longest row of a batch run separately.
+        batch_size: Sequences per forward pass. Sequences are sorted by length first; those whose rotary frequencies
+            would depend on the longest row in the batch run alone.
     """
     device = next(model.parameters()).device
     log_probs = [0.0] * len(sequences)
     order = sorted(range(len(sequences)), key=lambda index: len(sequences[index].ids))
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    layout = layout_of_config(model.config)  # padding on the right changes nothing
+    layout = layout_of_config(model.config)  # padding on the right has no effect
     handles = forget_longer_texts(model)
     was_training = model.training
     model.eval()

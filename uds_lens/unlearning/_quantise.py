@@ -1,4 +1,4 @@
-"""4-bit checkpoints, the other perturbation of the robustness test."""
+"""4-bit quantisation, one of the two perturbations of the robustness test."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ def quantise(
 ) -> Path:
     """Quantise a model to 4 bits (bitsandbytes NF4, bfloat16 arithmetic) and save it.
 
-    Embeddings, norms and the head keep their precision. The result loads with transformers, on a CPU too.
+    Embeddings, norms and the head keep their precision. The result loads with transformers, also on a CPU.
 
     Args:
-        model: A directory, or a Hub id.
-        out: Directory of the result, with `quantisation.json` next to the weights.
-        device: Where to quantise.
-        offline: Use only files already downloaded.
+        model: A directory or Hub id.
+        out: Output directory, which also gets a `quantisation.json`.
+        device: Device for quantising.
+        offline: Use only files that are already downloaded.
         revision: Branch, tag or commit on the Hub.
         trust_remote_code: Run the checkpoint's own Python code.
-        redo: Replace the quantised copy of another model, or of another revision, in `out`.
+        redo: Replace `out` even if it holds a quantised copy of another model or revision.
 
     Returns:
         `out`.
 
     Raises:
-        ConfigError: `out` holds the quantised copy of another model, or of another revision.
-        ResultFormatError: `out` holds something else.
-        ModelError: The model cannot be opened, or is quantised already.
+        ConfigError: `out` holds a quantised copy of another model or revision.
+        ResultFormatError: `out` holds something other than a quantised copy.
+        ModelError: The model cannot be opened, or is already quantised.
         MissingDependencyError: bitsandbytes is not installed.
     """
     require_package("bitsandbytes", needed_by="4-bit weights need")
@@ -81,7 +81,7 @@ def quantise(
     source = os.fspath(model) if os.fspath(model).startswith(PACKAGE) or not is_local(model) else str(located(model))
     hub = {"revision": revision, "trust_remote_code": trust_remote_code}
     if not redo and (place / RECORD).is_file():
-        with suppress(ResultFormatError):  # a broken one is made again
+        with suppress(ResultFormatError):  # a corrupted copy is replaced
             earlier = Result.load(place / RECORD, _SAVED).settings
             if (earlier.get("parent"), earlier.get("revision")) != (source, revision):
                 refuse_to_replace(place, f"{str(earlier.get('parent'))[-80:]!r} quantised")
@@ -109,7 +109,7 @@ def quantise(
 
 @contextmanager
 def _plain_checkpoint(source: str, *, offline: bool, **hub: Any) -> Iterator[str]:
-    """Yield a checkpoint that transformers quantises while it reads: an adapter or a GGUF file is unpacked first."""
+    """Yield a checkpoint that transformers can quantise while loading; adapters and GGUF files are converted first."""
     if len(folders := checkpoint_folders(source)) == 1 and Path(folders[0]).suffix.lower() != SUFFIX:
         yield source
         return
@@ -126,8 +126,8 @@ def _load_in_4_bits(source: str, *, device: str, **where: Any) -> Any:
     with plain_errors(source, where["local_files_only"], failed="cannot quantise"):
         config = AutoConfig.from_pretrained(source, **where)
         if getattr(config, "quantization_config", None) is not None:
-            raise ModelError(f"{source!r} is quantised already.")
-        set_attention(config, "eager")  # a checkpoint must not choose it: it may name a kernel on the Hub
+            raise ModelError(f"{source!r} is already quantised.")
+        set_attention(config, "eager")  # a checkpoint may request a kernel from the Hub
         if Path(source).is_dir():
             weight_files(Path(source), source)
         four_bit = BitsAndBytesConfig(

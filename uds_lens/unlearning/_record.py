@@ -1,4 +1,4 @@
-"""Names of configurations, and `unlearning.json`: the record of how a checkpoint was made."""
+"""Configuration names, and `unlearning.json`, which records how a checkpoint was made."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from uds_lens.unlearning._registry import METHODS, make_config, objective_named
 from uds_lens.unlearning._settings import FinetuneConfig, MethodConfig, RelearnConfig
 
 _ALWAYS = ("learning_rate", "beta", "alpha", "delta", "gamma", "layer", "scale", "epochs")
-"""Fields that every name shows, in this order, if the method has them; other fields appear only if changed."""
+"""Fields that appear in every name, in this order, if the method has them; other fields appear only if changed."""
 
 _WORDS, _FREE = ("schedule", "protocol", "reduction"), ("system_prompt", "chat_date", "template_kwargs")
-"""Fields with words of this library, and with any text, which is percent-encoded."""
+"""Fields with a fixed set of words, and fields with free text, which is percent-encoded."""
 
 _SHORT = {"learning_rate": "lr", "epochs": "epoch"}
 
 
 def config_name(config: MethodConfig) -> str:
-    """Return a readable name: the method, then its settings.
+    """Return a readable name made of the method and its settings.
 
-    It always includes the learning rate, the method's own weights and the epochs, and other settings only if they
-    differ from the default. Equal configurations have equal names, and `parse_name` reads the configuration back.
+    The name always includes the learning rate, the method's weights and the epochs, and other settings if they differ
+    from the default. Equal configurations have equal names, and `parse_name` inverts this function.
 
     Args:
         config: Configuration of a method.
 
     Returns:
-        A name that is also fit for a directory.
+        A name that can also be used for a directory.
 
     Example:
         >>> from uds_lens.unlearning import NPOConfig
@@ -55,13 +55,14 @@ def config_name(config: MethodConfig) -> str:
 
 
 def parse_name(name: str) -> MethodConfig:
-    """Read back the configuration from a name made by `config_name`.
+    """Return the configuration for a name made by `config_name`.
 
     Args:
-        name: For example `npo_lr2e-05_beta0.1_alpha1_epoch10`; settings that are not named have their defaults.
+        name: A name such as `npo_lr2e-05_beta0.1_alpha1_epoch10`; settings that are not in the name have their
+            defaults.
 
     Raises:
-        ConfigError: The name does not start with a method, or it names a setting that the method does not have.
+        ConfigError: The name does not start with a method, or contains a setting that the method does not have.
 
     Example:
         >>> parse_name("rmu_lr2e-05_layer10_scale10_epoch5").layer
@@ -69,7 +70,7 @@ def parse_name(name: str) -> MethodConfig:
     """
     method, *parts = name.split("_")
     if method not in METHODS:
-        raise ConfigError(f"{name!r} starts with no unlearning method; there are {', '.join(METHODS)}.")
+        raise ConfigError(f"{name!r} does not start with an unlearning method; there are {', '.join(METHODS)}.")
     names = {_word(field.name): field.name for field in fields(METHODS[method])}
     settings: dict[str, Any] = {}
     for part in parts:
@@ -88,7 +89,7 @@ def _word(field: str) -> str:
 
 
 def _text(field: str, value: Any) -> str:
-    if field == "learning_rate":  # shortest scientific form that reads back as the same number: 2e-05
+    if field == "learning_rate":  # shortest scientific notation that gives the same number, such as 2e-05
         return np.format_float_scientific(value, trim="-", exp_digits=2)
     if isinstance(value, float):
         return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
@@ -97,15 +98,15 @@ def _text(field: str, value: Any) -> str:
     return str(value).replace("_", "-")
 
 
-FORMAT, VERSION = "uds_lens.training", 2  # adapters with records of this version are shared, and stay readable
+FORMAT, VERSION = "uds_lens.training", 2  # published adapters have records of this version, which must stay readable
 
 UNLEARNING_RECORD, RELEARNING_RECORD, FINETUNING_RECORD = "unlearning.json", "relearning.json", "finetuning.json"
-"""Names of the record in the directory of an unlearned, a relearned and a fine-tuned model."""
+"""File names of the records of unlearned, relearned and fine-tuned models."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Members:
-    """Members of a record, with their types."""
+    """Fields of a record, with their types."""
 
     format: str
     version: int
@@ -135,7 +136,7 @@ class _Members:
 
 
 def dated(config: MethodConfig) -> dict[str, Any]:
-    """Return the members of a record that say what was run, when, and with which versions."""
+    """Return the fields of a record that identify the run, its time and the package versions."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -149,7 +150,7 @@ def dated(config: MethodConfig) -> dict[str, Any]:
 
 
 def write_record(record: Mapping[str, Any], file: Path) -> None:
-    """Write a record with its checksum; NaN becomes null."""
+    """Write a record with a checksum, and NaN as null."""
     atomic_write_bytes(file, with_checksum(plain(record)))
 
 
@@ -157,10 +158,10 @@ def read_record(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the record of a model made by `unlearn`, `relearn` or `finetune`.
 
     Args:
-        directory: Where the model was saved.
+        directory: Directory of the saved model.
 
     Raises:
-        ResultFormatError: There is no record, it was altered, or it is of another version.
+        ResultFormatError: There is no record, or it was altered or has an unsupported version.
     """
     files = [located(directory) / name for name in (UNLEARNING_RECORD, RELEARNING_RECORD, FINETUNING_RECORD)]
     file = next((file for file in files if file.is_file()), None)
@@ -178,7 +179,7 @@ def recorded_config(record: Mapping[str, Any]) -> MethodConfig:
     """Return the configuration in a record (see `read_record`).
 
     Raises:
-        ConfigError: There is no such method; a method of your own is known once the file that declares it is imported.
+        ConfigError: The method is unknown. Import the file that declares it if it is your own method.
     """
     method = record["method"]
     plain = {cls.method: cls for cls in (RelearnConfig, FinetuneConfig)}

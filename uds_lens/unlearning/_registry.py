@@ -1,4 +1,4 @@
-"""Methods by name: the decorator that declares them, and the grid of the UDS paper. Loads no torch."""
+"""The registry of methods, the decorator that declares a method, and the UDS paper's grid. Does not import torch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 
 Need: TypeAlias = Literal["retain", "frozen", "reference", "refusals", "alternates"]
-"""Inputs of an objective besides the model and the forget answers.
+"""Inputs of an objective in addition to the model and the forget answers.
 
-`retain`: retain answers. `frozen`: the whole model before training, next to the one that trains. `reference`: only the
-log-probability of each answer under that model, computed once. `refusals` and `alternates`: answers to prefer (the side
-`winner`), drawn from a list of refusals, or sampled from the model before training.
+`retain`: retain answers. `frozen`: the complete model before training, kept alongside the model being trained.
+`reference`: each answer's log-probability under the model before training, computed only once. `refusals` and
+`alternates`: preferred answers (the side `winner`), either drawn from a list of refusals or sampled from the model
+before training.
 """
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,19 +37,19 @@ class Objective:
     """Declaration of a method."""
 
     config: type[MethodConfig]
-    """Class of its configuration; carries the method's name."""
+    """Configuration class, which also holds the method's name."""
 
     terms: Callable[[Any, Any], Terms]
-    """Maps a configuration and forward passes (`Passes`) to the terms of the loss."""
+    """Function from a configuration and forward passes (`Passes`) to the terms of the loss."""
 
     needs: frozenset[Need] = frozenset()
-    """Inputs it needs."""
+    """Inputs that the method needs."""
 
     prepare: Callable[[Any, Any], None] | None = None
-    """Called with the configuration and the model before training; may freeze weights or change them."""
+    """Function called before training with the configuration and the model; may freeze or change weights."""
 
     reweigh: Callable[[Any, float | None, float, float], float] | None = None
-    """Called after each step, to update a weight that changes during training (see `objective`)."""
+    """Function called after each step to update a weight that changes during training (see `objective`)."""
 
     @property
     def method(self) -> str:
@@ -62,7 +63,7 @@ class Objective:
 
     @property
     def source(self) -> str | None:
-        """Hash of the code of a user's own method; None for the methods of this package, which `RULES` versions."""
+        """Hash of a user-defined method's code; None for built-in methods, which are versioned by `RULES`."""
         if self.config.__module__.startswith("uds_lens."):
             return None
         return program_digest(self.terms, self.prepare, self.config, *([self.reweigh] if self.reweigh else []))
@@ -71,14 +72,14 @@ class Objective:
 OWN_WORDS = tuple(
     sorted(file.stem for file in (Path(__file__).parent / "_objectives").glob("*.py") if not file.stem.startswith("_"))
 )
-"""Methods of this package: each has a file of its name in `_objectives/`."""
+"""Built-in methods, each named after its file in `_objectives/`."""
 
 DECLARED: dict[str, Objective] = {}
-"""Objectives declared so far, by name: a user's own, and those of this package that were used."""
+"""Objectives declared so far, by name: user-defined objectives, and built-in objectives that have been imported."""
 
 
 def method_words() -> tuple[str, ...]:
-    """Return the names of all methods: this package's in alphabetical order, then a user's own.
+    """Return the names of all methods: built-in methods in alphabetical order, then user-defined methods.
 
     >>> method_words()[:3]
     ('altpo', 'ceu', 'ga')
@@ -93,26 +94,27 @@ def objective(
     prepare: Callable[[Any, Any], None] | None = None,
     reweigh: Callable[[Any, float | None, float, float], float] | None = None,
 ) -> Callable[[F], F]:
-    """Declare an unlearning method: a function from its configuration and the passes of a batch to its terms.
+    """Declare an unlearning method; the decorated function computes loss terms from a configuration and passes.
 
-    Once declared, the method works with `unlearn`, `make_config`, `parse_name`, `METHODS` and the command line. A saved
-    record refers to it by name: to read its configuration back, define or import the method first.
+    Once declared, the method works with `unlearn`, `make_config`, `parse_name`, `METHODS` and the command line. Saved
+    records refer to the method by name, so the method must be defined or imported before its configuration can be read.
 
     Args:
-        config: A frozen dataclass derived from `MethodConfig` or `RetainConfig`, whose `method` consists of lowercase
+        config: A frozen dataclass derived from `MethodConfig` or `RetainConfig`, with a `method` made of lowercase
             letters and digits.
         needs: Inputs to provide (see `Need`).
-        prepare: Called with configuration and model before training, for example to freeze weights.
-        reweigh: Called after each step with four values: the configuration; the weight (None at first); the retain term
-            of the whole batch, before the weight given to `per_token` (0 if there is no such term); and the fraction
-            of steps done. The value it returns is `passes.weight` for the next batch, and survives if a run is killed.
+        prepare: Function called before training with the configuration and the model, for example to freeze weights.
+        reweigh: Function called after each step with four arguments: the configuration; the weight (None at first); the
+            retain term of the whole batch, before multiplying by the weight given to `per_token` (0 without such a
+            term); and the fraction of completed steps. Its return value is `passes.weight` in the next batch, and is
+            saved in checkpoints.
 
     Returns:
-        A decorator that returns the function unchanged. Declaring the same class again is not an error, so that a
-        notebook cell can run twice.
+        A decorator that returns the function unchanged. The same class may be declared again, for example by rerunning
+        a notebook cell.
 
     Raises:
-        ConfigError: The name is missing or taken, or the class is not a frozen dataclass of settings.
+        ConfigError: The name is missing or taken, or `config` is not a frozen dataclass of settings.
 
     Example:
         >>> from dataclasses import dataclass
@@ -137,11 +139,11 @@ def objective(
     sampling = ("n_alternates", "temperature", "max_new_tokens")
     if "alternates" in needs and not {field.name for field in fields(config)}.issuperset(sampling):
         raise ConfigError(
-            f"an objective that needs alternates has the settings {', '.join(sampling)}: add them to "
+            f"an objective that needs alternates must have the settings {', '.join(sampling)}: add them to "
             f"{config.__name__}, or derive it from AltPOConfig."
         )
     if {"refusals", "alternates"}.issubset(needs):
-        raise ConfigError("an objective prefers one kind of answers: refusals or alternates, not both.")
+        raise ConfigError("an objective can prefer refusals or alternates, but not both.")
     validated(config)
 
     def register(terms: F) -> F:
@@ -154,7 +156,7 @@ def objective(
 
 
 def withdraw_objective(method: str) -> None:
-    """Undo a declaration; an unknown name is not an error."""
+    """Withdraw a declared method; unknown names are ignored."""
     DECLARED.pop(method, None)
 
 
@@ -162,24 +164,25 @@ def _check_config(config: Any) -> None:
     is_config = isinstance(config, type) and issubclass(config, MethodConfig)
     if not is_config or "__dataclass_fields__" not in vars(config):
         raise ConfigError(
-            "an objective is declared with its configuration: a class derived from MethodConfig or RetainConfig under "
-            f"@dataclass(frozen=True, kw_only=True); got {config!r}."
+            "an objective needs a configuration class that is derived from MethodConfig or RetainConfig and decorated "
+            f"with @dataclass(frozen=True, kw_only=True); got {config!r}."
         )
     word = config.method
     if not (word.isascii() and word.isalnum() and word.islower()) or "method" not in vars(config):
         raise ConfigError(
-            f"{config.__name__} needs a name of its own: method = 'myword', lowercase letters and digits; got {word!r}."
+            f"{config.__name__} needs a unique name made of lowercase letters and digits, such as method = 'myword'; "
+            f"got {word!r}."
         )
     known = DECLARED.get(word)
     home = (config.__module__, config.__qualname__)
     is_same = known is None or home == (known.config.__module__, known.config.__qualname__)
     in_package = config.__module__ == f"uds_lens.unlearning._objectives.{word}"
     if not is_same or (word in OWN_WORDS and not in_package):
-        raise ConfigError(f"the name {word!r} is taken by another method: give {config.__name__} another one.")
+        raise ConfigError(f"the name {word!r} is taken by another method: give {config.__name__} another name.")
 
 
 class _Methods(Mapping[str, type[MethodConfig]]):
-    """Configuration classes by name; an objective of this package is imported on first use."""
+    """Configuration classes by name; built-in objectives are imported on first use."""
 
     def __getitem__(self, method: str) -> type[MethodConfig]:
         if method not in method_words():
@@ -197,18 +200,18 @@ class _Methods(Mapping[str, type[MethodConfig]]):
 
 
 METHODS: Mapping[str, type[MethodConfig]] = _Methods()
-"""Configuration class of each unlearning method, by name; includes your own methods once they are declared."""
+"""Configuration classes of all unlearning methods by name, including your own methods once they are declared."""
 
 
 def objective_named(method: str) -> Objective:
-    """Return the declaration of a method."""
+    """Return the objective of a method."""
     words = method_words()
     if method not in words:
         near = difflib.get_close_matches(str(method), words, n=1)
         hint = f"did you mean {near[0]!r}? There" if near else "there"
         raise ConfigError(
             f"no unlearning method {shown(method)}; {hint} are {', '.join(words)}. Import the file that declares "
-            "your own first."
+            "your own method first."
         )
     if method in OWN_WORDS:
         import_module(f"uds_lens.unlearning._objectives.{method}")
@@ -216,14 +219,14 @@ def objective_named(method: str) -> Objective:
 
 
 def make_config(method: str, settings: Mapping[str, Any] | None = None) -> MethodConfig:
-    """Make the configuration of a method with some settings changed.
+    """Create a method's configuration, changing the given settings.
 
     Args:
         method: A key of `METHODS`.
-        settings: Values by field name; strings (from a command line) are read as numbers where a number is expected.
+        settings: Values by field name; strings (as from a command line) are converted to numbers where needed.
 
     Raises:
-        ConfigError: No such method or setting, or a value outside its range.
+        ConfigError: The method or a setting does not exist, or a value is outside its range.
 
     Example:
         >>> make_config("npo", {"beta": "0.5"}).beta
@@ -263,18 +266,18 @@ _PAPER: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 def grid(name: str = "paper") -> Iterator[MethodConfig]:
-    """Yield the configurations of a published comparison.
+    """Yield the configurations of a published grid.
 
     Args:
-        name: "paper" is the grid of the UDS paper: GradDiff, IdkNLL, NPO, IdkDPO, AltPO, SimNPO, RMU and UNDIAL, with
-            24 runs of SimNPO and 18 of each other method, for a model of 16 layers. As in the paper, AltPO has one
-            alternate per question, and RMU and UNDIAL average as Open-Unlearning does.
+        name: "paper" is the grid of the UDS paper for a 16-layer model: 24 runs of SimNPO, and 18 runs each of
+            GradDiff, IdkNLL, NPO, IdkDPO, AltPO, RMU and UNDIAL. As in the paper, AltPO has one alternate per question,
+            and RMU and UNDIAL average as Open-Unlearning does.
 
     Returns:
-        150 configurations, without repetition.
+        150 distinct configurations.
 
     Raises:
-        ConfigError: No grid of that name.
+        ConfigError: There is no such grid.
 
     Example:
         >>> from uds_lens.unlearning import config_name

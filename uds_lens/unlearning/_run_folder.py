@@ -1,4 +1,4 @@
-"""Resuming a killed run: its checkpoints, the folder they are saved in, and the lock of that folder."""
+"""Resume an interrupted run: its checkpoints, their folder, and the folder's lock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from uds_lens.training._curve import RECORD
 from uds_lens.unlearning._data import ALTERNATES
 from uds_lens.unlearning._record import read_record
 
-CONTENTS = "uds_lens_contents.json"  # file in a checkpoint, written last: size and hash of every other file
+CONTENTS = "uds_lens_contents.json"  # last file written to a checkpoint, with sizes and hashes of all other files
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _RUN, _FORMAT, _LOCKS = "run.json", "uds_lens.run", ("lock", "soft.lock")
@@ -29,7 +29,7 @@ _OURS = (ALTERNATES, RECORD, _RUN)
 
 
 def file_sums(folder: Path, *, but: Collection[str] = ()) -> dict[str, list[Any]]:
-    """Return size in bytes and SHA-256 of every file in a directory, by its path in it, except names in `but`."""
+    """Return the size in bytes and SHA-256 of all files in a directory, by relative path, except names in `but`."""
     return {
         file.relative_to(folder).as_posix(): [file.stat().st_size, sha256_file(file)]
         for file in sorted(folder.rglob("*"))
@@ -38,7 +38,7 @@ def file_sums(folder: Path, *, but: Collection[str] = ()) -> dict[str, list[Any]
 
 
 def difference(folder: Path, sums: Mapping[str, Sequence[Any]]) -> str | None:
-    """Describe how a directory differs from the recorded sums; None if it does not. Added files are ignored."""
+    """Describe how a directory differs from recorded sums; None if it does not. Additional files are ignored."""
     for name, (size, known) in sums.items():
         file = folder / name
         if not file.is_file():
@@ -63,7 +63,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def seal(checkpoint: Path) -> None:
-    """Record the contents of a finished checkpoint, then remove the older ones."""
+    """Record the contents of a finished checkpoint, then remove older checkpoints."""
     contents = file_sums(checkpoint, but=(CONTENTS,))
     atomic_write_text(checkpoint / CONTENTS, json.dumps(contents, indent=1) + "\n")
     for older in checkpoints(checkpoint.parent):
@@ -82,7 +82,7 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def last_intact(folder: Path) -> Path | None:
-    """Return the newest intact checkpoint, or None; damaged ones that are newer are removed.
+    """Return the newest intact checkpoint, or None, after removing newer damaged checkpoints.
 
     Warns:
         UdsLensWarning: A checkpoint was damaged after it was written, or checkpoints exist but none is intact.
@@ -107,14 +107,14 @@ def last_intact(folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class JointProcesses:
-    """This process, among all that train together (torchrun, accelerate launch); the first one prepares and saves."""
+    """This process among all processes of a training run (torchrun, accelerate launch)."""
 
-    rank: int  # number of this process, from 0
+    rank: int  # rank of this process, from 0
     world: int  # number of processes
 
     @classmethod
     def joined(cls, device: str) -> JointProcesses:
-        """Join the others, if there are any; each takes its own device."""
+        """Join the other processes, if any, with one device per process."""
         world = int(os.environ.get("WORLD_SIZE", "1"))
         if world > 1:
             from accelerate import PartialState
@@ -124,7 +124,7 @@ class JointProcesses:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process prepares and saves."""
+        """Whether this process prepares the data and saves the result."""
         return self.rank == 0
 
     def wait(self) -> None:
@@ -136,7 +136,7 @@ class JointProcesses:
 
 
 class RunFolder:
-    """A hidden directory `.NAME.run` next to the result. It is removed once the result is saved."""
+    """The hidden directory `.NAME.run` next to the result, which is removed once the result is saved."""
 
     def __init__(
         self, out: Path, *, depends_on: Mapping[str, Any], record: str, processes: JointProcesses, redo: bool = False
@@ -146,7 +146,7 @@ class RunFolder:
         self.folder = folder_of(out)
 
     def is_finished(self) -> bool:
-        """Tell whether `out` already holds the complete result of this very run, and `redo` was not requested."""
+        """Return whether `out` already holds the complete result of this run, unless `redo` is set."""
         if self.redo or not os.path.lexists(self.out) or not any(self.out.iterdir()):
             return False
         if not (self.out / self.record).is_file():
@@ -168,7 +168,7 @@ class RunFolder:
 
     @contextmanager
     def opened(self) -> Iterator[Path]:
-        """Yield the locked directory, with what an earlier attempt at this very run left there."""
+        """Yield the locked directory, which keeps files from an earlier attempt at the same run."""
         if not self.processes.is_first:
             self.processes.wait()
             yield self.folder
@@ -180,15 +180,15 @@ class RunFolder:
             if foreign and _key_in(self.folder / _RUN) is None:
                 raise ConfigError(
                     f"the run's checkpoints would go to {str(self.folder)!r}, which holds other files: choose "
-                    "another name for the result, or remove them."
+                    "another name for the result, or remove those files."
                 )
         with _locked(self.folder, self.out):
             left = _key_in(self.folder / _RUN)
             if left is not None and left != self.key:
                 warnings.warn(
                     UdsLensWarning(
-                        f"{str(self.folder)!r} holds an unfinished run with other settings or data: its checkpoints "
-                        "are removed."
+                        f"{str(self.folder)!r} holds an unfinished run with other settings or data: removing its "
+                        "checkpoints."
                     ),
                     stacklevel=3,
                 )
@@ -200,7 +200,7 @@ class RunFolder:
             self._empty()
             for name in _LOCKS:
                 (self.folder / name).unlink(missing_ok=True)
-            with suppress(OSError):  # someone put another file there
+            with suppress(OSError):  # the folder contains other files
                 self.folder.rmdir()
 
     def _empty(self) -> None:
@@ -215,12 +215,12 @@ class RunFolder:
 
 
 def folder_of(out: Path) -> Path:
-    """Return the hidden directory in which the run for a result keeps its checkpoints."""
+    """Return the hidden directory for a run's checkpoints."""
     return out.parent / f".{out.name}.run"
 
 
 def saved_so_far(out: Path) -> str:
-    """Describe what a stopped run has saved."""
+    """Describe what an interrupted run has saved."""
     folder = folder_of(out)
     saved = [x for x in checkpoints(folder) if (x / CONTENTS).is_file()] if folder.is_dir() else []
     if not saved:
@@ -230,7 +230,7 @@ def saved_so_far(out: Path) -> str:
 
 @contextmanager
 def _locked(folder: Path, out: Path) -> Iterator[None]:
-    """Hold the folder for this process until the block ends or the process dies."""
+    """Lock the folder until the block ends or the process dies."""
     lock = hold(folder / _LOCKS[0], timeout=0.5)
     if lock is None:
         lock_file, soft = (folder / name for name in _LOCKS)
@@ -254,7 +254,7 @@ def _differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
 
 
 def _key_in(file: Path) -> str | None:
-    """Return the key in a run's file; None if there is no such file, or it is something else."""
+    """Return the key in a run file; None if there is no such file, or the file is something else."""
     try:
         run = parse_json(read_file(file), where=file.name)
     except ResultFormatError:

@@ -1,4 +1,4 @@
-"""From checkpoint to checkpoint: `unlearn`, `relearn` and `finetune`."""
+"""Train checkpoints: `unlearn`, `relearn` and `finetune`."""
 
 from __future__ import annotations
 
@@ -80,37 +80,37 @@ def unlearn(
 ) -> Path:
     """Train a model to forget.
 
-    The result is a plain checkpoint that transformers loads, with `unlearning.json` next to the weights. It appears
-    complete or not at all. A killed run resumes from its last checkpoint when the same call is repeated; a finished run
-    is not repeated. The same seed gives the same weights on the same machine.
+    The result is a plain transformers checkpoint with `unlearning.json` next to the weights, written atomically. If a
+    run is interrupted, repeating the call resumes from the last checkpoint; a finished run is not repeated. The same
+    seed gives the same weights on the same machine.
 
     Args:
-        full: The model before unlearning: a directory, or a Hub id.
-        forget: Questions with the answers to forget.
-        retain: Questions with the answers to keep; gradient ascent (`ga`) needs none.
-        method: Name of the method, for its defaults, or its settings: `NPOConfig(beta=0.5)`.
-        out: Directory of the result.
-        refusals: File of refusals, one per line, for `idknll` and `idkdpo`; None takes those of this package.
-        lora: Train low-rank adapters, by default merged at the end; None trains the weights themselves.
-        options: How to run it; default `TrainOptions()`.
+        full: The model before unlearning, as a directory or Hub id.
+        forget: Questions and the answers to forget.
+        retain: Questions and the answers to keep; not needed by every method (for example `ga`).
+        method: Name of a method, to use its defaults, or a configuration such as `NPOConfig(beta=0.5)`.
+        out: Output directory.
+        refusals: File of refusals for `idknll` and `idkdpo`, one per line; None uses the built-in refusals.
+        lora: Train low-rank adapters, which are merged at the end by default; None trains the model's weights.
+        options: Run options; default `TrainOptions()`.
 
     Returns:
         `out`.
 
     Raises:
-        ConfigError: Retain data is missing, settings do not fit the model, or `out` holds the result of another run.
-        ResultFormatError: `out` holds something else.
-        ModelError: The model cannot be opened, training diverged, or weights are not finite.
-        DataError: Data cannot be read, or an answer is too long for the model.
-        MissingDependencyError: Adapters or a log were requested, but the package they need is not installed.
+        ConfigError: Retain data is missing, settings do not suit the model, or `out` holds the result of another run.
+        ResultFormatError: `out` holds something other than such a result.
+        ModelError: The model cannot be opened, or training diverged.
+        DataError: The data cannot be read, or an answer is too long for the model.
+        MissingDependencyError: A package for adapters or logging is not installed.
 
     Warns:
-        UdsLensWarning: The weights are those of `full`.
+        UdsLensWarning: Training changed no weights, or hardly any, or took very few steps.
     """
     config = make_config(method) if isinstance(method, str) else method
     if not isinstance(config, MethodConfig):
         raise ConfigError(
-            Setting("method", "npo"), f" or method=NPOConfig(...) was expected; got {type(config).__name__}."
+            Setting("method", "npo"), f" or method=NPOConfig(...) was expected, but got {type(config).__name__}."
         )
     if isinstance(config, RelearnConfig):
         raise ConfigError("relearning is not an unlearning method: call relearn(model, forget, out=...).")
@@ -142,21 +142,21 @@ def relearn(
     lora: LoraSettings | None = None,
     options: TrainOptions | None = None,
 ) -> Path:
-    """Fine-tune a model on the forget set again, one of the two perturbations of the robustness test.
+    """Fine-tune a model on the forget set again, as one of the two perturbations in the robustness test.
 
     Args:
-        model: A directory, or a Hub id.
-        forget: Questions with the answers to learn.
-        out: Directory of the result, with `relearning.json` next to the weights.
-        config: Settings; default one epoch of AdamW at 2e-5, 32 examples per step.
-        lora: Train low-rank adapters, by default merged at the end.
-        options: How to run it; default `TrainOptions()`.
+        model: The model to fine-tune, as a directory or Hub id.
+        forget: Questions and the answers to learn.
+        out: Output directory, which also gets a `relearning.json`.
+        config: Settings; the default is one epoch of AdamW at 2e-5 with 32 examples per step.
+        lora: Train low-rank adapters, which are merged at the end by default.
+        options: Run options; default `TrainOptions()`.
 
     Returns:
         `out`.
 
     Raises:
-        UdsLensError: The same errors as `unlearn`, for the same reasons.
+        UdsLensError: As for `unlearn`.
     """
     job = Job(
         config=as_settings(RelearnConfig, config, name="config"),
@@ -181,26 +181,26 @@ def finetune(
     lora: LoraSettings | None = None,
     options: TrainOptions | None = None,
 ) -> Path:
-    """Teach a model the answers to questions, to make the `full` and the `retain` model of an audit.
+    """Teach a model the answers to questions, to make the `full` and `retain` models for an audit.
 
-    Trainer, resuming and records are those of `unlearn`. The record shows whether it worked: for each set in `data` and
-    `unseen`, `prob` holds the mean probability per answer token (as in the metric Prob, over at most 100 rows) before
-    and after training.
+    Training, resuming and records work as in `unlearn`. The record shows whether training worked: for each set in
+    `data` and `unseen`, `prob` holds the mean probability per answer token before and after training (as in the metric
+    Prob, over at most 100 rows).
 
     Args:
-        model: The model to start from: a directory, a GGUF file, a Hub id, or `package:NAME`.
-        data: Questions with the answers to learn; several sets by name.
-        out: Directory of the result, with `finetuning.json` next to the weights.
-        unseen: Sets of rows that are not trained on, by name; for a retain model, the forget set.
+        model: The initial model, as a directory, GGUF file, Hub id or `package:NAME`.
+        data: Questions and the answers to learn, or a mapping from names to several such sets.
+        out: Output directory, which also gets a `finetuning.json`.
+        unseen: Mapping from names to sets that are not trained on, such as the forget set for a retain model.
         config: Settings; default `FinetuneConfig()`.
-        lora: Train low-rank adapters. They are saved without the base model, unless `save="merged"`.
-        options: How to run it; default `TrainOptions()`.
+        lora: Train low-rank adapters, which are saved without the base model unless `save="merged"`.
+        options: Run options; default `TrainOptions()`.
 
     Returns:
         `out`.
 
     Raises:
-        UdsLensError: The same errors as `unlearn`, for the same reasons.
+        UdsLensError: As for `unlearn`.
 
     Example:
         >>> import tempfile, uds_lens as ul
@@ -231,7 +231,7 @@ def finetune(
 
 
 def _named(data: Examples | Mapping[str, Examples]) -> Mapping[str, Examples]:
-    """Return sets by name; a set without a name is named after its file."""
+    """Return sets by name, naming a single set after its file."""
     if isinstance(data, Mapping):
         return data
     return {os.fspath(data) if isinstance(data, str | os.PathLike) else "data": data}
@@ -243,7 +243,7 @@ def _relearning_terms(config: RelearnConfig, passes: Passes) -> Terms:
 
 
 def _options(options: TrainOptions | None, out: str | os.PathLike[str]) -> TrainOptions:
-    """Return the options, after checking for the packages and files that logging needs."""
+    """Return the options, after checking the packages and files for logging."""
     with quiet_files(report=True):  # transformers' trainer imports bitsandbytes
         from uds_lens.unlearning._trainer import curve_file
 
@@ -257,7 +257,7 @@ def _options(options: TrainOptions | None, out: str | os.PathLike[str]) -> Train
 
 
 def _adapters(lora: LoraSettings | None) -> LoraSettings | None:
-    """Return the settings of the adapters, after checking that their package is installed."""
+    """Return the adapter settings, after checking that PEFT is installed."""
     if lora is None:
         return None
     require_package("peft", needed_by="training adapters (LoRA) needs")
@@ -265,7 +265,7 @@ def _adapters(lora: LoraSettings | None) -> LoraSettings | None:
 
 
 def run(job: Job) -> Path:
-    """Train and save a job; resume an interrupted one, and do nothing if its result already exists."""
+    """Train and save a job, resuming an interrupted job; do nothing if its result already exists."""
     _require_base_elsewhere(job)
     with quiet_files(report=True):
         processes = JointProcesses.joined(job.options.device)
@@ -278,7 +278,7 @@ def run(job: Job) -> Path:
         if place.is_finished():
             if job.options.callbacks:
                 warnings.warn(
-                    UdsLensWarning(f"{str(job.out)!r} has already been trained: its callbacks did not run."),
+                    UdsLensWarning(f"{str(job.out)!r} has already been trained, so the callbacks did not run."),
                     stacklevel=3,
                 )
             return job.out
@@ -294,10 +294,10 @@ def run(job: Job) -> Path:
             kind = "" if job.record == FINETUNING_RECORD else " forget"
             tell(f"{asked.method} on {len(job.forget)}{kind}{beside} answers of {parent.name}, prompts: {words}")
         with place.opened() as folder:
-            if place.is_finished():  # another process has finished it in the meantime
+            if place.is_finished():  # another process finished it in the meantime
                 return job.out
             base = {"name": parent.name, "fingerprint": parent.fingerprint}
-            # before training wraps the model: an adapter may later be opened in another dtype than it was trained in
+            # compute this before wrapping the model, since an adapter may later be opened in another dtype
             of_adapter = rounded_fingerprints(parent.model) if job.saves_adapter else {}
             trained, training = _train(job, parent, TrainingData(forget, retain), folder, processes)
             record = {
@@ -319,7 +319,7 @@ def run(job: Job) -> Path:
 def _train(
     job: Job, parent: Parent, data: TrainingData, folder: Path, processes: JointProcesses
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the trained model with its adapters, and the entries of its record about the training."""
+    """Return the trained model with any adapters, and the record's entries about training."""
     from transformers import set_seed
 
     from uds_lens.unlearning._trainer import UnlearningTrainer, loss_curve, training_arguments, training_logs
@@ -327,7 +327,7 @@ def _train(
     started = time.perf_counter()
     config, options = job.config, job.options
     set_seed(config.seed)
-    # the first process samples alternates; the others read its file
+    # the first process samples alternates; other processes read its file
     for mine in (processes.is_first, not processes.is_first):
         if mine:
             winners = preferred_answers(job, parent, folder)
@@ -338,12 +338,12 @@ def _train(
         if config.counts_padding:
             raise ConfigError(
                 Setting("reduction", "open_unlearning"),
-                " pads rows to one length, and rotary frequencies of this model depend on the length of long rows: "
+                " pads rows to equal length, but this model's rotary frequencies depend on the length of long rows: "
                 "shorten the texts, or use ",
                 Setting("reduction", "answers"),
                 ".",
             )
-        options = replace(options, device_batch_size=1)  # each row on its own, accumulated to the same batch
+        options = replace(options, device_batch_size=1)  # one row per pass, accumulated to the same batch
     checked = [(part, encoded(parent, config, pairs_of(_some(part.rows)))) for part in job.checked]
     before = [_prob(parent.model, rows, parent) for _, rows in checked]
     start = None if job.lora else _sampled(parent.model)
@@ -361,7 +361,7 @@ def _train(
         pad_token_id=parent.pad_token_id,
         show_progress=options.progress if processes.is_first else False,
     )
-    advice = "What was saved before is kept: free up space, and run the same command again."
+    advice = "Earlier checkpoints are kept: free up space, and run the same command again."
     try:
         with quiet_wrapping(), writing(folder, advice=advice):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -375,7 +375,7 @@ def _train(
     if processes.is_first:
         _caution(job, steps=trainer.state.global_step, moved=None if start is None else _moved(start, _sampled(model)))
     if caching is not None:
-        model.config.use_cache = caching  # Trainer turned it off, and generation would stay slow
+        model.config.use_cache = caching  # Trainer disabled it, which would make generation slow
     prob = [
         {
             "name": part.name,
@@ -402,15 +402,15 @@ _FEW_STEPS, _HARDLY = 10, 1e-5
 
 
 def _caution(job: Job, *, steps: int, moved: float | None) -> None:
-    """Warn of training with little effect: few steps, or weights that hardly changed."""
+    """Warn if training had little effect, because of few steps or hardly changed weights."""
     config, of = job.config, type(job.config).__name__
     if steps < _FEW_STEPS:
         many = f"{steps} optimiser step{' was' if steps == 1 else 's were'}"
         n, epochs = len(job.forget), f"{config.epochs} epoch{'' if config.epochs == 1 else 's'}"
         warnings.warn(
             UdsLensWarning(
-                f"only {many} made in all ({epochs} of {n} rows, {config.batch_size} to a step), which may be too few "
-                "for any effect: lower ",
+                f"only {many} made ({epochs} of {n} rows, {config.batch_size} per step), which may be too few to have "
+                "any effect: lower ",
                 Setting("batch_size", ..., of=of),
                 " or raise ",
                 Setting("epochs", ..., of=of),
@@ -421,7 +421,7 @@ def _caution(job: Job, *, steps: int, moved: float | None) -> None:
     if moved is not None and 0 < moved < _HARDLY:
         warnings.warn(
             UdsLensWarning(
-                f"training moved the weights by {moved:.0e} of their size, next to nothing: raise ",
+                f"training hardly changed the weights (relative change {moved:.0e}): raise ",
                 Setting("learning_rate", ..., of=of),
                 " or ",
                 Setting("epochs", ..., of=of),
@@ -432,7 +432,7 @@ def _caution(job: Job, *, steps: int, moved: float | None) -> None:
 
 
 def _sampled(model: torch.nn.Module) -> torch.Tensor:
-    """Return the first thousand values of every weight, in double precision."""
+    """Return the first thousand values of every weight, in float64."""
     return torch.cat([p.detach().flatten()[:1000].double().cpu() for p in model.parameters()])
 
 
@@ -448,8 +448,8 @@ def _require_base_elsewhere(job: Job) -> None:
     if any(Path(folder).expanduser().resolve() == out for folder in checkpoint_folders(job.source)):
         raise ConfigError(
             Setting("out", str(job.out)),
-            f" is the model {os.fspath(job.source)!r} that the adapter starts from, or a base of it, and an adapter "
-            "needs its base: choose another directory, or save the whole model with ",
+            f" is the model {os.fspath(job.source)!r} that the adapter starts from, or a base of that model. "
+            "Adapters need their base: choose another directory, or save the whole model with ",
             Setting("save", "merged"),
             ".",
         )
@@ -460,20 +460,20 @@ _MOST_CHECKED = 100
 
 
 def _some(rows: Sequence[ForgetExample]) -> list[ForgetExample]:
-    """Return the rows, or a sample of them, in order."""
+    """Return up to `_MOST_CHECKED` randomly chosen rows, in order."""
     chosen = random.Random(0).sample(range(len(rows)), min(len(rows), _MOST_CHECKED))
     return [rows[at] for at in sorted(chosen)]
 
 
 def _prob(model: Any, rows: Sequence[AnswerSequence], parent: Parent) -> float:
-    """Return the mean over answers of exp of their mean log-probability per token."""
+    """Return the length-normalised probability of the answers, averaged over answers."""
     log_probs = answer_log_probs(model, rows, pad_token_id=parent.pad_token_id)
     each = [math.exp(value / len(row.labelled)) for value, row in zip(log_probs, rows, strict=True)]
     return round(math.fsum(each) / len(each), 6)
 
 
 def _with_adapters(model: Any, settings: LoraSettings) -> Any:
-    """Wrap a model with PEFT, so that only the adapters train."""
+    """Wrap a model with PEFT, so that only the adapters are trained."""
     from peft import LoraConfig, get_peft_model
 
     targets = settings.target_modules
@@ -492,9 +492,9 @@ def _with_adapters(model: Any, settings: LoraSettings) -> Any:
 
 
 def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder: Path) -> None:
-    """Save a trained model or its adapter atomically, with tokenizer and record.
+    """Save a trained model or its adapter atomically, with the tokenizer and record.
 
-    The fingerprint is that of the whole model as saved, read back in the dtype it was trained in.
+    The recorded fingerprint is that of the whole saved model, reloaded in its training dtype.
     """
     broken = [name for name, p in trained.named_parameters() if not bool(torch.isfinite(p).all())]
     if broken:
@@ -506,7 +506,7 @@ def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder
     dtype, out = getattr(torch, job.options.save_dtype), job.out
     trained = trained.to("cpu")
     own = {UNLEARNING_RECORD, RELEARNING_RECORD, FINETUNING_RECORD}
-    with suppress(ResultFormatError):  # a damaged result of ours is replaced; other files stay
+    with suppress(ResultFormatError):  # replace a damaged earlier result; keep other files
         own |= {name.partition("/")[0] for name in read_record(out).get("files") or ()}
     with writing(out), atomic_directory(out, own=own) as place:
         if job.saves_adapter:
@@ -533,11 +533,11 @@ def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder
 
 
 def _seen_from(out: Path, source: str) -> str:
-    """Return an adapter's path to its base, relative if possible, so that both can be moved together."""
+    """Return the path from an adapter to its base model, relative if possible, so that both can be moved together."""
     if source.startswith(PACKAGE) or not is_local(source):
         return source
     place = place_of(source).resolve()
     try:
         return Path(os.path.relpath(place, out.resolve())).as_posix()
-    except ValueError:  # on a different drive under Windows
+    except ValueError:  # on another drive on Windows
         return str(place)

@@ -1,4 +1,4 @@
-"""Settings of training: for all methods, relearning, adapters, and the run itself. Loads no torch."""
+"""Training settings for methods, relearning, adapters and the run itself. Does not import torch."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from uds_lens._types import (
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle
 
 Schedule: TypeAlias = Literal["linear", "cosine", "constant_with_warmup"]
-"""Learning rate after warm-up: linear decay to 0, cosine decay, or constant."""
+"""Learning-rate schedule after warm-up: linear decay to 0, cosine decay, or constant."""
 
 Reduction: TypeAlias = Literal["answers", "open_unlearning"]
-"""`answers`: the positions that predict an answer. `open_unlearning`: the positions that Open-Unlearning averages
-over."""
+"""Positions to average over: `answers` uses the positions that predict an answer, `open_unlearning` the same positions
+as Open-Unlearning."""
 
 
 Save: TypeAlias = Literal["adapter", "merged"]
-"""What to save of a model with low-rank adapters: only the adapters, or the whole model with the adapters merged."""
+"""What to save after training low-rank adapters: only the adapters, or the whole model with the adapters merged."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class MethodConfig:
-    """Settings that all methods share. Use the class of a method, not this one.
+    """Settings shared by all methods. Use a method's own class instead of this base class.
 
     Raises:
         ConfigError: A value is outside its range.
@@ -50,11 +50,11 @@ class MethodConfig:
     """Peak learning rate of AdamW."""
 
     epochs: PositiveInt = 10
-    """Passes over the forget set; the last batch of each may be shorter."""
+    """Number of passes over the forget set. The last batch of a pass may be smaller."""
 
     batch_size: PositiveInt = 32
-    """Forget examples per optimiser step, over all devices and passes, with as many retain examples if the method uses
-    them."""
+    """Forget examples per optimiser step, over all devices and accumulation steps, with an equal number of retain
+    examples if the method uses them."""
 
     weight_decay: NonNegativeFloat = 0.01
     """Weight decay of AdamW."""
@@ -69,34 +69,34 @@ class MethodConfig:
     """Gradients are clipped to this norm."""
 
     protocol: AnswerProtocol = "auto"
-    """How question and answer become text; `auto` follows the model's record, else uses the chat template if the
-    tokenizer has one, else raw prompts."""
+    """Prompt format; `auto` uses the format recorded with the model, if any, then the tokenizer's chat template, if
+    any, and otherwise raw prompts."""
 
     system_prompt: str | None = None
-    """System turn before the question in chat prompts; None keeps the template's own."""
+    """System message for chat prompts; None keeps the template's default."""
 
     chat_date: str = CHAT_DATE
-    """Date given to chat templates that print one."""
+    """Date passed to chat templates that include one."""
 
     template_kwargs: TemplateKwargs = None
     """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes none."""
 
     seed: NonNegativeInt = 0
-    """Seed for all randomness: data order, dropout, and the method's draws (refusals, alternates, a vector)."""
+    """Random seed for data order, dropout, and the method's own draws (refusals, alternates, steering vector)."""
 
     def __post_init__(self) -> None:
         self.chat.require(self.protocol)
 
     @property
     def chat(self) -> ChatStyle:
-        """System turn and date of chat prompts."""
+        """Settings of chat prompts."""
         return ChatStyle(
             system_prompt=self.system_prompt, chat_date=self.chat_date, template_kwargs=self.template_kwargs
         )
 
     @property
     def counts_padding(self) -> bool:
-        """Whether the loss includes padding, so that all passes must be as wide as their batch."""
+        """Whether the loss includes padding, so that all passes of a batch must have the same width."""
         return False
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class MethodConfig:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class RetainConfig(MethodConfig):
-    """Settings of methods with a term on retain data."""
+    """Settings of methods with a retain term."""
 
     alpha: NonNegativeFloat = 1.0
     """Weight of the retain term."""
@@ -116,10 +116,10 @@ class RetainConfig(MethodConfig):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ReducedConfig(RetainConfig):
-    """Settings of KL, RMU and UNDIAL, which can average as Open-Unlearning does."""
+    """Settings of KL, RMU and UNDIAL, which can average in the same way as Open-Unlearning."""
 
     reduction: Reduction = "answers"
-    """Positions to average over; `open_unlearning` reproduces published models, including their oddities."""
+    """Positions to average over. `open_unlearning` reproduces published models, including their quirks."""
 
     @property
     def counts_padding(self) -> bool:
@@ -130,10 +130,10 @@ class ReducedConfig(RetainConfig):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class RelearnConfig(MethodConfig):
-    """Plain fine-tuning on the forget answers, to see how fast they come back.
+    """Plain fine-tuning on the forget answers, to see how fast a model relearns them.
 
-    The defaults are those of the robustness test: one epoch over all forget rows, 32 per step, AdamW at 2e-5 without
-    weight decay, linear decay without warm-up.
+    The defaults match the robustness test: one epoch over all forget rows with 32 rows per step, and AdamW at 2e-5 with
+    linear decay, no warm-up and no weight decay.
     """
 
     method: ClassVar[str] = "relearn"
@@ -147,16 +147,16 @@ class RelearnConfig(MethodConfig):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(RelearnConfig):
-    """Plain fine-tuning that teaches answers, to make `full` and `retain` models.
+    """Plain fine-tuning on question-answer rows, to make `full` and `retain` models.
 
-    With the defaults, small instruction models memorise dozens to hundreds of answers: ten epochs, 4 rows per step,
-    AdamW without weight decay, and a learning rate that falls linearly after one epoch of warm-up.
+    The defaults let small instruction models memorise dozens to hundreds of answers: ten epochs, 4 rows per step, AdamW
+    without weight decay, and a learning rate that decays linearly after one epoch of warm-up.
     """
 
     method: ClassVar[str] = "finetune"
 
     learning_rate: PositiveFloat | None = None  # type: ignore[assignment]
-    """Peak learning rate of AdamW; None is 2e-3 with adapters (LoRA) and 5e-5 for all weights."""
+    """Peak learning rate of AdamW; None means 2e-3 with adapters (LoRA) and 5e-5 without."""
 
     epochs: PositiveInt = 10
     """Passes over the rows."""
@@ -177,20 +177,20 @@ class LoraSettings:
     """Rank of each adapter."""
 
     alpha: PositiveInt = 16
-    """Scale: an adapter's output is multiplied by alpha / rank."""
+    """Scale of the adapters, whose output is multiplied by alpha / rank."""
 
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Dropout before an adapter."""
 
     target_modules: str | tuple[str, ...] = "all-linear"
-    """Names of the adapted modules; "all-linear" means every linear layer except the head."""
+    """Names of the modules to adapt; "all-linear" means all linear layers except the head."""
 
     save: Save | None = None
-    """What is saved: the `adapter` alone, a few MB that need their base model, or a `merged` copy of the whole model.
-    None saves the adapter in `finetune`, and the merged model otherwise."""
+    """What to save: only the `adapter` (a few MB, which need the base model), or a `merged` copy of the whole model.
+    None saves the adapter in `finetune` and the merged model otherwise."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the training depends on, by name."""
+        """Return the settings that affect training, by name."""
         return {name: value for name, value in asdict(self).items() if name != "save"}
 
 
@@ -201,48 +201,49 @@ def _as_tuple(given: Any) -> Any:
 @validated
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """How and where to train. These options, unlike a method's configuration, affect the result only by rounding."""
+    """Options of a training run. Unlike a method's configuration, they affect the result only through rounding."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes a GPU if there is one. Select GPUs with CUDA_VISIBLE_DEVICES; use several with accelerate."""
+    """Device; `auto` uses a GPU if available. Select GPUs with CUDA_VISIBLE_DEVICES, and use several with
+    accelerate."""
 
     dtype: DType = "float32"
-    """Dtype of the weights during training. In bfloat16, the small steps of unlearning are largely lost to rounding."""
+    """Dtype of the weights during training. In bfloat16, unlearning's small updates are largely lost to rounding."""
 
     save_dtype: DType = "float32"
     """Dtype of the saved weights."""
 
     mixed_precision: Literal["no", "bfloat16", "float16"] = "no"
-    """Dtype of the computation, with weights kept in `dtype`."""
+    """Dtype for mixed-precision computation; the weights stay in `dtype`."""
 
     device_batch_size: PositiveInt | None = None
-    """Forget examples per device and pass; the rest of a batch is accumulated. None takes the whole batch at once or,
-    on a CPU, in groups of rows of similar length."""
+    """Forget examples per device and pass, accumulated up to the batch size. None processes the whole batch at once or,
+    on a CPU, in groups of rows with similar lengths."""
 
     gradient_checkpointing: bool = False
-    """Recompute activations instead of keeping them: less memory, more time."""
+    """Recompute activations in the backward pass, which saves memory but takes more time."""
 
     checkpoint_every: NonNegativeInt | None = None
-    """Steps between checkpoints that a killed run resumes from; None saves one per epoch, 0 saves none."""
+    """Steps between checkpoints for resuming an interrupted run; None saves one per epoch, 0 saves none."""
 
     log_every: PositiveInt = 5
-    """Steps per point of the loss curve. Each point is the mean over its steps; the first and last step are logged
+    """Steps per point of the loss curve. Each point is a mean over these steps; the first and last steps are logged
     separately."""
 
     log_to: Annotated[tuple[LogTo, ...], BeforeValidator(_as_tuple)] = ()
-    """Where to log: `csv` (a file next to the result, named after it), `wandb`, `trackio`."""
+    """Logging targets: `csv` (a file next to the result, with the same name), `wandb` or `trackio`."""
 
     callbacks: SkipJsonSchema[Annotated[tuple[Any, ...], BeforeValidator(_as_tuple)]] = ()
-    """Callbacks of transformers' `Trainer`, such as `uds_lens.training.DepthCallback`."""
+    """Callbacks for transformers' `Trainer`, such as `uds_lens.training.DepthCallback`."""
 
     redo: bool = False
-    """Train again, and replace the finished result, even that of another run."""
+    """Train again and replace any finished result, even the result of another run."""
 
     offline: bool = False
-    """Use only files already downloaded."""
+    """Use only files that are already downloaded."""
 
     revision: str | None = None
-    """Branch, tag or commit of the model, when it is on the Hub."""
+    """Branch, tag or commit of a model on the Hub."""
 
     trust_remote_code: bool = False
     """Run the checkpoint's own Python code."""

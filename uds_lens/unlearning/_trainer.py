@@ -1,4 +1,4 @@
-"""The training loop: Hugging Face's `Trainer`, with an unlearning objective and a fixed order of data."""
+"""The training loop: transformers' `Trainer` with an unlearning objective and a fixed data order."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from uds_lens.unlearning._run_folder import seal
 from uds_lens.unlearning._settings import MethodConfig, RelearnConfig, TrainOptions
 
 WEIGHT = "uds_lens_weight"
-"""Key under which the trainer's state, saved in checkpoints, holds the weight of an objective that changes it."""
+"""Key in the trainer's saved state for the weight of an objective that changes it during training."""
 
 
 class UnlearningTrainer(OrderedTrainer):
-    """A `Trainer` whose loss is an unlearning objective over a whole batch, in as many passes as needed.
+    """A `Trainer` whose loss is an unlearning objective over a whole batch, computed in several passes if needed.
 
-    Mixed precision, accumulation, checkpoints, resuming and logging are those of the base class. The frozen model is a
-    copy of `model`, made before the objective prepares it or any checkpoint is loaded into it.
+    Mixed precision, accumulation, checkpoints, resuming and logging are inherited. The frozen model is copied from
+    `model` before the objective prepares it and before any checkpoint is loaded.
     """
 
     def __init__(
@@ -54,16 +54,17 @@ class UnlearningTrainer(OrderedTrainer):
         self._frozen = FrozenModel(model).to(arguments.device) if "frozen" in objective.needs else None
         if objective.prepare is not None:
             objective.prepare(config, model)
-        # every objective of this package is a plain mean over the rows of each side
+        # every built-in objective is a plain mean over the rows of each side
         known = isinstance(config, RelearnConfig) or config.method in OWN_WORDS
         groups = arguments.device.type == "cpu" and known and not config.counts_padding
         self._by_length: bool | None = None if groups else False
-        """Whether passes may be split by length: they may not if they draw random numbers. None: not known yet."""
+        """Whether passes may be split by length, which is not possible if they draw random numbers; None if not yet
+        known."""
         self._totals: dict[str, SideTotals] = {}
         self._parts: dict[str, list[Tensor]] = defaultdict(list)
         self._n_batches = 0
         self._retained: list[Tensor] = []
-        """Parts of the last batch's retain term, without its weight."""
+        """Parts of the last batch's unweighted retain term."""
         super().__init__(
             model=model,
             args=arguments,
@@ -73,7 +74,7 @@ class UnlearningTrainer(OrderedTrainer):
         )
 
     def batch_begins(self, passes: list[Any]) -> None:
-        """Count the rows and tokens of a batch over all devices, since a pass may be only a part of it."""
+        """Count the rows and tokens of a batch over all devices, since a pass may be only a part of the batch."""
         self._n_batches += 1
         self._retained.clear()
         if self._config.counts_padding:
@@ -82,7 +83,7 @@ class UnlearningTrainer(OrderedTrainer):
         self._totals = {side: SideTotals(*count.tolist()) for side, count in counts.items()}
 
     def _as_wide_as_the_batch(self, passes: list[Any]) -> list[Any]:
-        """Give all passes the padding of the whole batch."""
+        """Pad all passes to the width of the whole batch."""
         widths = {}
         for side in passes[0]:
             width = max(batch[side]["labels"].shape[1] for batch in passes)
@@ -95,7 +96,7 @@ class UnlearningTrainer(OrderedTrainer):
 
     def part_of_loss(self, model: nn.Module, inputs: Any) -> Tensor:
         """Return the objective's terms on one pass, weighted by their share of the batch."""
-        # with several processes, the others would wait for this pass, so it runs
+        # with several processes, the pass must run, since other processes wait for it
         if self.args.world_size == 1 and all(FILLER in side for side in inputs.values()):
             return next(p for p in model.parameters() if p.requires_grad).sum() * 0.0
         if self._by_length is None:
@@ -122,7 +123,7 @@ class UnlearningTrainer(OrderedTrainer):
         return torch.stack(loss).sum()
 
     def reweigh(self) -> None:
-        """Let the objective update its weight after a batch, and keep the weight where checkpoints save it."""
+        """Update the objective's weight after a batch, and store it in the trainer's saved state."""
         if self._objective.reweigh is None:
             return
         kept, done = self.state.stateful_callbacks, self.state.global_step / self.state.max_steps
@@ -131,7 +132,7 @@ class UnlearningTrainer(OrderedTrainer):
         kept[WEIGHT] = self._objective.reweigh(self._config, kept.get(WEIGHT), retained, done)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the parts of the loss; stop a run whose loss is not finite."""
+        """Log the parts of the loss; raise an error if the loss is not finite."""
         if "loss" in logs:
             for name, values in self._parts.items():
                 total = self.accelerator.reduce(torch.stack(values).sum(), "sum")
@@ -156,7 +157,7 @@ def training_arguments(
     folder: str | os.PathLike[str],
     name: str = "uds_lens",
 ) -> TrainingArguments:
-    """Return Hugging Face's settings; one epoch of `Trainer` over the `PairDataset` is the whole run."""
+    """Return the settings for `Trainer`, for which the whole run is one epoch over the `PairDataset`."""
     steps_per_epoch = math.ceil(n_forget / config.batch_size)
     save_every = steps_per_epoch if options.checkpoint_every is None else options.checkpoint_every
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -194,8 +195,8 @@ def training_arguments(
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
-        # Buffers of language models (rotary tables) are constant, and grouping by length makes unequal numbers of
-        # passes: processes that synchronised buffers before each pass would wait for one another.
+        # Buffers of language models (rotary tables) are constant. Grouping by length gives processes unequal numbers of
+        # passes, so synchronising buffers before each pass would make processes wait for each other.
         ddp_broadcast_buffers=False,
     )
     arguments = one_device_each(arguments)
@@ -203,7 +204,7 @@ def training_arguments(
 
 
 def _warmup_steps(config: MethodConfig, steps_per_epoch: int) -> int:
-    """Return the steps over which the learning rate rises; warn if it never reaches its peak."""
+    """Return the number of warm-up steps; warn if the learning rate never reaches its peak."""
     steps, rising = config.epochs * steps_per_epoch, round(config.warmup_epochs * steps_per_epoch)
     if rising and rising >= steps:
         warnings.warn(
@@ -221,7 +222,7 @@ def _warmup_steps(config: MethodConfig, steps_per_epoch: int) -> int:
 
 
 class _Reweighing(TrainerCallback):
-    """Update a weight that changes during training before the step is saved."""
+    """Update the objective's weight before a step is saved."""
 
     def __init__(self, trainer: UnlearningTrainer) -> None:
         self._trainer = trainer
@@ -239,7 +240,7 @@ class _LastStep(TrainerCallback):
 
 
 class _Sealing(TrainerCallback):
-    """Mark a checkpoint as complete once all of it is written, and only then remove the previous one."""
+    """Mark a checkpoint as complete once it is fully written, and only then remove the previous checkpoint."""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if torch.distributed.is_initialized():
@@ -269,16 +270,16 @@ class _Bar(TrainerCallback):
 
 
 COLUMNS = ("step", "loss", "forget_loss", "retain_loss", "weight", "grad_norm", "learning_rate")
-"""Optional fields of a point of the loss curve."""
+"""Optional fields of a point on the loss curve."""
 
 
 def loss_curve(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the points of the loss curve from the Trainer's history."""
+    """Extract the loss curve from the Trainer's log history."""
     return [{name: point[name] for name in COLUMNS if name in point} for point in history if "loss" in point]
 
 
 def curve_file(out: Path) -> Path:
-    """Return the CSV file of a run: next to its result, named after it.
+    """Return the path of a run's CSV log, which is next to the result and has the same name.
 
     >>> curve_file(Path("ckpt/npo")).name
     'npo.csv'
@@ -287,13 +288,13 @@ def curve_file(out: Path) -> Path:
 
 
 def training_logs(options: TrainOptions, out: Path) -> list[TrainerCallback]:
-    """Return the logs next to the `Trainer`'s own callbacks (Weights & Biases, Trackio)."""
+    """Return callbacks for logging in addition to the `Trainer`'s own (Weights & Biases, Trackio)."""
     csv_log = [_CsvLog(curve_file(out))] if "csv" in options.log_to else []
     return [*csv_log, *([_EndWandbRun()] if "wandb" in options.log_to else [])]
 
 
 class _CsvLog(TrainerCallback):
-    """Rewrite the whole loss curve at each point, so that the file is complete and a resumed run continues it."""
+    """Rewrite the whole loss curve at each point, so that the file is always complete, also after resuming."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -307,7 +308,7 @@ class _CsvLog(TrainerCallback):
 
 
 class _EndWandbRun(TrainerCallback):
-    """Finish this training's Weights & Biases run, so that the next training starts a new one."""
+    """Finish the Weights & Biases run after training, so that the next training starts a new run."""
 
     def __init__(self) -> None:
         self._ours = getattr(sys.modules.get("wandb"), "run", None) is None

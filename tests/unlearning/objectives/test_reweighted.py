@@ -91,7 +91,7 @@ def test_the_dual_variable_ascends_on_the_constraint() -> None:
     assert dual_ascent(config, None, 0.75, 0.2) == pytest.approx(2.75)
     assert dual_ascent(config, 2.75, 0.25, 0.3) == pytest.approx(2.0)
     assert dual_ascent(config, 0.5, 0.0, 0.3) == 0.0
-    with pytest.raises(ConfigError, match="must be below the 5 epochs of the training, or the dual variable never"):
+    with pytest.raises(ConfigError, match="must be below the 5 epochs of training, or the dual variable never"):
         u.PDUConfig(epochs=5)
 
 

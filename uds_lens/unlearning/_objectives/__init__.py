@@ -1,1 +1,1 @@
-"""The ten objectives, one per file: pure loss, configuration, declaration."""
+"""The built-in objectives, one per file: a pure loss function, a configuration and a declaration."""

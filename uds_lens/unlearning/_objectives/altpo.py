@@ -22,13 +22,13 @@ class AltPOConfig(RetainConfig):
     """Inverse temperature."""
 
     n_alternates: PositiveInt = 5
-    """Alternate answers per question; successive epochs take them in turn."""
+    """Number of alternate answers per question, which epochs use in turn."""
 
     temperature: PositiveFloat = 1.0
-    """Sampling temperature; raised by 0.5 for questions that keep giving the true answer."""
+    """Sampling temperature, raised by 0.5 each time an alternate gives away the true answer."""
 
     max_new_tokens: PositiveInt = 96
-    """Longest alternate, in tokens."""
+    """Maximum length of an alternate answer, in tokens."""
 
 
 @objective(AltPOConfig, needs=("retain", "reference", "alternates"))

@@ -18,18 +18,18 @@ from uds_lens.unlearning._settings import MethodConfig
 def without_true_token(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"], *, skipped: int = 1
 ) -> Float[Tensor, "batch"]:
-    """Return, for each answer, the cross-entropy to the model's own distribution with the true token removed.
+    """Return each answer's cross-entropy to the model's own distribution with the true token removed.
 
     `L = -sum_t sum_v q_t(v) log p_t(v)`, where `q_t` is `softmax(z_t)` with the logit of the true token set to minus
     infinity. No gradient flows through `q_t`.
 
     Args:
         logits: Unshifted logits on the forget batch.
-        labels: Unshifted labels, -100 where not counted.
-        skipped: Number of tokens at the start of each answer that do not count.
+        labels: Unshifted labels; -100 marks positions to ignore.
+        skipped: Number of tokens to ignore at the start of each answer.
 
     Returns:
-        Nats per answer, summed over its tokens, >= 0; 0 for a row with no labels beyond the skipped ones.
+        Nats per answer, summed over its tokens, >= 0; 0 for a row without labels beyond the skipped tokens.
 
     Example:
         >>> import torch
@@ -49,19 +49,19 @@ def without_true_token(
 
 @dataclass(frozen=True, kw_only=True)
 class CEUConfig(MethodConfig):
-    """Cross-entropy to the model's own distribution with the true token removed. There is no retain term."""
+    """Cross-entropy to the model's own distribution with the true token removed, without a retain term."""
 
     method: ClassVar[str] = "ceu"
 
     skipped_tokens: Annotated[int, Ge(0), Le(1)] = 1
-    """Number of tokens at the start of each answer that do not count: 0 or 1."""
+    """Number of tokens to ignore at the start of each answer (0 or 1)."""
 
 
 @objective(CEUConfig)
 def terms(config: CEUConfig, passes: Passes) -> Terms:
-    """Return the mean over the tokens of the forget answers, except the skipped ones."""
+    """Return the mean over all forget-answer tokens that are not skipped."""
     sums = without_true_token(passes.logits("forget"), passes.labels("forget"), skipped=config.skipped_tokens)
-    total = passes.totals("forget")  # every answer has at least one token, so each skips equally many
+    total = passes.totals("forget")  # every answer has a token, so each skips the same number
     n_tokens = total.tokens - config.skipped_tokens * total.answers
     if not n_tokens:
         raise DataError("every answer in a batch is a single token, which CE-U skips: set skipped_tokens to 0.")

@@ -14,17 +14,17 @@ from uds_lens.unlearning._settings import MethodConfig
 
 
 def gradient_ascent(logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]) -> Float[Tensor, ""]:
-    """Return `-NLL`, the loss of GA and the forget term of GradDiff and KL.
+    """Return `-NLL`, which is the loss of GA and the forget term of GradDiff and KL.
 
     Args:
         logits: Unshifted logits on the forget batch.
-        labels: Unshifted labels, -100 where not counted.
+        labels: Unshifted labels; -100 marks positions to ignore.
 
     Returns:
-        Nats per token, <= 0 and without lower bound: training on it alone diverges.
+        Nats per token, <= 0 and without a lower bound, so training on this loss alone diverges.
 
     Raises:
-        DataError: No label in the batch.
+        DataError: The batch has no labels.
 
     Example:
         >>> import torch

@@ -23,21 +23,21 @@ def dpo(
     *,
     beta: float,
 ) -> Float[Tensor, ""]:
-    """Return the DPO loss, the forget term of IdkDPO and AltPO: prefer another answer to the one to forget.
+    """Return the DPO loss, the forget term of IdkDPO and AltPO: prefer another answer to the forget answer.
 
     `L = -(2 / beta) mean log sigmoid(beta ((log w - log w_full) - (log l - log l_full)))`
 
-    The factor `2 / beta` is NPO's (DPO itself has 1), so that a retain weight means the same for both.
+    The factor `2 / beta` is taken from NPO (DPO itself has 1), so that retain weights are comparable with NPO's.
 
     Args:
-        winner: Log-probability of each refusal or alternate answer under the model, nats.
+        winner: Log-probability of each refusal or alternate answer under the model, in nats.
         winner_reference: Log-probability of each winner under `full`.
         loser: Log-probability of each original answer under the model.
         loser_reference: Log-probability of each loser under `full`.
-        beta: Inverse temperature, > 0.
+        beta: Inverse temperature, above 0.
 
     Returns:
-        >= 0; `(2 / beta) log 2` where the model equals `full`.
+        A loss >= 0; `(2 / beta) log 2` if the model equals `full`.
 
     Example:
         >>> import torch
@@ -70,7 +70,7 @@ def terms(config: IdkDPOConfig, passes: Passes) -> Terms:
 
 
 def preferred(beta: float, passes: Passes) -> Float[Tensor, ""]:
-    """Return the DPO loss of a pass, which prefers the winners to the forget answers."""
+    """Return a pass's DPO loss, which prefers the winners to the forget answers."""
     return dpo(
         passes.answer_log_probs("winner"),
         passes.reference("winner"),

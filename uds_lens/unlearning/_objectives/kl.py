@@ -21,24 +21,24 @@ def kl_to_reference(
     *,
     reduction: Reduction = "answers",
 ) -> Float[Tensor, ""]:
-    """Return the retain term of KL: the divergence from `full` at the positions that predict an answer.
+    """Return KL's retain term: the divergence from `full` at the positions that predict an answer.
 
-    `KL = mean_t sum_v p_full(v) (log p_full(v) - log p(v))`, t over these positions.
+    `KL = mean_t sum_v p_full(v) (log p_full(v) - log p(v))`, where t runs over these positions.
 
-    Open-Unlearning averages over every position: prompt, answer, the last one (which predicts nothing) and padding. The
-    weight of an answer then depends on the length of its prompt and of the longest row in its batch.
+    Open-Unlearning averages over all positions: prompt, answer, the last position (which predicts nothing) and padding.
+    The weight of an answer then depends on the lengths of its prompt and of the longest row in the batch.
 
     Args:
         logits: Unshifted logits of the model.
         reference: Logits of `full`.
-        labels: Unshifted labels, -100 where not counted.
-        reduction: "answers", or "open_unlearning" for the mean that Open-Unlearning takes.
+        labels: Unshifted labels; -100 marks positions to ignore.
+        reduction: "answers", or "open_unlearning" to average as Open-Unlearning does.
 
     Returns:
         Nats per token, >= 0; 0 for equal distributions.
 
     Raises:
-        DataError: No label in the batch.
+        DataError: The batch has no labels.
 
     Example:
         >>> import torch

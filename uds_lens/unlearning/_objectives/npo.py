@@ -21,12 +21,12 @@ def npo(log_probs: Float[Tensor, "batch"], reference: Float[Tensor, "batch"], *,
     `L = -(2 / beta) mean log sigmoid(-beta (log p - log p_full))`
 
     Args:
-        log_probs: Log-probability of each forget answer under the model, nats.
+        log_probs: Log-probability of each forget answer under the model, in nats.
         reference: Log-probability of each forget answer under `full`.
-        beta: Inverse temperature, > 0; as it approaches 0, the gradient becomes that of gradient ascent.
+        beta: Inverse temperature, above 0; as beta approaches 0, NPO becomes gradient ascent.
 
     Returns:
-        >= 0; `(2 / beta) log 2` where the model equals `full`.
+        A loss >= 0; `(2 / beta) log 2` if the model equals `full`.
 
     Example:
         >>> import torch

@@ -16,20 +16,20 @@ from uds_lens.unlearning._settings import RetainConfig
 
 
 def logit_margin(logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]) -> Float[Tensor, ""]:
-    """Return the forget term of PDU: how far the largest logit lies above the mean logit.
+    """Return PDU's forget term: the squared gap between the largest logit and the mean logit.
 
     `L = mean_t (max_v z_t(v) - mean_v z_t(v))^2`, where t runs over the positions that predict an answer.
-    Open-Unlearning averages over the positions *of* the answer's tokens, one further to the right.
+    Open-Unlearning instead averages over the positions *of* the answer's tokens, one position further right.
 
     Args:
         logits: Unshifted logits on the forget batch.
-        labels: Unshifted labels, -100 where not counted.
+        labels: Unshifted labels; -100 marks positions to ignore.
 
     Returns:
-        >= 0, in squared units of logits; 0 for uniform distributions.
+        A loss >= 0, in squared logits; 0 for uniform distributions.
 
     Raises:
-        DataError: No label in the batch.
+        DataError: The batch has no labels.
 
     Example:
         >>> import torch
@@ -47,7 +47,7 @@ def logit_margin(logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor,
 class PDUConfig(RetainConfig):
     """Flatten the logits of forget answers while the retain loss stays below epsilon (primal-dual).
 
-    The defaults are those that the authors use for TOFU. Choose epsilon slightly above the retain loss of `full`.
+    The defaults are the authors' settings for TOFU. Choose epsilon slightly above the retain loss of `full`.
     """
 
     method: ClassVar[str] = "pdu"
@@ -56,20 +56,20 @@ class PDUConfig(RetainConfig):
     """Initial value of the dual variable, which weights the retain term."""
 
     epsilon: NonNegativeFloat = 0.3
-    """Largest retain loss that the constraint allows, nats per token."""
+    """Maximum retain loss that the constraint allows, in nats per token."""
 
     dual_step: NonNegativeFloat = 5.0
-    """Change in the dual variable at each step, per nat by which the retain loss exceeds epsilon."""
+    """Change in the dual variable per step and per nat by which the retain loss exceeds epsilon."""
 
     dual_warmup_epochs: NonNegativeFloat = 5.0
-    """Epochs during which the dual variable stays at alpha, fewer than `epochs`."""
+    """Number of epochs during which the dual variable stays at alpha; must be less than `epochs`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dual_warmup_epochs >= self.epochs:
             raise ConfigError(
                 Setting("dual_warmup_epochs", self.dual_warmup_epochs),
-                f" must be below the {self.epochs} epochs of the training, or the dual variable never changes.",
+                f" must be below the {self.epochs} epochs of training, or the dual variable never changes.",
             )
 
 

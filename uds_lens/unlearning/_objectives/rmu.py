@@ -1,4 +1,4 @@
-"""RMU: steer the states of one layer away on forget data, and preserve them on retain data."""
+"""RMU: steer one layer's states to a random vector on forget data, and preserve them on retain data."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def state_distance(
     goal: Float[Tensor, "batch pos d_model"] | Float[Tensor, "d_model"],
     mask: Bool[Tensor, "batch pos"],
 ) -> Float[Tensor, ""]:
-    """Return the mean squared distance between hidden states and a goal, used for both terms of RMU.
+    """Return the mean squared distance between hidden states and a target, used in both terms of RMU.
 
-    `L = mean over masked positions and dimensions of (h - g)^2`. On forget data the goal is one vector, `c u`; on
-    retain data it is the states of the frozen model.
+    `L = mean over masked positions and dimensions of (h - g)^2`. On forget data the target g is one vector, `c u`; on
+    retain data it is the frozen model's states.
 
     Args:
         states: Residual stream after a layer.
-        goal: One vector for all positions, or a state per position.
-        mask: Positions to average over, at least one.
+        goal: One vector for all positions, or one state per position.
+        mask: Positions to average over (at least one).
 
     Returns:
-        >= 0, in squared units of the residual stream.
+        A distance >= 0, in squared units of the residual stream.
 
     Example:
         >>> states = torch.tensor([[[1.0, 2.0], [9.0, 9.0]]])
@@ -63,25 +63,25 @@ def summed_state_distance(
     *,
     mean_inverse_length: float | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the distance as Open-Unlearning reduces it: the mean of sums, times the mean of inverse lengths.
+    """Return Open-Unlearning's variant of the distance: the mean of sums, times the mean of inverse lengths.
 
-    `L = mean_i (sum_t (h_it - g_it)^2) * mean_i (1 / n_i)`, where the square is averaged over dimensions and n_i is
-    the number of masked positions in row i. A mean of means was probably intended: as it stands, long answers count
-    more, and every answer's weight depends on the lengths of the others. With equal lengths the result is
+    `L = mean_i (sum_t (h_it - g_it)^2) * mean_i (1 / n_i)`, where the square is averaged over dimensions and n_i is the
+    number of masked positions in row i. A mean of means was probably intended. As implemented, long answers count more,
+    and every answer's weight depends on the lengths of the other answers. For equal lengths, the result equals
     `state_distance`.
 
     Args:
         states: Residual stream after a layer.
-        goal: One vector for all positions, or a state per position.
-        mask: Positions to sum over. Open-Unlearning takes the positions *of* the answer tokens, one to the right of the
-            positions that predict them.
-        mean_inverse_length: The second factor, for the whole batch, if these rows are only a part of it.
+        goal: One vector for all positions, or one state per position.
+        mask: Positions to sum over. Open-Unlearning uses the positions *of* the answer tokens, one to the right of the
+            positions that predict these tokens.
+        mean_inverse_length: The second factor for the whole batch, if these rows are only a part of the batch.
 
     Returns:
-        >= 0, in squared units of the residual stream.
+        A distance >= 0, in squared units of the residual stream.
 
     Raises:
-        DataError: The mask of a row is empty.
+        DataError: A row has an empty mask.
 
     Example:
         >>> states = torch.tensor([[[1.0], [1.0]], [[2.0], [9.0]]])
@@ -90,23 +90,23 @@ def summed_state_distance(
     """
     lengths = mask.sum(-1)
     if not bool(lengths.all()):
-        raise DataError("the mask of a row is empty: every answer needs at least one token.")
+        raise DataError("a row has an empty mask: every answer needs at least one token.")
     sums = ((at_least_float32(states) - at_least_float32(goal)).square().mean(-1) * mask).sum(-1)
     inverse = (1 / lengths.double()).mean().item() if mean_inverse_length is None else mean_inverse_length
     return sums.mean() * inverse
 
 
 def steering_vector(d_model: int, *, scale: float, seed: int, positive: bool = False) -> Float[Tensor, "d_model"]:
-    """Draw RMU's goal on forget data: a random vector of length `scale`, the same on every machine for a given seed.
+    """Draw RMU's target on forget data: a random vector of norm `scale`, the same on every machine for a given seed.
 
     `g = c u`, with u uniform on the unit sphere.
 
     Args:
         d_model: Width of the residual stream.
-        scale: Length c of the vector, > 0.
+        scale: Norm c of the vector, above 0.
         seed: Seed of the direction.
         positive: Draw every entry from [0, 1) before scaling, as Open-Unlearning and RMU's authors do. Such vectors lie
-            in the positive orthant, and two of them have a cosine similarity of about 0.75.
+            in the positive orthant and have a pairwise cosine similarity of about 0.75.
 
     Returns:
         The vector, float32 on the CPU.
@@ -129,16 +129,17 @@ def steering_vector(d_model: int, *, scale: float, seed: int, positive: bool = F
 class RMUConfig(ReducedConfig):
     """Steer the states of one layer to a random vector on forget data, and preserve them on retain data.
 
-    Layers `layer - 2` to `layer` train; the others are frozen.
+    Only the blocks `layer - 2` to `layer` are trained.
     """
 
     method: ClassVar[str] = "rmu"
 
     layer: NonNegativeInt = 5
-    """Block whose output is steered, from 0. The paper uses 5, 10 and 15 of 16; a shallower model needs another."""
+    """Block whose output is steered, counted from 0. The UDS paper uses 5, 10 and 15 of 16; a shallower model needs a
+    lower value."""
 
     scale: PositiveFloat = 10.0
-    """Length c of the steering vector. Compare it with the norm of the states it is to replace."""
+    """Norm c of the steering vector. Choose it with the norm of the model's states in mind."""
 
 
 def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
@@ -147,7 +148,7 @@ def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
 
 
 def train_only(model: nn.Module, first: int, last: int, *, setting: Setting) -> None:
-    """Freeze everything except blocks `first` to `last`; `setting` names what set `last`, for the error."""
+    """Freeze everything except blocks `first` to `last`; the error message names `setting` as the source of `last`."""
     blocks = decoder_blocks(model)
     if last >= len(blocks):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""RMU-LAT: RMU on states that an adversary has perturbed to restore the answers.
+"""RMU-LAT: RMU on states that an adversary has perturbed to restore the forget answers.
 
 References:
     Sheshadri et al. 2024, Latent Adversarial Training Improves Robustness to Persistent Harmful Behaviors in LLMs
@@ -24,19 +24,19 @@ from uds_lens.unlearning._registry import objective
 def latent_attack(
     loss: Callable[[Tensor], Tensor], start: Float[Tensor, "batch pos d_model"], *, epsilon: float, steps: int
 ) -> Float[Tensor, "batch pos d_model"]:
-    """Find a perturbation of hidden states that lowers a loss, by projected gradient descent from `start`.
+    """Find a perturbation of hidden states that lowers a loss, using projected gradient descent from `start`.
 
-    Each step moves every position by `2.5 epsilon / steps` against its normalised gradient, then projects it back into
-    the ball of radius epsilon.
+    Each step moves the perturbation at every position by `2.5 epsilon / steps` against its normalised gradient, then
+    projects it onto the ball of radius epsilon.
 
     Args:
         loss: Loss as a function of the perturbation. The loss of one row must not depend on the other rows.
         start: Initial perturbation, usually 0.
-        epsilon: Largest Euclidean norm of the perturbation at any position, > 0.
+        epsilon: Maximum Euclidean norm of the perturbation at any position, above 0.
         steps: Number of steps.
 
     Returns:
-        The perturbation, without gradient. A position that the loss does not depend on stays where it started.
+        The perturbation, detached. Positions that do not affect the loss keep their initial value.
 
     Example:
         >>> latent_attack(lambda x: (x - 5).square().sum(), torch.zeros(1, 1, 1), epsilon=2.0, steps=4)
@@ -57,12 +57,12 @@ def latent_attack(
 
 @dataclass(frozen=True, kw_only=True)
 class RMULATConfig(RMUConfig):
-    """RMU against a latent adversary, which perturbs the states one layer earlier to restore the forget answers.
+    """RMU against a latent adversary that perturbs the states one layer earlier to restore the forget answers.
 
-    The defaults are those the authors use for a model with 7 billion parameters. Epsilon and scale must be chosen to
-    suit the norms of the model's states. The authors' code differs from this method: its adversary takes AdamW steps
-    rather than steps along the normalised gradient, the model takes four training steps against each attack rather
-    than one, only the last matrix of each block's MLP trains, and each batch is steered towards a new vector.
+    The defaults are the authors' settings for a 7-billion-parameter model. Choose epsilon and scale to match the norms
+    of the model's states. The authors' code differs from this implementation: its adversary takes AdamW steps instead
+    of normalised gradient steps, the model takes four training steps per attack instead of one, only the last matrix of
+    each block's MLP is trained, and each batch is steered towards a new vector.
     """
 
     method: ClassVar[str] = "rmulat"
@@ -71,16 +71,16 @@ class RMULATConfig(RMUConfig):
     """Weight of the retain term."""
 
     layer: PositiveInt = 8
-    """Block whose output is steered, at least 1; the adversary perturbs the output of the preceding block."""
+    """Block whose output is steered (at least 1). The adversary perturbs the output of the preceding block."""
 
     scale: PositiveFloat = 6.5
-    """Length c of the steering vector."""
+    """Norm c of the steering vector."""
 
     epsilon: PositiveFloat = 2.0
-    """Largest norm of the adversary's perturbation at any position."""
+    """Maximum norm of the adversary's perturbation at any position."""
 
     steps: PositiveInt = 16
-    """Steps that the adversary takes on each batch."""
+    """Number of adversary steps per batch."""
 
 
 @objective(RMULATConfig, needs=("retain", "frozen"), prepare=train_only_layers)

@@ -23,17 +23,17 @@ def rerouting(
     before: Float[Tensor, "batch pos d_model"],
     mask: Bool[Tensor, "batch pos"],
 ) -> Float[Tensor, ""]:
-    """Return the forget term of RR: how closely states still align with those of `full`.
+    """Return RR's forget term: how closely states still align with the states of `full`.
 
     `L = mean over masked positions of ReLU(cos(h, h_full))`
 
     Args:
         states: Residual stream after a layer.
-        before: The residual stream of `full` after that layer.
-        mask: Positions to average over, at least one.
+        before: Residual stream of `full` after the same layer.
+        mask: Positions to average over (at least one).
 
     Returns:
-        From 0 (orthogonal or opposed) to 1 (same direction).
+        A value from 0 (orthogonal or opposed) to 1 (same direction).
 
     Example:
         >>> import torch
@@ -52,15 +52,15 @@ def state_norm_distance(
     before: Float[Tensor, "batch pos d_model"],
     mask: Bool[Tensor, "batch pos"],
 ) -> Float[Tensor, ""]:
-    """Return the retain term of RR, the mean over masked positions of `|h - h_full|`, the Euclidean norm.
+    """Return RR's retain term, the mean over masked positions of the Euclidean norm `|h - h_full|`.
 
     Args:
         states: Residual stream after a layer.
-        before: The residual stream of `full` after that layer.
-        mask: Positions to average over, at least one.
+        before: Residual stream of `full` after the same layer.
+        mask: Positions to average over (at least one).
 
     Returns:
-        >= 0, in units of the residual stream.
+        A distance >= 0, in units of the residual stream.
     """
     here, there = at_least_float32(states[mask]), at_least_float32(before[mask])
     return torch.linalg.vector_norm(here - there, dim=-1).mean()
@@ -68,11 +68,11 @@ def state_norm_distance(
 
 @dataclass(frozen=True, kw_only=True)
 class RRConfig(RetainConfig):
-    """Circuit breakers: make states of two layers orthogonal to `full`'s on forget data; keep them on retain data.
+    """Circuit breakers: make two layers' states orthogonal to `full`'s on forget data; preserve them on retain data.
 
-    Weight shifts from the forget term to the retain term until, at the end of training, each has half of it. Layers up
-    to `top_layer` train and the others are frozen. The authors train low-rank adapters of rank 16 at a rate of 1e-4.
-    Their code averages the retain term over the states after every block, not only these two, and over padding.
+    During training, weight shifts from the forget term to the retain term until both have half. Only the blocks up to
+    `top_layer` are trained. The authors train low-rank adapters of rank 16 with a learning rate of 1e-4. Their code
+    averages the retain term over the states after every block, not only these two, and over padding.
     """
 
     method: ClassVar[str] = "rr"
@@ -81,21 +81,21 @@ class RRConfig(RetainConfig):
     """Total weight of the two terms."""
 
     layer: NonNegativeInt = 9
-    """First block whose output is rerouted, counted from 0; the authors use the states after 10 and 20 of 32 blocks."""
+    """First block whose output is rerouted, counted from 0. The authors use the states after 10 and 20 of 32 blocks."""
 
     top_layer: NonNegativeInt = 19
-    """Second block whose output is rerouted; equal to `layer` to reroute only one."""
+    """Second block whose output is rerouted; set it to `layer` to reroute only one block."""
 
 
 def train_only_below(config: RRConfig, model: nn.Module) -> None:
-    """Freeze everything but the blocks 0 to `top_layer`."""
+    """Freeze everything except blocks 0 to `top_layer`."""
     if config.top_layer < config.layer:
         raise ConfigError(Setting("top_layer", config.top_layer), f" is below layer {config.layer}.")
     train_only(model, 0, config.top_layer, setting=Setting("top_layer", ..., of="RRConfig"))
 
 
 def halfway(config: RRConfig, weight: float | None, retain_loss: float, progress: float) -> float:
-    """Return the retain term's share of the weight: half of the fraction of steps done."""
+    """Return the retain term's share of the weight, which is half the fraction of completed steps."""
     return progress / 2
 
 

@@ -1,4 +1,4 @@
-"""SatImp: gradient ascent on tokens that are neither forgotten yet (saturation) nor certain (importance)."""
+"""SatImp: gradient ascent, mainly on tokens that are neither forgotten yet (saturation) nor certain (importance)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from uds_lens.unlearning._settings import RetainConfig
 class SatImpConfig(RetainConfig):
     """Gradient ascent with each forget token weighted by `p^beta1 (1 - p)^beta2`: saturation and importance.
 
-    The paper gives the retain term a weight of 0.1. Open-Unlearning's configuration inverts this ratio (alpha=10).
+    The paper uses a retain weight of 0.1; Open-Unlearning's configuration inverts this ratio (alpha=10).
     """
 
     method: ClassVar[str] = "satimp"
@@ -25,10 +25,10 @@ class SatImpConfig(RetainConfig):
     """Weight of the retain term."""
 
     beta1: NonNegativeFloat = 5.0
-    """Exponent of p: above 0, tokens that are forgotten no longer count."""
+    """Exponent of p. Values above 0 down-weight tokens that are already forgotten."""
 
     beta2: NonNegativeFloat = 1.0
-    """Exponent of 1 - p: above 0, tokens that are certain hardly count. 0 gives WGA."""
+    """Exponent of 1 - p. Values above 0 down-weight tokens that are certain; 0 gives WGA."""
 
 
 @objective(SatImpConfig, needs=("retain",))

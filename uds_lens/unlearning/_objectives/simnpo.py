@@ -23,13 +23,13 @@ def simnpo(
     `L = -(2 / beta) mean log sigmoid(beta (NLL / |y| - delta))`
 
     Args:
-        log_probs: Log-probability of each forget answer under the model, nats.
-        lengths: Tokens of each answer, >= 1.
-        beta: Inverse temperature, > 0.
-        delta: Loss per token, in nats, that counts as forgotten.
+        log_probs: Log-probability of each forget answer under the model, in nats.
+        lengths: Number of tokens in each answer, at least 1.
+        beta: Inverse temperature, above 0.
+        delta: Loss per token, in nats, above which an answer counts as forgotten.
 
     Returns:
-        >= 0; `(2 / beta) log 2` where every answer has a loss of `delta` nats per token.
+        A loss >= 0; `(2 / beta) log 2` if every answer has a loss of `delta` nats per token.
 
     Example:
         >>> import torch
@@ -52,7 +52,7 @@ class SimNPOConfig(RetainConfig):
     """Inverse temperature."""
 
     delta: NonNegativeFloat = 1.0
-    """Loss per token, in nats, that counts as forgotten."""
+    """Loss per token, in nats, above which an answer counts as forgotten."""
 
     gamma: PositiveFloat = 0.125
     """Weight of the forget term."""

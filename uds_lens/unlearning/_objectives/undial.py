@@ -1,4 +1,4 @@
-"""UNDIAL: self-distillation with reduced logits of the true tokens."""
+"""UNDIAL: self-distillation with the true tokens' logits reduced."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ def undial(
     beta: float,
     reduction: Reduction = "answers",
 ) -> Float[Tensor, ""]:
-    """Return the UNDIAL loss: learn `full`'s own distribution with the logit of the true token reduced.
+    """Return the UNDIAL loss: match the distribution of `full` after reducing the true token's logit.
 
     `L = -mean_t sum_v q_t(v) log p_t(v)`, where `q_t = softmax(z_full - beta e_{y_t})` and t runs over the positions
     that predict an answer.
 
-    Open-Unlearning averages over every position but the last, prompt and padding included. At prompt and
-    padding positions the label is -100, which its code takes as an index from the end, so the logit of token V - 100
-    (of V) is reduced there.
+    Open-Unlearning averages over all positions except the last, including prompt and padding. At prompt and padding
+    positions, its code uses the label -100 as an index from the end, so the logit of token V - 100 (of V) is reduced
+    there.
 
     Args:
         logits: Unshifted logits of the model on the forget batch.
         reference: Logits of `full`.
-        labels: Unshifted labels, -100 where not counted.
-        beta: Amount subtracted from the true token's logit; 0 distils `full` into itself.
-        reduction: "answers", or "open_unlearning" for the mean that Open-Unlearning takes, bug included.
+        labels: Unshifted labels; -100 marks positions to ignore.
+        beta: Amount to subtract from the true token's logit; 0 distils `full` into itself.
+        reduction: "answers", or "open_unlearning" to average as Open-Unlearning does, including its bug.
 
     Returns:
-        Nats per token, >= 0; its minimum is the entropy of the targets, not 0.
+        Nats per token, >= 0; the minimum is the entropy of the targets, not 0.
 
     Raises:
-        DataError: No label in the batch.
-        ConfigError: "open_unlearning" with a vocabulary of fewer than 100 tokens, for which Open-Unlearning's code
-            fails, too.
+        DataError: The batch has no labels.
+        ConfigError: The reduction is "open_unlearning", but the vocabulary has fewer than 100 tokens, for which
+            Open-Unlearning's code also fails.
 
     Example:
         >>> import torch
@@ -73,7 +73,7 @@ def undial(
     elif n_tokens < -IGNORED:
         raise ConfigError(
             Setting("reduction", "open_unlearning"),
-            f" indexes a vocabulary from its end by {IGNORED}: it needs {-IGNORED} tokens or more, got {n_tokens}.",
+            f" indexes the vocabulary by {IGNORED} from its end, so it needs {-IGNORED} tokens; got {n_tokens}.",
         )
     else:
         logits, reference, true = logits[:, :-1], reference[:, :-1], labels[:, 1:]
@@ -84,12 +84,12 @@ def undial(
 
 @dataclass(frozen=True, kw_only=True)
 class UNDIALConfig(ReducedConfig):
-    """Distil `full` into itself with the true tokens' logits reduced by beta."""
+    """Distil `full` into itself, with the true tokens' logits reduced by beta."""
 
     method: ClassVar[str] = "undial"
 
     beta: PositiveFloat = 10.0
-    """Amount subtracted from the logit of the true token."""
+    """Amount to subtract from the true token's logit."""
 
 
 @objective(UNDIALConfig, needs=("retain", "frozen"))

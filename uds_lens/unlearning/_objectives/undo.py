@@ -24,26 +24,27 @@ from uds_lens.unlearning._settings import RetainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class UNDOConfig(RetainConfig):
-    """Distil a model unlearned by another method into a copy of itself whose weights are shrunk and noised.
+    """Distil a model unlearned by another method into a copy of itself with shrunk and noised weights.
 
-    Start from the unlearned model; starting from `full` would only restore `full`. Weights w become
-    `(1 - noise_share) w + noise_share noise_scale n`, where n is drawn as in Xavier initialisation for matrices and is
-    0 for vectors. UNDO needs more steps and a higher learning rate than unlearning, since the copy relearns everything.
+    Start from the unlearned model; starting from `full` would only restore `full`. A weight w becomes `(1 -
+    noise_share) w + noise_share noise_scale n`, where n follows Xavier initialisation for matrices and is 0 for
+    vectors. UNDO needs more steps and a higher learning rate than unlearning, because the copy has to relearn
+    everything.
     """
 
     method: ClassVar[str] = "undo"
 
     noise_share: Share = 0.25
-    """Share of each weight that is lost (the paper's alpha). At 1, nothing of the model is left."""
+    """Fraction of each weight to remove (the paper's alpha). At 1, nothing of the model is left."""
 
     noise_scale: NonNegativeFloat = 0.1
-    """Scale of the noise that replaces it (the paper's beta); 1 is that of Xavier initialisation."""
+    """Scale of the added noise (the paper's beta); 1 matches Xavier initialisation."""
 
 
 def damaged(config: UNDOConfig, model: nn.Module) -> None:
     """Shrink all weights and add noise."""
     if has_adapters(model):
-        raise ConfigError("undo damages all weights, and adapters cannot repair that: train without LoRA.")
+        raise ConfigError("undo damages all weights, which adapters cannot repair: train without LoRA.")
     draw = torch.Generator().manual_seed(config.seed)
     with torch.no_grad():
         for weight in model.parameters():

@@ -27,15 +27,15 @@ def weighted_ascent(
 
     Args:
         logits: Unshifted logits on the forget batch.
-        labels: Unshifted labels, -100 where not counted.
-        likely: Exponent of p. Above 0, a forgotten token no longer counts, so the ascent comes to an end.
-        unlikely: Exponent of 1 - p. Above 0, a token predicted with certainty does not count.
+        labels: Unshifted labels; -100 marks positions to ignore.
+        likely: Exponent of p. If above 0, forgotten tokens have little weight, so the ascent comes to an end.
+        unlikely: Exponent of 1 - p. If above 0, tokens predicted with near certainty have little weight.
 
     Returns:
         Nats per token, <= 0; equal to `gradient_ascent` if both exponents are 0.
 
     Raises:
-        DataError: No label in the batch.
+        DataError: The batch has no labels.
 
     Example:
         >>> import torch
