@@ -209,7 +209,7 @@ def _warmup_steps(config: MethodConfig, steps_per_epoch: int) -> int:
     if rising and rising >= steps:
         warnings.warn(
             UdsLensWarning(
-                f"the warm-up takes {rising} steps and the training {steps}: the learning rate never reaches "
+                f"the warm-up takes {rising} of {steps} training steps, so the learning rate never reaches "
                 f"{config.learning_rate:g}. Lower ",
                 Setting("warmup_epochs", ..., of=type(config).__name__),
                 f", now {config.warmup_epochs:g}, or raise ",

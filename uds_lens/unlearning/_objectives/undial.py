@@ -73,7 +73,8 @@ def undial(
     elif n_tokens < -IGNORED:
         raise ConfigError(
             Setting("reduction", "open_unlearning"),
-            f" indexes the vocabulary by {IGNORED} from its end, so it needs {-IGNORED} tokens; got {n_tokens}.",
+            f" indexes the vocabulary by {IGNORED} from its end, so it needs at least {-IGNORED} tokens; "
+            f"got {n_tokens}.",
         )
     else:
         logits, reference, true = logits[:, :-1], reference[:, :-1], labels[:, 1:]
