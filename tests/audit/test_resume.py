@@ -85,6 +85,6 @@ def test_results_that_are_not_whole(asked: Question, sweep: Path, tmp_path: Path
     out = shutil.copytree(sweep / "out", tmp_path / "out")
     for name, spoiled in (("baseline", "tensors.safetensors"), ("unlearned", "manifest.json")):
         (out / name / spoiled).write_bytes(b"")
-    with pytest.warns(UdsLensWarning, match="cannot be read, and is measured again: ") as told:
+    with pytest.warns(UdsLensWarning, match="cannot be read, so it is measured again: ") as told:
         assert found(asked, tmp_path) == (False, False)
     assert all(name in str(each.message) for name, each in zip(("baseline", "unlearned"), told, strict=True))
