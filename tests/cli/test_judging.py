@@ -81,7 +81,7 @@ def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
     [
         (lambda f: f, ["--metric", "nowhere"], "lacks the column 'nowhere'"),
         (lambda f: f[f["knows"].astype(bool)], [], "both pools need models"),
-        (lambda f: f.groupby("knows").head(2), [], "both pools need models, 5 in all"),
+        (lambda f: f.groupby("knows").head(2), [], "both pools need models, at least 5 in all"),
         (lambda f: f.assign(mine=0.5), ["--metric", "mine"], "means knowledge or erasure, with --direction"),
         (lambda f: f[["model", "knows"]], [], "no metric whose direction is known"),
         (lambda f: f, ["--direction", "uds=up"], "--direction must be NAME=knowledge or NAME=erasure; got 'uds=up'"),

@@ -103,7 +103,7 @@ def test_audits_beside_metrics(tmp_path):
     assert paired.frame["uds"].tolist() == [first.uds, second.uds] and not len(paired.reasons)
     with pytest.raises(DataError, match="pairs names 'nobody'"):
         join_audits(runs, audits, pairs={"gd": "nobody"})
-    with pytest.raises(DataError, match="no audit belongs to any model"):
+    with pytest.raises(DataError, match="no audit matches any model"):
         join_audits(ModelTable(frame=frame.iloc[1:], reasons=EMPTY, source="runs"), audits)
     with pytest.raises(ResultFormatError, match="no saved audit"):
         read_audits(tmp_path / "nothing")

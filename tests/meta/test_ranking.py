@@ -209,7 +209,7 @@ def test_examples_that_do_not_fit():
     frame, examples = example_table(GRID, "x", 0.1)
     for change, message in (
         (examples.drop(columns="value"), "lack the column value"),
-        (examples.assign(model="other"), "none of the models in the table: they name 'other', the table 'a0'"),
+        (examples.assign(model="other"), "none of the models in the table: they name 'other', but the table has 'a0'"),
         (pd.concat([examples, examples.iloc[:1]]), "two values of 'x'"),
         (examples.assign(value=examples["value"] / 2), "have the mean"),
     ):

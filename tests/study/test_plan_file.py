@@ -54,7 +54,7 @@ def test_toml_mapping_and_record_are_the_same(small, tmp_path):
         ({"data": {"tofu": "x", "forget": "y"}}, "leave out one of the two"),
         ({"data": {}}, "names no forget set"),
         ({"data": {"forget": "toy:forget", "limit": 0}}, "limit must be a whole number >= 1"),
-        ({"pool": [{"variant": "v", "knows": True, "start": "toy:full", "data": []}]}, "trains on nothing"),
+        ({"pool": [{"variant": "v", "knows": True, "start": "toy:full", "data": []}]}, "has no training data"),
         ({"seed": -1}, "seed must be a whole number >= 0"),
         ({"full": 3}, "full must be a string; got 3"),
     ],

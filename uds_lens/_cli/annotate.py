@@ -17,7 +17,7 @@ from uds_lens.errors import ConfigError
 
 
 def annotate(
-    examples: Annotated[str, opt.data("Questions with answers: a file, a Hub data set, rwku/level2:DIR.")],
+    examples: Annotated[str, opt.data("Questions with answers: a file, a Hub data set, or rwku/level2:DIR.")],
     by: Annotated[
         Literal["contrast", "difference", "names", "answer", "language_model"],
         typer.Option(

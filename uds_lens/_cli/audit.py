@@ -108,7 +108,7 @@ def audit(
     options: opt.AuditRun,
     printing: opt.Printing,
 ) -> None:
-    """Measure how deep the unlearning of a forget set went.
+    """Measure how deeply a forget set was unlearned.
 
     The audit of a single model is saved in --out. With several models, each audit is saved in a subdirectory of --out
     named after its model, next to table.csv and the shared baseline. When run again, the command keeps finished audits
@@ -116,7 +116,7 @@ def audit(
 
     With --control, loss is also measured on retained facts. With several --retain, each retain model gives a score of
     its own. With --transplant, each result has a subdirectory `transplant` with host depth and localisation. Exit code
-    3 means that a warning is fatal and the verdict is withheld.
+    3 means that a fatal warning withholds the verdict.
 
     With --watch, a checkpoint is read once its weights are complete and none of its files has changed between two
     polls. Ctrl-C or SIGTERM stops the command.
@@ -171,7 +171,7 @@ def audit(
     from uds_lens.audit._resume import Question, write_folder_table
 
     if transplant and config.stand_in == "counterfactual":
-        raise ConfigError("--transplant takes blocks of a retain model, and counterfactuals have no weights.")
+        raise ConfigError("--transplant needs blocks of a retain model, but counterfactuals have no weights.")
     facts = None if control is None else ul.load_examples(control)
     retains = retain[0] if retain and len(retain) == 1 else retain or None
     question = Question(full, retains, ul.load_examples(examples), config, options, control=facts)
@@ -403,7 +403,7 @@ def _step(name: str) -> tuple[int, str]:
 
 
 def demo(out: opt.Out = Path("runs/demo"), *, printing: opt.Printing) -> None:
-    """Audit the models of the embedded toy world.
+    """Audit the models of the built-in toy world.
 
     It runs offline on the CPU and takes about a minute. The audits are saved in --out, one directory per model, with a
     report.

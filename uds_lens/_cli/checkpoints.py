@@ -23,7 +23,7 @@ _MARKS = {"ok": "ok ", "note": "-  ", "problem": "!! "}
 def doctor(
     full: Annotated[str | None, opt.value("MODEL", "Model trained on everything: directory or Hub id.")] = None,
     retain: Annotated[
-        list[str] | None, opt.value("MODEL", "Model that never saw the forget set; repeat for other seeds.")
+        list[str] | None, opt.value("MODEL", "Model that never saw the forget set (repeatable for several seeds).")
     ] = None,
     unlearned: Annotated[list[str] | None, opt.value("MODEL", "Model to audit (repeatable).", "--model")] = None,
     examples: Annotated[str | None, opt.value("DATA", "Forget set, as in uds-lens audit.")] = None,

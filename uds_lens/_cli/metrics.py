@@ -163,7 +163,7 @@ def metrics(
         str | None, opt.data("tofu:DIR or tofu:HUB_ID for all TOFU sets, or a file with a forget set.", "--examples")
     ] = None,
     out: Annotated[
-        Path | None, opt.value("FILE", "Where the results go (JSON); a directory for several models.")
+        Path | None, opt.value("FILE", "JSON file for the results; for several models, a directory.")
     ] = None,
     name: Annotated[
         list[str] | None, opt.value("NAME", "Name of a model in the table and in file names; give one per --model.")
@@ -212,8 +212,8 @@ def metrics(
 ) -> None:
     """Measure metrics of one or several models.
 
-    There are metrics of memorization, generation and utility, membership attacks, and white-box metrics such as UDS.
-    Without --retain or --full, the metrics that need these models are NaN, with a reason.
+    The metrics measure memorization, generation and utility; they include membership attacks and white-box metrics such
+    as UDS. Without --retain or --full, the metrics that need these models are NaN, with a reason.
 
     \b
     Examples:

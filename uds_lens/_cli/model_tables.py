@@ -33,7 +33,8 @@ Direction: TypeAlias = Annotated[
     opt.value("NAME=WAY", "What a higher value of your own metric means: knowledge or erasure (repeatable)."),
 ]
 MinUtility: TypeAlias = Annotated[
-    float | None, opt.value("SHARE", "Share of full's utility that a model must keep to count (utility_rel).", min=0)
+    float | None,
+    opt.value("SHARE", "Share of full's utility that a model must keep to be included (utility_rel).", min=0),
 ]
 SelectBy: TypeAlias = Annotated[
     Literal["without", "with"],
@@ -159,7 +160,7 @@ class References:
                 ) from problem
             raise DataError(
                 f"{str(place)!r} holds no table of models: expected a CSV with one row per model, a folder of "
-                f"Open-Unlearning runs or of results of uds-lens metrics, or the UDS paper's files."
+                "Open-Unlearning runs or uds-lens metrics results, or the UDS paper's files."
             ) from problem
 
 

@@ -249,9 +249,9 @@ data = partial(value, "DATA", callback=_existing_data)  # a file, or anything el
 
 FULL = model("Model trained on everything: directory or Hub id.")
 RETAIN = model("Model that never saw the forget set.")
-RETAINS = model("Model that never saw the forget set; repeat for other seeds.")
+RETAINS = model("Model that never saw the forget set (repeatable for several seeds).")
 FORGET_SET = data("Forget set: JSON, JSON lines, CSV, Parquet, or a Hub data set.")
-CONTROL = data("Facts to retain, known to both full and retain; a loss on them is damage.")
+CONTROL = data("Facts to retain, known to both full and retain; loss on these facts is damage.")
 Out: TypeAlias = Annotated[Path, folder("Directory for the results.")]
 DType: TypeAlias = Annotated[_DType, typer.Option(help="Dtype of the models.")]
 Limit: TypeAlias = Annotated[int | None, count("Measure a sample of the examples, spread over their subjects.")]
@@ -306,7 +306,7 @@ Quantising: TypeAlias = Annotated[RunOptions, Offer(("device", *_HUB), ("device"
 
 @dataclass(frozen=True, kw_only=True)
 class Printing:
-    """How much is printed, and in which form."""
+    """How much is printed, and in what form."""
 
     json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False
     verbose: Annotated[bool, flag("--verbose", "Show more log output, including other packages'.")] = False

@@ -200,7 +200,7 @@ def _ranking_by_setup(
 
 
 def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the models that have a method; report those left out, except pool models."""
+    """Return the models that have a method; report the other models, except pool models."""
     frame = frame if "method" in frame.columns else frame.assign(method=None)
     kept = frame[frame["method"].notna()].reset_index(drop=True)
     rest = frame[frame["method"].isna()]
@@ -210,7 +210,7 @@ def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
     if not len(kept):
         raise DataError(
             f"no model has a method (models: {names or 'none'}). Give the methods with --methods CSV (columns "
-            "model and method). They are also read from unlearning.json next to a model, from names such as "
+            "model and method). Methods are also read from unlearning.json next to a model, from names such as "
             "..._forget10_NPO_lr1e-05_..., and from the column 'method' of a CSV of models."
         )
     if len(rest):
@@ -265,7 +265,8 @@ def _print(ranking: _Ranking) -> None:
     note = _BESIDE if beside else ""
     print_wrapped(
         f"\n{ranking.n_models} models, ranked {ranking.by} depth. Score: harmonic mean of memorization, privacy (MIA; "
-        f"with depth, MIA and UDS) and utility, of each method's best configuration; rank in brackets.{how}{note}"
+        "with depth, MIA and UDS) and utility for each method's best configuration, with its rank in "
+        f"brackets.{how}{note}"
     )
 
 

@@ -45,7 +45,7 @@ def _list_methods(wanted: bool) -> bool:
 
 
 def _defaults(config: type[Any]) -> dict[str, Any]:
-    """List the settings of a method with their defaults; a dash marks a setting that must be given."""
+    """List the settings of a method with their defaults; a dash marks a required setting."""
     return {field.name: "-" if field.default is MISSING else field.default for field in fields(config)}
 
 
@@ -61,7 +61,7 @@ class Depth:
     depth_every: Annotated[int | None, opt.count("Measure depth every N steps; needs --retain.")] = None
     retain_model: Annotated[str | None, opt.model("Model that never saw the forget set.", "--retain")] = None
     depth_examples: Annotated[str | None, opt.data("Forget facts with entities. Default: --examples.")] = None
-    control: Annotated[str | None, opt.data("Facts to retain, with entities; a loss on them is damage.")] = None
+    control: Annotated[str | None, opt.data("Facts to retain, with entities; loss on these facts is damage.")] = None
     depth_rows: Annotated[int | None, opt.count("Measure only about this many facts, choosing whole subjects.")] = None
 
     def callback(
@@ -120,7 +120,7 @@ def print_training(directory: Path, *, before: str | None, as_json: bool) -> Non
             if p["trained"] and p["after"] < LEARNED:
                 print_wrapped(
                     f"! {p['name']}: Prob below {LEARNED:g}. The model has not learned these answers well enough to be "
-                    "audited on them: raise --epochs or --learning-rate, or the rank of adapters (--lora)."
+                    "audited on them: raise --epochs or --learning-rate, or the adapters' rank (--lora)."
                 )
         echo("")
     if record["created"] == before:
@@ -371,7 +371,7 @@ def finetune(
     adapters: opt.Adapters,
     printing: opt.Printing,
 ) -> None:
-    """Teach a model facts, to make full and retain models.
+    """Fine-tune a model on facts, to make full and retain models.
 
     At the end, the command prints Prob (mean probability per token of the answers, over at most 100 rows of each file)
     before and after training. Prob should be near 1 on the rows that were taught and far lower on --unseen rows, where

@@ -1,4 +1,4 @@
-"""Judge metrics and rank methods, from tables of many models to tables of results."""
+"""Judge metrics and rank methods, based on tables of many models."""
 
 import lazy_loader
 

@@ -122,7 +122,7 @@ POINTS = {
     "quantised": "m after quantisation",
     "relearned": "m after relearning",
     "change": "relearned - before (Du)",
-    "shift": "change of retain (Dr), mean over its relearnings",
+    "shift": "change in retain's m (Dr), mean over its relearnings",
     "q": "Q of this model",
     "r": "R of this model at `shift`",
     "useful": "utility_rel >= min_utility; True if this filter is off",

@@ -38,7 +38,7 @@ def directions(
         Direction of each metric by name, in the order of `metrics` or, if it is None, of the columns.
 
     Raises:
-        ConfigError: A direction is neither "knowledge" nor "erasure", or a requested metric has none.
+        ConfigError: A direction is neither "knowledge" nor "erasure", or a requested metric has no direction.
         DataError: A requested metric is not a column or not numeric, or there are no metrics at all.
 
     Example:

@@ -1,4 +1,4 @@
-"""Faithfulness: does a metric rank models that know above models that do not, and how certain is that?"""
+"""Faithfulness: does a metric rank models that know above models that do not, and how certain is the result?"""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def faithfulness(
         seed: Seed of the bootstrap.
 
     Returns:
-        One row per metric, columns as in `COLUMNS["faithfulness"]`. F is NaN, with `reason`, if a pool has no values.
-        There is no interval, with `reason`, if all pairs are tied or a pool has only one model.
+        One row per metric, with the columns of `COLUMNS["faithfulness"]`. F is NaN, with `reason`, if a pool has no
+        values. There is no interval, with `reason`, if all pairs are tied or a pool has only one model.
 
     Raises:
         DataError: A column is missing or not numeric; a pool is empty; there are fewer than five models.
@@ -172,8 +172,8 @@ def variant_table(
     names of columns.
 
     Returns:
-        One row per metric and pair of variants, columns as in `COLUMNS["variants"]`. `auc` is NaN if one of the two
-        variants has no value, and the interval is NaN if one of them has a single run.
+        One row per metric and pair of variants, with the columns of `COLUMNS["variants"]`. `auc` is NaN if one of the
+        two variants has no value, and the interval is NaN if one of them has a single run.
 
     Example:
         >>> import pandas as pd
@@ -225,8 +225,8 @@ def thresholds(
     each cut.
 
     Returns:
-        One row per metric and best cut, columns as in `COLUMNS["thresholds"]`; one row with NaN and a reason if no cut
-        is better than chance.
+        One row per metric and best cut, with the columns of `COLUMNS["thresholds"]`; one row with NaN and a reason if
+        no cut is better than chance.
 
     Example:
         >>> import pandas as pd
@@ -289,7 +289,7 @@ def compare(
     n_resamples: int = 2000,
     seed: int = 0,
 ) -> pd.Series:
-    """Compare the faithfulness of two metrics on the models that have both.
+    """Compare the faithfulness of two metrics on the models that have values of both.
 
     The first test is DeLong's paired test, `z = (F_1 - F_2) / se`, where `se` accounts for the covariance of the two F
     values. The second is a t test of the same difference, with its standard error from a bootstrap that draws whole
@@ -333,7 +333,7 @@ def compare_all(
     p values are Holm-adjusted over the table; intervals are not adjusted. Arguments and errors are as in `compare`.
 
     Returns:
-        One row per pair, columns as in `COLUMNS["pairs"]`.
+        One row per pair, with the columns of `COLUMNS["pairs"]`.
 
     Raises:
         ConfigError: There are fewer than two metrics, or a metric is named twice.

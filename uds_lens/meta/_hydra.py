@@ -53,7 +53,7 @@ def read_config(folder: Path) -> Config | None:
     try:
         if place.stat().st_size > _LARGEST:
             raise ValueError("more than 1 MiB")
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader, if PyYAML has it, is ten times as fast
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader, if PyYAML has it, is ten times faster
         config = yaml.load(place.read_text(encoding="utf-8"), Loader=loader)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         text = " ".join(str(error).split())[:120]

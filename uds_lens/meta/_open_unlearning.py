@@ -139,7 +139,7 @@ def read_open_unlearning(
     examples: bool = False,
     checkpoints: bool = False,
 ) -> ModelTable:
-    """Read what Open-Unlearning wrote about one run or a whole folder of runs.
+    """Read Open-Unlearning's results for one run or a whole folder of runs.
 
     It reads `TOFU_EVAL.json`, `MUSE_EVAL.json`, `UDS_EVAL.json` (written by `uds_lens.sharing`) and their
     `_SUMMARY.json`. `LMEval_SUMMARY.json`, inside a run or in a folder with the run's name, gives columns such as
@@ -176,8 +176,8 @@ def read_open_unlearning(
         `references`. Every NaN has a reason, and `notes` lists what was not read.
 
     Raises:
-        ResultFormatError: There is no run; a file is broken; or `retain` or `full` holds no such run, or two with the
-            same base model and split.
+        ResultFormatError: There is no run; a file is broken; or `retain` or `full` holds no suitable run, or two with
+            the same base model and split.
         ConfigError: `utility` is unknown.
 
     Example:
@@ -230,7 +230,7 @@ def read_open_unlearning(
 def _all_references(
     root: Path, given: Mapping[str, str | os.PathLike[str] | None], places: list[_Place], examples: bool
 ) -> tuple[dict[str, list[_Run]], list[str]]:
-    """Read the references that were given, and those recognised by their names, with a note about the latter.
+    """Read the given references and those found by their names; a note names the latter.
 
     References that were not given are searched for in the folder, and in `eval` next to a folder `unlearn`.
     """

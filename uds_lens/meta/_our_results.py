@@ -43,7 +43,7 @@ def read_metrics(
 
     Raises:
         ResultFormatError: A file or the record next to a model is broken, or the folder holds no results.
-        DataError: Nothing was given, or names do not fit.
+        DataError: Nothing was given, or `names` does not match.
 
     Example:
         >>> read_metrics([])
@@ -103,7 +103,7 @@ def read_audits(
 
     Raises:
         ResultFormatError: A directory is not a complete audit, or the folder holds no audits.
-        DataError: Nothing was given, or names do not fit.
+        DataError: Nothing was given, or `names` does not match.
 
     Example:
         >>> read_audits([])
@@ -246,14 +246,14 @@ def _partners(table: ModelTable, audits: pd.DataFrame, pairs: Mapping[str, str])
             partners[name] = fits[0]
     if not partners:
         raise DataError(
-            f"no audit belongs to any model: models are {', '.join(names[:3])}, audits of {', '.join(ends[:3])}. "
-            "Name the pairs with pairs={model: audit}."
+            f"no audit matches any model: the models are {', '.join(names[:3])}, the audits are of "
+            f"{', '.join(ends[:3])}. Name the pairs with pairs={{model: audit}}."
         )
     return partners
 
 
 def as_text(conditions: Mapping[str, Any]) -> str:
-    """Return conditions as a cell of a table."""
+    """Return conditions as a table cell."""
     return json.dumps(conditions, sort_keys=True)
 
 

@@ -53,8 +53,8 @@ def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Fl
     """Compute R of each model: `1 - |Du - Dr| / (|Du| + |Dr| + 1e-10)`.
 
     Args:
-        change: Du, the change of each model's m under relearning.
-        shift: Dr, the change of retain's m.
+        change: Du, the change in each model's m under relearning.
+        shift: Dr, the change in retain's m.
 
     Returns:
         1 if both change equally, 0 if they change in opposite directions or only one changes; NaN if a value is
@@ -68,7 +68,7 @@ def symmetric_relearning(change: Float[np.ndarray, "model"], shift: float) -> Fl
 
 
 def one_directional_relearning(change: Float[np.ndarray, "model"], shift: float) -> Float[np.ndarray, "model"]:
-    """Compute R so that only learning more than retain lowers it: 1 if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`.
+    """Compute R so that only a larger rise than retain's lowers it: 1 if `Du <= max(Dr, 0)`, else `max(Dr, 0) / Du`.
 
     Arguments are those of `symmetric_relearning`.
 
@@ -119,7 +119,7 @@ class RetainShift:
     """Why there is no mean or no interval."""
 
     shifts: tuple[float, ...] = ()
-    """The averaged shifts: one number per relearning, or per retain model where there are several."""
+    """The shifts that are averaged: one per relearning or, with several retain models, one per model."""
 
     @property
     def contains_zero(self) -> bool:
@@ -177,7 +177,7 @@ def retain_shift(
     groups = moved.groupby(models, sort=False)
     units = moved.tolist() if groups.ngroups == 1 else groups.mean().tolist()
     low, high = _t_interval(units, confidence)
-    reason = "a single relearning of retain: its shift has no interval" if math.isnan(low) else None
+    reason = "retain was relearned only once, so its shift has no interval" if math.isnan(low) else None
     return RetainShift(float(np.mean(units)), low, high, len(moved), reason, tuple(units))
 
 

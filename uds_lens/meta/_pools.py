@@ -52,7 +52,7 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
     n_p, n_n = int((numbers == 1).sum()), int((numbers == 0).sum())
     if not n_p or not n_n or n_p + n_n < SMALLEST:
         raise DataError(
-            f"both pools need models, {SMALLEST} in all; the column {label!r} puts {n_p} in P (True) "
+            f"both pools need models, at least {SMALLEST} in all; the column {label!r} puts {n_p} in P (True) "
             f"and {n_n} in N (False)."
         )
     rows = pd.concat([frame[numbers == 1], frame[numbers == 0]])
@@ -65,7 +65,7 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
         problem = f"the table lacks the column {', '.join(map(repr, missing))}"
     elif (empty := rows[columns].isna().sum()).any():
         name = empty.index[empty > 0][0]
-        problem = f"the column {name!r} is empty for {empty[name]} models of the pools"
+        problem = f"the column {name!r} is empty for {empty[name]} models in the pools"
     if problem is not None:
         return Pools(rows, knows, None, None, problem)
     *variants, run = (rows[name].astype(str).to_numpy(dtype=object) for name in columns)
@@ -380,13 +380,13 @@ def dominated_by(values: np.ndarray, clusters: Sequence[str] | np.ndarray, confi
     """Return the cluster that accounts for most of the distance of a mean (of values in [0, 1]) from the nearer end.
 
     "Most" means a share above 2.5 / n, but at least 1/3 and at most 1/2: 1/2 for five equal clusters, 1/3 for eight or
-    more. Another sample may contain no such cluster, or two, and one sample cannot tell how far off its mean would be.
-    In simulations in which most values are 0, the interval of `clustered_mean` covers the truth in 65 to 95% of cases.
-    In at least 92% of cases in each cell of `benchmarks/coverage_faithfulness.py` (91.2% in two cells of a wider grid
-    with high Q), either that interval covers the truth or this function reports a cluster. The interval returned here
-    covers the truth in 98 to 100% of cases and is wide: it is the Clopper-Pearson interval (1934, Biometrika 26,
-    404-413) for a share, with `n mean` successes in `n = 1 / sum(w^2)` clusters, where `w` are the clusters' shares of
-    the models.
+    more. Another sample may contain no such cluster, or two, and a single sample does not show how far off its mean
+    would be. In simulations in which most values are 0, the interval of `clustered_mean` covers the truth in 65 to 95%
+    of cases. In at least 92% of cases in each cell of `benchmarks/coverage_faithfulness.py` (91.2% in two cells of a
+    wider grid with high Q), either that interval covers the truth or this function reports a cluster. The interval
+    returned here covers the truth in 98 to 100% of cases and is wide: it is the Clopper-Pearson interval (1934,
+    Biometrika 26, 404-413) for a share, with `n mean` successes in `n = 1 / sum(w^2)` clusters, where `w` are the
+    clusters' shares of the models.
 
     >>> most = dominated_by(np.array([0.0, 0.0, 0.0, 0.1, 0.4]), list("abcde"), 0.95)
     >>> str(most.cluster), round(most.share, 2), [round(end, 2) for end in most.interval]

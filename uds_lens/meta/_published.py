@@ -52,7 +52,7 @@ _FORGOTTEN = {
     "one_minus_paraprob": "paraprob",
     "one_minus_truth": "truth_ratio",
 }
-"""Entries of the paper's files that are one minus the metric."""
+"""Entries in the paper's files that are one minus the metric."""
 
 _SAME = {
     "s_loss": "s_mia_loss",
@@ -75,7 +75,7 @@ _SAME = {
     "utility_rel": "published_utility_rel",
     "overall": "published_score_with",
 }
-"""Entries of the paper's files that are the metric itself, under another name."""
+"""Entries in the paper's files that are the metric itself, under another name."""
 
 _FAITHFULNESS = {"auc_roc": "auc", "p_mean": "mean_p", "n_mean": "mean_n"}
 _ROBUSTNESS = {"quantization": "q", "relearning": "r", "agg": "rob"}
@@ -107,7 +107,7 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
     """
     folder = SHIPPED if path is None else Path(path)
     methods = read_object(folder / "method_results.json", expected="the UDS paper's per-model values")
-    judged = read_object(folder / "meta_eval.json", expected="the UDS paper's judgement of metrics")
+    judged = read_object(folder / "meta_eval.json", expected="the UDS paper's evaluation of metrics")
     where = str(folder / "method_results.json")
     full_utility = {
         epoch: number(value, where=f"{where}, full_utility {epoch!r}")

@@ -207,7 +207,7 @@ def rank(
         parts: Columns of the score; by default as in the UDS paper.
 
     Returns:
-        One row per method, best first, columns as in `COLUMNS["ranking"]`. A method without an eligible
+        One row per method, best first, with the columns of `COLUMNS["ranking"]`. A method without an eligible
         configuration comes last, with NaN and a reason.
 
     Raises:
@@ -242,7 +242,7 @@ def shifts(frame: pd.DataFrame, *, min_utility: float | None = None, parts: Scor
     errors are as in `rank`.
 
     Returns:
-        One row per method in order of appearance, columns as in `COLUMNS["shifts"]`.
+        One row per method in order of appearance, with the columns of `COLUMNS["shifts"]`.
 
     Example:
         >>> import pandas as pd
@@ -275,7 +275,7 @@ def shifts(frame: pd.DataFrame, *, min_utility: float | None = None, parts: Scor
 
 
 def places(scores: np.ndarray) -> np.ndarray:
-    """Return the ranks of scores, 1 for the highest; equal scores share the better rank, NaN has none.
+    """Return the ranks of scores, 1 for the highest; equal scores share the better rank, and NaN has no rank.
 
     >>> places(np.array([0.2, 0.9, 0.9, float("nan")])).tolist()
     [3.0, 1.0, 1.0, nan]
@@ -304,7 +304,7 @@ def eligible(scores: pd.DataFrame, rows: np.ndarray, min_utility: float | None) 
 
 
 def choose(scores: pd.DataFrame, rows: np.ndarray, by: View, min_utility: float | None) -> Choice | None:
-    """Return the best of some rows by one of the two scores; None if none is eligible."""
+    """Return the best of the given rows by one of the two scores; None if no row is eligible."""
     candidates = eligible(scores, rows, min_utility)
     if not len(candidates):
         return None

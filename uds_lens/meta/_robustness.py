@@ -89,7 +89,7 @@ class Tables:
     """One row per retain model."""
 
     retain_relearned: pd.DataFrame | None = None
-    """One row per relearning of retain; with several retain models, `model` names the one that was relearned."""
+    """One row per relearning of retain; with several retain models, `model` names the relearned model."""
 
     thresholds: pd.DataFrame | Mapping[str, float] | None = None
     """Cut on m per metric (mapping, or the result of `thresholds`): only models with `m <= threshold` are included.
@@ -99,7 +99,7 @@ class Tables:
     """Result of `faithfulness`, which `relative_move` needs."""
 
     cluster: Sequence[str] = ("method", "run")
-    """Columns of `before` that define clusters of models, outermost first; missing ones are ignored. Empty if all
+    """Columns of `before` that define clusters of models, outermost first; missing columns are ignored. Empty if all
     models are independent."""
 
 
@@ -142,7 +142,7 @@ def robustness(
         confidence: Confidence level of the intervals.
 
     Returns:
-        One row per metric, columns as in `COLUMNS["robustness"]`.
+        One row per metric, with the columns of `COLUMNS["robustness"]`.
 
     Raises:
         DataError: A column is missing or not numeric; a perturbed model is not in `before`.
@@ -187,7 +187,8 @@ def robustness_by_filter(
     are ignored here. If no model passes for a metric, there are no common models, and the reason names the metric.
 
     Returns:
-        One row per filter setting, kind of models (own, common) and metric; columns as in `COLUMNS["robustness"]`.
+        One row per filter setting, kind of models (own, common) and metric, with the columns of
+        `COLUMNS["robustness"]`.
 
     Example:
         >>> import pandas as pd
@@ -231,7 +232,7 @@ def perturbation_points(
     Arguments and errors are those of `robustness`.
 
     Returns:
-        One row per metric and model, columns as in `COLUMNS["points"]`; NaN if a state was not measured.
+        One row per metric and model, with the columns of `COLUMNS["points"]`; NaN if a state was not measured.
 
     Example:
         >>> import pandas as pd
@@ -255,7 +256,7 @@ class _States:
 
     metric: str
     # One row per model: `before`, `quantised` and `relearned` (m; NaN where not measured), `change` (Du), `q`,
-    # whether it is `useful` and `forgot`, and codes of its clusters (`in method` and the like).
+    # whether it is `useful` and `forgot`, and codes of its clusters (such as `in method`).
     models: pd.DataFrame
     given: tuple[str, ...]  # perturbations that were applied
     # Names of the codes by column, outermost first: methods and runs, or else the models themselves.
@@ -263,7 +264,7 @@ class _States:
     shift: RetainShift
     pool_distance: float  # |mean_P - mean_N|; NaN where it is not known
     threshold: float
-    # All thresholds that separate the pools equally well, `threshold` included; empty if there is no other.
+    # All thresholds that separate the pools equally well, including `threshold`; empty if there are no others.
     tied: tuple[float, ...]
     lacks_cut: bool  # whether thresholds are used but this metric has none
     symmetric: bool
@@ -530,7 +531,7 @@ def _why_none_common(states: Sequence[_States]) -> str:
 def summary(faithful: pd.DataFrame, robust: pd.DataFrame | None = None) -> pd.DataFrame:
     """Combine F, Q and R of every metric into robustness and Overall, and rank the metrics.
 
-    `Rob = HM(Q, R)` and `Overall = HM(F, Rob)`; HM is the harmonic mean, 0 if a part is 0 and NaN if one is NaN.
+    `Rob = HM(Q, R)` and `Overall = HM(F, Rob)`; HM is the harmonic mean, 0 if a part is 0 and NaN if a part is NaN.
 
     Args:
         faithful: `metric` and `auc`, from `faithfulness` or `read_published(...).metrics`.
@@ -538,8 +539,8 @@ def summary(faithful: pd.DataFrame, robust: pd.DataFrame | None = None) -> pd.Da
             `faithful` has these columns.
 
     Returns:
-        One row per metric of `faithful`, columns as in `COLUMNS["summary"]`; higher is always better. Each rank covers
-        only the metrics that have a value.
+        One row per metric of `faithful`, with the columns of `COLUMNS["summary"]`; higher is always better. Each rank
+        covers only the metrics that have a value.
 
     Raises:
         DataError: A column is missing, a metric occurs twice, or a number is negative.

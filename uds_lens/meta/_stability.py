@@ -87,8 +87,8 @@ class ExampleValues:
         named = examples["model"].astype(str)
         if len(examples) and not named.isin(names).any():
             raise DataError(
-                f"the examples belong to none of the models in the table: they name {named.iloc[0]!r}, the table "
-                f"{', '.join(map(repr, names[:3]))}."
+                f"the examples belong to none of the models in the table: they name {named.iloc[0]!r}, but the table "
+                f"has {', '.join(map(repr, names[:3]))}."
             )
         # A reader's examples include those of references and pool models, which are not candidates.
         examples = examples.assign(model=named, example_id=examples["example_id"].astype(str))
@@ -206,28 +206,28 @@ class Stability:
     """A ranking under resampling of configurations and of examples."""
 
     ranks: pd.DataFrame
-    """Probability of each rank for each method: columns of `COLUMNS["stability"]`."""
+    """Probability of each rank for each method, with the columns of `COLUMNS["stability"]`."""
 
     scores: pd.DataFrame
-    """Score of each method with its interval: columns of `COLUMNS["scores"]`."""
+    """Score of each method with its interval, with the columns of `COLUMNS["scores"]`."""
 
     swaps: pd.DataFrame
-    """Probability that one method is above another: columns of `COLUMNS["swaps"]`."""
+    """Probability that one method is above another, with the columns of `COLUMNS["swaps"]`."""
 
     reordered: Mapping[str, float]
-    """Share of resamples, of configurations and of examples, in which the methods' ranks change when depth joins the
-    score; NaN if nothing can vary."""
+    """Share of resamples (of configurations, of examples) in which adding depth to the score changes the methods'
+    ranks; NaN if nothing can vary."""
 
     fixed: tuple[str, ...]
-    """Parts of the score that the bootstrap over examples does not resample: they are not means of values per
+    """Parts of the score that the bootstrap over examples does not resample, because they are not means of values per
     example."""
 
     cautions: tuple[str, ...] = ()
-    """Warnings about what cannot vary in these resamples, which makes its probability NaN or overconfident."""
+    """Warnings about what cannot vary in these resamples, so that probabilities are NaN or overconfident."""
 
     @property
     def varying(self) -> tuple[str, ...]:
-        """Return the ways of resampling, "configurations" and "examples", in which any score can change."""
+        """Return the ways of resampling, "configurations" and "examples", in which a score can change."""
         judged = self.ranks[self.ranks["probability"].notna()]
         return tuple(dict.fromkeys(judged["resampled"]))
 

@@ -25,7 +25,7 @@ from uds_lens.results._conditions import mixed
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelTable:
-    """Models with their metrics, as a reader returns them."""
+    """Models with their metrics, as returned by a reader."""
 
     frame: pd.DataFrame
     """One row per model: `model`, metrics by their names in `uds_lens.metrics.METRICS`, and the other columns of
@@ -46,7 +46,7 @@ class ModelTable:
     """The models full and retain that were read along with the others; None if the reader did not look for them."""
 
     notes: tuple[str, ...] = ()
-    """Sentences about what was left out or decided."""
+    """Notes about what was left out or decided."""
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -57,7 +57,7 @@ class Published(ModelTable):
     """Tables that the UDS paper's repository publishes."""
 
     metrics: pd.DataFrame
-    """The paper's judgement of 22 metrics: columns of `COLUMNS["published"]`."""
+    """The paper's evaluation of 22 metrics, with the columns of `COLUMNS["published"]`."""
 
     references: pd.DataFrame
     """The models `full` and `retain`; `frame` holds only unlearned models."""
@@ -150,14 +150,14 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
 
     Args:
         table: What a reader returned.
-        base: Value of the column `base`, in upper or lower case; None takes all.
-        split: Value of the column `split`, in upper or lower case; None takes all.
+        base: Value of the column `base`, ignoring case; None takes all.
+        split: Value of the column `split`, ignoring case; None takes all.
 
     Returns:
         The rows, reasons and values per example of these models and of their retain model.
 
     Raises:
-        DataError: No model has that base model and split.
+        DataError: There is no model of this base model and split.
 
     Example:
         >>> import pandas as pd
@@ -498,7 +498,7 @@ def reasons_frame(reasons: Mapping[str, Mapping[str, str]]) -> pd.DataFrame:
 
 
 def harmonic_means(parts: np.ndarray) -> np.ndarray:
-    """Compute harmonic means of numbers >= 0 along the last axis: `n / sum(1 / v)`; 0 if one is 0, NaN if one is NaN.
+    """Compute harmonic means of numbers >= 0 along the last axis: `n / sum(1 / v)`; 0 if any is 0, NaN if any is NaN.
 
     >>> harmonic_means(np.array([[1.0, 0.5], [1.0, 0.0]])).round(3).tolist()
     [0.667, 0.0]

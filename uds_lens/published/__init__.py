@@ -1,4 +1,4 @@
-"""Measure published models again: the list of models, their published values, a plan, and a comparison."""
+"""Measure published models again: list them, plan and run the measurements, and compare the values."""
 
 import lazy_loader
 

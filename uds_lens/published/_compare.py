@@ -89,11 +89,11 @@ class Comparison:
     """Comparison of a run with the published values; made by `compare`."""
 
     frame: pd.DataFrame
-    """One row per model and metric with a published value, columns as in `uds_lens.published.COMPARED`."""
+    """One row per model and metric with a published value, with the columns of `uds_lens.published.COMPARED`."""
     by_metric: pd.DataFrame
-    """One row per metric, columns as in `uds_lens.published.BY_METRIC`."""
+    """One row per metric, with the columns of `uds_lens.published.BY_METRIC`."""
     of_pools: pd.DataFrame
-    """F, pool means, Q and R, columns as in `uds_lens.published.OF_POOLS`; empty without pool models."""
+    """F, pool means, Q and R, with the columns of `uds_lens.published.OF_POOLS`; empty without pool models."""
     unknown: tuple[str, ...]
     """Models in the run that are not among the published models."""
     source: str
@@ -126,7 +126,8 @@ def compare(run: str | os.PathLike[str], *, margins: Mapping[str, float] | None 
     layer explains up to four margins.
 
     Args:
-        run: Folder of `run`, or of any study; run folders of the UDS paper's released script; Open-Unlearning's saves.
+        run: Folder of `run` or of any study, run folders of the UDS paper's released script, or Open-Unlearning's
+            saves.
         margins: Differences that count as agreement, by metric; they replace the defaults.
 
     Returns:
@@ -245,10 +246,10 @@ def beside(run: str | os.PathLike[str]) -> Published:
 
     Returns:
         The table of `uds_lens.meta.read_published` with an additional row for each measured model: its name and method
-        end in "(measured)", so that both are ranked in one table.
+        end in "(measured)", so that measured and published models are ranked in one table.
 
     Raises:
-        DataError: There is no run, or none of its models is a published one.
+        DataError: There is no run, or none of its models is published.
     """
     published, measured_run = read_published(), read_run(run)
     frame = measured_run.frame[(measured_run.frame["group"] == "tofu-1b") & (measured_run.frame["state"] == "before")]

@@ -52,14 +52,14 @@ class ReleasedRuns(ModelTable):
 
 
 def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
-    """Read what the UDS paper's released script wrote.
+    """Read the output of the UDS paper's released script.
 
     As in the script, the score of a model is the mean over the examples that have a score. If no example has a score,
     the script writes 0, and this table has NaN with a reason. Every score is recomputed from the layers and must agree
     with the written score.
 
     Args:
-        path: One run folder, or a folder with several below it.
+        path: One run folder, or a folder that contains several.
 
     Returns:
         One row per run. Known models (`find`) have their names from the authors' page, and other models the name of the

@@ -38,7 +38,7 @@ def plan(
     """Plan to measure published models the way their published numbers were measured.
 
     UDS is measured by an audit with the paper's settings (raw prompts, bfloat16, the released script's last layer). All
-    other metrics are measured in bfloat16 too, each in the chat style of its published table, which depends on metric,
+    other metrics are also measured in bfloat16, each in the chat style of its published table, which depends on metric,
     role and state.
 
     Args:

@@ -122,7 +122,7 @@ class StudyFolder:
         return {key for part in self.parts(model, state) for key in part.keys.values()}
 
     def saved_audit(self, model: StudyModel, state: StudyState) -> DepthAudit | None:
-        """Return a finished audit that differs from the planned one only in settings applied to its deltas (tau)."""
+        """Return a finished audit that differs from the planned audit only in settings applied to its deltas (tau)."""
         if AUDIT not in self.missing(model, state):
             return None
         try:

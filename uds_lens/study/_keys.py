@@ -46,7 +46,7 @@ from uds_lens.unlearning._registry import DECLARED
 
 T = TypeVar("T")
 
-RULES = 1  # incremented when equal plans start to give different values
+RULES = 1  # incremented when the same plan starts to give different values
 
 _NO_VALUE = {"metrics": ("generation_rows", "fisher_memory_gb"), ELICITATION: ("rows_at_once",)}
 """Settings that affect only speed and memory. Keys always contain their defaults."""

@@ -202,7 +202,7 @@ def _unlearned_models(runs: UnlearningRuns, plan: StudyPlan) -> Iterator[StudyMo
         method = str(runs.method)
         configs = [make_config(method, values) for values in _grid(runs.settings, f"[[unlearn]] {method}")]
     elif runs.settings:
-        raise ConfigError("[[unlearn]] grid has its own settings: leave settings out, or name a method.")
+        raise ConfigError("[[unlearn]] grid has its own settings: leave out settings, or name a method.")
     else:
         configs = list(grid(runs.grid))
     for config in configs:
@@ -221,7 +221,7 @@ def _unlearned_models(runs: UnlearningRuns, plan: StudyPlan) -> Iterator[StudyMo
 
 
 def _measured(role: Role, plan: StudyPlan) -> dict[str, Any]:
-    """The role of a model, the states in which it is measured, and the items of each."""
+    """The role of a model, the states in which it is measured, and the items for each state."""
     states, measure, relearn = [StudyState("before")], plan.measure, plan.perturb.relearn
     if role in ("full", "retain", "unlearned"):
         if plan.perturb.quantise:

@@ -111,7 +111,7 @@ class TrainingSets:
     """Training sets of unlearning."""
 
     forget: tuple[TrainingRows, ...] = ()
-    """Rows to forget; relearning trains on them too."""
+    """Rows to forget; relearning also trains on them."""
 
     retain: tuple[TrainingRows, ...] = ()
     """Rows to keep."""
@@ -442,7 +442,7 @@ def _check(checked: StudyPlan) -> None:
             raise ConfigError(f"the model {model.name!r} has role {model.role!r}: {fix}.")
     for pool in checked.pool:
         if not pool.data:
-            raise ConfigError(f"the pool {pool.variant!r} trains on nothing: give it data = [{{source = ...}}].")
+            raise ConfigError(f"the pool {pool.variant!r} has no training data: give it data = [{{source = ...}}].")
     if checked.perturb.relearn is not None:
         if not checked.train.forget:
             raise ConfigError("relearning needs the forget set: give [train] forget = [{source = ...}].")

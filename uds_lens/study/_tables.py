@@ -56,7 +56,8 @@ def table(out: str | os.PathLike[str] | StudyFolder) -> pd.DataFrame:
         out: Directory of the study.
 
     Returns:
-        One row per model, state, seed and metric, columns as in `uds_lens.study.COLUMNS`, in the order of the plan.
+        One row per model, state, seed and metric, with the columns of `uds_lens.study.COLUMNS`, in the order of the
+        plan.
 
     Raises:
         ResultFormatError: There is no study, or it is broken.

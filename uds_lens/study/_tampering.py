@@ -67,7 +67,7 @@ def noise(model: HookedModel, scale: float, questions: Questions) -> None:
 
 
 def refusal(model: HookedModel, depth: float, questions: Questions) -> None:
-    """Replace states h of the embedding and the blocks by `h - (h r) r`, where r is the unit difference of means."""
+    """Replace states h of the embedding and the blocks with `h - (h r) r`, where r is the unit difference of means."""
     block = model.anatomy.layers[min(int(depth * model.n_layers), model.n_layers - 1)]
     means = [_mean_state(model, block, rows, questions) for rows in (questions.forget, questions.retain)]
     direction = means[0] - means[1]
