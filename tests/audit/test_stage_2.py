@@ -96,8 +96,8 @@ def test_frames_and_figures_say_what_was_not_measured(partly, everywhere):
     assert frame["s2_mean"].isna().equals(frame["n_s2"] < len(partly.examples))
     assert frame["ler_mean"].to_numpy() == pytest.approx(whole["ler_mean"].to_numpy(), abs=1e-5, nan_ok=True)
     for draw in (plots.layer_profile, lambda f: plots.compare_layers({"a": f}, value="s2")):
-        assert "gap in S2" in draw(frame).layout.title.subtitle.text
-        assert "gap in S2" not in draw(whole).layout.title.subtitle.text
+        assert "Gap in S2" in draw(frame).layout.title.subtitle.text
+        assert "Gap in S2" not in draw(whole).layout.title.subtitle.text
     one = [audit.to_frame().head(audit.n_layers) for audit in (partly, everywhere)]
     for draw in (lambda a, f: plots.example_profile(f, question="Who?"), lambda a, f: a.plot_heatmap()):
         figures = [draw(audit, f) for audit, f in zip((partly, everywhere), one, strict=True)]
