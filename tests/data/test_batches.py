@@ -44,8 +44,6 @@ def test_faults():
         make_batch([LONG], indices=[], pad_token_id=0)
     with pytest.raises(ConfigError, match="token_budget must be a whole number >= 1; got 0"):
         plan_batches([LONG], token_budget=0)
-    with pytest.raises(ConfigError, match="max_rows must be a whole number >= 1, or None; got 0"):
-        plan_batches([LONG], max_rows=0)
 
 
 def test_to_moves_every_tensor():
@@ -89,10 +87,10 @@ def test_padding_sides_agree_and_positions_point_at_the_rows(cells):
             assert tuple(batch.input_ids[index][batch.attention_mask[index].bool()].tolist()) == row.ids
 
 
-@given(st.lists(sequences(), max_size=30), st.integers(1, 60), st.one_of(st.none(), st.integers(1, 4)))
-def test_plans_hold_every_row_once_within_their_limits(cells, token_budget, max_rows):
+@given(st.lists(sequences(), max_size=30), st.integers(1, 60))
+def test_plans_hold_every_row_once_within_the_budget(cells, token_budget):
     rows = [TokenSequence(**cell) for cell in cells]
-    plan = plan_batches(rows, token_budget=token_budget, max_rows=max_rows)
+    plan = plan_batches(rows, token_budget=token_budget)
     assert sorted(index for batch in plan for index in batch) == list(range(len(rows)))
     longest = [max(len(rows[index].ids) for index in batch) for batch in plan]
     assert longest == sorted(longest)
@@ -101,7 +99,6 @@ def test_plans_hold_every_row_once_within_their_limits(cells, token_budget, max_
         assert widths == sorted(widths)
         lengths = [len(rows[index].ids) for index in batch]
         assert len(batch) == 1 or len(batch) * max(lengths) <= token_budget
-        assert max_rows is None or len(batch) <= max_rows
 
 
 def _rows(*cells):

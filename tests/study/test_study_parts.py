@@ -103,17 +103,14 @@ def test_nothing_foreign_is_written_over(small, fake, tmp_path):
         study.status(tmp_path)
 
 
-def test_wrong_ways_to_run(small, fake, tmp_path, monkeypatch):
+def test_wrong_ways_to_run(small, fake, tmp_path):
     for words, given in (
         ("whole number >= 1", {"jobs": 0}),
-        ("this process only", {"jobs": 2, "runner": fake()}),
+        ("only in this process", {"jobs": 2, "runner": fake()}),
         ("without Slurm", {"slurm": study.SlurmOptions(), "runner": fake()}),
     ):
         with pytest.raises(ConfigError, match=words):
             study.run(small, tmp_path / "s", **given)
-    monkeypatch.setattr("shutil.disk_usage", lambda place: type("Usage", (), {"free": 1000})())
-    with pytest.raises(ConfigError, match="keep_models = false"):
-        study.run(small, tmp_path / "s", runner=fake())
 
 
 def test_what_another_process_is_at_comes_last_and_is_not_measured_again(small, fake, tmp_path):

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from uds_lens._settings import check_value
-from uds_lens._types import NonNegativeFloat, PaddingSide, PositiveInt, check_choice
+from uds_lens._types import PaddingSide, PositiveInt, check_choice
 from uds_lens.data._tokens import TokenSequence
 from uds_lens.errors import ConfigError, DataError
 
@@ -67,12 +67,7 @@ def cheapest_cuts(
 
 
 def plan_batches(
-    rows: Sequence[TokenSequence],
-    *,
-    token_budget: int = 4096,
-    max_rows: int | None = None,
-    window_weight: float = 0.0,
-    batch_cost: float = 128,
+    rows: Sequence[TokenSequence], *, token_budget: int = 4096, window_weight: float = 0.0, batch_cost: float = 128
 ) -> list[list[int]]:
     """Group rows of similar length and window width, so that each group can be padded to one length.
 
@@ -84,7 +79,6 @@ def plan_batches(
         rows: The rows to group.
         token_budget: Maximum tokens per batch, including padding; it limits both n S and n w W. A row that exceeds it
             gets a batch of its own.
-        max_rows: Maximum rows per batch; None means that only the budget limits them.
         window_weight: Cost of a window token relative to a row token; 0 groups by length alone.
         batch_cost: Cost of each additional batch, in tokens.
 
@@ -100,17 +94,12 @@ def plan_batches(
         [[0, 2], [1]]
     """
     check_value("token_budget", token_budget, PositiveInt)
-    check_value("max_rows", max_rows, PositiveInt | None)
-    check_value("window_weight", window_weight, NonNegativeFloat)
-    check_value("batch_cost", batch_cost, NonNegativeFloat)
     lengths, widths = _sizes(rows)
 
     def cost(count: np.ndarray, longest: np.ndarray, widest: np.ndarray) -> np.ndarray:
         return count * (longest + window_weight * widest)
 
     def too_large(group: np.ndarray) -> bool:
-        if max_rows is not None and len(group) > max_rows:
-            return True
         return bool(len(group) * max(lengths[group].max(), window_weight * widths[group].max()) > token_budget)
 
     pending, batches = [np.arange(len(rows))] if rows else [], []
