@@ -277,7 +277,7 @@ def test_several_base_models_are_never_ranked_as_one(tmp_path):
     table = read_open_unlearning(tmp_path / "unlearn", utility="model_utility")
     names = {"memorization": ("es",), "membership": ("rouge",), "depth": "prob", "utility": "model_utility"}
     ways = {"es": "knowledge", "rouge": "knowledge", "prob": "knowledge"}
-    words = r"4 base models and splits \(Llama-3.1-8B-Instruct, forget05; .*base and split"
+    words = r"4 different base models and splits \(Llama-3.1-8B-Instruct, forget05; .*base and split"
     for call in (rank, shifts, stability):
         with pytest.raises(DataError, match=words):
             call(table.frame, parts=ScoreParts(**names, direction=ways))

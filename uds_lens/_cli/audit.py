@@ -210,7 +210,7 @@ def audit(
 def _all_of(
     question: Question, models: Sequence[str], given: Sequence[str], out: Path, *, redo: bool, keep_full: bool
 ) -> tuple[dict[str, ul.DepthAudit], dict[str, Path]]:
-    """Audit the models that have no audit of these inputs yet; also return where each audit is saved."""
+    """Audit the models not yet audited on these inputs; return all audits and where they are saved."""
     from uds_lens.audit import _resume as folder
     from uds_lens.results._saving import directory_names
     from uds_lens.results._verdict import score_in_words

@@ -169,13 +169,12 @@ class Score:
     """The parts of a model's score, by default as in the UDS paper."""
 
     memorization: Annotated[
-        list[str] | None,
-        opt.value("NAME", "Metric of memorization (repeatable). Default: es, em, paraprob, truth_ratio."),
+        list[str] | None, opt.value("NAME", "Memorization metric (repeatable). Default: es, em, paraprob, truth_ratio.")
     ] = None
     membership: Annotated[
-        list[str] | None, opt.value("NAME", "Metric of privacy (repeatable). Default: the four s_mia_*.")
+        list[str] | None, opt.value("NAME", "Privacy metric (repeatable). Default: the four s_mia_*.")
     ] = None
-    depth: Annotated[str, opt.value("NAME", "Metric of depth; the score is computed with and without it.")] = "uds"
+    depth: Annotated[str, opt.value("NAME", "Depth metric; the score is computed with and without it.")] = "uds"
 
     def parts(self, default: ul.meta.ScoreParts | None = None) -> ul.meta.ScoreParts:
         """Return the library's record, with the parts that were not named taken from `default`."""

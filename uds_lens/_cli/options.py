@@ -148,7 +148,7 @@ def _help(doc: str, flags: dict[str, str]) -> str:
     """Return the first sentence of a field's docstring, reworded for the command line."""
     first = re.split(r"(?<=\.)\s+(?=[A-Z`])", " ".join(doc.split()))[0]
     first = re.sub(r"`([^`]*)`", lambda word: flags.get(word[1], word[1]), first)
-    return re.sub(r"; None (is )?", "; default: ", first)
+    return re.sub(r"; None (is |means )?", "; default: ", first)
 
 
 def _record(record: type[Any], given: dict[str, Any]) -> Any:

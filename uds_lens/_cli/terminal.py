@@ -129,7 +129,7 @@ _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
 def print_audits(audits: Mapping[str, ul.DepthAudit], *, cautions_of: Sequence[str] | None = None) -> None:
     """Print the table of `audits` (name to audit), their warnings, and a legend of the columns.
 
-    `cautions_of` names the audits whose warnings are printed; None prints the warnings of all.
+    `cautions_of` names the audits whose warnings are printed, by default all.
     """
     from uds_lens.results._frames import thirds_in_words
     from uds_lens.results._settings import roles_of

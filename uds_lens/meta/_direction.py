@@ -30,8 +30,8 @@ def directions(
 
     Args:
         frame: One row per model, metrics as columns.
-        metrics: Columns to judge. None means the metrics in `direction` or, without it, all declared metrics of
-            forgetting.
+        metrics: Columns to judge. By default, the metrics in `direction` or, if it is also None, all declared metrics
+            of forgetting.
         direction: What a higher value means, by column: `{"my_metric": "knowledge"}` or `"erasure"`.
 
     Returns:
@@ -79,7 +79,7 @@ def directions(
 
 
 def declared(groups: Sequence[str] | None = None) -> dict[str, Points]:
-    """Return the directions of the declared metrics of forgetting; metrics of utility have no such direction."""
+    """Return the directions of the declared metrics of forgetting; utility metrics have no such direction."""
     ways: dict[str, Points] = {}
     for name, spec in METRICS.items():
         points = spec.meaning.direction
@@ -103,7 +103,7 @@ def check_numbers(frame: pd.DataFrame, names: Iterable[str]) -> None:
 
 
 def oriented(values: pd.Series, points: Points) -> pd.Series:
-    """Return m as floats: the value for a metric of knowledge, `1 - value` for a metric of erasure; NaN stays NaN.
+    """Return m as floats: the value for a knowledge metric, `1 - value` for an erasure metric; NaN stays NaN.
 
     Example:
         >>> import pandas as pd

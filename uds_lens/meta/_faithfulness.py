@@ -46,8 +46,8 @@ def faithfulness(
 ) -> pd.DataFrame:
     """Measure how well each metric separates models that know from models that do not.
 
-    `F = P(m_P > m_N) + 0.5 P(m_P = m_N)`, where m is the value for a metric of knowledge and `1 - value` for a metric
-    of erasure. Two intervals hold for more models of the *same* variants: DeLong's on the logit scale (at F = 0 or 1,
+    `F = P(m_P > m_N) + 0.5 P(m_P = m_N)`, where m is the value for a knowledge metric and `1 - value` for an erasure
+    metric. Two intervals hold for more models of the *same* variants: DeLong's on the logit scale (at F = 0 or 1,
     Wilson's with the size of the smaller pool), and a bootstrap within pool and variant that keeps the models of a run
     together. `variants_low` and `variants_high` give the range of F with one variant left out. `new_variants_low` and
     `new_variants_high` hold for *new* variants: a t interval on the logit scale with whole variants as clusters, whose

@@ -159,7 +159,8 @@ def read_open_unlearning(
         path: A file, a run's folder, or a folder with runs at any depth.
         retain: File or folder of the retain model's run, which the normalised attacks `s_mia_*` need. In a folder of
             several runs, the runs with names such as `..._retain90` are used, each for the models with its base model
-            and split. None looks for such names in `path` and, if `path` is `saves/unlearn`, also in `saves/eval`.
+            and split. If None, such names are looked for in `path` and, if `path` is `saves/unlearn`, also in
+            `saves/eval`.
         full: File or folder of the full model's run, which `utility_rel` needs. In a folder of several runs, the runs
             with names such as `..._full` are used, as for `retain`.
         utility: Parts of `utility` and `utility_rel`. Runs without fluency (`forget_Q_A_gibberish`) have values only

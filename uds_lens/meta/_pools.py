@@ -35,8 +35,8 @@ def split_pools(frame: pd.DataFrame, label: str, cluster: Sequence[str]) -> Pool
     columns = [cluster] if isinstance(cluster, str) else list(cluster)
     if label not in frame.columns:
         raise DataError(
-            f"the table lacks the column {label!r}: it says which models know (True), which do not (False), "
-            "and is empty for models in neither pool."
+            f"the table lacks the column {label!r}: it is True for models that know, False for models that do not, and "
+            "empty for models in neither pool."
         )
     column = frame[label]
     spelt = {"true": 1, "false": 0}  # as written in CSV files

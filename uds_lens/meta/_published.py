@@ -88,8 +88,8 @@ def read_published(path: str | os.PathLike[str] | None = None) -> Published:
     `utility_rel` is computed from the utilities, because the value in the files is capped at 1.
 
     Args:
-        path: Directory with `method_results.json` and `meta_eval.json`; None reads the copy that comes with this
-            library (`uds_lens/meta/uds_paper`; Copyright 2026 Jaeung Lee, Apache License 2.0).
+        path: Directory with `method_results.json` and `meta_eval.json`; if None, the copy that comes with this library
+            is read (`uds_lens/meta/uds_paper`; Copyright 2026 Jaeung Lee, Apache License 2.0).
 
     Returns:
         The tables: `frame` (unlearned models), `references` (`full`, `retain`), `metrics` (columns of

@@ -162,7 +162,7 @@ def checked_share(name: str, forgotten: np.ndarray) -> np.ndarray:
 def utility_of(frame: pd.DataFrame, parts: ScoreParts) -> np.ndarray:
     """Return the relative utility, capped at 1."""
     if parts.utility not in frame.columns:
-        raise DataError(f"the table lacks the column {parts.utility!r}: utility relative to full.")
+        raise DataError(f"the table lacks the column {parts.utility!r} (utility relative to full).")
     check_numbers(frame, [parts.utility])
     values = pd.to_numeric(frame[parts.utility]).astype(float).to_numpy()
     if (values < 0).any():
@@ -203,7 +203,7 @@ def rank(
         frame: One row per model, with `model`, `method` and the columns of `parts`.
         with_uds: Rank by the score with the depth metric.
         select_by: Choose the configuration by the score "without" or "with" the depth metric.
-        min_utility: Smallest `utility_rel` of a candidate; None admits all models.
+        min_utility: Smallest `utility_rel` of a candidate; None means no minimum.
         parts: Columns of the score; by default as in the UDS paper.
 
     Returns:

@@ -137,8 +137,8 @@ def robustness(
         metrics: As in `directions`.
         direction: As in `directions`.
         min_utility: Smallest `utility_rel` of the models included. None turns the filter off.
-        symmetric: Penalise changes in both directions, as in the UDS paper; False penalises only knowledge that comes
-            back.
+        symmetric: Penalise changes in both directions, as in the UDS paper; if False, only knowledge that comes back is
+            penalised.
         confidence: Confidence level of the intervals.
 
     Returns:
@@ -535,8 +535,8 @@ def summary(faithful: pd.DataFrame, robust: pd.DataFrame | None = None) -> pd.Da
 
     Args:
         faithful: `metric` and `auc`, from `faithfulness` or `read_published(...).metrics`.
-        robust: `metric`, `q`, `r` and perhaps `n`, from `robustness` at one filter setting; None if
-            `faithful` has these columns.
+        robust: `metric`, `q`, `r` and perhaps `n`, from `robustness` under one filter setting; None if `faithful` has
+            these columns.
 
     Returns:
         One row per metric of `faithful`, with the columns of `COLUMNS["summary"]`; higher is always better. Each rank

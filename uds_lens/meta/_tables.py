@@ -102,7 +102,7 @@ def require_one_setup(frame: pd.DataFrame) -> None:
         more = "; ..." if len(several) > 4 else ""
         shown = "; ".join(map(setup_name, several[:4]))
         raise DataError(
-            f"the models are of {len(several)} base models and splits ({shown}{more}), so they cannot be "
+            f"the models have {len(several)} different base models and splits ({shown}{more}), so they cannot be "
             "configurations of one method. Choose with ",
             Setting("base"),
             " and ",
@@ -150,8 +150,8 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
 
     Args:
         table: What a reader returned.
-        base: Value of the column `base`, ignoring case; None takes all.
-        split: Value of the column `split`, ignoring case; None takes all.
+        base: Value of the column `base`, ignoring case; by default any.
+        split: Value of the column `split`, ignoring case; by default any.
 
     Returns:
         The rows, reasons and values per example of these models and of their retain model.

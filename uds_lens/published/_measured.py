@@ -307,7 +307,7 @@ def _by_name(name: str, group: str | None) -> PublishedModel | None:
 def _as_measured(
     folder: StudyFolder, model: PublishedModel, metric: str, role: Any, state: Any
 ) -> tuple[str, str, str, str]:
-    """Return prompts, dtype and last layer of a value, and its other differences from the published value in words."""
+    """Return prompts, dtype and last layer of a value, and say how else it differs from the published value."""
     plan, measure = folder.plan, folder.plan.measure
     audit = audit_settings(measure) if metric.startswith("uds") else None
     settings = audit or metric_settings(measure, style_of(measure, metric, role, state))

@@ -43,7 +43,7 @@ def plan(
 
     Args:
         models: Models from `models`, all in one group; every plan includes this group's full and retain.
-        metrics: Names of metrics; None takes all metrics published for any of these models.
+        metrics: Names of metrics; by default all metrics published for any of these models.
         perturb: Also measure unlearned models, full and retain in 4 bits and after relearning, as the paper did.
         data: TOFU directory or Hub id to use instead of the group's data set.
         limit: Number of rows to sample from each set, spread over the subjects, for a quick look rather than a

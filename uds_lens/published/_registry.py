@@ -79,7 +79,7 @@ class PublishedModel:
 
     @property
     def variant(self) -> str | None:
-        """Kind of training of a pool model."""
+        """Kind of training (pool models only)."""
         return self.settings.get("variant")
 
     @property

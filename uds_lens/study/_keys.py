@@ -110,7 +110,7 @@ class FileHashes:
 
 
 class WorkKeys:
-    """Keys of everything in a plan."""
+    """Keys for all items in a plan."""
 
     def __init__(self, plan: StudyPlan, remembered: Path | None = None) -> None:
         self.plan, self._hashes = plan, FileHashes(remembered)

@@ -38,7 +38,7 @@ class SlurmOptions:
     """Resources of each task in the array."""
 
     partition: str | None = None
-    """Partition of the cluster; None for the cluster's default."""
+    """Partition of the cluster; None means the cluster's default."""
 
     gpus: NonNegativeInt = 1
     """GPUs per task; 0 for none."""
@@ -53,7 +53,7 @@ class SlurmOptions:
     """Memory per task, GiB."""
 
     parallel: PositiveInt | None = None
-    """Maximum number of tasks at a time; None for no limit."""
+    """Maximum number of tasks at a time; None means no limit."""
 
     requeues: NonNegativeInt = 10
     """Maximum number of times a task is resubmitted after reaching its time limit."""
@@ -80,7 +80,7 @@ def carry_out(
         place: Folder of the results; locks and failures are kept there.
         jobs: Number of processes on this machine (1 means this process) or of Slurm tasks, each of which gets a share
             of the parts.
-        slurm: Resources of each task; None stays on this machine.
+        slurm: Resources of each task; None runs the parts on this machine.
         wait: Whether to wait for the tasks.
         progress: Returns a description of the progress, which is logged while waiting for tasks.
     """

@@ -56,10 +56,11 @@ class TrainingRows:
     """Answers to train on."""
 
     answers_per_row: PositiveInt | None = None
-    """Number of answers per row of a biography, in case all of them are too long for the model; None joins all."""
+    """Number of answers per row of a biography, in case all of them are too long for the model; by default all are
+    joined."""
 
     sample: PositiveInt | None = None
-    """Number of rows, drawn without replacement; None takes all."""
+    """Number of rows, drawn without replacement; by default all."""
 
     seed: NonNegativeInt = 0
     """Seed of the draw."""
@@ -92,7 +93,7 @@ class QuestionSets:
     """File of unrelated facts."""
 
     entities: str | None = None
-    """File of the forget set with entities, also allowed with `tofu`; None uses `forget`."""
+    """File of the forget set with entities, also allowed with `tofu`; by default `forget`."""
 
     limit: PositiveInt | None = None
     """Use this many questions of each set; `entities` keeps the rows for the questions drawn from `forget`."""
@@ -135,10 +136,10 @@ class GivenModel:
     """For a pool model: True if it was trained on the forget set, False if it never saw the forget set."""
 
     variant: str | None = None
-    """Kind of training of a pool model."""
+    """Kind of training (pool models only)."""
 
     run: str | None = None
-    """Training run of a pool model; None means a separate run."""
+    """Training run (pool models only); None means a separate run."""
 
     method: str | None = None
     """Unlearning method."""
@@ -186,7 +187,7 @@ class UnlearningRuns:
     """"paper" makes the models of the published grid; in that case, leave out the method."""
 
     start: str | None = None
-    """Starting checkpoint; None uses the plan's `full`."""
+    """Starting checkpoint; by default the plan's `full`."""
 
 
 @validated
@@ -309,7 +310,7 @@ class StudyPlan:
     """Settings of `uds_lens.RunOptions`."""
 
     keep_models: bool = True
-    """Keep the weights of the models that were made; False deletes them once all their states are measured."""
+    """Keep the weights of the models that were made; if False, they are deleted once all their states are measured."""
 
     seed: NonNegativeInt = 0
     """Seed for the order of models."""

@@ -239,7 +239,7 @@ def relearn_grid(
         metrics: How metrics are measured; unless prompts are set here, the training prompts are used.
         jobs: Number of settings to run at a time; 1 runs them in this process. On Slurm, number of tasks in the array,
             each of which gets a share of the settings.
-        slurm: Resources of each task in a Slurm array; None stays on this machine.
+        slurm: Resources of each task in a Slurm array; None runs the settings on this machine.
 
     Returns:
         The values under all settings, with methods for the worst setting, the paper's setting and the excess over

@@ -71,10 +71,10 @@ class RelearnGrid:
     """Attacks to try. Attacks that train are run with every combination of the settings above."""
 
     metric: str = "em"
-    """Metric of knowledge, which measures how much an attack brings back."""
+    """Knowledge metric, which measures how much an attack brings back."""
 
     utility: str = "retain_q_prob"
-    """Metric of utility, which decides which settings are allowed."""
+    """Utility metric, which decides which settings are allowed."""
 
     max_loss: Share = 0.2
     """Largest share of utility that a relearned model may lose."""

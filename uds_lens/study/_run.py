@@ -130,8 +130,8 @@ def run(
         out: Directory of the study: parts, models, audits.
         jobs: Number of models to run at a time; 1 runs them in this process. On Slurm, number of tasks in the array,
             each of which gets a share of the models.
-        slurm: Resources of each task in a Slurm array; None stays on this machine.
-        wait: Whether to wait for the Slurm tasks; False returns once they are submitted.
+        slurm: Resources of each task in a Slurm array; None runs the models on this machine.
+        wait: Whether to wait for the Slurm tasks; if False, return once they are submitted.
         runner: Object that makes and measures the models instead of the default; works only in this process.
 
     Returns:

@@ -23,7 +23,7 @@ from uds_lens.study._plan import SETS
 COLUMNS = {
     "model_id": "name of the model",
     "role": "full, retain, pool, unlearned or other",
-    "variant": "kind of training of a pool model",
+    "variant": "kind of training (pool models only)",
     "run": "training run; checkpoints of one run are not independent",
     "method": "unlearning method",
     "config": "settings of the method, as text",
