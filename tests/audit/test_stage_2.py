@@ -78,7 +78,7 @@ def test_what_is_known_without_patching_is_there(world, baseline):
 
 def test_a_lower_tau_is_refused_and_a_higher_one_scored(partly, everywhere, tau, tmp_path):
     assert partly.with_tau(2 * tau).uds == pytest.approx(everywhere.with_tau(2 * tau).uds, abs=1e-6)
-    told = rf"measured only where full holds knowledge at tau {tau:g}, and at tau 0\.01"
+    told = rf"measured only where full encodes knowledge at tau {tau:g}, but at tau 0\.01"
     with pytest.raises(ConfigError, match=told):
         partly.with_tau(0.01)
     partly.save(tmp_path / "audit")

@@ -153,7 +153,7 @@ def test_what_is_not_comparable_is_refused():
         compare(one, audit(OTHER, config=AuditConfig(site="mlp_out", tau=0.1)))
     with pytest.raises(ConfigError, match="different full models"):
         compare(one, audit(OTHER, prints={"full": "9" * 32}))
-    with pytest.raises(ConfigError, match="different retain models and different unlearned"):
+    with pytest.raises(ConfigError, match="differ in both the retain and the unlearned model"):
         compare(one, audit(OTHER, prints={"retain": "9" * 32, "unlearned": "8" * 32}))
     with pytest.raises(ConfigError, match="confidence must lie between 0 and 1; got 95"):
         compare(one, one, confidence=95)

@@ -95,7 +95,7 @@ def test_only_the_same_retain_models_are_comparable():
     assert why_not_comparable(one, other) is None
     turned = dataclasses.replace(other, retains=other.retains[::-1])
     assert why_not_comparable(one, turned) is None
-    with pytest.raises(ConfigError, match="different retain models and different unlearned models"):
+    with pytest.raises(ConfigError, match="differ in both the retain and the unlearned model"):
         compare(one, synthetic_audit(seed=2))
 
 

@@ -184,7 +184,7 @@ def test_output_depth_by_hand():
     assert summary["output_depth"] == audit.output_depth and summary["output_depth_low"] < audit.output_depth
     assert f"output_depth={audit.output_depth:.3f}" in repr(audit) and "output depth" in audit._repr_html_()
     nothing = made(S1[:4], S1[:4], s_full=s_full, s_retain=s_full, s_unlearned=s_unlearned)
-    assert math.isnan(nothing.output_depth) and "0.05 nats per token more" in nothing.output_depth_reason
+    assert math.isnan(nothing.output_depth) and "by more than 0.05 nats per token" in nothing.output_depth_reason
 
 
 @pytest.mark.parametrize(("uds", "said"), [(0.45, True), (0.55, True), (0.57, False), (0.43, False)])

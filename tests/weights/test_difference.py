@@ -100,7 +100,7 @@ def test_quantised_weights_are_refused(trio, tmp_path, dtype):
 
 
 def test_says_what_cannot_be_compared(trio, tmp_path):
-    with pytest.raises(IncompatibleModelsError, match="does not hold the same tensors as"):
+    with pytest.raises(IncompatibleModelsError, match="does not have the same tensors as"):
         difference(trio("llama").full, trio("llama-tied").full)
     with pytest.raises(ModelError, match="no downloaded copy"):
         difference(trio("llama").full, "nobody/nothing")

@@ -66,7 +66,7 @@ _FOR = {
     "trackio": "unlearn --log-to trackio",
     "wandb": "unlearn --log-to wandb",
 }
-"""Optional packages by import name, and the commands that need them."""
+"""Optional packages by import name, with what they are needed for."""
 
 _GIB = 2**30
 _LITTLE = 2.0  # GiB of free memory or disk space below which a note is given
@@ -202,7 +202,7 @@ def examine_inputs(
     config: AuditConfig | None = None,
     options: RunOptions | None = None,
 ) -> list[Finding]:
-    """Check models and a forget set as an audit would, stopping before weights are loaded.
+    """Check models and a forget set as an audit would, without loading weights.
 
     Args:
         models: Directories or Hub ids by role, `full` first; several models with the same role are numbered (`retain
@@ -213,8 +213,8 @@ def examine_inputs(
         options: How the audit would run; default `RunOptions()`.
 
     Returns:
-        Findings on each model, on whether the models fit together, on the tokenizer and its chat template, on the
-        examples and their entities, and on the memory that an audit needs.
+        Findings on each model, their compatibility, the tokenizer and its chat template, the examples and their
+        entities, and the memory that an audit needs.
 
     Example:
         >>> import uds_lens as ul
@@ -290,9 +290,11 @@ def _pickled(what: str, file: Path) -> Finding:
     fix = "use a checkpoint with *.safetensors (save_pretrained writes them)"
     try:
         torch.load(file, map_location="meta", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except Exception as error:  # any error that a broken or hostile pickle raises
+    except Exception as error:  # a corrupt or hostile pickle can raise anything
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return Finding(what, "problem", f"{file.name} holds more than tensors, or is broken: {first[:_LONGEST]}", fix)
+        return Finding(
+            what, "problem", f"{file.name} contains more than tensors, or is corrupt: {first[:_LONGEST]}", fix
+        )
     return Finding(what, "note", f"{file.name} is pickled; only its tensors are read", fix)
 
 
@@ -314,7 +316,7 @@ def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
 
 
 def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
-    """Report checkpoints that fill several roles: there is no scale if `full` and `retain` are the same."""
+    """Report checkpoints used in several roles; if `full` and `retain` are the same, there is no scale."""
     from uds_lens.models._checkpoint import checkpoint_folders
 
     places = {

@@ -1,4 +1,4 @@
-"""Plotly figures made from data frames. Nothing here shows or saves a figure by itself."""
+"""Plotly figures made from data frames. Functions return figures, without showing or saving them."""
 
 import lazy_loader
 

@@ -62,7 +62,7 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
         is not on the colour scale. Hovering shows entity, question and deltas.
 
     Raises:
-        DataError: A column is missing, or the two frames do not belong together.
+        DataError: A column is missing, or the two frames are not from the same audit.
         ConfigError: `order` or `theme` is not a valid choice.
     """
     require(long, ["layer", "s1_delta", "s2_delta", "ler"], source="audit.to_frame()")
@@ -73,7 +73,7 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
         return style(figure, _HEATMAP, legend=False, note="No example could be scored.", **look)
     layers = sorted(long["layer"].unique())
     if len(long) != n * len(layers):
-        raise DataError(f"{len(long)} rows do not make {n} examples x {len(layers)} layers: pass frames of one audit.")
+        raise DataError(f"{len(long)} rows are not {n} examples x {len(layers)} layers: pass frames of one audit.")
     matrix = {name: long[name].to_numpy(dtype=float).reshape(n, -1) for name in ("ler", "s1_delta", "s2_delta")}
     scores = examples["uds"].to_numpy(dtype=float)
     rows = row_order(matrix["ler"], scores, order)
@@ -148,7 +148,7 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
 
 
 def row_order(ler: np.ndarray, uds: np.ndarray, order: Order) -> np.ndarray:
-    """Return the indices of the rows from top to bottom.
+    """Return the row indices in order from top to bottom.
 
     >>> row_order(np.zeros((3, 1)), np.array([0.5, np.nan, 0.1]), "uds")
     array([2, 0, 1])
@@ -374,7 +374,7 @@ def length_scatter(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
 
 
 def rank_correlation(examples: pd.DataFrame) -> float:
-    """Return Spearman's rho between entity length and UDS; NaN with under three measurable examples or no variation.
+    """Return Spearman's rho between entity length and UDS; NaN with fewer than 3 measurable examples or no variation.
 
     >>> import pandas as pd
     >>> round(rank_correlation(pd.DataFrame({"n_tokens": [1, 2, 5], "uds": [0.9, 0.5, 0.1]})), 6)

@@ -349,7 +349,7 @@ def metric_heatmap(summary: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
 
 
 def pair_matrix(pairs: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, **look: Unpack[Look]) -> go.Figure:
-    """Plot F of the row minus F of the column; a star where the adjusted p-value is below the level.
+    """Plot the row's F minus the column's F, with a star where the adjusted p-value is below the level.
 
     Args:
         pairs: `uds_lens.meta.compare_all(...)`: `one`, `other`, `auc_one`, `auc_other`, `difference`, `low`, `high`,
@@ -393,15 +393,15 @@ def perturbation_scatter(
 ) -> go.Figure:
     """Plot a metric before (across) and after (up) a perturbation, with the line on which Q or R is 1.
 
-    That line is `y = x` for quantisation and `y = x + Dr` for relearning, Dr being the shift of retain.
+    That line is `y = x` for quantisation and `y = x + Dr` for relearning, where Dr is the shift of retain.
 
     Args:
         points: The points of `uds_lens.meta.robustness(...)`: `model`, `metric`, `before`, `quantised`, `relearned`,
             `kept` (passes the filters).
         metric: Which metric.
         state: Which perturbation.
-        shift: Dr and the two ends of its interval (NaN: no interval); None draws `y = x` alone.
-        retain: The metric of retain before and after relearning, drawn as a star.
+        shift: Dr and the two ends of its interval (NaN if there is none); None draws only `y = x`.
+        retain: Retain's value before and after relearning, drawn as a star.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
@@ -503,7 +503,7 @@ def pool_histogram(
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; each model is also a tick below its histogram.
+        The figure; ticks below the histograms show single models.
 
     Raises:
         DataError: A column is missing.
@@ -514,7 +514,7 @@ def pool_histogram(
         >>> [sum(trace.y) for trace in pool_histogram(frame, "x").data if trace.type == "bar"]
         [2, 1]
     """
-    require(models, [metric, label], source="the table of models, with the pool of each")
+    require(models, [metric, label], source="the table of models and their pools")
     colours, figure = palette(look.get("theme", "light")), go.Figure()
     complete = models[models[metric].notna() & models[label].notna()]
     values = complete[metric].to_numpy(dtype=float)

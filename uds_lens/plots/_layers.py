@@ -404,7 +404,7 @@ def compare_layers(
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; a gap means that no example has knowledge at that layer, or that S2 was not measured in all
+        The figure; a gap means that no example has knowledge at that layer, or that S2 was not measured for all
         examples.
 
     Raises:
@@ -672,7 +672,7 @@ def patch_heatmap(
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure of the loss, white where it is 0. Grey cells were not patched; skipped positions form one grey row.
+        A heat map of the loss, white where it is 0. Grey cells were not patched; skipped positions form one grey row.
 
     Raises:
         DataError: A column is missing, there is nothing to draw, or positions belong to several texts.

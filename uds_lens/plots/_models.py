@@ -96,7 +96,7 @@ def ranking(models: pd.DataFrame, *, references: Collection[str] = (), **look: U
 def audit_differences(
     differences: pd.DataFrame, *, p: str = "p_holm", level: float = 0.05, **look: Unpack[Look]
 ) -> go.Figure:
-    """Plot UDS of the row minus UDS of the column; a star where the p-value is below the level.
+    """Plot the row's UDS minus the column's UDS, with a star where the p-value is below the level.
 
     Args:
         differences: `uds_lens.results.compare_all(...)`: `one`, `other`, `uds_one`, `uds_other`, `difference`, `low`,
@@ -246,7 +246,7 @@ def utility_frontier(
             **look,
         )
 
-    # lower utility, but at least as much depth
+    # the Pareto frontier as a step line
     add(
         complete.loc[on],
         "frontier",

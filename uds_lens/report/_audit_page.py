@@ -267,7 +267,7 @@ def site_captions(audits: Mapping[str, DepthAudit]) -> list[str]:
     """Return a caption for each figure that compares patch sites."""
     names, groups = {id(audit): name for name, audit in audits.items()}, site_groups(audits.values())
     return [
-        "S1, the log-probability lost when retain's state is patched in at different points in the block. It depends "
+        "S1, the log-probability lost when retain's state is patched in at different points in the block. S1 depends "
         "only on full and retain."
         + (f" Audits: {'; '.join(names[id(a)] for a in sites.values())}." if len(groups) > 1 else "")
         for sites in groups

@@ -203,7 +203,7 @@ def _cell(metric: MetricValue | None) -> dict[str, str]:
     return {"text": f"{metric.value:.3f}", "title": interval}
 
 
-# Figures as plain JSON in the light palette; the page recolours them for dark surroundings.
+# Figures as plain JSON in the light palette; the page recolours them for a dark background.
 
 
 def _model_figures(audit: DepthAudit, layers: pd.DataFrame) -> dict[str, Any]:

@@ -456,14 +456,14 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution(
             "caution",
             f"{full} hardly knows the control facts: it gives {n - known} of {n} entities a probability below "
-            f"{LEAST_KNOWN:g} per token, so these do not count. Damage needs facts that {full} and {retain} both know.",
+            f"{LEAST_KNOWN:g} per token, so these do not count. Damage needs facts known to both {full} and {retain}.",
             "weak control",
         )
     elif here > UNKNOWN_TO_RETAIN * there:
         yield Caution(
             "caution",
             f"{retain} hardly knows the control facts: its states cost {here:.2f} nats per token on them, and "
-            f"{there:.2f} on the forget facts. Damage needs facts that {full} and {retain} both know.",
+            f"{there:.2f} on the forget facts. Damage needs facts known to both {full} and {retain}.",
             "weak control",
         )
     elif basis.few or known == 1:
@@ -542,7 +542,7 @@ def _engines(audit: DepthAudit) -> Iterator[Caution]:
         )
 
 
-_CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # the sort keeps this order within a level
+_CHECKS: tuple[Callable[[DepthAudit], Iterator[Caution]], ...] = (  # in this order within a level
     _equal_weights,
     _knowledge,
     _other_prompts,

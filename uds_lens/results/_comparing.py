@@ -74,9 +74,9 @@ def why_not_comparable(one: DepthAudit, other: DepthAudit) -> str | None:
     if values:
         return f"they differ in {listed(values, 300)}"
     if "full" in names:
-        return "they use different full models, so 0 and 1 do not mean the same in both"
+        return "they use different full models, so 0 and 1 have different meanings"
     if "retain" in names and weights_of(one, "unlearned") != weights_of(other, "unlearned"):
-        return "they use different retain models and different unlearned models, which one difference cannot separate"
+        return "they differ in both the retain and the unlearned model, whose effects cannot be separated"
     return None
 
 
@@ -85,7 +85,7 @@ def references_of(audits: Mapping[str, DepthAudit], named: Collection[str]) -> l
     unknown = [named] if isinstance(named, str) else [name for name in named if name not in audits]
     if unknown:
         raise ConfigError(
-            f"references are names of audits; expected some of {listed(list(audits), 200)}; got "
+            f"references must be names of audits; expected some of {listed(list(audits), 200)}; got "
             f"{short(unknown[0], 100)}."
         )
     return [name for name in audits if name in {*named, *references_among(audits)}]
@@ -242,8 +242,8 @@ _ALIKE_WITHIN = 0.02
 cases with one different subject in 50 that a criterion relative to the mean misses (`benchmarks/sign_flips.py`)."""
 
 _ALIKE = (
-    "All but a few subjects differ in the same way. With so few subjects, a kind of subject that was not asked about "
-    "may be common enough to reverse the sign, so the interval may be too narrow and p too small."
+    "All but a few subjects differ in the same way. With so few subjects, a kind of subject missing from the data may "
+    "be common enough to reverse the sign, so the interval may be too narrow and p too small."
 )
 
 
@@ -263,10 +263,10 @@ class Contrast(NamedTuple):
     """Number of questions."""
 
     n_subjects: int
-    """Number of subjects; a question without one counts as its own subject."""
+    """Number of subjects; a question without a subject counts as its own."""
 
     caution: str | None = None
-    """Why interval and p-value may be too narrow and too small: all but a few subjects differ in the same way."""
+    """Why the interval may be too narrow and p too small: all but a few subjects differ in the same way."""
 
 
 def contrast(
@@ -287,7 +287,7 @@ def contrast(
 
     Args:
         differences: One difference per question; NaN values are left out.
-        groups: Subject of each question, as numbers.
+        groups: Subject of each question, as a number.
         confidence: Coverage of the interval.
         n_resamples: Number of bootstrap resamples for the interval.
         n_flips: Number of random sign patterns; None means `n_resamples`.
@@ -459,7 +459,7 @@ class AuditDifference(NamedTuple):
     """Number of examples measured in both."""
 
     n_subjects: int
-    """Number of subjects; an example without one counts as its own subject."""
+    """Number of subjects; an example without a subject counts as its own."""
 
     uds_one: float
     """UDS of the first audit on these examples."""
@@ -477,7 +477,7 @@ class AuditDifference(NamedTuple):
     """Fatal warnings of either audit. If there are any, the numbers do not show which model is erased more deeply."""
 
     caution: str | None = None
-    """Why interval and p-value may be too narrow and too small: all but a few subjects differ in the same way."""
+    """Why the interval may be too narrow and p too small: all but a few subjects differ in the same way."""
 
 
 def compare(

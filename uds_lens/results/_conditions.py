@@ -1,4 +1,4 @@
-"""Conditions of a measurement (everything except the model measured): one rule for every table of several results."""
+"""Conditions of a measurement (everything except the measured model): one rule for all tables of several results."""
 
 from __future__ import annotations
 

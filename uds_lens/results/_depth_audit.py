@@ -97,10 +97,10 @@ class DepthAudit(Stage1):
         if missing.any():
             measured = "" if self.stage_2_tau is None else f" at tau {self.stage_2_tau:g}"
             raise ConfigError(
-                f"stage 2 was measured only where full holds knowledge{measured}, and at tau {self.config.tau:g} "
+                f"stage 2 was measured only where full encodes knowledge{measured}, but at tau {self.config.tau:g}, "
                 f"{int(missing.sum())} more pairs of example and layer count. Measure again with this tau, or with ",
                 Setting("stage_2", "all", of="RunOptions"),
-                " for any.",
+                " for any tau.",
             )
 
     @property
@@ -229,8 +229,8 @@ class DepthAudit(Stage1):
     def output_depth_per_example(self) -> Float[Tensor, "example"]:
         """Depth of each example in the models' unpatched answers, in [0, 1] (see `uds_lens.results.output_depth`).
 
-        NaN where `full` gives the entity at most `tau` nats per token more than `retain` does, and where
-        `output_depth_reason` says so.
+        NaN where `full`'s log-probability of the entity exceeds `retain`'s by at most `tau` nats per token, and for the
+        reasons in `output_depth_reason`.
         """
         if self.s_retain is None or self.s_unlearned is None:
             return torch.full_like(self.s_full, torch.nan)
@@ -257,7 +257,7 @@ class DepthAudit(Stage1):
             return "the models' own answers were not measured"
         if not math.isnan(self.output_depth):
             return None
-        return f"full gives no entity {self.config.tau:g} nats per token more than retain does"
+        return f"full knows no entity better than retain by more than {self.config.tau:g} nats per token"
 
     @cached_property
     def retain_ceiling(self) -> float:
@@ -293,7 +293,7 @@ class DepthAudit(Stage1):
 
     @property
     def equal_weights(self) -> list[tuple[str, str]]:
-        """Pairs of roles whose checkpoints hold the same weights, byte for byte."""
+        """Pairs of roles whose checkpoints have byte-identical weights."""
         return equal_weights(self.roles)
 
     @cached_property

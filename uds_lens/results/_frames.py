@@ -290,7 +290,7 @@ def tau_sweep(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
 
 
 def ke_counts(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.DataFrame:
-    """Count the examples with each number of KE layers.
+    """Count the examples by number of KE layers.
 
     Args:
         audit: A finished audit, or a baseline.

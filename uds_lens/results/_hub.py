@@ -71,7 +71,7 @@ def model_card(
             ": model cards and scores on the Hub are for unlearning only. Share the audit or its report instead.",
         )
     if not dataset.strip():
-        raise ConfigError(Setting("dataset"), " must name the forget set; got an empty text.")
+        raise ConfigError(Setting("dataset"), " must name the forget set; got an empty string.")
     dataset, config = printable(dataset), config and printable(config)
     name = printable(shared_name(audit.models["unlearned"].name))
     if card is None:

@@ -51,7 +51,7 @@ class IntervalBasis(NamedTuple):
 
     @property
     def degrees_of_freedom(self) -> int:
-        """Number of units minus one; 0 without any."""
+        """Number of units minus one; 0 without units."""
         return max(0, self.n - 1)
 
     def __str__(self) -> str:
@@ -447,7 +447,7 @@ def left_by_one(interval: Interval, mean: float, n: int) -> bool:
 def of_equal_scores(score: float, codes: Codes, bounds: tuple[float, float], confidence: float) -> Interval:
     """Return an interval of the mean of equal scores.
 
-    Different scores may exist although none was drawn. The ends are the means that would result if the share of such
+    Other scores may exist even though none was drawn. The ends are the means that would result if the share of such
     scores were at its upper limit (`share_interval`) and all of them lay on one of the bounds.
 
     Example:

@@ -16,11 +16,11 @@ from uds_lens.results._verdict import LEVEL
 if TYPE_CHECKING:
     import pandas as pd
 
-FEW_MODELS = 5  # number of models below which ranks and their probabilities come with a caution
+FEW_MODELS = 5  # with fewer models, ranks and their probabilities come with a caution
 
-FEW_JUDGED = 10  # number of models passing the filters below which their mean comes with a caution
+FEW_JUDGED = 10  # if fewer models pass the filters, a mean over them comes with a caution
 
-FEW_FILTERED = 20  # number of models passing both filters below which a dashboard names the metric
+FEW_FILTERED = 20  # if fewer models pass both filters, a dashboard names the metric
 
 LITTLE = 0.3  # score of full below which a probe is called weak
 

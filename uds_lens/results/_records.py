@@ -32,7 +32,7 @@ class ModelRecord:
     """A checkpoint as measured."""
 
     name: str
-    """Path, Hub id or name of the live model, as given."""
+    """Path, Hub id, or name of an open model, as given."""
 
     fingerprint: str
     """Fingerprint of the weights, 32 hexadecimal digits."""
@@ -154,7 +154,7 @@ def equal_weights(models: Mapping[str, ModelRecord]) -> list[tuple[str, str]]:
 def reference_role(audit: DepthAudit) -> str | None:
     """Return the reference that has the audited model's weights ("full", "retain", or "retain 2" of several), or None.
 
-    The score of a reference is known in advance: 0, or 1 on the scale of that retain model.
+    The score of a reference is known in advance: 0 for `full`, and 1 for a retain model on its own scale.
     """
     return next((role for role, audited in audit.equal_weights if audited == "unlearned"), None)
 

@@ -111,7 +111,7 @@ class _Values:
 
 @dataclass(frozen=True)
 class StageKind(Kind):
-    """How audits and baselines are stored, and the tensors of each."""
+    """How audits and baselines are stored, and which tensors each has."""
 
     settings: Any = AuditConfig
     values: Any = _Values

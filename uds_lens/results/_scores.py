@@ -86,7 +86,7 @@ def uds_per_example(
 
 
 def mean_uds(per_example: Float[Tensor, "example"]) -> float:
-    """Average over the measurable examples; NaN if there is none.
+    """Average over the measurable examples; NaN if there are none.
 
     >>> mean_uds(torch.tensor([0.25, 0.75, torch.nan]))
     0.5

@@ -248,7 +248,7 @@ def retain_ceiling(stage: Stage1) -> float:
 
 
 class Damage(NamedTuple):
-    """Loss on retained facts next to loss on forget facts, from patching in the unlearned model's states."""
+    """Loss on retained facts and on forget facts from patching in the unlearned model's states."""
 
     value: float
     """`control_loss / forget_loss`. 0: nothing is lost on retained facts. 1: a retained fact loses as much as a forget
@@ -273,7 +273,7 @@ class Damage(NamedTuple):
 
 
 class EntityProb(NamedTuple):
-    """Probability of the entity after the correct beginning of its answer: geometric mean per token, mean over facts.
+    """Probability of the entity given the correct beginning of its answer (geometric mean per token, mean over facts).
 
     These are probabilities under the unpatched models, given the text up to the entity. NaN without facts or a control,
     and for the unlearned model if they were not measured.

@@ -83,7 +83,7 @@ class Verdict(NamedTuple):
     """The reason, in a sentence."""
 
     tested: tuple[str, ...]
-    """Which of the tests (states, transplant, relearning, elicitation) were run."""
+    """The tests (states, transplant, relearning, elicitation) that were run."""
 
     not_tested: tuple[str, ...]
     """The tests that were not run."""

@@ -1,4 +1,4 @@
-"""Export results to other tools: Open-Unlearning's runs and inspect_ai's logs."""
+"""Exchange results with other tools: Open-Unlearning runs and inspect_ai logs."""
 
 import lazy_loader
 

@@ -109,7 +109,7 @@ def _log(results: ElicitationResults, part: Part, dataset: str) -> dict[str, Any
 
 
 def _samples(results: ElicitationResults, part: Part, place: int, model: str) -> list[dict[str, Any]]:
-    """Return the texts of one row, one epoch per text."""
+    """Return one row's texts as samples, with one epoch per text."""
     response = part.responses[place]
     example = results.rows_of(part.role)[response.row]
     scores = results.scores[part.role, part.probe, part.decoding][response.row]

@@ -184,7 +184,7 @@ def difference(
 
     Raises:
         ModelError: A checkpoint has no safetensors weights, is an adapter, or is quantised.
-        IncompatibleModelsError: A checkpoint does not hold the same tensors as `full`.
+        IncompatibleModelsError: A checkpoint does not have the same tensors as `full`.
 
     Example:
         >>> import uds_lens as ul
@@ -282,7 +282,7 @@ class _Weights:
             dtype = file.get_slice(name).get_dtype()
             if dtype not in (*_PLAIN, *_NO_WEIGHTS) and not name.endswith(".bias"):  # byte masks of old GPTs
                 raise ModelError(
-                    f"{self.name!r} is quantised ({name!r} is stored as {dtype}): compare the model it was made from."
+                    f"{self.name!r} is quantised ({name!r} is stored as {dtype}): compare the model before quantisation."
                 )
         self._stored_as: dict[str, str] = {}
         """Stored names of tensors that are read under another name."""
@@ -332,7 +332,7 @@ def _shared_names(sources: Sequence[_Weights]) -> list[str]:
         if apart or shapes:
             first = ", ".join(sorted(apart)[:3] or shapes[:3])
             raise IncompatibleModelsError(
-                f"{other.name!r} does not hold the same tensors as {full.name!r} ({first}, ...): only checkpoints of "
-                "one architecture and size can be compared."
+                f"{other.name!r} does not have the same tensors as {full.name!r} ({first}, ...): only checkpoints with "
+                "the same architecture and size can be compared."
             )
     return full.names
