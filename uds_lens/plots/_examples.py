@@ -303,7 +303,7 @@ def type_bars(types: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     style(
         figure,
         "UDS by entity type",
-        "Mean over measurable examples; bootstrap interval, clustered by subject where examples share one.",
+        "Mean over measurable examples; bootstrap interval, clustered by subject if examples share subjects.",
         tall=140 + 34 * max(len(types), 2),
         legend=False,
         note=None if len(types) else "No example could be scored.",

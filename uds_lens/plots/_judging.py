@@ -495,7 +495,7 @@ def pool_histogram(
     """Plot a metric's histogram for models that know the data and models that never saw it, with the thresholds.
 
     Args:
-        models: One row per model: `metric`, `label`, and optionally `model`, the names.
+        models: One row per model: the columns named by `metric` and `label` and, optionally, `model`.
         metric: Column to draw, on its own scale.
         label: Column that says whether a model knows the data; rows without a value are not drawn.
         thresholds: `uds_lens.meta.thresholds(...)`: `metric`, `value`, `chosen`; the chosen threshold is a dashed line,

@@ -57,8 +57,8 @@ def layer_profile(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, with deltas in nats per token. Bands are intervals of the means, clustered by subject where examples
-        share one. A gap in LER means that no example has knowledge at that layer.
+        The figure, with deltas in nats per token. Bands are intervals of the means, clustered by subject if examples
+        share subjects. A gap in LER means that no example has knowledge at that layer.
 
     Raises:
         DataError: A column is missing.
@@ -243,7 +243,7 @@ def component_profile(sites: Mapping[str, pd.DataFrame], **look: Unpack[Look]) -
         figure.add_trace(bar, **second)
     layer_axis(figure, max(map(len, sites.values())))
     figure.update_yaxes(title_text="S1 (nats/token)", rangemode="tozero", row=1, col=1)
-    # `layer_axis` set every x axis; the bars need their own range, with room for the numbers at their ends
+    # unlike the other x axes, which show layers, the bars need a range with room for the numbers at their ends
     low, high = min(0.0, *means.values()), max(0.0, *means.values())
     room = 0.25 * ((high - low) or 1.0)
     ends = [low - (room if low < 0 else 0), high + room]

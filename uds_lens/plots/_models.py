@@ -85,7 +85,7 @@ def ranking(models: pd.DataFrame, *, references: Collection[str] = (), **look: U
     return style(
         figure,
         "UDS by model",
-        "Mean over measurable examples; bootstrap interval, clustered by subject where examples share one.",
+        "Mean over measurable examples; bootstrap interval, clustered by subject if examples share subjects.",
         tall=140 + 32 * max(len(ordered), 3),
         legend=False,
         note=None if len(ordered) else "No models.",

@@ -31,7 +31,7 @@ class Look(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Palette:
-    """Colours that colour-blind readers can tell apart, also in greyscale.
+    """Colours that colour-blind readers can distinguish, and that differ in greyscale.
 
     No colour occurs twice, so each colour of one palette maps to one colour of the other.
     """

@@ -32,7 +32,7 @@ def safe_json(value: Any) -> str:
 
 
 def plain_figure(figure: Any) -> dict[str, Any]:
-    """Return a figure as JSON values without its title and its template, which the page stores only once."""
+    """Return a figure as JSON values without title and template; the page stores the template only once."""
     spec = jsonable(figure)
     for name in ("template", "title"):
         spec["layout"].pop(name, None)

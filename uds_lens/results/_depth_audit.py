@@ -185,7 +185,7 @@ class DepthAudit(Stage1):
 
     @cached_property
     def uds_interval(self) -> Interval:
-        """Bootstrap interval of `uds`, clustered by subject if examples share one (`bootstrap_interval`).
+        """Bootstrap interval of `uds`, clustered by subject if examples share subjects (`bootstrap_interval`).
 
         NaN with fewer than two measurable examples or with a single subject. If the unlearned model has the weights of
         `full` or of a retain model, the score follows from its definition, and both ends equal the score.

@@ -124,7 +124,7 @@ def layers_frame(audit: DepthAudit) -> pd.DataFrame:
 
     LER statistics are over the examples whose answer is encoded at that layer; NaN if there are none.
 
-    `_low` and `_high` are the ends of the interval of the mean, clustered by subject where examples share one. S1 and
+    `_low` and `_high` are the ends of the interval of the mean, clustered by subject if examples share subjects. S1 and
     S2 statistics are over all examples; for S2, they are NaN if stage 2 was measured for only some of these (`n_s2`).
     """
     ke, n_layers = audit.ke_mask, audit.n_layers
@@ -172,7 +172,7 @@ def types_frame(audit: DepthAudit) -> pd.DataFrame:
     Returns:
         One row per type, sorted by UDS (types without a measurable example have NaN and come last): `type`, `n`,
         `n_measured`, `n_tokens_mean`, `n_ke_mean`, `uds`, `uds_low`, `uds_high` (bootstrap, clustered by subject if
-        examples of a type share one).
+        examples of a type share subjects).
     """
     frame, subjects = examples_frame(audit), audit.subjects
     if len(frame) and frame["type"].isna().all():
@@ -248,8 +248,8 @@ def control_layers_frame(audit: DepthAudit) -> pd.DataFrame:
 
     Returns: One row per layer: `layer`; `forget_mean`, `forget_low`, `forget_high`, the mean S2 over the measurable
     examples with its interval; `control_mean`, `control_low`, `control_high`, the mean S2 over the retained facts that
-    `full` knows; `control_retain_mean`, the cost of retain's states on these. Intervals are clustered by subject where
-    examples share one. Means are NaN if there is no such example.
+    `full` knows; `control_retain_mean`, the cost of retain's states on these. Intervals are clustered by subject if
+    examples share subjects. Means are NaN if there is no such example.
     """
     control, s2_delta = require_control(audit)
     known, measured = control.known, ~audit.uds_per_example.isnan()

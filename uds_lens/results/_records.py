@@ -81,9 +81,9 @@ def fingerprint_of(model: str, *, dtype: DType, run: RunOptions) -> str:
 
 
 def open_to_measure(source: ModelSource, *, dtype: DType, run: RunOptions, tokenizer: Any = None) -> HookedModel:
-    """Open a model where `run` says; nobody else has access to a checkpoint opened here, so it is hashed only once.
+    """Open a model as `run` says, hashing a checkpoint only once, since no one else has access to the model.
 
-    Without a `tokenizer` that was read before, the checkpoint's own is read.
+    Without a `tokenizer`, the checkpoint's own is loaded.
     """
     where: Any = {
         "dtype": dtype,

@@ -282,7 +282,7 @@ class _Weights:
             dtype = file.get_slice(name).get_dtype()
             if dtype not in (*_PLAIN, *_NO_WEIGHTS) and not name.endswith(".bias"):  # byte masks of old GPTs
                 raise ModelError(
-                    f"{self.name!r} is quantised ({name!r} is stored as {dtype}): compare the model before quantisation."
+                    f"{self.name!r} is quantised ({name!r} is stored as {dtype}): compare the original model."
                 )
         self._stored_as: dict[str, str] = {}
         """Stored names of tensors that are read under another name."""
