@@ -516,7 +516,7 @@ def ways_to_run(
 
 
 def _bytes_read(models: Mapping[str, str], turns: Mapping[str, int], options: RunOptions) -> str:
-    """Tell how much is read from files; `turns` gives how often each model is read, once for each group of rows."""
+    """Describe how much is read from files; `turns` is how often each model is read (once for each group of rows)."""
     from uds_lens.models._by_block import weight_files_of
 
     stored = 0
