@@ -1,4 +1,4 @@
-"""Tables of many models on the command line: their options, reading them, and judging metrics on them."""
+"""Options for tables of many models, and functions that read such tables and judge metrics on them."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ _EXAMPLE = "uds-lens sweep plan.toml --out runs/study"
 def sweep(
     words: Annotated[
         list[str],
-        opt.argument(
-            "PLAN | status DIR | table DIR", "Plan (TOML file) to run, or sweep whose status or table to show."
-        ),
+        opt.argument("PLAN | status DIR | table DIR", "Plan to run (a TOML file), or directory of a sweep to inspect."),
     ],
     out: Annotated[
         Path | None, opt.value("PATH", "Directory of the sweep; for `table`, a .parquet or .csv file.")

@@ -256,7 +256,7 @@ def relearn(
 
     How fast do the answers come back? The defaults are those of the UDS paper's robustness test: one epoch over all
     forget rows, 32 per step, AdamW without weight decay, and a learning rate that falls linearly from 2e-5 without
-    warm-up. The prompts are those named in the model's record. Without a record, the chat template is used if the
+    warm-up. The prompts are taken from the model's record. Without a record, the chat template is used if the
     tokenizer has one, and raw prompts otherwise.
 
     With --grid, both the model and --retain are relearned under every combination of the settings. The command reports

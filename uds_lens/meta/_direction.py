@@ -29,7 +29,7 @@ def directions(
     metrics and overrides declared ones. The data never reverse a metric.
 
     Args:
-        frame: One row per model, metrics as columns.
+        frame: One row per model, with metrics as columns.
         metrics: Columns to judge. By default, the metrics in `direction` or, if it is also None, all declared metrics
             of forgetting.
         direction: What a higher value means, by column: `{"my_metric": "knowledge"}` or `"erasure"`.

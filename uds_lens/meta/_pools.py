@@ -1,4 +1,4 @@
-"""Statistics of two pools of models: AUC with DeLong's variance, resampling by clusters, intervals."""
+"""Statistics of two pools of models: AUC with DeLong's variance, cluster resampling, intervals."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _check(column: pd.Series, values: np.ndarray, names: list[str], what: str, e
     if off.any():
         at = int(off.argmax())
         raise DataError(
-            f"the {what} {values[at]:.4g} for {names[at]!r}, the table says {stated[at]:.4g}: the examples must be "
+            f"the {what} {values[at]:.4g} for {names[at]!r}, but the table says {stated[at]:.4g}: the examples must be "
             f"{expected}"
         )
 
@@ -258,9 +258,9 @@ def stability(
 
     Args:
         frame: One row per model, with `model`, `method` and the columns of `parts`.
-        examples: `model`, `metric`, `example_id`, `value`, as the readers return it (`ModelTable.examples`). Models
-            that are not in `frame` are left out, except the model "retain", whose attacks are the reference; without
-            it, attacks are not resampled.
+        examples: Table with `model`, `metric`, `example_id` and `value`, as returned by the readers
+            (`ModelTable.examples`). Models that are not in `frame` are left out, except the model "retain", whose
+            attacks are the reference; without it, attacks are not resampled.
         select_by: As in `rank`.
         min_utility: As in `rank`.
         parts: Columns of the score; by default as in the UDS paper.

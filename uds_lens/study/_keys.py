@@ -61,7 +61,7 @@ _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json", "quantisati
 
 
 def rows_hash(rows: Sequence[ForgetExample] | None) -> str | None:
-    """Hash everything in some examples except their positions."""
+    """Hash everything in the examples except their positions."""
     return None if rows is None else digest([{**asdict(row), "row": 0} for row in rows])
 
 

@@ -172,7 +172,7 @@ def _subjects(folder: StudyFolder) -> dict[tuple[str, str], str]:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyFrames:
-    """The tables of `uds_lens.meta`: one row per model, metrics as columns."""
+    """The tables for `uds_lens.meta`, with one row per model and metrics as columns."""
 
     pools: pd.DataFrame
     """Pool models, for `faithfulness`, `compare` and `thresholds`."""
